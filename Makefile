@@ -1,0 +1,66 @@
+# One place for every task. `make run` shows a ticking table, `make test` runs the tests; both set themselves up.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+PORT ?= 10000
+
+.DEFAULT_GOAL := help
+.PHONY: help run test property sim fuzz interop bench flatbuf fmt check clean
+
+help: ## show this help
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.run: pyproject.toml
+	@echo "setting up $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --editable '.[frames]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	@echo "installing the test tools ..."
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.interop: $(VENV)/.dev
+	@echo "installing a real Deephaven server and clients (test dependencies only) ..."
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,interop]'
+	@touch $@
+
+run: $(VENV)/.run ## start a server with live tables of this machine and watch one tick
+	@$(BIN)/barrage demo --port $(PORT)
+
+test: $(VENV)/.dev ## the default test suite
+	$(BIN)/python -m pytest -n 2
+
+property: $(VENV)/.dev ## property tests with many more examples
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 tests/property
+
+sim: $(VENV)/.dev ## the seeded simulator: 100 seeds
+	$(BIN)/python -m tests.sim --seeds 100
+
+fuzz: $(VENV)/.dev ## decoders against mutated and random bytes
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 tests/fuzz
+
+interop: $(VENV)/.interop ## our client and server against real Deephaven 42.7 (needs Java 17)
+	$(BIN)/python -m pytest -m interop tests/interop
+
+bench: $(VENV)/.dev ## every benchmark; prints the table and writes build/bench/*.json
+	$(BIN)/python -m benchmarks
+
+flatbuf: ## generate the flatbuffers code (needs flatc)
+	flatbuf_schemas/generate.sh
+
+fmt: $(VENV)/.dev ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: $(VENV)/.dev ## lint, types, layers, spelling
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports
+	$(BIN)/codespell barrage tests benchmarks docs flatbuf_schemas *.md
+
+clean: ## remove the environment and build products
+	rm -rf $(VENV) build *.egg-info

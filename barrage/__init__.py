@@ -1,0 +1,38 @@
+"""Ticking tables over Arrow Flight, compatible with Deephaven's Barrage.
+
+``barrage.connect`` opens a client session, ``barrage.Server`` publishes tables. Names load on first use, so a
+client never imports the engine.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "connect": "barrage.client",
+    "aconnect": "barrage.client",
+    "Server": "barrage.server",
+    "RowSet": "barrage.rowset",
+    "wire": "",
+    "errors": "",
+}
+
+if TYPE_CHECKING:
+    from barrage import errors, wire
+    from barrage.client import aconnect, connect
+    from barrage.rowset import RowSet
+    from barrage.server import Server
+
+__all__ = ["RowSet", "Server", "__version__", "aconnect", "connect", "errors", "wire"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES[name]
+    value = getattr(import_module(home), name) if home else import_module(f"{__name__}.{name}")
+    globals()[name] = value
+    return value

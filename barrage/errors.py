@@ -1,0 +1,190 @@
+"""Every error this package raises on purpose, as one tree under :class:`BarrageError`.
+
+Each class carries the gRPC status its condition maps to, so the server has one place to look. Messages are
+built by the code that knows the fields; they say what was wrong, what was expected and, where a user can act,
+what to do next. Codecs raise nothing but :class:`RemoteProtocolError` on bad bytes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class StatusCode(Enum):
+    """The gRPC status codes we use, by their numbers, without importing grpc into the core."""
+
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
+
+
+class BarrageError(Exception):
+    """Root of the tree."""
+
+    status_code: ClassVar[StatusCode] = StatusCode.INTERNAL
+
+
+class ProtocolError(BarrageError):
+    """A rule of the wire protocol was broken."""
+
+
+class LocalProtocolError(ProtocolError):
+    """Our own caller asked for something the protocol forbids in this state."""
+
+    status_code = StatusCode.FAILED_PRECONDITION
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent bytes or a sequence of messages the protocol forbids."""
+
+    status_code = StatusCode.INVALID_ARGUMENT
+
+
+class LimitExceededError(BarrageError):
+    """A declared limit (see :mod:`barrage.limits`) would be passed."""
+
+    status_code = StatusCode.RESOURCE_EXHAUSTED
+
+    def __init__(self, what: str, *, actual: int, maximum: int, unit: str) -> None:
+        self.what = what
+        self.actual = actual
+        self.maximum = maximum
+        self.unit = unit
+        super().__init__(f"{what} is {actual} {unit}, the limit is {maximum} {unit}")
+
+
+class TicketError(BarrageError):
+    """A ticket or descriptor does not name anything this server can route."""
+
+    status_code = StatusCode.FAILED_PRECONDITION
+
+
+class TableNotFoundError(TicketError):
+    """No table of that name; suggests the nearest names that exist."""
+
+    status_code = StatusCode.NOT_FOUND
+
+    def __init__(self, name: str, *, known: Iterable[str] = ()) -> None:
+        self.name = name
+        near = difflib.get_close_matches(name, list(known), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"table {name!r} not found{hint}")
+
+
+class TableExistsError(TicketError):
+    """A table of that name exists already."""
+
+    status_code = StatusCode.ALREADY_EXISTS
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"table {name!r} exists already")
+
+
+class SchemaError(BarrageError):
+    """A schema, a column name or a column type does not fit; names the column."""
+
+    status_code = StatusCode.INVALID_ARGUMENT
+
+
+class RowError(BarrageError):
+    """A row does not fit its table (null key, duplicate key, wrong value); names column and row."""
+
+    status_code = StatusCode.INVALID_ARGUMENT
+
+    def __init__(self, message: str, *, column: str | None = None, row: int | None = None) -> None:
+        self.column = column
+        self.row = row
+        where = ", ".join(
+            part
+            for part in (
+                f"column {column!r}" if column is not None else "",
+                f"row {row}" if row is not None else "",
+            )
+            if part
+        )
+        super().__init__(f"{message} ({where})" if where else message)
+
+
+class ExpressionError(BarrageError):
+    """A filter or sort expression cannot be parsed or does not fit the schema."""
+
+    status_code = StatusCode.INVALID_ARGUMENT
+
+
+class UnsupportedError(BarrageError):
+    """A legal request for something this engine does not have; names the operation."""
+
+    status_code = StatusCode.UNIMPLEMENTED
+
+
+class EngineError(BarrageError):
+    """The update graph could not do what was asked."""
+
+
+class TableFailedError(EngineError):
+    """The table (or one it derives from) failed in an earlier cycle; no consistent state exists any more."""
+
+    status_code = StatusCode.FAILED_PRECONDITION
+
+
+class AuthenticationError(BarrageError):
+    """Missing or wrong credentials."""
+
+    status_code = StatusCode.UNAUTHENTICATED
+
+
+class SlowConsumerError(BarrageError):
+    """The subscriber took nothing for longer than its stall limit and was disconnected."""
+
+    status_code = StatusCode.RESOURCE_EXHAUSTED
+
+    def __init__(self, *, stalled_ns: int, stall_ns_max: int) -> None:
+        self.stalled_ns = stalled_ns
+        self.stall_ns_max = stall_ns_max
+        super().__init__(
+            f"slow consumer: nothing was read for {stalled_ns / 1e9:.1f} s, the limit is {stall_ns_max / 1e9:.1f} s; "
+            "read faster, subscribe to fewer columns or raise the stall limit"
+        )
+
+
+class SubscriptionClosedError(BarrageError):
+    """The subscription or session was closed; no more updates will come."""
+
+    status_code = StatusCode.CANCELLED
+
+
+class TransportError(BarrageError):
+    """Moving frames failed."""
+
+    status_code = StatusCode.UNAVAILABLE
+
+
+class TransportUnavailableError(TransportError):
+    """A transport is not installed or not configured; names the extra to install."""
+
+
+class ConnectionLostError(TransportError):
+    """The connection broke; a subscription reconnects unless told otherwise."""
+
+
+class ConfigError(BarrageError):
+    """A setting is unknown or has a wrong value; names the setting and where it came from."""
+
+    status_code = StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,86 @@
+"""Every limit of the system in one place: name, unit, default. Units and bounds stand last in the names.
+
+A limit is enforced where the data enters and tested at the limit and one past it. A server or client carries
+one immutable :class:`Limits`; the core never reads configuration itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ROW_KEY_MAX = 2**63 - 1
+"""Largest row key; keys are non-negative signed 64-bit numbers (Wire Guide, Row Set Wire Format)."""
+
+NANOS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """All limits with their defaults. Every field is a whole number in the unit its name ends with."""
+
+    message_bytes_max: int = 100 * 1024 * 1024
+    """Largest FlightData accepted or produced; what stock clients accept (barrage-wire.md sections 3.1 and 7.1)."""
+
+    message_bytes_target: int = 1024 * 1024
+    """Size aimed at when an update is split; 1-4 MiB is where gRPC moves most bytes per second."""
+
+    row_set_bytes_max: int = 64 * 1024 * 1024
+    """Longest encoded row set believed from a peer."""
+
+    row_set_ranges_max: int = 64 * 1024 * 1024
+    """Most ranges a decoded row set may have: each costs 16 bytes."""
+
+    columns_max: int = 10_000
+    """Most columns of one table."""
+
+    column_bit_set_bytes_max: int = 64 * 1024
+    """Longest column bit set; bits past the last column are legal and echoed."""
+
+    nesting_depth_max: int = 16
+    """Deepest nesting of list types in a schema."""
+
+    ticket_bytes_max: int = 4096
+    """Longest ticket or path element."""
+
+    viewport_rows_max: int = 16 * 1024 * 1024
+    """Most rows delivered to one viewport subscription; a larger viewport is refused."""
+
+    subscriptions_max: int = 100_000
+    """Most subscriptions on one server."""
+
+    exchange_outbox_bytes_max: int = 4 * 1024 * 1024
+    """Encoded bytes queued for one stream before its subscription is held."""
+
+    exchange_outbox_updates_max: int = 2
+    """Updates in flight to one stream before its subscription is held and coalesces."""
+
+    stall_ns_max: int = 120 * 1_000_000_000
+    """How long a subscriber may take nothing before it is disconnected with SlowConsumerError."""
+
+    delta_segments_max: int = 64
+    """Distinct points in time at which held subscribers of one table may wait before the oldest are resynchronised."""
+
+    blink_rows_max: int = 4 * 1024 * 1024
+    """Rows of a blink table kept for a held subscriber; past it the oldest cycles are dropped, as blink rows are
+    defined to live for one cycle only."""
+
+    interval_ns_min: int = 10 * NANOS_PER_MS
+    """Shortest update interval a subscriber may ask for."""
+
+    interval_ns_default: int = 1000 * NANOS_PER_MS
+    """Interval used when a subscriber asks for 0 (the reference server's default)."""
+
+    command_queue_max: int = 100_000
+    """Commands waiting for the engine thread."""
+
+    ingest_batch_rows_max: int = 16 * 1024 * 1024
+    """Most rows of one batch in DoPut."""
+
+    ingest_bytes_pending_max: int = 256 * 1024 * 1024
+    """Bytes of ingested batches waiting for the engine before DoPut stops reading."""
+
+    client_updates_pending_max: int = 64
+    """Updates waiting for a slow iterator in the client before they are merged into one."""
+
+
+DEFAULT_LIMITS = Limits()

@@ -1,0 +1,1 @@
+"""The common language of wire and engine: viewports, updates, coalescing, the replica."""
