@@ -1,7 +1,7 @@
 """Ticking tables over Arrow Flight, compatible with Deephaven's Barrage.
 
-``barrage.connect`` opens a client session, ``barrage.Server`` publishes tables. Names load on first use, so a
-client never imports the engine.
+``barrage.connect`` opens a client session, ``barrage.Server`` publishes tables. Names load on
+first use, so a client never imports the engine.
 """
 
 from __future__ import annotations

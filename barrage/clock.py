@@ -1,4 +1,5 @@
-"""Clocks. The core takes ``now_ns`` as an argument; only server, client and transport hold a Clock."""
+"""Clocks. The core takes ``now_ns`` as an argument; only server, client and transport hold a
+Clock."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Every error this package raises on purpose, as one tree under :class:`BarrageError`.
 
-Each class carries the gRPC status its condition maps to, so the server has one place to look. Messages are
-built by the code that knows the fields; they say what was wrong, what was expected and, where a user can act,
-what to do next. Codecs raise nothing but :class:`RemoteProtocolError` on bad bytes.
+Each class carries the gRPC status its condition maps to, so the server has one place to look.
+Messages are built by the code that knows the fields; they say what was wrong, what was expected
+and, where a user can act, what to do next. Codecs raise nothing but :class:`RemoteProtocolError`
+on bad bytes.
 """
 
 from __future__ import annotations
@@ -139,7 +140,8 @@ class EngineError(BarrageError):
 
 
 class TableFailedError(EngineError):
-    """The table (or one it derives from) failed in an earlier cycle; no consistent state exists any more."""
+    """The table (or one it derives from) failed in an earlier cycle; no consistent state exists
+    any more."""
 
     status_code = StatusCode.FAILED_PRECONDITION
 
@@ -159,7 +161,8 @@ class SlowConsumerError(BarrageError):
         self.stalled_ns = stalled_ns
         self.stall_ns_max = stall_ns_max
         super().__init__(
-            f"slow consumer: nothing was read for {stalled_ns / 1e9:.1f} s, the limit is {stall_ns_max / 1e9:.1f} s; "
+            f"slow consumer: nothing was read for {stalled_ns / 1e9:.1f} s, "
+            f"the limit is {stall_ns_max / 1e9:.1f} s; "
             "read faster, subscribe to fewer columns or raise the stall limit"
         )
 

@@ -1,7 +1,8 @@
-"""Every limit of the system in one place: name, unit, default. Units and bounds stand last in the names.
+"""Every limit of the system in one place: name, unit, default. Units and bounds stand last in the
+names.
 
-A limit is enforced where the data enters and tested at the limit and one past it. A server or client carries
-one immutable :class:`Limits`; the core never reads configuration itself.
+A limit is enforced where the data enters and tested at the limit and one past it. A server or
+client carries one immutable :class:`Limits`; the core never reads configuration itself.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ROW_KEY_MAX = 2**63 - 1
-"""Largest row key; keys are non-negative signed 64-bit numbers (Wire Guide, Row Set Wire Format)."""
+"""Largest row key; keys are non-negative signed 64-bit numbers (Wire Guide, Row Set Wire
+Format)."""
 
 NANOS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """All limits with their defaults. Every field is a whole number in the unit its name ends with."""
+    """All limits with their defaults. Every field is a whole number in the unit its name ends
+    with."""
 
     message_bytes_max: int = 100 * 1024 * 1024
-    """Largest FlightData accepted or produced; what stock clients accept (barrage-wire.md sections 3.1 and 7.1)."""
+    """Largest FlightData accepted or produced; what stock clients accept (barrage-wire.md sections
+    3.1 and 7.1)."""
 
     message_bytes_target: int = 1024 * 1024
     """Size aimed at when an update is split; 1-4 MiB is where gRPC moves most bytes per second."""
@@ -58,11 +62,12 @@ class Limits:
     """How long a subscriber may take nothing before it is disconnected with SlowConsumerError."""
 
     delta_segments_max: int = 64
-    """Distinct points in time at which held subscribers of one table may wait before the oldest are resynchronised."""
+    """Distinct points in time at which held subscribers of one table may wait before the oldest
+    are resynchronised."""
 
     blink_rows_max: int = 4 * 1024 * 1024
-    """Rows of a blink table kept for a held subscriber; past it the oldest cycles are dropped, as blink rows are
-    defined to live for one cycle only."""
+    """Rows of a blink table kept for a held subscriber; past it the oldest cycles are dropped, as
+    blink rows are defined to live for one cycle only."""
 
     interval_ns_min: int = 10 * NANOS_PER_MS
     """Shortest update interval a subscriber may ask for."""

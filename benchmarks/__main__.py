@@ -1,4 +1,5 @@
-"""Run benchmarks and print their table: ``python -m benchmarks [NAME ...] [--quick] [--out DIR]``."""
+"""Run benchmarks and print their table: ``python -m benchmarks [NAME ...] [--quick] [--out
+DIR]``."""
 
 from __future__ import annotations
 

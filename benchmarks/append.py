@@ -1,8 +1,10 @@
-"""Appends in ten cycles a second to one full subscriber: CPU at 10^6 rows/s, and the highest rate kept up with.
+"""Appends in ten cycles a second to one full subscriber: CPU at 10^6 rows/s, and the highest rate
+kept up with.
 
-The server process appends prepared batches of the ten-column table on a fixed schedule; the client process
-mirrors the table. "Kept up" means that the client had every row within half a second of the last append and
-that the appends kept to their schedule. The baseline of the CPU line is one core.
+The server process appends prepared batches of the ten-column table on a fixed schedule; the client
+process mirrors the table. "Kept up" means that the client had every row within half a second of
+the last append and that the appends kept to their schedule. The baseline of the CPU line is one
+core.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ RATES = (500_000, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 6_000_000)
 
 
 def serve(pipe: Connection) -> None:
-    """Words are (rows a second, seconds); each gets a fresh table ``t<n>`` and is answered when appended."""
+    """Words are (rows a second, seconds); each gets a fresh table ``t<n>`` and is answered when
+    appended."""
     with barrage.Server() as server:
         pipe.send(server.uri)
         word = pipe.recv()
@@ -48,7 +51,8 @@ def serve(pipe: Connection) -> None:
 
 
 def mirror(pipe: Connection, uri: str) -> None:
-    """Words are (table, rows expected); subscribes, answers "live", then the moment all rows were there."""
+    """Words are (table, rows expected); subscribes, answers "live", then the moment all rows were
+    there."""
     with barrage.connect(uri) as session:
         pipe.send("ready")
         word = pipe.recv()

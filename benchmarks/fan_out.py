@@ -1,10 +1,11 @@
 """Fan-out: how many 50-row viewport subscribers of one ticking table are served within one tick.
 
-A keyed table of 10^5 rows x 10 columns in which a tenth of the rows change in every tick. All viewports
-identical, then all different, at 1 Hz and 10 Hz. The load is a raw grpc.aio process that counts messages and
-reads the commit time out of one in ten; it shares the machine with the server. Reported: the largest N whose
-p99 from commit to arrival is under one tick with no update missing, and the server's CPU per message. The
-baseline of the CPU line is what a bare grpc.aio server spends to write one message of the same size.
+A keyed table of 10^5 rows x 10 columns in which a tenth of the rows change in every tick. All
+viewports identical, then all different, at 1 Hz and 10 Hz. The load is a raw grpc.aio process that
+counts messages and reads the commit time out of one in ten; it shares the machine with the server.
+Reported: the largest N whose p99 from commit to arrival is under one tick with no update missing,
+and the server's CPU per message. The baseline of the CPU line is what a bare grpc.aio server
+spends to write one message of the same size.
 """
 
 from __future__ import annotations

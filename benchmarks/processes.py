@@ -1,10 +1,11 @@
-"""Child processes for end-to-end benchmarks: a server whose CPU seconds and memory can be read from outside."""
+"""Child processes for end-to-end benchmarks: a server whose CPU seconds and memory can be read
+from outside."""
 
 from __future__ import annotations
 
 import multiprocessing as mp
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -58,10 +59,8 @@ def child(target: Callable[..., None], *arguments: Any) -> Iterator[Child]:
         assert process.pid is not None
         yield Child(process=psutil.Process(process.pid), ready=ours.recv(), pipe=ours)
     finally:
-        try:
+        with suppress(OSError):  # it may have ended by itself
             ours.send(None)
-        except OSError:
-            pass
         process.join(10)
         if process.is_alive():
             process.kill()

@@ -1,4 +1,5 @@
-"""How every benchmark reports: lines with a value, a named baseline from the same run, and their ratio."""
+"""How every benchmark reports: lines with a value, a named baseline from the same run, and their
+ratio."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ PACKAGES = ("pyarrow", "numpy", "grpcio", "pyroaring")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One line of the table. ``ratio`` is value / baseline_value; ``goal`` bounds the ratio or the value."""
+    """One line of the table. ``ratio`` is value / baseline_value; ``goal`` bounds the ratio or the
+    value."""
 
     line: str
     value: float

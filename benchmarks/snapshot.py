@@ -1,7 +1,8 @@
-"""A snapshot of 10^7 rows x 10 columns to our client against ``pyarrow.flight`` DoGet of the same table.
+"""A snapshot of 10^7 rows x 10 columns to our client against ``pyarrow.flight`` DoGet of the same
+table.
 
-Also what the client and the server hold in memory for it, against the table's Arrow size. Each side runs in
-its own process; rounds of the two systems alternate, medians are compared.
+Also what the client and the server hold in memory for it, against the table's Arrow size. Each
+side runs in its own process; rounds of the two systems alternate, medians are compared.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""One stalled full subscriber on a table ticking 10^5 rows/s: how much the server's memory grows beyond the table.
+"""One stalled full subscriber on a table ticking 10^5 rows/s: how much the server's memory grows
+beyond the table.
 
-Two servers run the same appends one after the other in fresh processes: one with a full subscriber that
-stops reading after its first message, one (the baseline) without any subscriber. The growth that the stalled
-one costs is the difference; a second subscriber reads on and must have every row in both.
+Two servers run the same appends one after the other in fresh processes: one with a full subscriber
+that stops reading after its first message, one (the baseline) without any subscriber. The growth
+that the stalled one costs is the difference; a second subscriber reads on and must have every row
+in both.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ def stall(pipe: Connection, uri: str) -> None:
 
 
 def grow(seconds: int, *, with_stalled: bool) -> tuple[int, int]:
-    """Bytes the server's resident memory grew by, and the rows the reading subscriber held at the end."""
+    """Bytes the server's resident memory grew by, and the rows the reading subscriber held at the
+    end."""
     with child(serve) as server, barrage.connect(server.ready) as session:
         with session.table("ticks").subscribe(columns=["id"], interval_ms=100) as ticking:
             ticking.wait_ready(10)
@@ -97,7 +100,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         "stalled_reader",
         [
             Measurement(
-                line=f"memory one stalled full subscriber costs, {ROWS_PER_SECOND:,} rows/s for {seconds} s",
+                line=f"a stalled full subscriber, {ROWS_PER_SECOND:,} rows/s for {seconds} s",
                 value=extra_mib,
                 unit="MiB",
                 baseline="growth without it",

@@ -1,8 +1,10 @@
-"""Scrolling: a change of viewport to the complete snapshot, against a bare gRPC round trip of the same bytes.
+"""Scrolling: a change of viewport to the complete snapshot, against a bare gRPC round trip of the
+same bytes.
 
-50 rows x 10 columns at a random place in an append-only table of 10^8 rows and in a sorted view of 10^6. The
-baseline is a bidirectional stream on grpc.aio that answers one small request with one message of as many
-bytes as our answer; its rounds alternate with ours. Both clients are asyncio in the same process.
+50 rows x 10 columns at a random place in an append-only table of 10^8 rows and in a sorted view of
+10^6. The baseline is a bidirectional stream on grpc.aio that answers one small request with one
+message of as many bytes as our answer; its rounds alternate with ours. Both clients are asyncio in
+the same process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Updates: what changed in a table (engine side) and what one subscriber is told (wire side).
 
-The order of application is fixed everywhere: **remove (pre-shift keys), shift, add (post-shift), modify
-(post-shift)**. Full subscriptions speak row keys, viewport subscriptions speak positions in the subscriber's
-view; the two are different types here so that they cannot be mixed up (barrage-wire.md sections 8 and 9).
+The order of application is fixed everywhere: **remove (pre-shift keys), shift, add (post-shift),
+modify (post-shift)**. Full subscriptions speak row keys, viewport subscriptions speak positions in
+the subscriber's view; the two are different types here so that they cannot be mixed up
+(barrage-wire.md sections 8 and 9).
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ STATIC_STEP = -1
 class TableUpdate:
     """What changed in one table between two steps, in row keys, without values.
 
-    ``removed_keys_pre`` is in the key space before ``first_step``; everything else in the space after
-    ``last_step``. ``added_keys_post`` and ``removed_keys_pre`` may name the same key: a row removed and another
-    added under it. ``modified_keys_post`` has one row set per schema column, disjoint from the added keys.
+    ``removed_keys_pre`` is in the key space before ``first_step``; everything else in the space
+    after ``last_step``. ``added_keys_post`` and ``removed_keys_pre`` may name the same key: a row
+    removed and another added under it. ``modified_keys_post`` has one row set per schema column,
+    disjoint from the added keys.
     """
 
     first_step: int
@@ -64,16 +66,18 @@ class TableUpdate:
 class UpdateMessage:
     """Common part of what one subscriber is told: one metadata block plus its column values.
 
-    ``added_columns`` and ``modified_columns`` have one entry per schema column (plain Arrow type, a
-    ``pa.Array`` or ``pa.ChunkedArray``) in row order. Columns not subscribed have length 0. Row counts:
-    ``added_columns`` follow the included rows, ``modified_columns[c]`` follows column c's modified rows.
+    ``added_columns`` and ``modified_columns`` have one entry per schema column (plain Arrow type,
+    a ``pa.Array`` or ``pa.ChunkedArray``) in row order. Columns not subscribed have length 0. Row
+    counts: ``added_columns`` follow the included rows, ``modified_columns[c]`` follows column c's
+    modified rows.
     """
 
     first_step: int
     last_step: int
     is_snapshot: bool
     effective_viewport: RowSet | None
-    """Echo of the requested positions, unclamped; None on deltas and on a full subscription's snapshot."""
+    """Echo of the requested positions, unclamped; None on deltas and on a full subscription's
+    snapshot."""
     is_effective_reverse: bool
     effective_columns: ColumnSet | None
     """Echo of the requested columns on snapshots; None when absent."""
@@ -82,12 +86,14 @@ class UpdateMessage:
     added_columns: tuple[pa.Array | pa.ChunkedArray, ...]
     modified_columns: tuple[pa.Array | pa.ChunkedArray, ...]
     source_time_ns: int | None = None
-    """Wall time at which the newest cycle in this update was committed; our extension, sent on request only."""
+    """Wall time at which the newest cycle in this update was committed; our extension, sent on
+    request only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullUpdate(UpdateMessage):
-    """An update in row keys: full subscriptions, answers to snapshot requests, and the 2020 draft's viewports."""
+    """An update in row keys: full subscriptions, answers to snapshot requests, and the 2020
+    draft's viewports."""
 
     removed_keys_pre: RowSet | None
     """None (absent on the wire) only in answers to snapshot requests."""
@@ -105,8 +111,8 @@ class FullUpdate(UpdateMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewUpdate(UpdateMessage):
-    """An update in positions of the subscriber's own view: removed are indices into the old view, the others
-    into the new one (barrage-wire.md section 9)."""
+    """An update in positions of the subscriber's own view: removed are indices into the old view,
+    the others into the new one (barrage-wire.md section 9)."""
 
     removed_positions: RowSet
     added_positions: RowSet

@@ -1,6 +1,7 @@
 """Viewports: sets of row positions a subscriber wants, counted from the top or from the end.
 
-Positions, never keys. What a position means is re-evaluated after every update (barrage-wire.md section 7.1).
+Positions, never keys. What a position means is re-evaluated after every update (barrage-wire.md
+section 7.1).
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 from barrage.rowset import RowSet
 
 ColumnSet = tuple[int, ...]
-"""Ascending column indices. ``None`` in its place always means all columns. Indices past the schema are legal on
-the wire and are echoed, never an error (barrage-wire.md section 6)."""
+"""Ascending column indices. ``None`` in its place always means all columns. Indices past the
+schema are legal on the wire and are echoed, never an error (barrage-wire.md section 6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,8 @@ class Viewport:
     is_reverse: bool = False
 
     def resolve(self, table_size: int) -> RowSet:
-        """Forward positions of a table of ``table_size`` rows that this viewport shows now; the rest is cut off."""
+        """Forward positions of a table of ``table_size`` rows that this viewport shows now; the
+        rest is cut off."""
         if self.positions.is_empty or table_size == 0:
             return RowSet.empty()
         existing = self.positions.clip(0, table_size - 1)

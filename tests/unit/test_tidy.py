@@ -1,4 +1,5 @@
-"""The tree keeps its own rules: file and function size, words that do not belong, names of modules."""
+"""The tree keeps its own rules: file and function size, words that do not belong, names of
+modules."""
 
 from __future__ import annotations
 
