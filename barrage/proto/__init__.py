@@ -1,0 +1,1 @@
+"""Sans-IO state machines of the exchange: frames in, events out."""

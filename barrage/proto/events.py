@@ -1,0 +1,61 @@
+"""What the server's side of an exchange tells its driver. Past tense: all of these have happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from barrage.model.viewport import ColumnSet, Viewport
+    from barrage.wire.metadata import SnapshotOptions, SubscriptionOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionRequested:
+    """The stream is a subscription from now on."""
+
+    ticket: bytes
+    columns: ColumnSet | None
+    """None means all columns; indices past the schema are legal and echoed."""
+    viewport: Viewport | None
+    """None means a full subscription."""
+    is_reverse: bool
+    """The requested direction; only echoed when there is no viewport."""
+    options: SubscriptionOptions
+    token: bytes | None
+    """Accepted and never echoed: no message has a field for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionChanged:
+    """Another viewport or other columns are wanted; ticket and options of such a request do not count."""
+
+    columns: ColumnSet | None
+    viewport: Viewport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRequested:
+    """The stream is one snapshot: send it all, then wait for the half-close before completing."""
+
+    ticket: bytes
+    columns: ColumnSet | None
+    viewport: Viewport | None
+    is_reverse: bool
+    options: SnapshotOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfClosed:
+    """The client sends nothing more."""
+
+    had_request: bool
+    """False when it never asked for anything: the call is to be completed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """The client hung up."""
+
+
+ServerEvent = SubscriptionRequested | SubscriptionChanged | SnapshotRequested | HalfClosed | Cancelled
