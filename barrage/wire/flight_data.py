@@ -1,0 +1,187 @@
+"""FlightData and FlightDescriptor as protobuf bytes, written and read by hand.
+
+Source: barrage-wire.md section 3.1 and appendix B of deephaven-clients.md. A protobuf library would drop an
+empty body, which the Java client refuses, and would copy the body; this module does neither. Fields are
+written in the order 1, 2, 3, 1000: some readers stop at field 1000.
+
+Cost: encoding copies each part once (one join); decoding copies header and metadata, never the body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from barrage.errors import RemoteProtocolError
+from barrage.limits import DEFAULT_LIMITS
+from barrage.wire.frame import FlightFrame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from barrage.limits import Limits
+
+TAG_DESCRIPTOR = b"\x0a"
+TAG_HEADER = b"\x12"
+TAG_METADATA = b"\x1a"
+TAG_BODY = b"\xc2\x3e"
+_FIELD_DESCRIPTOR = 1
+_FIELD_HEADER = 2
+_FIELD_METADATA = 3
+_FIELD_BODY = 1000
+
+_WIRE_VARINT = 0
+_WIRE_FIXED64 = 1
+_WIRE_BYTES = 2
+_WIRE_FIXED32 = 5
+
+DESCRIPTOR_PATH = 1
+"""FlightDescriptor.type of a path (appendix B)."""
+DESCRIPTOR_COMMAND = 2
+"""FlightDescriptor.type of a command."""
+_PATH_ELEMENTS_MAX = 1024
+
+
+def encode_varint(value: int) -> bytes:
+    """Protobuf base-128 form of a non-negative integer."""
+    if value < 0x80:
+        return bytes((value,))
+    groups = bytearray()
+    while value >= 0x80:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    groups.append(value)
+    return bytes(groups)
+
+
+def encode_flight_data(frame: FlightFrame) -> bytes:
+    """The message bytes of ``frame``; absent fields are left out, empty ones are written."""
+    parts: list[bytes | memoryview] = []
+    for tag, value in (
+        (TAG_DESCRIPTOR, frame.descriptor),
+        (TAG_HEADER, frame.header),
+        (TAG_METADATA, frame.metadata),
+        (TAG_BODY, frame.body),
+    ):
+        if value is not None:
+            parts += (tag, encode_varint(len(value)), value)
+    return b"".join(parts)
+
+
+def decode_flight_data(
+    buffer: bytes | bytearray | memoryview, limits: Limits = DEFAULT_LIMITS
+) -> FlightFrame:
+    """Split a message into its fields; the body is a view of ``buffer``.
+
+    Unknown fields are skipped, of repeated ones the last counts. Raises RemoteProtocolError for anything that
+    is not a protobuf message or longer than ``limits.message_bytes_max``.
+    """
+    view = memoryview(buffer).cast("B") if not isinstance(buffer, bytes) else memoryview(buffer)
+    if len(view) > limits.message_bytes_max:
+        raise RemoteProtocolError(
+            f"message has {len(view)} bytes, the limit is {limits.message_bytes_max} bytes"
+        )
+    fields: dict[int, memoryview] = {}
+    for number, value in _length_delimited_fields(view):
+        fields[number] = value
+    descriptor = fields.get(_FIELD_DESCRIPTOR)
+    header = fields.get(_FIELD_HEADER)
+    metadata = fields.get(_FIELD_METADATA)
+    return FlightFrame(
+        descriptor=None if descriptor is None else bytes(descriptor),
+        header=None if header is None else bytes(header),
+        metadata=None if metadata is None else bytes(metadata),
+        body=fields.get(_FIELD_BODY),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlightDescriptor:
+    """What a caller names: a path (``path``, text elements) or a command (``command``, opaque bytes)."""
+
+    kind: int = 0
+    command: bytes = b""
+    path: tuple[str, ...] = ()
+
+
+def decode_descriptor(buffer: bytes) -> FlightDescriptor:
+    """Read a FlightDescriptor; raises RemoteProtocolError when it is malformed."""
+    kind = 0
+    command = b""
+    path: list[str] = []
+    for number, value in _fields(memoryview(buffer)):
+        if number == 1 and isinstance(value, int):
+            kind = value
+        elif number == 2 and not isinstance(value, int):
+            command = bytes(value)
+        elif number == 3 and not isinstance(value, int):
+            if len(path) == _PATH_ELEMENTS_MAX:
+                raise RemoteProtocolError(f"descriptor path has over {_PATH_ELEMENTS_MAX} elements")
+            path.append(_text(value))
+    return FlightDescriptor(kind=kind, command=command, path=tuple(path))
+
+
+def encode_descriptor(descriptor: FlightDescriptor) -> bytes:
+    """The protobuf bytes of ``descriptor``."""
+    parts = [b"\x08" + encode_varint(descriptor.kind)] if descriptor.kind else []
+    if descriptor.command:
+        parts.append(b"\x12" + encode_varint(len(descriptor.command)) + descriptor.command)
+    for element in descriptor.path:
+        text = element.encode()
+        parts.append(b"\x1a" + encode_varint(len(text)) + text)
+    return b"".join(parts)
+
+
+def _text(value: memoryview) -> str:
+    try:
+        return str(value, "utf-8")
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError("descriptor path element is not UTF-8") from error
+
+
+def _length_delimited_fields(view: memoryview) -> Iterator[tuple[int, memoryview]]:
+    for number, value in _fields(view):
+        if not isinstance(value, int):
+            yield number, value
+
+
+def _fields(view: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Number and value of every field: integers for varints, views for length-delimited ones."""
+    position = 0
+    end = len(view)
+    while position < end:
+        tag, position = _read_varint(view, position)
+        number, wire_type = tag >> 3, tag & 7
+        if number == 0:
+            raise RemoteProtocolError("protobuf field number 0")
+        if wire_type == _WIRE_BYTES:
+            length, position = _read_varint(view, position)
+            if length > end - position:
+                raise RemoteProtocolError(
+                    f"field {number} says {length} bytes, {end - position} are left"
+                )
+            yield number, view[position : position + length]
+            position += length
+        elif wire_type == _WIRE_VARINT:
+            value, position = _read_varint(view, position)
+            yield number, value
+        elif wire_type in (_WIRE_FIXED64, _WIRE_FIXED32):
+            position += 8 if wire_type == _WIRE_FIXED64 else 4
+            if position > end:
+                raise RemoteProtocolError(f"field {number} is cut off")
+        else:
+            raise RemoteProtocolError(f"field {number} has unknown wire type {wire_type}")
+
+
+def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+    """Value and the position after it; at most ten groups, as protobuf allows."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if position >= len(view):
+            raise RemoteProtocolError("message ends inside a varint")
+        group = view[position]
+        position += 1
+        value |= (group & 0x7F) << shift
+        if group < 0x80:
+            return value, position
+    raise RemoteProtocolError("varint is longer than 10 bytes")

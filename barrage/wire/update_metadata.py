@@ -1,0 +1,288 @@
+"""Update metadata written straight into bytes, for both revisions: one small join per update.
+
+Source: barrage-wire.md sections 2.1 and 2.4. The layouts below put all 64-bit fields of the table first, so
+that they lie at multiples of eight from the start of the flatbuffer; defaults (0, false) are marked absent, as
+the reference server never writes one.
+
+    wrapper   root offset | vtable | table: vtable distance, type, [source time], magic, offset | count, payload
+    payload   root offset | vtable | table: vtable distance, int64s, offsets, small fields | vectors
+
+Vectors that are equal (most often the empty row set) are written once and shared, which FlatBuffers allows:
+only offsets count.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from barrage.errors import LimitExceededError
+from barrage.wire.bitset import encode_bit_set
+from barrage.wire.messages import TYPE_UPDATE_METADATA
+from barrage.wire.revision import WireRevision
+from barrage.wire.row_set_codec import encode_row_set, encode_shifts
+
+if TYPE_CHECKING:
+    from barrage.rowset import RowSet, RowSetShiftData
+    from barrage.wire.messages import UpdateMetadata
+
+MAGIC = 0x6E687064
+"""First field of every wrapper, "dphn" on the wire (section 2.1)."""
+
+EMPTY_ROW_SET = b"\x20"
+EMPTY_SHIFTS = b"\x20\x20\x20"
+
+_BATCHES_MAX = 0xFFFF
+
+# Without source time: vtable of 10 bytes at 6, table of 16 bytes at 16, payload vector at 36.
+_WRAPPER = struct.Struct("<I2xHHHHHi3xbII4xI")
+# With source time: vtable of 12 bytes at 4, table of 24 bytes at 16, payload vector at 44.
+_WRAPPER_TIMED = struct.Struct("<IHHHHHHi3xbqII4xI")
+# Without payload: vtable of 8 bytes at 4, table of 12 bytes at 12.
+_WRAPPER_BARE = struct.Struct("<IHHHHi3xbI")
+
+# Payload, 1.0.0: vtable of 28 bytes at 4, table at 36: three int64, seven offsets, two booleans.
+_TABLE_AT = 36
+_R1_TABLE = struct.Struct("<I14H4xiqqq7I??2x")
+_R1_BYTES = 60
+# Payload, draft: the same vtable; two int64, seven offsets, two counts, one boolean.
+_DRAFT_TABLE = struct.Struct("<I14H4xiqq7IHH?3x")
+_DRAFT_BYTES = 56
+
+_NODE_VTABLE = struct.pack("<HHH2x", 6, 8, 4)
+_NODE = struct.Struct("<iI")
+_COUNT = struct.Struct("<I")
+
+
+class EncodedUpdate(NamedTuple):
+    """The parts of update metadata with row sets already encoded; None is absent."""
+
+    first_seq: int
+    last_seq: int
+    is_snapshot: bool
+    is_effective_reverse: bool
+    effective_viewport: bytes | None
+    effective_columns: bytes | None
+    added_rows: bytes | None
+    removed_rows: bytes | None
+    shift_data: bytes | None
+    added_rows_included: bytes | None
+    modified_rows: tuple[bytes, ...] | None
+    table_size: int
+    add_batch_count: int
+    mod_batch_count: int
+    source_time_ns: int | None
+
+
+def wrap_payload(
+    message_type: int, payload: bytes | None, source_time_ns: int | None = None
+) -> bytes:
+    """A complete wrapper. The payload starts at a multiple of eight bytes, so aligned readers need no copy."""
+    if payload is None:
+        return _WRAPPER_BARE.pack(12, 8, 12, 8, 7, 8, message_type, MAGIC)
+    if source_time_ns is None:
+        head = _WRAPPER.pack(16, 10, 16, 8, 7, 12, 10, message_type, MAGIC, 8, len(payload))
+    else:
+        head = _WRAPPER_TIMED.pack(
+            *(16, 12, 24, 16, 7, 20, 8, 12, message_type, source_time_ns, MAGIC, 8, len(payload))
+        )
+    return head + payload + b"\0" * (-len(payload) % 4)
+
+
+def encode_rows(rows: RowSet) -> bytes:
+    """A row set's wire form, without work for the most frequent one."""
+    return EMPTY_ROW_SET if rows.is_empty else encode_row_set(rows)
+
+
+def encode_shift_data(shifts: RowSetShiftData) -> bytes:
+    """Shift data's wire form, without work for the most frequent one."""
+    return EMPTY_SHIFTS if shifts.is_empty else encode_shifts(shifts)
+
+
+def encode_modified_rows(row_sets: tuple[RowSet, ...]) -> tuple[bytes, ...]:
+    """One encoding per column; columns that share a row set object are encoded once."""
+    encoded: dict[int, bytes] = {}
+    result = []
+    for rows in row_sets:
+        content = encoded.get(id(rows))
+        if content is None:
+            content = encoded[id(rows)] = encode_rows(rows)
+        result.append(content)
+    return tuple(result)
+
+
+def encode_update_metadata(metadata: UpdateMetadata, revision: WireRevision) -> bytes:
+    """The wrapper bytes of ``metadata``; fields ``revision`` does not have are left out."""
+    return encode_update(
+        EncodedUpdate(
+            first_seq=metadata.first_seq,
+            last_seq=metadata.last_seq,
+            is_snapshot=metadata.is_snapshot,
+            is_effective_reverse=metadata.effective_reverse_viewport,
+            effective_viewport=_optional_rows(metadata.effective_viewport),
+            effective_columns=None
+            if metadata.effective_column_set is None
+            else encode_bit_set(metadata.effective_column_set),
+            added_rows=_optional_rows(metadata.added_rows),
+            removed_rows=_optional_rows(metadata.removed_rows),
+            shift_data=None
+            if metadata.shift_data is None
+            else encode_shift_data(metadata.shift_data),
+            added_rows_included=_optional_rows(metadata.added_rows_included),
+            modified_rows=None
+            if metadata.mod_column_nodes is None
+            else encode_modified_rows(metadata.mod_column_nodes),
+            table_size=metadata.table_size or 0,
+            add_batch_count=metadata.add_batch_count or 0,
+            mod_batch_count=metadata.mod_batch_count or 0,
+            source_time_ns=metadata.source_time_ns,
+        ),
+        revision,
+    )
+
+
+def _optional_rows(rows: RowSet | None) -> bytes | None:
+    return None if rows is None else encode_rows(rows)
+
+
+def encode_update(update: EncodedUpdate, revision: WireRevision) -> bytes:
+    """The wrapper bytes of an update."""
+    if revision is WireRevision.R1_0_0:
+        payload = _encode_r1(update)
+    else:
+        payload = _encode_draft(update)
+    return wrap_payload(TYPE_UPDATE_METADATA, payload, update.source_time_ns)
+
+
+def _vectors(update: EncodedUpdate, table_end: int) -> tuple[list[int], list[bytes]]:
+    """Positions (0 absent) of the six byte vectors and the modified rows, and the bytes after the table."""
+    parts: list[bytes] = []
+    placed: dict[bytes, int] = {}
+    position = table_end
+    mods = update.modified_rows
+    mods_at = 0
+    if mods is not None:
+        mods_at = table_end
+        distinct = tuple(dict.fromkeys(mods))
+        position += 4 + 4 * len(mods) + 8 * len(distinct) + len(_NODE_VTABLE)
+    contents = (
+        *(update.effective_viewport, update.effective_columns, update.added_rows),
+        *(update.removed_rows, update.shift_data, update.added_rows_included),
+        *(distinct if mods is not None else ()),
+    )
+    positions: list[int] = []
+    for content in contents:
+        if content is None:
+            positions.append(0)
+            continue
+        at = placed.get(content)
+        if at is None:
+            at = placed[content] = position
+            padding = -len(content) % 4
+            parts += (_COUNT.pack(len(content)), content, b"\0" * padding)
+            position += 4 + len(content) + padding
+        positions.append(at)
+    if mods is not None:
+        parts.insert(0, _mod_section(mods, distinct, positions[6:], table_end))
+    return [*positions[:6], mods_at], parts
+
+
+def _mod_section(
+    mods: tuple[bytes, ...], distinct: tuple[bytes, ...], rows_at: list[int], start: int
+) -> bytes:
+    """Vector of tables, the tables themselves (one per distinct row set) and their vtable, from ``start``."""
+    count = len(mods)
+    nodes_at = 4 + 4 * count
+    vtable_at = nodes_at + 8 * len(distinct)
+    if len(distinct) == 1:
+        offsets = _offsets_to_one_node(count)
+    else:
+        node_of = {content: nodes_at + 8 * k for k, content in enumerate(distinct)}
+        offsets = struct.pack(
+            f"<{count + 1}I",
+            count,
+            *[node_of[content] - 4 - 4 * i for i, content in enumerate(mods)],
+        )
+    nodes = []
+    for k, target in enumerate(rows_at):
+        at = nodes_at + 8 * k
+        nodes.append(_NODE.pack(at - vtable_at, target - start - at - 4))
+    return b"".join((offsets, *nodes, _NODE_VTABLE))
+
+
+@lru_cache(maxsize=1024)
+def _offsets_to_one_node(count: int) -> bytes:
+    """A vector of ``count`` offsets that all lead to the table right behind the vector."""
+    return struct.pack(f"<{count + 1}I", count, *range(4 * count, 0, -4))
+
+
+def _encode_r1(update: EncodedUpdate) -> bytes:
+    positions, parts = _vectors(update, _TABLE_AT + _R1_BYTES)
+    viewport, columns, added, removed, shifts, included, mods = positions
+    first, last, size = update.first_seq, update.last_seq, update.table_size
+    at = _TABLE_AT + 28  # of the first offset field
+    head = _R1_TABLE.pack(
+        _TABLE_AT,
+        28,
+        _R1_BYTES,
+        4 if first else 0,
+        12 if last else 0,
+        56 if update.is_snapshot else 0,
+        28 if viewport else 0,
+        57 if update.is_effective_reverse else 0,
+        32 if columns else 0,
+        36 if added else 0,
+        40 if removed else 0,
+        44 if shifts else 0,
+        48 if included else 0,
+        52 if mods else 0,
+        20 if size else 0,
+        _TABLE_AT - 4,
+        first,
+        last,
+        size,
+        *[target and target - at - 4 * i for i, target in enumerate(positions)],
+        update.is_snapshot,
+        update.is_effective_reverse,
+    )
+    return b"".join((head, *parts))
+
+
+def _encode_draft(update: EncodedUpdate) -> bytes:
+    if max(update.add_batch_count, update.mod_batch_count) > _BATCHES_MAX:
+        raise LimitExceededError(
+            "number of record batches of one update",
+            actual=max(update.add_batch_count, update.mod_batch_count),
+            maximum=_BATCHES_MAX,
+            unit="batches",
+        )
+    positions, parts = _vectors(update, _TABLE_AT + _DRAFT_BYTES)
+    viewport, columns, added, removed, shifts, included, mods = positions
+    first, last = update.first_seq, update.last_seq
+    at = _TABLE_AT + 20  # of the first offset field
+    head = _DRAFT_TABLE.pack(
+        _TABLE_AT,
+        28,
+        _DRAFT_BYTES,
+        48 if update.add_batch_count else 0,
+        50 if update.mod_batch_count else 0,
+        4 if first else 0,
+        12 if last else 0,
+        52 if update.is_snapshot else 0,
+        20 if viewport else 0,
+        24 if columns else 0,
+        28 if added else 0,
+        32 if removed else 0,
+        36 if shifts else 0,
+        40 if included else 0,
+        44 if mods else 0,
+        _TABLE_AT - 4,
+        first,
+        last,
+        *[target and target - at - 4 * i for i, target in enumerate(positions)],
+        update.add_batch_count,
+        update.mod_batch_count,
+        update.is_snapshot,
+    )
+    return b"".join((head, *parts))
