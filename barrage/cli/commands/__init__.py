@@ -1,0 +1,1 @@
+"""One file per command; :mod:`barrage.cli.main` puts them together."""

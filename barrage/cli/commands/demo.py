@@ -1,0 +1,50 @@
+"""``barrage demo``: a server with live tables of this machine, and one of them on the screen."""
+
+from __future__ import annotations
+
+import typer
+
+from barrage.cli.commands.serve import HostOption, PortOption
+from barrage.cli.commands.watch import (
+    OnceOption,
+    RowCountOption,
+    SecondsOption,
+    plain_options,
+)
+from barrage.cli.running_server import running_server, settings
+from barrage.cli.target import JsonOption, TableAddress, TokenOption, parse_server
+from barrage.cli.watch.run import PLAIN_ROWS, watch_table
+
+DEMO_TABLE = "processes_by_cpu"
+DEMO_INTERVAL_MS = 100
+
+
+def demo(
+    port: PortOption = None,
+    host: HostOption = None,
+    rows: RowCountOption = PLAIN_ROWS,
+    seconds: SecondsOption = None,
+    once: OnceOption = False,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve this machine live and watch its processes. The busiest come first; q or Ctrl+C ends both.
+
+    \b
+    Examples:
+      barrage demo
+      barrage demo --port 10001
+      barrage demo --once --rows 5
+      barrage demo --seconds 10 | tee processes.txt
+    """
+    from barrage.cli.host_tables import HostTables
+
+    plain = plain_options(rows=rows, seconds=seconds, is_once=once, is_json=as_json)
+    config = settings(None, host=host, port=port, token=token)
+    with running_server(config) as server, HostTables(server):
+        address = TableAddress(server=parse_server(server.uri), table=DEMO_TABLE)
+        typer.echo(
+            f"serving on {address.server}; in another terminal: barrage ls {address.server}",
+            err=True,
+        )
+        watch_table(address, token=config.token, interval_ms=DEMO_INTERVAL_MS, plain=plain)

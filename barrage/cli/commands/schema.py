@@ -1,0 +1,40 @@
+"""``barrage schema``: the columns of a table."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from barrage.cli.cells import printable
+from barrage.cli.target import JsonOption, TokenOption, open_session, parse_table
+from barrage.cli.text_table import format_rows
+
+TableArgument = Annotated[str, typer.Argument(metavar="HOST:PORT/TABLE", show_default=False)]
+
+
+def schema(table: TableArgument, token: TokenOption = None, as_json: JsonOption = False) -> None:
+    """Show the columns of a table and their Arrow types.
+
+    \b
+    Examples:
+      barrage schema localhost:10000/processes
+      barrage schema localhost:10000/processes --json
+    """
+    address = parse_table(table)
+    with open_session(address.server, token) as session:
+        fields = list(session.table(address.table).schema)
+    if as_json:
+        typer.echo(
+            json.dumps(
+                [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in fields]
+            )
+        )
+        return
+    names, types = (
+        [printable(field.name) for field in fields],
+        [str(field.type) for field in fields],
+    )
+    for line in format_rows(["column", "type"], [names, types], right=[False, False], width=None):
+        typer.echo(line)

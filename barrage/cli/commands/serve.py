@@ -1,0 +1,116 @@
+"""``barrage serve``: a server for tables that clients put, files, and live tables of this machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+from contextlib import ExitStack
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from barrage.cli.failures import EXIT_INTERRUPTED
+from barrage.cli.running_server import (
+    parse_table_option,
+    publish_files,
+    running_server,
+    settings,
+    wait_for_signal,
+)
+from barrage.cli.target import JsonOption, TokenOption
+
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--port",
+        metavar="N",
+        min=0,
+        max=65535,
+        help="Port to listen on, 10000 by default; 0 takes any free one.",
+        show_default=False,
+    ),
+]
+HostOption = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="ADDRESS",
+        help="Address to listen on, 127.0.0.1 by default; any but loopback needs a token.",
+        show_default=False,
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="Settings in TOML.", show_default=False, dir_okay=False
+    ),
+]
+TablesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table",
+        metavar="NAME=FILE",
+        help="Publish a .parquet, .csv or .arrow file; may be repeated.",
+        show_default=False,
+    ),
+]
+
+
+class Demo(str, Enum):
+    """Tables that tick by themselves."""
+
+    HOST = "host"
+
+
+DemoOption = Annotated[
+    Demo | None,
+    typer.Option("--demo", help="Publish live tables of this machine.", show_default=False),
+]
+
+
+def serve(
+    port: PortOption = None,
+    host: HostOption = None,
+    token: TokenOption = None,
+    config: ConfigOption = None,
+    demo: DemoOption = None,
+    table: TablesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve tables until Ctrl+C. Settings: defaults, then --config, then BARRAGE_… variables, then flags.
+
+    \b
+    Examples:
+      barrage serve
+      barrage serve --demo host --port 10001
+      barrage serve --table trades=trades.parquet --table quotes=quotes.arrow
+      barrage serve --host 0.0.0.0 --token secret
+      barrage serve --config barrage.toml
+      barrage serve --port 0 --json
+    """
+    files = [parse_table_option(text) for text in table or []]
+    with ExitStack() as stack:
+        server = stack.enter_context(
+            running_server(settings(config, host=host, port=port, token=token))
+        )
+        publish_files(server, files)
+        if demo is Demo.HOST:
+            from barrage.cli.host_tables import HostTables
+
+            stack.enter_context(HostTables(server))
+        _announce(server.uri, as_json=as_json)
+        if wait_for_signal() == signal.SIGINT:
+            raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _announce(uri: str, *, as_json: bool) -> None:
+    """Say where the server listens: one JSON line on stdout for scripts, words on stderr for people."""
+    address = uri.partition("://")[2]
+    if as_json:
+        typer.echo(json.dumps({"uri": uri, "port": int(address.rpartition(":")[2])}))
+        return
+    typer.echo(
+        f"serving on {address}; `barrage ls {address}` lists the tables; Ctrl+C stops", err=True
+    )

@@ -1,0 +1,164 @@
+"""``barrage snapshot``: the rows of a table now, to the screen, to a pipe or to a file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from barrage.cli.cells import json_line, json_rows
+from barrage.cli.commands.schema import TableArgument
+from barrage.cli.data_file import BATCH_ROWS, check_writable, csv_ready, write_data_file
+from barrage.cli.failures import usage_error
+from barrage.cli.progress import row_progress
+from barrage.cli.target import JsonOption, QuietOption, TokenOption, open_session, parse_table
+from barrage.cli.text_table import format_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from barrage.cli.target import TableAddress
+
+TERMINAL_ROWS = 50
+
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option("--columns", metavar="A,B,…", help="Only these columns.", show_default=False),
+]
+RowsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rows",
+        metavar="A-B",
+        help="Only rows A to B, both included, the first is 0.",
+        show_default=False,
+    ),
+]
+ReverseOption = Annotated[bool, typer.Option("--reverse", help="Count rows from the end.")]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="Write to a .parquet, .arrow or .csv file.",
+        show_default=False,
+        dir_okay=False,
+    ),
+]
+
+
+def snapshot(
+    table: TableArgument,
+    columns: ColumnsOption = None,
+    rows: RowsOption = None,
+    reverse: ReverseOption = False,
+    out: OutOption = None,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Read a table once. A terminal shows the first 50 rows; a pipe gets all rows as CSV, or JSON lines with --json.
+
+    \b
+    Examples:
+      barrage snapshot localhost:10000/processes
+      barrage snapshot localhost:10000/processes --columns pid,name --rows 0-9
+      barrage snapshot localhost:10000/cpu --rows 0-99 --reverse --out last100.parquet
+      barrage snapshot localhost:10000/processes --json | jq .name
+    """
+    address = parse_table(table)
+    span = parse_rows(rows)
+    if reverse and span is None:
+        raise usage_error("--reverse counts --rows from the end; add --rows A-B")
+    if out is not None:
+        check_writable(out)
+    is_screen = out is None and not as_json and sys.stdout.isatty()
+    if is_screen and span is None:
+        # One more than is shown tells whether there are more.
+        span = (0, TERMINAL_ROWS + 1)
+    data = _fetch(
+        address, token, columns=split_names(columns), rows=span, is_reverse=reverse, is_quiet=quiet
+    )
+    if out is not None:
+        write_data_file(out, data)
+        if not quiet:
+            typer.echo(f"{data.num_rows:,} rows written to {out}", err=True)
+    elif is_screen:
+        _print_screen(data, address, is_cut=rows is None)
+    elif as_json:
+        _print_json(data)
+    else:
+        _print_csv(data)
+
+
+def split_names(text: str | None) -> list[str] | None:
+    """``a, b`` as a list; None and empty text mean no choice."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise usage_error(
+            "--columns and --key want names separated by commas, for example pid,name"
+        )
+    return names
+
+
+def parse_rows(text: str | None) -> tuple[int, int] | None:
+    """``A-B`` (both included) as half-open positions."""
+    if text is None:
+        return None
+    first, dash, last = text.partition("-")
+    numbers = (first, last if dash else first)
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        raise usage_error(f"--rows {text!r}: write A-B, for example 0-99")
+    start, stop = int(numbers[0]), int(numbers[1]) + 1
+    if start >= stop:
+        raise usage_error(f"--rows {text!r}: the first row is after the last")
+    return start, stop
+
+
+def _fetch(
+    address: TableAddress,
+    token: str | None,
+    *,
+    columns: list[str] | None,
+    rows: tuple[int, int] | None,
+    is_reverse: bool,
+    is_quiet: bool,
+) -> pa.Table:
+    with (
+        open_session(address.server, token) as session,
+        row_progress(f"reading {address.table}", total=None, is_quiet=is_quiet) as progress,
+    ):
+        data = session.table(address.table).snapshot(columns=columns, rows=rows, reverse=is_reverse)
+        progress.advance_to(data.num_rows)
+    return data
+
+
+def _print_screen(data: pa.Table, address: TableAddress, *, is_cut: bool) -> None:
+    shown = data.slice(0, TERMINAL_ROWS) if is_cut else data
+    for line in format_table(shown, width=shutil.get_terminal_size().columns):
+        typer.echo(line)
+    if shown.num_rows < data.num_rows:
+        typer.echo(
+            f"first {TERMINAL_ROWS} rows; --rows A-B shows others, --out FILE saves all, "
+            f"`barrage watch {address}` scrolls",
+            err=True,
+        )
+
+
+def _print_json(data: pa.Table) -> None:
+    for batch_start in range(0, data.num_rows, BATCH_ROWS):
+        for row in json_rows(data.slice(batch_start, BATCH_ROWS)):
+            typer.echo(json_line(row))
+
+
+def _print_csv(data: pa.Table) -> None:
+    from pyarrow import csv
+
+    ready = csv_ready(data)
+    csv.write_csv(ready, sys.stdout.buffer)
+    sys.stdout.flush()

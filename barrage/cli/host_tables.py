@@ -1,0 +1,109 @@
+"""Live tables of this machine, published by threads of their own: what ``--demo host`` serves.
+
+``processes`` is keyed by pid and read every second; ``processes_by_cpu`` is the same table sorted, so its rows
+move; ``cpu``, ``memory``, ``disk`` and ``network`` get one row each ten times a second and only grow (about
+60 MB a day together). A sample that fails is logged and the next one is taken: a demo does not die of a
+counter the system withholds for a moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+import psutil
+
+from barrage.cli.host_samples import (
+    MACHINE_SCHEMAS,
+    PROCESS_SCHEMA,
+    MachineSampler,
+    ProcessSampler,
+)
+from barrage.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from barrage import Server
+    from barrage.clock import Clock
+
+PROCESSES_NS = 1_000_000_000
+MACHINE_NS = 100_000_000
+HOST_TABLE_NAMES = ("processes", "processes_by_cpu", *MACHINE_SCHEMAS)
+
+_log = logging.getLogger(__name__)
+
+
+class HostTables:
+    """Publishes the tables when made; samples from ``start`` to ``stop``, or while used as a context."""
+
+    def __init__(self, server: Server, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._processes = ProcessSampler()
+        self._machine = MachineSampler()
+        self._process_table = server.table("processes", PROCESS_SCHEMA, key="pid")
+        server.publish("processes_by_cpu", self._process_table.sort("-cpu_percent"))
+        self._machine_tables = {
+            name: server.table(name, schema) for name, schema in MACHINE_SCHEMAS.items()
+        }
+        self._is_stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(step, every_ns), name=name, daemon=True)
+            for name, step, every_ns in (
+                ("sample-processes", self.sample_processes, PROCESSES_NS),
+                ("sample-machine", self.sample_machine, MACHINE_NS),
+            )
+        ]
+
+    def start(self) -> None:
+        """Begin to sample."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop sampling and wait for the threads; the tables stay."""
+        self._is_stopping.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+
+    def __enter__(self) -> HostTables:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def sample_processes(self) -> None:
+        """Read all processes once; the engine keeps only cells that changed as modifications."""
+        rows, gone = self._processes.sample()
+        self._process_table.upsert(rows)
+        if gone:
+            self._process_table.delete(gone)
+
+    def sample_machine(self) -> None:
+        """Add one row to each of the growing tables."""
+        samples = self._machine.sample(
+            now_ns=self._clock.monotonic_ns(), wall_ns=self._clock.wall_ns()
+        )
+        for name, row in samples.items():
+            self._machine_tables[name].append(row)
+
+    def _repeat(self, step: Callable[[], None], every_ns: int) -> None:
+        """Call ``step`` at a steady pace until stopped; a late call does not move the ones after it."""
+        due_ns = self._clock.monotonic_ns()
+        while not self._is_stopping.is_set():
+            try:
+                step()
+            except (psutil.Error, OSError):
+                _log.warning("a sample of this machine failed", exc_info=True)
+            now_ns = self._clock.monotonic_ns()
+            due_ns = max(due_ns + every_ns, now_ns)
+            self._is_stopping.wait((due_ns - now_ns) / 1e9)

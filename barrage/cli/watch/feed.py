@@ -1,0 +1,58 @@
+"""What the grid needs from a live table, and the one that gets it from a subscription."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from barrage.cli.watch.scroller import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One consistent picture of the subscribed rows."""
+
+    version: int
+    """Grows with every update applied; two frames with the same version are equal."""
+    rows: pa.Table
+    first_row: int
+    """Position from the top of the table of ``rows``' first row."""
+    table_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedStatus:
+    """State of the connection and of the subscription."""
+
+    state: str
+    is_live: bool
+    update_count: int
+    lag_ms: float | None
+    """Age of the newest data shown; None when the server does not send its clock."""
+
+
+class Feed(Protocol):
+    """A live table of which only a window is loaded."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Columns that name a row wherever it moves; empty when there are none."""
+        ...
+
+    def request(self, window: Window) -> None:
+        """Subscribe to another window; never blocks. Frames of the old one may still come."""
+        ...
+
+    def frame(self) -> Frame | None:
+        """The newest picture; None before the first one."""
+        ...
+
+    def status(self) -> FeedStatus: ...
+
+    def close(self) -> None: ...

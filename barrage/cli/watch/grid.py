@@ -1,0 +1,104 @@
+"""The Textual application around the grid: header, footer, goto prompt and the redraw timer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual.app import App
+from textual.binding import Binding
+from textual.widgets import Input, Static
+
+from barrage.cli.failures import EXIT_INTERRUPTED
+from barrage.cli.watch.changes import RateMeter
+from barrage.cli.watch.grid_view import GridView
+from barrage.clock import SystemClock
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+    from barrage.cli.watch.feed import Feed, FeedStatus
+    from barrage.clock import Clock
+
+REDRAW_SECONDS = 0.05
+_KEYS = "↑↓ PgUp PgDn Home End  g row  f follow  ←→ columns  space pause  q quit"
+
+
+class GridApp(App[int]):
+    """A live table in the terminal. The feed is asked at the redraw rate, never faster than the eye."""
+
+    CSS = """
+    #header { height: 1; background: $primary-background; text-style: bold; }
+    #footer { height: 1; color: $text-muted; }
+    #goto { height: 1; border: none; padding: 0; display: none; }
+    #goto.open { display: block; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar = [
+        Binding("q", "quit_with(0)", "quit"),
+        Binding("g", "open_goto", "go to row"),
+        Binding("ctrl+c", f"quit_with({EXIT_INTERRUPTED})", "interrupt", priority=True),
+        Binding("escape", "close_goto", "back"),
+    ]
+
+    def __init__(self, feed: Feed, *, title: str, clock: Clock | None = None) -> None:
+        super().__init__()
+        self._feed = feed
+        self._name = title
+        self._clock = clock or SystemClock()
+        self._rate = RateMeter()
+        self.grid = GridView(feed.schema, feed.key_columns)
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="header")
+        yield self.grid
+        yield Input(placeholder="row number, Enter to go, Esc to stay", id="goto", type="text")
+        yield Static(Text(_KEYS, no_wrap=True, overflow="ellipsis"), id="footer")
+
+    def on_mount(self) -> None:
+        self.grid.focus()
+        self.set_interval(REDRAW_SECONDS, self.redraw)
+
+    def redraw(self) -> None:
+        """Ask for the rows the screen needs, take the newest frame, tell the state."""
+        now_ns = self._clock.monotonic_ns()
+        self._feed.request(self.grid.scroller.window())
+        self.grid.show(self._feed.frame(), now_ns)
+        status = self._feed.status()
+        self._rate.sample(status.update_count, now_ns)
+        self.query_one("#header", Static).update(self._header(status))
+
+    def _header(self, status: FeedStatus) -> Text:
+        scroller = self.grid.scroller
+        lag = "–" if status.lag_ms is None else f"{status.lag_ms:,.0f} ms"
+        parts = [
+            f"{scroller.table_size:,} rows",
+            f"{self._rate.per_second():.1f} updates/s",
+            f"lag {lag}",
+        ]
+        parts += ["following"] if scroller.is_following else []
+        parts += ["paused"] if self.grid.is_paused else []
+        text = Text(f" {self._name}  ", no_wrap=True, overflow="ellipsis")
+        text.append(f"● {status.state}", style="green" if status.is_live else "yellow")
+        text.append("  " + "  ".join(parts))
+        return text
+
+    def action_quit_with(self, code: int) -> None:
+        self.exit(code)
+
+    def action_open_goto(self) -> None:
+        prompt = self.query_one("#goto", Input)
+        prompt.add_class("open")
+        prompt.focus()
+
+    def action_close_goto(self) -> None:
+        prompt = self.query_one("#goto", Input)
+        prompt.value = ""
+        prompt.remove_class("open")
+        self.grid.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        digits = event.value.replace(",", "").replace("_", "").strip()
+        if digits.isascii() and digits.isdigit():
+            self.grid.action_go_to(int(digits))
+        self.action_close_goto()

@@ -1,0 +1,70 @@
+"""Watching without a terminal: the first rows printed again at a steady pace, as text or JSON lines."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import typer
+
+from barrage.cli.cells import json_line, json_rows
+from barrage.cli.text_table import format_table
+from barrage.cli.watch.changes import RateMeter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barrage.cli.watch.feed import Feed, FeedStatus, Frame
+    from barrage.clock import Clock
+
+
+class PlainWatch:
+    """Prints a picture of the feed each time it is asked to."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        title: str,
+        clock: Clock,
+        is_json: bool = False,
+        write: Callable[[str], None] = typer.echo,
+    ) -> None:
+        self._feed = feed
+        self._title = title
+        self._clock = clock
+        self._is_json = is_json
+        self._write = write
+        self._rate = RateMeter()
+
+    def print_frame(self) -> bool:
+        """Print what is there now; False when there is nothing yet."""
+        frame, status = self._feed.frame(), self._feed.status()
+        self._rate.sample(status.update_count, self._clock.monotonic_ns())
+        if frame is None:
+            return False
+        for line in self._json(frame, status) if self._is_json else self._text(frame, status):
+            self._write(line)
+        return True
+
+    def _text(self, frame: Frame, status: FeedStatus) -> list[str]:
+        lag = "–" if status.lag_ms is None else f"{status.lag_ms:.0f} ms"
+        head = (
+            f"{self._now():%H:%M:%S}  {self._title}  {status.state}  {frame.table_size:,} rows  "
+            f"{self._rate.per_second():.1f} updates/s  lag {lag}"
+        )
+        return [head, *format_table(frame.rows, width=None), ""]
+
+    def _json(self, frame: Frame, status: FeedStatus) -> list[str]:
+        line = {
+            "time": self._now().isoformat(timespec="milliseconds"),
+            "state": status.state,
+            "table_size": frame.table_size,
+            "first_row": frame.first_row,
+            "lag_ms": status.lag_ms,
+            "rows": json_rows(frame.rows),
+        }
+        return [json_line(line)]
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.wall_ns() / 1e9, tz=UTC)
