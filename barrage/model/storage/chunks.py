@@ -1,0 +1,151 @@
+"""An append-only column: immutable Arrow chunks, zero copy in and out.
+
+Small chunks are merged four at a time into the next size class, so a row is copied about log4(frozen / batch)
+times in its life and one-row appends at 10 Hz stay cheap. A chunk of ``FROZEN_ROWS`` rows or ``FROZEN_BYTES``
+bytes is never copied again. 10^8 rows therefore live in a few hundred chunks and a read is one bisection and
+one slice per column.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from barrage.model.storage.growth import Int64Array
+
+FROZEN_ROWS = 1 << 18
+FROZEN_BYTES = 1 << 24
+MERGE_WIDTH = 4
+"""How many chunks of one size class are merged into one."""
+
+PINNED_BYTES_SLACK = 1 << 16
+"""A chunk may keep this many bytes alive that are not its own before it is copied."""
+
+
+class ChunkLog:
+    """Arrow chunks addressed by slot. ``base`` is the first slot still held, ``length`` one past the last."""
+
+    __slots__ = ("_chunks", "_starts", "base", "length", "type")
+
+    def __init__(self, data_type: pa.DataType) -> None:
+        self.type = data_type
+        self.base = 0
+        self.length = 0
+        self._chunks: list[pa.Array] = []
+        self._starts: list[int] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(chunk.nbytes for chunk in self._chunks)
+
+    def append(self, values: pa.Array) -> None:
+        if len(values) == 0:
+            return
+        self._chunks.append(_unpinned(values))
+        self._starts.append(self.length)
+        self.length += len(values)
+        self._merge_tail()
+
+    def _merge_tail(self) -> None:
+        while True:
+            level = _size_class(self._chunks[-1])
+            if level is None:
+                return
+            count = 0
+            for chunk in reversed(self._chunks):
+                other = _size_class(chunk)
+                if other is None or other > level:
+                    break
+                count += 1
+            if count < MERGE_WIDTH:
+                return
+            merged = pa.concat_arrays(self._chunks[-count:])
+            del self._chunks[-count:], self._starts[1 - count :]
+            self._chunks.append(merged)
+
+    def forget_before(self, slot: int) -> None:
+        """Let go of every chunk that ends at or before ``slot``; slot numbers stay as they are."""
+        keep = 0
+        while keep < len(self._chunks) and self._starts[keep] + len(self._chunks[keep]) <= slot:
+            keep += 1
+        del self._chunks[:keep], self._starts[:keep]
+        self.base = max(self.base, min(slot, self.length))
+
+    def slice(self, start: int, stop: int) -> pa.Array | pa.ChunkedArray:
+        """Slots ``start..stop-1`` without copying; chunked only when they cross a chunk border."""
+        if start >= stop:
+            return _empty(self.type)
+        index = bisect_right(self._starts, start) - 1
+        chunk = self._chunks[index]
+        begin = self._starts[index]
+        if stop <= begin + len(chunk):
+            return chunk.slice(start - begin, stop - start)
+        parts = []
+        while start < stop:
+            chunk = self._chunks[index]
+            begin = self._starts[index]
+            end = min(stop, begin + len(chunk))
+            parts.append(chunk.slice(start - begin, end - start))
+            start = end
+            index += 1
+        return pa.chunked_array(parts, type=self.type)
+
+    def take(self, slots: Int64Array) -> pa.Array:
+        """The cells at ``slots``, in the order given. One Arrow take per chunk touched."""
+        if len(slots) == 0:
+            return _empty(self.type)
+        first = bisect_right(self._starts, int(slots.min())) - 1
+        last = bisect_right(self._starts, int(slots.max())) - 1
+        if first == last:
+            return self._chunks[first].take(pa.array(slots - self._starts[first]))
+        return self._take_scattered(slots)
+
+    def _take_scattered(self, slots: Int64Array) -> pa.Array:
+        # Arrow's own take on many chunks concatenates all of them first, which costs the whole column.
+        order: Int64Array | None = None
+        ordered = slots
+        if np.any(slots[1:] < slots[:-1]):
+            order = np.argsort(slots, kind="stable")
+            ordered = slots[order]
+        starts = np.array(self._starts, dtype=np.int64)
+        cuts = np.searchsorted(ordered, starts[1:], side="left")
+        edges = np.concatenate(([0], cuts, [len(ordered)]))
+        parts = [
+            self._chunks[index].take(
+                pa.array(ordered[edges[index] : edges[index + 1]] - self._starts[index])
+            )
+            for index in np.flatnonzero(np.diff(edges)).tolist()
+        ]
+        gathered = pa.concat_arrays(parts)
+        if order is None:
+            return gathered
+        inverse = np.empty(len(order), dtype=np.int64)
+        inverse[order] = np.arange(len(order), dtype=np.int64)
+        return gathered.take(pa.array(inverse))
+
+    def chunks(self) -> list[pa.Array]:
+        """All chunks in slot order."""
+        return list(self._chunks)
+
+
+def _size_class(chunk: pa.Array) -> int | None:
+    """Class k holds 4^k..4^(k+1)-1 rows; None for chunks too large to be copied again."""
+    rows = len(chunk)
+    if rows >= FROZEN_ROWS or chunk.nbytes >= FROZEN_BYTES:
+        return None
+    return (rows.bit_length() - 1) >> 1
+
+
+def _unpinned(values: pa.Array) -> pa.Array:
+    """``values``, copied if it is a thin slice that would keep a much larger buffer alive."""
+    if values.get_total_buffer_size() <= 2 * values.nbytes + PINNED_BYTES_SLACK:
+        return values
+    return values.take(pa.array(np.arange(len(values), dtype=np.int64)))
+
+
+def _empty(data_type: pa.DataType) -> pa.Array:
+    return pa.array([], type=data_type)

@@ -1,0 +1,132 @@
+"""One column addressed by slot numbers 0..len-1; picks the representation that fits its use.
+
+* Append-only: immutable Arrow chunks (:mod:`.chunks`), zero copy in and out.
+* After the first overwrite: fixed-width cells in one growable numpy buffer (:mod:`.fixed`), others in a log of
+  chunks with a position per slot (:mod:`.log`).
+* Dictionary, run-end and null columns: :mod:`.encoded`.
+
+Invariant: what ``take`` and ``slice`` returned never changes afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from barrage.errors import SchemaError
+from barrage.model.storage.chunks import ChunkLog
+from barrage.model.storage.encoded import DictionaryColumn, NullColumn, RunEndColumn
+from barrage.model.storage.fixed import FixedColumn, fixed_dtype
+from barrage.model.storage.growth import Int64Array
+from barrage.model.storage.log import LogColumn
+
+COMPACT_ROWS = 1 << 17
+"""Rows copied at a time by :meth:`ColumnStore.compacted`."""
+
+
+class _Representation(Protocol):
+    @property
+    def length(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def append(self, values: pa.Array) -> None: ...
+    def take(self, slots: Int64Array) -> pa.Array: ...
+    def slice(self, start: int, stop: int) -> pa.Array | pa.ChunkedArray: ...
+
+
+class ColumnStore:
+    """A growable column of one Arrow type. Not thread-safe; results may be handed to any thread."""
+
+    __slots__ = ("_cells", "_is_overwritten", "type")
+
+    def __init__(self, data_type: pa.DataType) -> None:
+        self.type = data_type
+        self._is_overwritten = False
+        self._cells: _Representation = _representation(data_type)
+
+    def __len__(self) -> int:
+        return self._cells.length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, garbage and spare room included."""
+        return self._cells.nbytes
+
+    def append(self, values: pa.Array | pa.ChunkedArray) -> None:
+        """Add cells at slots len.. ; SchemaError when the type differs."""
+        self._check_type(values)
+        if isinstance(values, pa.ChunkedArray):
+            for chunk in values.chunks:
+                self._cells.append(chunk)
+        else:
+            self._cells.append(values)
+
+    def write(self, slots: Int64Array, values: pa.Array | pa.ChunkedArray) -> None:
+        """Overwrite the cells at ``slots`` (distinct, each below len) with as many values."""
+        self._check_type(values)
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        if len(slots) != len(values):
+            raise ValueError(f"{len(slots)} slots but {len(values)} values")
+        if len(slots) == 0:
+            return
+        if isinstance(self._cells, ChunkLog):
+            self._cells = _overwritable(self._cells)
+        self._cells.write(slots, values)  # type: ignore[attr-defined]
+
+    def take(self, slots: Int64Array) -> pa.Array:
+        """The cells at ``slots``, any order, repeats allowed."""
+        return self._cells.take(np.asarray(slots, dtype=np.int64))
+
+    def slice(self, start: int, stop: int) -> pa.Array | pa.ChunkedArray:
+        """The cells at slots ``start..stop-1``; zero-copy while the column was never overwritten."""
+        return self._cells.slice(start, stop)
+
+    def forget_before(self, slot: int) -> None:
+        """Cells before ``slot`` will not be read again; their memory is freed chunk by chunk.
+
+        Overwritten columns only free it when they are compacted.
+        """
+        forget = getattr(self._cells, "forget_before", None)
+        if forget is not None:
+            forget(slot)
+
+    def compacted(self, slots: Int64Array) -> ColumnStore:
+        """A new store with the cells at ``slots`` at 0.., in the same representation."""
+        fresh = ColumnStore(self.type)
+        if isinstance(fresh._cells, ChunkLog) and not isinstance(self._cells, ChunkLog):
+            fresh._cells = _overwritable(fresh._cells)
+        for start in range(0, len(slots), COMPACT_ROWS):
+            fresh._cells.append(self.take(slots[start : start + COMPACT_ROWS]))
+        return fresh
+
+    def _check_type(self, values: pa.Array | pa.ChunkedArray) -> None:
+        if values.type != self.type:
+            raise SchemaError(f"values of type {values.type} do not fit a column of {self.type}")
+
+
+def _representation(data_type: pa.DataType) -> _Representation:
+    if pa.types.is_dictionary(data_type):
+        return DictionaryColumn(data_type, ColumnStore(pa.int32()))
+    if pa.types.is_run_end_encoded(data_type):
+        return RunEndColumn(data_type, ColumnStore(data_type.value_type))
+    if pa.types.is_null(data_type):
+        return NullColumn(data_type)
+    return ChunkLog(data_type)
+
+
+def _overwritable(chunks: ChunkLog) -> FixedColumn | LogColumn:
+    """The same cells in a form that takes overwrites. Forgotten slots read as null from here on."""
+    dtype = fixed_dtype(chunks.type)
+    cells: FixedColumn | LogColumn = (
+        LogColumn(chunks.type) if dtype is None else FixedColumn(chunks.type, dtype)
+    )
+    held = chunks.chunks()
+    missing = chunks.length - sum(len(chunk) for chunk in held)
+    if missing:
+        cells.append(pa.nulls(missing, chunks.type))
+    for chunk in held:
+        cells.append(chunk)
+    return cells

@@ -1,0 +1,177 @@
+"""Columns whose Arrow form is an encoding of another column: dictionaries, run-ends, nulls.
+
+A dictionary column keeps one dictionary of its own that only grows (32-bit codes inside); batches that bring
+other dictionaries are re-coded on the way in. Run-end columns are kept decoded and encoded on the way out,
+since neither overwriting nor scattered reads keep runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from barrage.errors import SchemaError
+
+if TYPE_CHECKING:
+    from barrage.model.storage.growth import Int64Array
+
+
+class PlainColumn(Protocol):
+    """What an encoded column needs from the store of its decoded form."""
+
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def append(self, values: pa.Array | pa.ChunkedArray) -> None: ...
+    def write(self, slots: Int64Array, values: pa.Array | pa.ChunkedArray) -> None: ...
+    def take(self, slots: Int64Array) -> pa.Array: ...
+    def slice(self, start: int, stop: int) -> pa.Array | pa.ChunkedArray: ...
+    def forget_before(self, slot: int) -> None: ...
+
+
+class DictionaryColumn:
+    """Codes into a dictionary that only ever grows."""
+
+    __slots__ = ("_codes", "_seen", "_seen_codes", "_values", "type")
+
+    def __init__(self, data_type: pa.DataType, codes: PlainColumn) -> None:
+        self.type = data_type
+        self._codes = codes
+        self._values: pa.Array = pa.array([], type=data_type.value_type)
+        self._seen: pa.Array | None = None
+        self._seen_codes: pa.Array | None = None
+
+    @property
+    def length(self) -> int:
+        return len(self._codes)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._codes.nbytes + self._values.nbytes)
+
+    def _recode(self, values: pa.Array) -> pa.Array:
+        """Codes of ``values`` in the own dictionary, which first learns the new values."""
+        incoming = values.dictionary
+        if self._seen is None or not incoming.equals(self._seen):
+            known = pc.index_in(incoming, value_set=self._values)
+            unknown = incoming.filter(pc.and_(known.is_null(), incoming.is_valid()))
+            if len(unknown):
+                self._values = pa.concat_arrays([self._values, unknown.unique()])
+                known = pc.index_in(incoming, value_set=self._values)
+            self._seen = incoming
+            self._seen_codes = pc.if_else(incoming.is_valid(), known, pa.scalar(None, pa.int32()))
+        return self._seen_codes.take(values.indices)
+
+    def append(self, values: pa.Array) -> None:
+        self._codes.append(self._recode(values))
+
+    def write(self, slots: Int64Array, values: pa.Array) -> None:
+        self._codes.write(slots, self._recode(values))
+
+    def take(self, slots: Int64Array) -> pa.Array:
+        return self._encoded(self._codes.take(slots))
+
+    def slice(self, start: int, stop: int) -> pa.Array:
+        codes = self._codes.slice(start, stop)
+        if isinstance(codes, pa.ChunkedArray):
+            codes = codes.combine_chunks()
+        return self._encoded(codes)
+
+    def _encoded(self, codes: pa.Array) -> pa.Array:
+        index_type = self.type.index_type
+        values = self._values
+        if len(values) > _codes_max(index_type):
+            used = codes.dictionary_encode()
+            if len(used.dictionary) > _codes_max(index_type):
+                raise SchemaError(
+                    f"{len(used.dictionary)} distinct values do not fit dictionary codes of {index_type}; "
+                    "declare the column with int32 codes"
+                )
+            codes, values = used.indices, values.take(used.dictionary)
+        if index_type != codes.type:
+            codes = codes.cast(index_type)
+        return pa.DictionaryArray.from_arrays(
+            codes, values, ordered=self.type.ordered, safe=False
+        )
+
+    def forget_before(self, slot: int) -> None:
+        self._codes.forget_before(slot)
+
+
+def _codes_max(index_type: pa.DataType) -> int:
+    """How many dictionary entries codes of ``index_type`` can tell apart."""
+    bits = int(index_type.bit_width) - (1 if pa.types.is_signed_integer(index_type) else 0)
+    return 1 << min(bits, 31)
+
+
+class RunEndColumn:
+    """Kept decoded; encoded when read."""
+
+    __slots__ = ("_plain", "type")
+
+    def __init__(self, data_type: pa.DataType, plain: PlainColumn) -> None:
+        self.type = data_type
+        self._plain = plain
+
+    @property
+    def length(self) -> int:
+        return len(self._plain)
+
+    @property
+    def nbytes(self) -> int:
+        return self._plain.nbytes
+
+    def append(self, values: pa.Array) -> None:
+        self._plain.append(pc.run_end_decode(values))
+
+    def write(self, slots: Int64Array, values: pa.Array) -> None:
+        self._plain.write(slots, pc.run_end_decode(values))
+
+    def take(self, slots: Int64Array) -> pa.Array:
+        return self._encoded(self._plain.take(slots))
+
+    def slice(self, start: int, stop: int) -> pa.Array:
+        plain = self._plain.slice(start, stop)
+        return self._encoded(
+            plain.combine_chunks() if isinstance(plain, pa.ChunkedArray) else plain
+        )
+
+    def _encoded(self, plain: pa.Array) -> pa.Array:
+        return pc.run_end_encode(plain, run_end_type=self.type.run_end_type)
+
+    def forget_before(self, slot: int) -> None:
+        self._plain.forget_before(slot)
+
+
+class NullColumn:
+    """A column of type null: nothing but its length."""
+
+    __slots__ = ("length", "type")
+
+    def __init__(self, data_type: pa.DataType) -> None:
+        self.type = data_type
+        self.length = 0
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    def append(self, values: pa.Array) -> None:
+        self.length += len(values)
+
+    def write(self, slots: Int64Array, values: pa.Array) -> None:
+        """Every cell is null already."""
+
+    def take(self, slots: Int64Array) -> pa.Array:
+        return pa.nulls(len(slots))
+
+    def slice(self, start: int, stop: int) -> pa.Array:
+        return pa.nulls(max(0, stop - start))
+
+    def forget_before(self, slot: int) -> None:
+        """Nothing is held."""
+
+

@@ -1,0 +1,94 @@
+"""Which cells of two equally long arrays differ, for every type, bit by bit for fixed widths.
+
+Bitwise comparison makes NaN equal to itself (a cell rewritten with NaN did not change) and 0.0 differ from -0.0
+(it did). Two nulls are equal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from barrage.model.storage.fixed import fixed_dtype, read_fixed, read_valid
+
+if TYPE_CHECKING:
+    from barrage.model.storage.growth import BoolArray, Int64Array
+
+
+def cells_differ(
+    old: pa.Array | pa.ChunkedArray, new: pa.Array | pa.ChunkedArray
+) -> BoolArray:
+    """True where ``old`` and ``new`` (same type and length) hold different cells."""
+    if isinstance(old, pa.ChunkedArray):
+        old = old.combine_chunks()
+    if isinstance(new, pa.ChunkedArray):
+        new = new.combine_chunks()
+    if pa.types.is_null(old.type) or len(old) == 0:
+        return np.zeros(len(old), dtype=np.bool_)
+    if pa.types.is_dictionary(old.type):
+        return cells_differ(old.dictionary_decode(), new.dictionary_decode())
+    if pa.types.is_run_end_encoded(old.type):
+        return cells_differ(pc.run_end_decode(old), pc.run_end_decode(new))
+    old_valid, new_valid = read_valid(old), read_valid(new)
+    values = _values_differ(old, new)
+    if old_valid is None and new_valid is None:
+        return values
+    every = np.ones(len(old), dtype=np.bool_)
+    left = every if old_valid is None else old_valid
+    right = every if new_valid is None else new_valid
+    return (left != right) | (values & left & right)
+
+
+def _values_differ(old: pa.Array, new: pa.Array) -> BoolArray:
+    """Difference of the cells that are valid on both sides; arbitrary elsewhere."""
+    data_type = old.type
+    dtype = fixed_dtype(data_type)
+    if dtype is not None:
+        left, right = read_fixed(old, dtype), read_fixed(new, dtype)
+        if dtype.kind == "V":
+            width = dtype.itemsize
+            left = np.ascontiguousarray(left).view(np.uint8).reshape(-1, width)
+            right = np.ascontiguousarray(right).view(np.uint8).reshape(-1, width)
+            return np.asarray((left != right).any(axis=1))
+        return np.asarray(left != right)
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        return _lists_differ(old, new)
+    if pa.types.is_struct(data_type):
+        differ = np.zeros(len(old), dtype=np.bool_)
+        for left_child, right_child in zip(old.flatten(), new.flatten(), strict=True):
+            differ |= cells_differ(left_child, right_child)
+        return differ
+    if pa.types.is_nested(data_type):
+        return _objects_differ(old, new)
+    unequal = pc.fill_null(pc.not_equal(old, new), True)
+    return np.asarray(unequal.to_numpy(zero_copy_only=False))
+
+
+def _lists_differ(old: pa.Array, new: pa.Array) -> BoolArray:
+    """Lists differ in length or in an element; elements are compared flat, then counted per list."""
+    left_lengths = _list_lengths(old)
+    differ = np.asarray(left_lengths != _list_lengths(new))
+    candidates = np.flatnonzero(~differ & (left_lengths > 0))
+    if len(candidates) == 0:
+        return differ
+    chosen = pa.array(candidates)
+    elements = cells_differ(old.take(chosen).flatten(), new.take(chosen).flatten())
+    lengths = left_lengths[candidates]
+    starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    differ[candidates] = np.logical_or.reduceat(elements, starts)
+    return differ
+
+
+def _list_lengths(values: pa.Array) -> Int64Array:
+    """Elements per list; -1 for null lists, so that flat elements line up with valid lists only."""
+    lengths = pc.fill_null(pc.list_value_length(values).cast(pa.int64()), -1)
+    return np.asarray(lengths.to_numpy(zero_copy_only=False))
+
+
+def _objects_differ(old: pa.Array, new: pa.Array) -> BoolArray:
+    """The rare nested types without a kernel (maps, unions, fixed-size lists, list views)."""
+    pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
+    return np.fromiter((a != b for a, b in pairs), dtype=np.bool_, count=len(old))

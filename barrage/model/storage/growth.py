@@ -1,0 +1,139 @@
+"""Growable numpy buffers: plain values and packed bits.
+
+Memory: one reallocation grows a buffer by an eighth. Large blocks are moved by the C library by remapping
+pages, not by copying, so growing never holds two copies. Nothing outside the owner may hold a view of the
+buffer, since a reallocation would leave it dangling; every reader therefore gets a copy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+SLACK_ROWS_MIN = 64
+"""Smallest number of spare entries a growing buffer reserves."""
+
+AnyArray = npt.NDArray[Any]
+BoolArray = npt.NDArray[np.bool_]
+Int64Array = npt.NDArray[np.int64]
+UInt8Array = npt.NDArray[np.uint8]
+
+
+def grown_capacity(length: int) -> int:
+    """Entries to reserve when ``length`` are needed: an eighth more, so appends are amortised O(1)."""
+    return length + length // 8 + SLACK_ROWS_MIN
+
+
+class GrowArray:
+    """One growable array of a fixed numpy dtype."""
+
+    __slots__ = ("_buffer", "length")
+
+    def __init__(self, dtype: npt.DTypeLike) -> None:
+        self._buffer: AnyArray = np.empty(0, dtype=dtype)
+        self.length = 0
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._buffer.nbytes)
+
+    def reserve(self, length: int) -> None:
+        """Make room for ``length`` entries."""
+        if length > len(self._buffer):
+            # No view of the buffer ever leaves this class, hence refcheck may be off.
+            self._buffer.resize(grown_capacity(length), refcheck=False)
+
+    def append(self, values: AnyArray) -> None:
+        stop = self.length + len(values)
+        self.reserve(stop)
+        self._buffer[self.length : stop] = values
+        self.length = stop
+
+    def append_constant(self, value: Any, count: int) -> None:
+        """Append ``count`` times the same value."""
+        stop = self.length + count
+        self.reserve(stop)
+        self._buffer[self.length : stop] = value
+        self.length = stop
+
+    def write(self, slots: Int64Array, values: Any) -> None:
+        self._buffer[slots] = values
+
+    def take(self, slots: Int64Array) -> AnyArray:
+        """A copy of the entries at ``slots`` (each 0..length-1, any order)."""
+        return self._buffer.take(slots)
+
+    def slice(self, start: int, stop: int) -> AnyArray:
+        """A copy of the entries ``start..stop-1``."""
+        return self._buffer[start:stop].copy()
+
+
+class BitArray:
+    """Growable packed bits, least significant first, as Arrow packs booleans and validity."""
+
+    __slots__ = ("_bytes", "length")
+
+    def __init__(self) -> None:
+        self._bytes = GrowArray(np.uint8)
+        self.length = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes.nbytes
+
+    def append(self, bits: BoolArray) -> None:
+        """Append one bit per entry; refills the partial last byte first."""
+        used = self.length & 7
+        if used:
+            first = self._bytes.slice(self.length >> 3, (self.length >> 3) + 1)
+            head = np.unpackbits(first, bitorder="little")[:used].view(np.bool_)
+            bits = np.concatenate((head, bits))
+            self.length -= used
+            self._bytes.length -= 1
+        self._bytes.append(np.packbits(bits, bitorder="little"))
+        self.length += len(bits)
+
+    def append_constant(self, bit: bool, count: int) -> None:
+        self.append(np.full(count, bit, dtype=np.bool_))
+
+    def take(self, slots: Int64Array) -> BoolArray:
+        packed = self._bytes.take(slots >> 3)
+        return ((packed >> (slots & 7).astype(np.uint8)) & 1).view(np.bool_)
+
+    def slice(self, start: int, stop: int) -> BoolArray:
+        if start >= stop:
+            return np.zeros(0, dtype=np.bool_)
+        packed = self._bytes.slice(start >> 3, (stop + 7) >> 3)
+        bits = np.unpackbits(packed, bitorder="little").view(np.bool_)
+        return bits[start & 7 : (start & 7) + stop - start]
+
+    def write(self, slots: Int64Array, bits: BoolArray) -> None:
+        """Set the bits at ``slots``, which must be distinct.
+
+        Eight passes, one per bit of a byte: within a pass every byte index occurs once, so plain indexed
+        assignment is exact.
+        """
+        lanes = slots & 7
+        for lane in range(8):
+            chosen = np.flatnonzero(lanes == lane)
+            if len(chosen):
+                where = slots[chosen] >> 3
+                kept = self._bytes.take(where) & np.uint8(0xFF ^ (1 << lane))
+                self._bytes.write(where, kept | (bits[chosen].view(np.uint8) << np.uint8(lane)))
+
+
+def pack_bits(bits: BoolArray) -> UInt8Array:
+    """Arrow's bitmap of ``bits``."""
+    return np.packbits(bits, bitorder="little")
+
+
+def unpack_bits(buffer: Any, offset: int, length: int) -> BoolArray:
+    """Bits ``offset..offset+length-1`` of an Arrow bitmap buffer."""
+    first = offset >> 3
+    stop = (offset + length + 7) >> 3
+    packed = np.frombuffer(buffer, dtype=np.uint8, count=stop - first, offset=first)
+    return np.unpackbits(packed, bitorder="little").view(np.bool_)[
+        offset & 7 : (offset & 7) + length
+    ]
