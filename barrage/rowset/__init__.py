@@ -1,0 +1,7 @@
+"""Row sets, shifts, and the mapping between row keys and positions. No IO, no clock."""
+
+from barrage.rowset.builder import RowSetBuilder
+from barrage.rowset.row_set import RowSet
+from barrage.rowset.shift import RowSetShiftData, Shift
+
+__all__ = ["RowSet", "RowSetBuilder", "RowSetShiftData", "Shift"]

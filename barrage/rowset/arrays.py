@@ -1,0 +1,233 @@
+"""Range arithmetic on plain arrays: the vectorised half of :class:`~barrage.rowset.row_set.RowSet`.
+
+A *range list* is a pair ``(firsts, lasts)`` of int64 arrays of equal length: closed ranges,
+ascending and with at least one missing key between neighbours ("maximal"). When both are the *same
+object*, every range is one key; such lists cost 8 bytes per key and have faster paths. Keys are 0
+.. 2^63 - 1, so ``first - 1`` never overflows and ``last + 1`` is avoided.
+
+Costs, with n and m ranges: union sorts two sorted runs, O(n + m); intersection looks the shorter
+list up in the longer one, O(min log max + hits); a change by a few ranges copies the untouched
+stretches (`splice`).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from barrage.limits import ROW_KEY_MAX
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+RangeList: TypeAlias = tuple[Int64Array, Int64Array]
+
+NO_KEYS: Int64Array = np.empty(0, dtype=np.int64)
+NO_KEYS.flags.writeable = False
+NO_RANGES: RangeList = (NO_KEYS, NO_KEYS)
+
+SPLICE_RANGES_MAX = 512
+"""Most ranges changed by copying stretches one by one; above it the whole list is merged."""
+
+_SINGLES_PROBE_MIN = 16
+"""Lists shorter than this are not worth looking for the one-key-per-range form."""
+
+
+def as_singles(firsts: Int64Array, lasts: Int64Array) -> RangeList:
+    """The same list, with ``lasts is firsts`` if every range is one key."""
+    if firsts is lasts or len(firsts) < _SINGLES_PROBE_MIN or firsts[0] != lasts[0]:
+        return firsts, lasts
+    return (firsts, firsts) if np.array_equal(firsts, lasts) else (firsts, lasts)
+
+
+def merged(firsts: Int64Array, lasts: Int64Array) -> RangeList:
+    """Maximal ranges of closed ranges that ascend by first key but may touch or overlap."""
+    if len(firsts) < 2:
+        return firsts, lasts
+    reach = lasts if lasts is firsts else np.maximum.accumulate(lasts)
+    is_start = np.empty(len(firsts), dtype=np.bool_)
+    is_start[0] = True
+    np.greater(firsts[1:] - 1, reach[:-1], out=is_start[1:])
+    if is_start.all():
+        return as_singles(firsts, lasts)
+    starts = np.flatnonzero(is_start)
+    stops = np.append(starts[1:], len(firsts)) - 1
+    return as_singles(firsts[starts], reach[stops])
+
+
+def from_sorted(keys: Int64Array) -> RangeList:
+    """Maximal ranges of ascending keys; repeated keys are legal."""
+    return merged(keys, keys)
+
+
+def expand(starts: Int64Array, counts: Int64Array) -> Int64Array:
+    """``starts[0], starts[0]+1, … (counts[0] of them), starts[1], …`` as one array."""
+    total = int(counts.sum())
+    if total == 0:
+        return NO_KEYS
+    offsets = np.cumsum(counts) - counts
+    return np.repeat(starts - offsets, counts) + np.arange(total, dtype=np.int64)
+
+
+def overlap_spans(needles: RangeList, ranges: RangeList) -> tuple[Int64Array, Int64Array]:
+    """For each needle the half-open span of indices into ``ranges`` that it shares a key with."""
+    firsts, lasts = ranges
+    low = np.searchsorted(lasts, needles[0], side="left")
+    high = np.searchsorted(firsts, needles[1], side="right")
+    return low.astype(np.int64, copy=False), np.maximum(high, low).astype(np.int64, copy=False)
+
+
+def overlap_pairs(
+    a: RangeList, b: RangeList
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """Every overlap of a range of ``a`` with one of ``b``: (firsts, lasts, index in a, index in b),
+    ascending.
+    """
+    if len(a[0]) > len(b[0]):
+        firsts, lasts, in_b, in_a = overlap_pairs(b, a)
+        return firsts, lasts, in_a, in_b
+    low, high = overlap_spans(a, b)
+    counts = high - low
+    in_a = np.repeat(np.arange(len(a[0]), dtype=np.int64), counts)
+    in_b = expand(low, counts)
+    firsts = np.maximum(a[0][in_a], b[0][in_b])
+    lasts = np.minimum(a[1][in_a], b[1][in_b])
+    return firsts, lasts, in_a, in_b
+
+
+def union(a: RangeList, b: RangeList) -> RangeList:
+    """Keys in either list. A stable sort of two sorted runs is one merge."""
+    firsts = np.concatenate((a[0], b[0]))
+    if a[0] is a[1] and b[0] is b[1]:
+        firsts.sort(kind="stable")
+        return from_sorted(firsts)
+    order = np.argsort(firsts, kind="stable")
+    return merged(firsts[order], np.concatenate((a[1], b[1]))[order])
+
+
+def intersection(a: RangeList, b: RangeList) -> RangeList:
+    """Keys in both lists. Pieces of maximal ranges are maximal again."""
+    if a[0] is a[1] and b[0] is b[1] and min(len(a[0]), len(b[0])) * 4 > max(len(a[0]), len(b[0])):
+        keys = np.concatenate((a[0], b[0]))
+        keys.sort(kind="stable")
+        common = keys[:-1][keys[1:] == keys[:-1]]
+        return common, common
+    if a[0] is a[1]:
+        a, b = b, a
+    if b[0] is b[1]:
+        common = b[0][contains(a, b[0])] if len(b[0]) < len(a[0]) else _members_between(a, b[0])
+        return common, common
+    firsts, lasts, _, _ = overlap_pairs(a, b)
+    return as_singles(firsts, lasts)
+
+
+def _members_between(ranges: RangeList, keys: Int64Array) -> Int64Array:
+    """The sorted ``keys`` that lie in one of fewer ``ranges``."""
+    low = np.searchsorted(keys, ranges[0], side="left")
+    high = np.searchsorted(keys, ranges[1], side="right")
+    if len(low) == 1:
+        return keys[low[0] : high[0]]
+    return keys[expand(low, high - low)]
+
+
+def difference(a: RangeList, b: RangeList) -> RangeList:
+    """Keys of ``a`` that are not in ``b``."""
+    if len(a[0]) * 8 < len(b[0]):
+        low, high = overlap_spans(a, b)
+        hits = expand(low, high - low)
+        if len(hits) > 1:  # one range of b may touch several of a
+            hits = hits[np.concatenate(([True], hits[1:] != hits[:-1]))]
+        b = (b[0][hits], b[1][hits])
+    if len(b[0]) == 0:
+        return a
+    if a[0] is a[1]:
+        kept = a[0][~contains(b, a[0])]
+        return kept, kept
+    return intersection(a, complement(b))
+
+
+def complement(ranges: RangeList) -> RangeList:
+    """All keys 0 .. 2^63 - 1 that are in no range."""
+    firsts, lasts = ranges
+    if len(firsts) == 0:
+        return np.zeros(1, dtype=np.int64), np.full(1, ROW_KEY_MAX, dtype=np.int64)
+    starts_at_zero = int(firsts[0] == 0)
+    ends_at_max = int(lasts[-1] == ROW_KEY_MAX)
+    inner = lasts[: len(lasts) - ends_at_max] + 1
+    gap_firsts = inner if starts_at_zero else np.concatenate(([0], inner))
+    gap_lasts = firsts[starts_at_zero:] - 1
+    if not ends_at_max:
+        gap_lasts = np.concatenate((gap_lasts, [ROW_KEY_MAX]))
+    return gap_firsts, gap_lasts
+
+
+def range_index(ranges: RangeList, keys: Int64Array) -> Int64Array:
+    """Index of the last range that starts at or before each key; -1 when there is none."""
+    return np.searchsorted(ranges[0], keys, side="right") - 1
+
+
+def contains(ranges: RangeList, keys: Int64Array) -> BoolArray:
+    """Whether each key is in a range."""
+    firsts, lasts = ranges
+    if len(firsts) == 0:
+        return np.zeros(len(keys), dtype=np.bool_)
+    if len(firsts) == 1:
+        inside: BoolArray = (keys >= firsts[0]) & (keys <= lasts[0])
+        return inside
+    index = range_index(ranges, keys)
+    inside = (index >= 0) & (keys <= lasts[index])
+    return inside
+
+
+def contains_ranges(ranges: RangeList, others: RangeList) -> bool:
+    """Whether every key of ``others`` is in ``ranges``."""
+    firsts, lasts = ranges
+    if len(others[0]) == 0:
+        return True
+    if len(firsts) == 0 or others[0][0] < firsts[0] or others[1][-1] > lasts[-1]:
+        return False
+    index = range_index(ranges, others[0])
+    return bool((others[1] <= lasts[index]).all())
+
+
+def splice(a: RangeList, b: RangeList, *, is_union: bool) -> RangeList:
+    """``union(a, b)`` or ``difference(a, b)`` for a short ``b``: untouched stretches of ``a`` are
+    copied whole.
+
+    Worked example: a = 0-1, 5-6, 10-11, 20-21 and b = 7, 15. Union touches range 1 (7 continues it)
+    and inserts 15 before range 3: pieces a[0:1], 5-7, a[2:3], 15-15, a[3:4].
+    """
+    firsts, lasts = a
+    if is_union:
+        below = np.maximum(b[0], 1) - 1
+        above = np.minimum(b[1], ROW_KEY_MAX - 1) + 1
+        low, high = overlap_spans((below, above), a)
+    else:
+        low, high = overlap_spans(b, a)
+    opens = np.concatenate(([True], low[1:] >= high[:-1]))
+    group_low = low[opens]
+    group_high = high[np.append(np.flatnonzero(opens)[1:], len(high)) - 1]
+    touched = expand(group_low, group_high - group_low)
+    old = (firsts[touched], lasts[touched])
+    new = union(old, b) if is_union else difference(old, b)
+    # New ranges stand before the first untouched range that follows their group.
+    followers = np.searchsorted(
+        new[0], firsts[np.minimum(group_high, len(firsts) - 1)], side="left"
+    )
+    followers = np.where(group_high == len(firsts), len(new[0]), followers)
+    cuts = list(zip(group_low.tolist(), group_high.tolist(), followers.tolist(), strict=True))
+    spliced = _join_pieces(firsts, new[0], cuts)
+    if firsts is lasts and (new[0] is new[1] or np.array_equal(new[0], new[1])):
+        return spliced, spliced
+    return spliced, _join_pieces(lasts, new[1], cuts)
+
+
+def _join_pieces(old: Int64Array, new: Int64Array, cuts: list[tuple[int, int, int]]) -> Int64Array:
+    pieces = []
+    old_from = new_from = 0
+    for group_low, group_high, new_to in cuts:
+        pieces += [old[old_from:group_low], new[new_from:new_to]]
+        old_from, new_from = group_high, new_to
+    pieces.append(old[old_from:])
+    return np.concatenate(pieces)

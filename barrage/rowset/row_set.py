@@ -1,0 +1,520 @@
+"""Immutable ordered sets of row keys or positions, kept as maximal closed ranges.
+
+Sizes: 16 bytes per range, 8 when every range is one key. A range of 10^9 rows costs what a single
+key costs. rank and select are O(log ranges) after one prefix sum; the algebra is vectorised (see
+`arrays`); appending behind the last key is amortised O(appended) (see `growth`). A set of all 2^63
+keys is legal: `size` tells its size, `len` cannot.
+
+Which space the members live in (keys or positions, before or after a shift) is the business of the
+names that hold a RowSet, not of the class.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from barrage.limits import ROW_KEY_MAX
+from barrage.rowset import arrays, checks
+from barrage.rowset.growth import Room, extended
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from barrage.rowset.arrays import BoolArray, Int64Array, RangeList
+
+_REPR_RANGES_MAX: Final = 20
+_HASH_SAMPLES: Final = 16
+_COMPACT_FRACTION: Final = 4
+"""A part smaller than this fraction of its parent is copied, so that it does not keep the parent's
+memory.
+"""
+
+_NO_ROOMS: Final[tuple[Room | None, Room | None, Room | None]] = (None, None, None)
+
+
+class RowSet:
+    """An immutable set of integers 0 .. 2^63 - 1.
+
+    Invariants: ranges ascend, ``first <= last``, at least one missing key between neighbours;
+    arrays are read-only; ``_lasts is _firsts`` only if every range is one key. ``_before[i]``
+    counts the keys before range i, computed on first use.
+    """
+
+    __slots__ = ("_before", "_firsts", "_hash", "_lasts", "_rooms", "_size")
+
+    _firsts: Int64Array
+    _lasts: Int64Array
+    _before: Int64Array | None
+    _size: int
+    _hash: int | None
+    _rooms: tuple[Room | None, Room | None, Room | None]
+
+    def __new__(cls, keys: Iterable[int] = ()) -> RowSet:
+        """The set of the given keys, in any order, repeats allowed."""
+        if isinstance(keys, RowSet):
+            return keys
+        values = keys if isinstance(keys, np.ndarray) else list(keys)
+        return cls.from_keys(values)
+
+    # -- construction -----------------------------------------------------------------------------
+
+    @classmethod
+    def _of(cls, ranges: RangeList) -> RowSet:
+        """Wrap arrays that already satisfy the invariants and that nobody else will write to."""
+        firsts, lasts = ranges
+        if len(firsts) == 0:
+            return _EMPTY
+        return cls._wrap(firsts, lasts)
+
+    @classmethod
+    def _wrap(cls, firsts: Int64Array, lasts: Int64Array) -> RowSet:
+        self = object.__new__(cls)
+        firsts.flags.writeable = False
+        lasts.flags.writeable = False
+        self._firsts = firsts
+        self._lasts = lasts
+        self._before = None
+        self._size = -1
+        self._hash = None
+        self._rooms = _NO_ROOMS
+        return self
+
+    @classmethod
+    def empty(cls) -> RowSet:
+        """The set without members."""
+        return _EMPTY
+
+    @classmethod
+    def of_range(cls, first: int, last: int) -> RowSet:
+        """All keys of the closed range; ValueError unless 0 <= first <= last <= 2^63 - 1."""
+        if not 0 <= first <= last <= ROW_KEY_MAX:
+            raise ValueError(f"not a range of row keys: {first}..{last}")
+        firsts = np.array((first,), dtype=np.int64)
+        return cls._wrap(firsts, firsts if first == last else np.array((last,), dtype=np.int64))
+
+    @classmethod
+    def of_span(cls, start: int, stop: int) -> RowSet:
+        """All keys of the half-open span; empty when ``stop <= start``."""
+        return cls.of_range(start, stop - 1) if start < stop else _EMPTY
+
+    @classmethod
+    def from_ranges(cls, firsts: npt.ArrayLike, lasts: npt.ArrayLike) -> RowSet:
+        """Closed ranges, ascending and disjoint; touching ones are merged. ValueError otherwise."""
+        return cls._of(checks.checked_ranges(firsts, lasts))
+
+    @classmethod
+    def from_keys(cls, keys: npt.ArrayLike) -> RowSet:
+        """Keys in any order, repeats allowed; ValueError for keys outside 0 .. 2^63 - 1."""
+        values = checks.checked_keys(keys)
+        if len(values) > 1 and not bool((values[1:] > values[:-1]).all()):
+            values = np.unique(values)
+        return cls._of(arrays.from_sorted(values))
+
+    @classmethod
+    def from_sorted_keys(cls, keys: npt.ArrayLike) -> RowSet:
+        """Strictly ascending keys; ValueError otherwise."""
+        values = checks.checked_keys(keys)
+        if len(values) > 1 and not bool((values[1:] > values[:-1]).all()):
+            raise ValueError("row keys do not ascend strictly")
+        return cls._of(arrays.from_sorted(values))
+
+    @classmethod
+    def from_overlapping(cls, firsts: npt.ArrayLike, lasts: npt.ArrayLike) -> RowSet:
+        """Closed ranges that ascend by first key but may touch or overlap; ValueError otherwise."""
+        starts, ends = checks.checked_keys(firsts), checks.checked_keys(lasts)
+        if len(starts) != len(ends) or (starts > ends).any() or (starts[1:] < starts[:-1]).any():
+            raise ValueError("ranges must ascend by their first keys")
+        return cls._of(arrays.merged(starts, ends))
+
+    @classmethod
+    def parse(cls, text: str) -> RowSet:
+        """The inverse of :meth:`to_text`: ``0-9,12``; the empty text is the empty set."""
+        pairs = [part.partition("-") for part in text.split(",")] if text.strip() else []
+        firsts = [int(first) for first, _, _ in pairs]
+        return cls.from_ranges(
+            firsts, [int(last) if dash else int(first) for first, dash, last in pairs]
+        )
+
+    # -- what is in it ----------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """How many keys; up to 2^63."""
+        if self._size < 0:
+            count = len(self._firsts)
+            spans = 0 if self._is_singles else int((self._lasts - self._firsts).sum())
+            self._size = spans + count
+        return self._size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bool__(self) -> bool:
+        return len(self._firsts) > 0
+
+    @property
+    def is_empty(self) -> bool:
+        return len(self._firsts) == 0
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether all members form one range; true for the empty set."""
+        return len(self._firsts) < 2
+
+    @property
+    def _is_singles(self) -> bool:
+        return self._lasts is self._firsts
+
+    @property
+    def first(self) -> int:
+        """Smallest key; ValueError when empty."""
+        if self.is_empty:
+            raise ValueError("an empty row set has no first key")
+        return int(self._firsts[0])
+
+    @property
+    def last(self) -> int:
+        """Largest key; ValueError when empty."""
+        if self.is_empty:
+            raise ValueError("an empty row set has no last key")
+        return int(self._lasts[-1])
+
+    @property
+    def range_count(self) -> int:
+        """How many maximal ranges."""
+        return len(self._firsts)
+
+    @property
+    def firsts(self) -> Int64Array:
+        """First key of every range, read-only."""
+        return self._firsts
+
+    @property
+    def lasts(self) -> Int64Array:
+        """Last key of every range, read-only."""
+        return self._lasts
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays this set shows; sets may share them."""
+        before = 0 if self._before is None else self._before.nbytes
+        return self._firsts.nbytes + (0 if self._is_singles else self._lasts.nbytes) + before
+
+    @property
+    def _ranges(self) -> RangeList:
+        return self._firsts, self._lasts
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Closed ranges in order, as Python integers."""
+        return zip(self._firsts.tolist(), self._lasts.tolist(), strict=True)
+
+    def to_numpy(self) -> Int64Array:
+        """All keys, ascending, as one read-only int64 array of ``size`` elements."""
+        if self._is_singles:
+            return self._firsts
+        if self.range_count == 1:
+            keys = np.arange(self.size, dtype=np.int64)
+            keys += self._firsts[0]
+        else:
+            keys = arrays.expand(self._firsts, self._lasts - self._firsts + 1)
+        keys.flags.writeable = False
+        return keys
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(range(first, last + 1) for first, last in self.ranges())
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, (int, np.integer)) or self.is_empty or not 0 <= key <= ROW_KEY_MAX:
+            return False
+        index = int(self._firsts.searchsorted(key, side="right")) - 1
+        return index >= 0 and bool(key <= self._lasts[index])
+
+    def contains_many(self, keys: npt.ArrayLike) -> BoolArray:
+        """Whether each key is a member."""
+        return arrays.contains(self._ranges, np.asarray(keys, dtype=np.int64))
+
+    def contains_all(self, other: RowSet) -> bool:
+        """Whether ``other`` is a subset."""
+        return other is self or arrays.contains_ranges(self._ranges, other._ranges)
+
+    def overlaps(self, other: RowSet) -> bool:
+        """Whether the two share a key."""
+        if self.is_empty or other.is_empty:
+            return False
+        few, many = (self, other) if self.range_count <= other.range_count else (other, self)
+        low, high = arrays.overlap_spans(few._ranges, many._ranges)
+        return bool((low < high).any())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RowSet):
+            return NotImplemented
+        if self is other:
+            return True
+        return np.array_equal(self._firsts, other._firsts) and (
+            (self._is_singles and other._is_singles) or np.array_equal(self._lasts, other._lasts)
+        )
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            step = max(1, self.range_count // _HASH_SAMPLES)
+            samples = (tuple(self._firsts[::step].tolist()), tuple(self._lasts[::step].tolist()))
+            self._hash = hash((self.range_count, *samples))
+        return self._hash
+
+    def to_text(self) -> str:
+        """All ranges as ``0-9,12``."""
+        return ",".join(_range_text(first, last) for first, last in self.ranges())
+
+    def __repr__(self) -> str:
+        if self.range_count <= _REPR_RANGES_MAX:
+            return f"RowSet({self.to_text()})"
+        head = RowSet._of(
+            (self._firsts[:_REPR_RANGES_MAX], self._lasts[:_REPR_RANGES_MAX])
+        ).to_text()
+        hidden = self.range_count - _REPR_RANGES_MAX
+        return f"RowSet({head},… {hidden} more ranges, last key {self.last})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowSet.from_ranges, (self._firsts, self._lasts)
+
+    # -- algebra ----------------------------------------------------------------------------------
+
+    def __or__(self, other: RowSet) -> RowSet:
+        large, small = (self, other) if self.range_count >= other.range_count else (other, self)
+        if small.is_empty:
+            return large
+        if small.first > large.last:
+            return large._append(small)
+        if large.first > small.last:
+            if large.range_count < arrays.SPLICE_RANGES_MAX:
+                return small._append(large)
+        elif large.range_count == 1:  # both are one range, and they do not lie apart
+            return RowSet.of_range(min(large.first, small.first), max(large.last, small.last))
+        if _is_splice(large, small):
+            return RowSet._of(arrays.splice(large._ranges, small._ranges, is_union=True))
+        return RowSet._of(arrays.union(large._ranges, small._ranges))
+
+    def _append(self, more: RowSet) -> RowSet:
+        """Union with keys that all lie behind the last one; neither is empty."""
+        firsts, lasts = more._ranges
+        if self.range_count == 1 and more.range_count == 1:
+            if self.last + 1 == more.first:
+                return RowSet.of_range(self.first, more.last)
+            return RowSet._of(
+                (np.concatenate((self._firsts, firsts)), np.concatenate((self._lasts, lasts)))
+            )
+        first_room, last_room, before_room = self._rooms
+        old_lasts = self._lasts
+        is_singles = self._is_singles and more._is_singles
+        if self.last + 1 == more.first:
+            # The last range grows: its end changes, so ends are copied and starts are not.
+            firsts, old_lasts, last_room, is_singles = firsts[1:], old_lasts[:-1], None, False
+        elif self._is_singles:
+            last_room = None
+        new_firsts, first_room = extended(self._firsts, first_room, firsts)
+        if is_singles:
+            grown = RowSet._wrap(new_firsts, new_firsts)
+            grown._rooms = (first_room, None, None)
+            return grown
+        new_lasts, last_room = extended(old_lasts, last_room, lasts)
+        grown = RowSet._wrap(new_firsts, new_lasts)
+        if self._before is not None and len(firsts):
+            ends = np.cumsum(lasts[-len(firsts) :] - firsts + 1)
+            before = np.concatenate(([0], ends[:-1])) + (
+                grown._count_to(len(self._firsts), self._before)
+            )
+            grown._before, before_room = extended(self._before, before_room, before)
+        elif self._before is not None:
+            grown._before = self._before
+        grown._rooms = (first_room, last_room, before_room)
+        return grown
+
+    def _count_to(self, index: int, before: Int64Array) -> int:
+        """Keys in the ranges before ``index``, given the prefix sums up to ``index - 1``."""
+        return (
+            int(before[index - 1]) + int(self._lasts[index - 1]) - int(self._firsts[index - 1]) + 1
+        )
+
+    def __and__(self, other: RowSet) -> RowSet:
+        if self.is_empty or other.is_empty:
+            return _EMPTY
+        if self is other:
+            return self
+        if other.range_count == 1:
+            return self.clip(other.first, other.last)
+        if self.range_count == 1:
+            return other.clip(self.first, self.last)
+        return RowSet._of(arrays.intersection(self._ranges, other._ranges))
+
+    def __sub__(self, other: RowSet) -> RowSet:
+        if self.is_empty or other.is_empty:
+            return self
+        if self is other:
+            return _EMPTY
+        if other.first > self.last or other.last < self.first:
+            return self
+        if _is_splice(self, other):
+            return RowSet._of(arrays.splice(self._ranges, other._ranges, is_union=False))
+        return RowSet._of(arrays.difference(self._ranges, other._ranges))
+
+    def __xor__(self, other: RowSet) -> RowSet:
+        return (self | other) - (self & other)
+
+    def clip(self, first: int, last: int) -> RowSet:
+        """The members in the closed range; bounds outside the key space are legal."""
+        first, last = max(first, 0), min(last, ROW_KEY_MAX)
+        if self.is_empty or first > last or first > self.last or last < self.first:
+            return _EMPTY
+        if first <= self.first and last >= self.last:
+            return self
+        start = int(self._lasts.searchsorted(first, side="left"))
+        stop = int(self._firsts.searchsorted(last, side="right"))
+        return self._part(start, stop, first, last)
+
+    def _part(self, start: int, stop: int, first: int, last: int) -> RowSet:
+        """Ranges ``start`` to ``stop``, with the outer two cut at ``first`` and ``last``."""
+        if start >= stop:
+            return _EMPTY
+        firsts, lasts = self._firsts[start:stop], self._lasts[start:stop]
+        is_small = len(firsts) * _COMPACT_FRACTION < len(self._firsts)
+        if self._is_singles:
+            firsts = firsts.copy() if is_small else firsts
+            return RowSet._of((firsts, firsts))
+        if is_small or firsts[0] < first:
+            firsts = firsts.copy()
+            firsts[0] = max(int(firsts[0]), first)
+        if is_small or lasts[-1] > last:
+            lasts = lasts.copy()
+            lasts[-1] = min(int(lasts[-1]), last)
+        return RowSet._of(arrays.as_singles(firsts, lasts))
+
+    # -- positions --------------------------------------------------------------------------------
+
+    def _prefix(self) -> Int64Array:
+        """Number of keys before each range. Never overflows: it is at most the range's first key."""
+        if self._before is None:
+            before = np.zeros(self.range_count, dtype=np.int64)
+            np.cumsum(self._lasts[:-1] - self._firsts[:-1] + 1, out=before[1:])
+            self._before = before
+        return self._before
+
+    def rank(self, key: int) -> int:
+        """How many members are smaller than ``key``."""
+        if self.is_empty or key <= 0:
+            return 0
+        if key > ROW_KEY_MAX:
+            return self.size
+        index = int(self._firsts.searchsorted(key, side="right")) - 1
+        if index < 0:
+            return 0
+        if self._is_singles:
+            return index + int(self._firsts[index] < key)
+        first, last = int(self._firsts[index]), int(self._lasts[index])
+        return int(self._prefix()[index]) + min(key, last + 1) - first
+
+    def rank_many(self, keys: npt.ArrayLike) -> Int64Array:
+        """`rank` of each key."""
+        values = np.asarray(keys, dtype=np.int64)
+        if self.is_empty:
+            return np.zeros(len(values), dtype=np.int64)
+        if self._is_singles:
+            return self._firsts.searchsorted(values, side="left").astype(np.int64, copy=False)
+        index = arrays.range_index(self._ranges, values)
+        inside = np.minimum(values - 1, self._lasts[index]) - self._firsts[index] + 1
+        return np.where(index >= 0, self._prefix()[index] + inside, 0)
+
+    def select(self, position: int) -> int:
+        """The key at a position; IndexError unless 0 <= position < size."""
+        if not 0 <= position < self.size:
+            raise IndexError(f"position {position} in a row set of {self.size}")
+        if self._is_singles:
+            return int(self._firsts[position])
+        before = self._prefix()
+        index = int(before.searchsorted(position, side="right")) - 1
+        return int(self._firsts[index]) + position - int(before[index])
+
+    def select_many(self, positions: npt.ArrayLike) -> Int64Array:
+        """`select` of each position; IndexError if one is out of range."""
+        values = np.asarray(positions, dtype=np.int64)
+        if len(values) and (values.min() < 0 or int(values.max()) >= self.size):
+            raise IndexError(f"positions outside a row set of {self.size}")
+        if self._is_singles:
+            return self._firsts[values]
+        before = self._prefix()
+        index = before.searchsorted(values, side="right") - 1
+        return self._firsts[index] + (values - before[index])
+
+    def keys_at(self, positions: RowSet) -> RowSet:
+        """The keys at the given positions; positions past the end are ignored."""
+        if positions.range_count == 1:
+            return self.slice(positions.first, positions.last + 1)
+        existing = positions.clip(0, self.size - 1)
+        if existing.is_empty:
+            return _EMPTY
+        if self._is_singles:
+            keys = self._firsts[existing.to_numpy()]
+            return RowSet._of((keys, keys))
+        before = self._prefix()
+        spans = (before, before + (self._lasts - self._firsts))
+        firsts, lasts, index, _ = arrays.overlap_pairs(spans, existing._ranges)
+        delta = self._firsts[index] - before[index]
+        return RowSet._of(arrays.as_singles(firsts + delta, lasts + delta))
+
+    def positions_of(self, keys: RowSet) -> RowSet:
+        """The positions of the given keys; ValueError unless all are members."""
+        if keys is self or keys.is_empty:
+            return RowSet.of_span(0, keys.size)
+        if not self.contains_all(keys):
+            raise ValueError("keys that are not in the row set have no position")
+        firsts = self.rank_many(keys._firsts)
+        if keys._is_singles:
+            return RowSet._of(arrays.from_sorted(firsts))
+        return RowSet._of(arrays.merged(firsts, firsts + (keys._lasts - keys._firsts)))
+
+    def slice(self, start: int, stop: int) -> RowSet:
+        """The keys at positions ``start`` (inclusive) to ``stop`` (exclusive); the part that
+        exists.
+        """
+        start, stop = max(start, 0), min(stop, self.size)
+        if start >= stop:
+            return _EMPTY
+        return self.clip(self.select(start), self.select(stop - 1))
+
+    # -- moving -----------------------------------------------------------------------------------
+
+    def offset(self, delta: int) -> RowSet:
+        """Every key moved by ``delta``; ValueError if one would leave 0 .. 2^63 - 1."""
+        if delta == 0 or self.is_empty:
+            return self
+        if self.first + delta < 0 or self.last + delta > ROW_KEY_MAX:
+            raise ValueError(f"moving {self.first}..{self.last} by {delta} leaves the key space")
+        firsts = self._firsts + delta
+        return RowSet._of((firsts, firsts if self._is_singles else self._lasts + delta))
+
+    def mirror(self, size: int) -> RowSet:
+        """Position p becomes ``size - 1 - p``; ValueError if a member is ``size`` or more."""
+        if self.is_empty:
+            return self
+        if self.last >= size or size > ROW_KEY_MAX + 1:
+            raise ValueError(f"position {self.last} cannot be mirrored in {size} rows")
+        firsts = size - 1 - self._lasts[::-1]
+        return RowSet._of((firsts, firsts if self._is_singles else size - 1 - self._firsts[::-1]))
+
+
+def _is_splice(large: RowSet, small: RowSet) -> bool:
+    """Whether changing ``large`` by ``small`` is best done by copying the stretches in between."""
+    return (
+        small.range_count <= arrays.SPLICE_RANGES_MAX and large.range_count > 8 * small.range_count
+    )
+
+
+def _range_text(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+_EMPTY: Final = RowSet._wrap(*arrays.NO_RANGES)
