@@ -167,6 +167,15 @@ class SlowConsumerError(BarrageError):
         )
 
 
+class RequestRefusedError(BarrageError):
+    """The peer ended a call with a status that no other class stands for; keeps code and text."""
+
+    def __init__(self, code: StatusCode, details: str) -> None:
+        self.code = code
+        self.details = details
+        super().__init__(f"{code.name}: {details}" if details else code.name)
+
+
 class SubscriptionClosedError(BarrageError):
     """The subscription or session was closed; no more updates will come."""
 

@@ -1,0 +1,288 @@
+"""A client's copy of a table: applies the updates of one subscription to columnar state.
+
+Two kinds, because the two kinds of subscription speak different spaces (barrage-wire.md sections 9 and 10):
+:class:`FullReplica` in row keys, :class:`ViewReplica` in positions of the subscriber's own view. Both apply in the
+fixed order remove, shift, add, modify, vectorised, O(rows in the update + log rows in the table) plus one copy of the
+slot array where rows enter or leave in the middle.
+
+An update is checked before anything is changed, so a refused one leaves the last consistent state behind. Not
+thread safe; what was read is immutable and may go anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barrage.errors import RemoteProtocolError
+from barrage.model.replica_rows import ReplicaRows
+from barrage.model.viewport import Viewport, effective_columns
+from barrage.rowset import RowSet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from barrage.model.update import FullUpdate, UpdateMessage, ViewUpdate
+    from barrage.model.viewport import ColumnSet
+
+EMPTY = RowSet.empty()
+
+
+class FullReplica:
+    """The rows of a full subscription by key.
+
+    ``row_keys`` are the keys of the whole table, ``present_keys`` those whose cells are here; they differ only while
+    the server hands out a large state in several snapshots.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._rows = ReplicaRows(schema)
+        self._keys = EMPTY
+        self._present = EMPTY
+        self._server_viewport: Viewport | None = None
+        self._has_snapshot = False
+        self._table: pa.Table | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The whole table's schema; :meth:`to_arrow` has the subscribed columns only."""
+        return self._schema
+
+    @property
+    def columns(self) -> ColumnSet:
+        return self._rows.columns
+
+    @property
+    def row_keys(self) -> RowSet:
+        return self._keys
+
+    @property
+    def present_keys(self) -> RowSet:
+        return self._present
+
+    @property
+    def table_size(self) -> int:
+        return len(self._keys)
+
+    @property
+    def nbytes(self) -> int:
+        return self._rows.nbytes + self._keys.nbytes
+
+    def to_arrow(self) -> pa.Table:
+        """All rows whose cells are present, in row order; immutable."""
+        if self._table is None:
+            self._table = self._rows.read()
+        return self._table
+
+    def rows(self, row_keys: RowSet) -> pa.Table:
+        """The present ones of ``row_keys``, in order."""
+        wanted = row_keys & self._present
+        return self._rows.read(self._present.positions_of(wanted))
+
+    def apply(self, update: FullUpdate) -> None:
+        """Apply one update (barrage-wire.md section 10); RemoteProtocolError if it does not fit."""
+        columns = self._columns_after(update)
+        _check_added(update, columns, rows=len(update.data_keys_post))
+        self._table = None
+        if update.is_snapshot:
+            self._has_snapshot = True
+            self._server_viewport = None
+            if update.effective_viewport is not None:
+                self._server_viewport = Viewport(
+                    positions=update.effective_viewport, is_reverse=update.is_effective_reverse
+                )
+        if update.removed_keys_pre is not None and not update.removed_keys_pre.is_empty:
+            self._remove(update.removed_keys_pre)
+        if not update.shifts.is_empty:
+            is_whole = self._present is self._keys
+            self._keys = update.shifts.apply(self._keys)
+            self._present = self._keys if is_whole else update.shifts.apply(self._present)
+        if update.is_snapshot:
+            self._rows.hold(columns)
+        self._add(update)
+        self._modify(update)
+        self._drop_outside()
+        self._rows.tidy()
+
+    def _columns_after(self, update: UpdateMessage) -> ColumnSet:
+        if not (update.is_snapshot or self._has_snapshot):
+            raise RemoteProtocolError("a subscription must begin with a snapshot, got a delta")
+        if not update.is_snapshot:
+            return self._rows.columns
+        return effective_columns(update.effective_columns, len(self._schema))
+
+    def _remove(self, removed: RowSet) -> None:
+        is_whole = self._present is self._keys
+        gone = removed & self._present
+        self._rows.delete(self._present.positions_of(gone))
+        self._keys = self._keys - removed
+        self._present = self._keys if is_whole else self._present - removed
+
+    def _add(self, update: FullUpdate) -> None:
+        added, data_keys = update.added_keys_post, update.data_keys_post
+        if added.is_empty and data_keys.is_empty:
+            return
+        repeated = data_keys & self._present
+        if not repeated.is_empty:
+            # Cells that are sent again replace the old ones: forget those first.
+            self._rows.delete(self._present.positions_of(repeated))
+            self._present = self._present - repeated
+        is_whole = self._present is self._keys and data_keys == added
+        self._present = self._present | data_keys
+        self._keys = self._present if is_whole else self._keys | added
+        if not is_whole and len(self._present) == len(self._keys):
+            self._present = self._keys
+        self._rows.insert(self._present.positions_of(data_keys), update.added_columns)
+
+    def _modify(self, update: FullUpdate) -> None:
+        if update.modified_keys_post is None:
+            return
+        last_keys, last_positions = EMPTY, EMPTY
+        for column, keys in enumerate(update.modified_keys_post):
+            if keys.is_empty or column not in self._rows.columns:
+                continue
+            if len(update.modified_columns[column]) != len(keys):
+                raise RemoteProtocolError(
+                    f"column {column} has {len(keys)} modified rows but {len(update.modified_columns[column])} values"
+                )
+            if keys != last_keys:
+                # Upserts modify the same rows of several columns; look them up once.
+                last_keys, last_positions = keys, self._modified_positions(keys, column)
+            self._rows.write(column, last_positions, update.modified_columns[column])
+
+    def _modified_positions(self, keys: RowSet, column: int) -> RowSet:
+        try:
+            return self._present.positions_of(keys)
+        except ValueError:
+            raise RemoteProtocolError(
+                f"column {column} of row {(keys - self._present).first} is modified but that row was never sent"
+            ) from None
+
+    def _drop_outside(self) -> None:
+        """While growing, cells outside the part handed out so far may not be kept: deltas no longer update them."""
+        if self._server_viewport is None:
+            return
+        visible = self._keys.keys_at(self._server_viewport.resolve(len(self._keys)))
+        outside = self._present - visible
+        if not outside.is_empty:
+            self._rows.delete(self._present.positions_of(outside))
+            self._present = self._present - outside
+
+    def validate(self) -> None:
+        """Raise AssertionError when an invariant is broken; for tests."""
+        self._rows.validate()
+        assert len(self._rows) == len(self._present)
+        assert self._keys.contains_all(self._present)
+
+
+class ViewReplica:
+    """The rows of a viewport subscription: a plain list of rows, ascending in table order, without keys."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._rows = ReplicaRows(schema)
+        self._table_size = 0
+        self._has_snapshot = False
+        self._table: pa.Table | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The whole table's schema; :meth:`to_arrow` has the subscribed columns only."""
+        return self._schema
+
+    @property
+    def columns(self) -> ColumnSet:
+        return self._rows.columns
+
+    @property
+    def row_keys(self) -> None:
+        """A view has no keys."""
+        return None
+
+    @property
+    def table_size(self) -> int:
+        """Rows of the whole table, of which the view shows some."""
+        return self._table_size
+
+    @property
+    def nbytes(self) -> int:
+        return self._rows.nbytes
+
+    def to_arrow(self) -> pa.Table:
+        """All rows of the view; immutable."""
+        if self._table is None:
+            self._table = self._rows.read()
+        return self._table
+
+    def rows(self, positions: RowSet) -> pa.Table:
+        """The rows at ``positions`` of the view as it is now; positions past the end are ignored."""
+        existing = positions.clip(0, len(self) - 1) if len(self) else EMPTY
+        return self._rows.read(existing)
+
+    def apply(self, update: ViewUpdate) -> None:
+        """Apply one update (barrage-wire.md section 9); RemoteProtocolError if it does not fit."""
+        columns = self._columns_after(update)
+        self._check(update, columns)
+        self._table = None
+        self._has_snapshot = True
+        if not update.removed_positions.is_empty:
+            self._rows.delete(update.removed_positions)
+        if update.is_snapshot:
+            self._rows.hold(columns)
+        self._rows.insert(update.added_positions, update.added_columns)
+        for column, positions in enumerate(update.modified_positions):
+            if not positions.is_empty:
+                self._rows.write(column, positions, update.modified_columns[column])
+        self._rows.tidy()
+        self._table_size = update.table_size or 0
+
+    def _columns_after(self, update: UpdateMessage) -> ColumnSet:
+        if not (update.is_snapshot or self._has_snapshot):
+            raise RemoteProtocolError("a subscription must begin with a snapshot, got a delta")
+        if not update.is_snapshot:
+            return self._rows.columns
+        return effective_columns(update.effective_columns, len(self._schema))
+
+    def _check(self, update: ViewUpdate, columns: ColumnSet) -> None:
+        removed, added = update.removed_positions, update.added_positions
+        _check_added(update, columns, rows=len(added))
+        if not removed.is_empty and removed.last >= len(self):
+            raise RemoteProtocolError(f"row {removed.last} is removed from a view of {len(self)} rows")
+        size = len(self) - len(removed) + len(added)
+        if not added.is_empty and added.last >= size:
+            raise RemoteProtocolError(f"row {added.last} is added to a view of {size} rows")
+        for column, positions in enumerate(update.modified_positions):
+            if positions.is_empty:
+                continue
+            if positions.last >= size:
+                raise RemoteProtocolError(
+                    f"row {positions.last} of column {column} is modified in a view of {size} rows"
+                )
+            if column in columns and len(update.modified_columns[column]) != len(positions):
+                raise RemoteProtocolError(
+                    f"column {column} has {len(positions)} modified rows but "
+                    f"{len(update.modified_columns[column])} values"
+                )
+
+    def validate(self) -> None:
+        """Raise AssertionError when an invariant is broken; for tests."""
+        self._rows.validate()
+
+
+Replica = FullReplica | ViewReplica
+
+
+def _check_added(update: UpdateMessage, columns: Sequence[int], *, rows: int) -> None:
+    for index in columns:
+        if len(update.added_columns[index]) != rows:
+            raise RemoteProtocolError(
+                f"column {index} has {len(update.added_columns[index])} values for {rows} added rows"
+            )

@@ -1,0 +1,66 @@
+"""What a client needs of a transport: a channel that makes calls, and streams of whole frames.
+
+Frames are the raw bytes of one FlightData each. A stream keeps order and has back-pressure both ways: ``write``
+returns when the transport took the frame, and what nobody reads fills the peer's window.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+
+class FrameStream(Protocol):
+    """One call with frames in both directions. All methods raise BarrageError, and only that, when the call failed."""
+
+    async def read(self) -> bytes | None:
+        """The next frame; None when the peer completed the call with OK."""
+        ...
+
+    async def write(self, frame: bytes) -> None:
+        """Send one frame."""
+        ...
+
+    async def half_close(self) -> None:
+        """Say that no more frames follow."""
+        ...
+
+    def cancel(self) -> None:
+        """End the call now. Idempotent."""
+        ...
+
+
+class FlightConnector(Protocol):
+    """A connection to one server."""
+
+    def exchange(
+        self, *, headers: Mapping[str, str] | None = None, table: str | None = None
+    ) -> FrameStream:
+        """Open a DoExchange call. ``table`` is named in errors that do not name one."""
+        ...
+
+    def put(self, *, table: str | None = None) -> FrameStream:
+        """Open a DoPut call; what is read are PutResult messages."""
+        ...
+
+    def get(self, ticket: bytes, *, table: str | None = None) -> FrameStream:
+        """Open a DoGet call; nothing can be written."""
+        ...
+
+    async def unary(
+        self, method: str, request: bytes, *, timeout: float | None, table: str | None = None
+    ) -> bytes:
+        """One request, one answer. ``method`` is a full method name."""
+        ...
+
+    def results(
+        self, method: str, request: bytes, *, timeout: float | None, table: str | None = None
+    ) -> AsyncIterator[bytes]:
+        """One request, a stream of answers."""
+        ...
+
+    async def close(self) -> None:
+        """Cancel all calls and give back the connection. Idempotent."""
+        ...

@@ -1,0 +1,86 @@
+"""gRPC statuses back into the error tree, at the one place where gRPC errors are seen.
+
+A status has a code and a text, nothing else travels. The text is kept; where a class is built from fields (a table
+name) the fields are read from the text as far as they can be.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from barrage.errors import (
+    AuthenticationError,
+    BarrageError,
+    ConnectionLostError,
+    RequestRefusedError,
+    SlowConsumerError,
+    StatusCode,
+    TableExistsError,
+    TableFailedError,
+    TableNotFoundError,
+    TicketError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    import grpc
+
+_TABLE_NAME = re.compile(r"table:? (?:variable )?'([^']+)'")
+_SUGGESTED = re.compile(r"did you mean '([^']+)'")
+
+_SLOW = re.compile(r"slow consumer: .* for ([0-9.]+) s, the limit is ([0-9.]+) s")
+
+_LOST = frozenset({
+    StatusCode.UNAVAILABLE,
+    StatusCode.CANCELLED,
+    StatusCode.ABORTED,
+})
+
+
+def error_from_rpc(error: grpc.RpcError, *, table: str | None = None) -> BarrageError:
+    """The error a failed call stands for. ``table`` names the table when the text does not."""
+    code: grpc.StatusCode = error.code()
+    number = code.value[0]
+    if number == StatusCode.DEADLINE_EXCEEDED.value:
+        return DeadlineError(error.details() or "the call took longer than its timeout")
+    known = {item.value: item for item in StatusCode}
+    return error_from_status(known.get(number, StatusCode.UNKNOWN), error.details(), table=table)
+
+
+class DeadlineError(RequestRefusedError, TimeoutError):
+    """A call ran into its timeout; also a TimeoutError."""
+
+    def __init__(self, details: str) -> None:
+        super().__init__(StatusCode.DEADLINE_EXCEEDED, details)
+
+
+def error_from_status(
+    code: StatusCode, details: str | None, *, table: str | None = None
+) -> BarrageError:
+    """The error for one status."""
+    text = details or ""
+    if code in _LOST:
+        return ConnectionLostError(text or code.name)
+    if code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
+        return AuthenticationError(text or "the server accepts no call without valid credentials")
+    if code in (StatusCode.NOT_FOUND, StatusCode.ALREADY_EXISTS):
+        return _about_table(code, text, table)
+    if code is StatusCode.FAILED_PRECONDITION:
+        return TableFailedError(text) if "failed" in text else TicketError(text)
+    if code is StatusCode.RESOURCE_EXHAUSTED and (match := _SLOW.search(text)):
+        stalled, limit = (round(float(seconds) * 1e9) for seconds in match.groups())
+        return SlowConsumerError(stalled_ns=stalled, stall_ns_max=limit)
+    if code is StatusCode.UNIMPLEMENTED:
+        return UnsupportedError(text)
+    return RequestRefusedError(code, text)
+
+
+def _about_table(code: StatusCode, text: str, table: str | None) -> BarrageError:
+    match = _TABLE_NAME.search(text)
+    name = match.group(1) if match else table
+    if name is None:
+        return RequestRefusedError(code, text)
+    if code is StatusCode.ALREADY_EXISTS:
+        return TableExistsError(name)
+    return TableNotFoundError(name, known=_SUGGESTED.findall(text))
