@@ -1,7 +1,7 @@
 """Arrow values as text a person reads: what the grid, the tables and the plain lines show.
 
-Only rows on display come through here. Text that is not printable is escaped, because a cell may hold
-anything, terminal control sequences included.
+Only rows on display come through here. Text that is not printable is escaped, because a cell may
+hold anything, terminal control sequences included.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def is_right_aligned(kind: pa.DataType) -> bool:
 
 
 def float_text(value: float) -> str:
-    """At most four decimals without trailing zeros; very large and very small numbers in exponent form."""
+    """At most four decimals without trailing zeros; very large and very small numbers in exponent
+    form.
+    """
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     size = abs(value)
@@ -120,7 +122,9 @@ def _binary_text(value: bytes) -> str:
 
 
 def json_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Rows as values ``json.dumps`` takes: times as ISO text, bytes as hex, NaN and infinities as null."""
+    """Rows as values ``json.dumps`` takes: times as ISO text, bytes as hex, NaN and infinities as
+    null.
+    """
     names = table.column_names
     columns = [_json_values(column) for column in table.columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -156,7 +160,7 @@ def _json_value(scalar: pa.Scalar) -> Any:
     if _is_list(kind):
         return _json_values(scalar.values)
     if pa.types.is_struct(kind):
-        return {name: _json_value(scalar[name]) for name in scalar}
+        return {name: _json_values(pa.array([scalar[name]], scalar[name].type))[0] for name in scalar}
     if _is_binary(kind):
         return scalar.as_py().hex()
     return str(scalar)

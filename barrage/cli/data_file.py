@@ -1,14 +1,13 @@
 """Parquet, CSV and Arrow files: read in batches, written in batches, chosen by the end of the name.
 
-Arrow IPC files are memory-mapped, Parquet is read row group by row group, CSV in blocks, so a file larger
-than memory can be sent. Feather V2 is the Arrow file format under another name.
+Arrow IPC files are memory-mapped, Parquet is read row group by row group, CSV in blocks, so a file
+larger than memory can be sent. Feather V2 is the Arrow file format under another name.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from barrage.cli.failures import CommandError, usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     BatchStream = tuple[pa.Schema, int | None, Iterator[pa.RecordBatch]]
 
@@ -39,25 +39,30 @@ class OpenedFile:
 
 @contextmanager
 def open_data_file(path: Path) -> Iterator[OpenedFile]:
-    """Open by the end of the name; unreadable content is a one-line error that names the file."""
+    """Open by the end of the name; unreadable content is a one-line error that names the file.
+
+    There is at least one batch, an empty one for a file without rows.
+    """
     if not path.exists():
         raise CommandError(f"no such file: {path}; check the path")
     opener = _opener(path)
     try:
         schema, row_count, batches = opener(path)
-        yield OpenedFile(schema=schema, row_count=row_count, batches=_checked(path, batches))
+        yield OpenedFile(
+            schema=schema, row_count=row_count, batches=_checked(path, schema, batches)
+        )
     except pa.ArrowInvalid as error:
         raise _unreadable(path, error) from error
 
 
 def read_data_file(path: Path) -> pa.Table:
-    """The whole file. An Arrow file stays memory-mapped: its buffers are pages of the file."""
+    """The whole file. An Arrow file stays memory-mapped: its buffers are its pages."""
     with open_data_file(path) as opened:
         return pa.Table.from_batches(opened.batches, schema=opened.schema)
 
 
 def write_data_file(path: Path, table: pa.Table) -> None:
-    """Write by the end of the name, in batches; the file appears under its name only when complete."""
+    """Write by the end of the name; the file appears under its name only when complete."""
     writer = _WRITERS.get(path.suffix.lower())
     if writer is None:
         raise usage_error(f"{path}: cannot tell the format; use .parquet, .arrow or .csv")
@@ -91,10 +96,9 @@ def csv_ready(table: pa.Table) -> pa.Table:
 def _is_csv_type(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return _is_csv_type(kind.value_type)
+    is_plain = pa.types.is_primitive(kind) and not pa.types.is_duration(kind)
     return bool(
-        pa.types.is_primitive(kind)
-        and not pa.types.is_duration(kind)
-        and not pa.types.is_interval(kind)
+        (is_plain and not pa.types.is_interval(kind))
         or pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
         or pa.types.is_decimal(kind)
@@ -139,12 +143,19 @@ def _open_arrow(path: Path) -> BatchStream:
     return file.schema, sum(batch.num_rows for batch in batches), iter(batches)
 
 
-def _checked(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _checked(
+    path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Errors in the middle of a file name the file, too."""
+    is_empty = True
     try:
-        yield from batches
+        for batch in batches:
+            is_empty = False
+            yield batch
     except pa.ArrowInvalid as error:
         raise _unreadable(path, error) from error
+    if is_empty:
+        yield pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def _unreadable(path: Path, error: Exception) -> CommandError:

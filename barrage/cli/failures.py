@@ -1,6 +1,7 @@
 """How a command fails: one line on stderr that says what to do next, and a documented exit code.
 
-Exit codes: 0 success, 1 an error from the server, the connection or a file, 2 wrong usage, 130 interrupted.
+Exit codes: 0 success, 1 an error from the server, the connection or a file, 2 wrong usage, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-# typer exports only the leaf of its usage errors; the base catches wrong flags and missing arguments too.
+# typer exports only the leaf of its usage errors; the base catches wrong flags and missing
+# arguments too.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
@@ -122,7 +124,7 @@ def _usage_line(error: Exception) -> str:
 
 
 def _detach_stdout() -> None:
-    """The reader of our output went away, as ``| head`` does: say nothing more, not even at exit."""
+    """The reader of our output went away, as ``| head`` does: say no more, not even at exit."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

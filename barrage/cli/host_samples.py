@@ -1,7 +1,7 @@
 """Samples of the machine this runs on, as Arrow batches; psutil in, no tables and no threads here.
 
-Values the system does not give (a disk counter in a container, another user's command line) are null, never
-an error: processes vanish while they are read and most of them belong to somebody else.
+Values the system does not give (a disk counter in a container, another user's command line) are
+null, never an error: processes vanish while they are read and most of them belong to somebody else.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ _PROCESS_FIELDS = [
 
 
 class ProcessSampler:
-    """Reads every process. A command line is read once for each process and name, because it is the dear part."""
+    """Reads every process. A command line is read once for each process and name, because it is the
+    dear part.
+    """
 
     def __init__(self) -> None:
         self._commands: dict[tuple[int, float | None, str | None], str] = {}
@@ -135,7 +137,7 @@ def _process_row(pid: int, info: Mapping[str, Any], command: str) -> dict[str, A
 
 
 def _command(process: psutil.Process, name: str | None) -> str:
-    """The command line; the name in brackets for kernel threads and where reading is not allowed."""
+    """The command line; the name in brackets for kernel threads and where reading is denied."""
     try:
         parts = process.cmdline()
     except psutil.Error:
@@ -153,7 +155,9 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 
 class MachineSampler:
-    """Reads CPU, memory, disk and network. Rates are differences to the sample before; the first has none."""
+    """Reads CPU, memory, disk and network. Rates are differences to the sample before; the first
+    has none.
+    """
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, Any]] = {}

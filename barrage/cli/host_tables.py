@@ -1,9 +1,9 @@
 """Live tables of this machine, published by threads of their own: what ``--demo host`` serves.
 
-``processes`` is keyed by pid and read every second; ``processes_by_cpu`` is the same table sorted, so its rows
-move; ``cpu``, ``memory``, ``disk`` and ``network`` get one row each ten times a second and only grow (about
-60 MB a day together). A sample that fails is logged and the next one is taken: a demo does not die of a
-counter the system withholds for a moment.
+``processes`` is keyed by pid and read every second; ``processes_by_cpu`` is the same table sorted,
+so its rows move; ``cpu``, ``memory``, ``disk`` and ``network`` get one row each ten times a second
+and only grow (about 60 MB a day together). A sample that fails is logged and the next one is taken:
+a demo does not die of a counter the system withholds for a moment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _log = logging.getLogger(__name__)
 
 
 class HostTables:
-    """Publishes the tables when made; samples from ``start`` to ``stop``, or while used as a context."""
+    """Publishes the tables when made; samples from ``start`` to ``stop``, or while used as a
+    context.
+    """
 
     def __init__(self, server: Server, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -97,7 +99,9 @@ class HostTables:
             self._machine_tables[name].append(row)
 
     def _repeat(self, step: Callable[[], None], every_ns: int) -> None:
-        """Call ``step`` at a steady pace until stopped; a late call does not move the ones after it."""
+        """Call ``step`` at a steady pace until stopped; a late call does not move the ones after
+        it.
+        """
         due_ns = self._clock.monotonic_ns()
         while not self._is_stopping.is_set():
             try:

@@ -52,7 +52,8 @@ def root(
       barrage put trades.parquet localhost:10000/trades      a file becomes a table
 
     \b
-    Exit codes: 0 success, 1 error of the server, the connection or a file, 2 wrong usage, 130 interrupted.
+    Exit codes: 0 success, 1 error of the server, the connection or a file, 2 wrong usage, 130
+    interrupted.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

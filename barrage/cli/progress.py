@@ -1,4 +1,6 @@
-"""Progress on stderr: shown to a person, silent in pipes, with ``--quiet`` and honouring NO_COLOR (rich does)."""
+"""Progress on stderr: shown to a person, silent in pipes, with ``--quiet`` and honouring NO_COLOR
+(rich does).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """When each row of a recorded table is due if it is played back at a speed.
 
-The rows are put into time order first (stable: rows of the same time keep the order of the file). Row i is due
-``(time[i] - time[0]) / speed`` after the start.
+The rows are put into time order first (stable: rows of the same time keep the order of the file).
+Row i is due ``(time[i] - time[0]) / speed`` after the start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _SECONDS_MAX = 9_000_000_000
 
 
 class ReplaySchedule:
-    """Rows in time order and the moments they are due. ``speed`` may be infinite: everything is due at once."""
+    """Rows in time order and the moments they are due. ``speed`` may be infinite: everything is due
+    at once.
+    """
 
     def __init__(self, table: pa.Table, *, time_column: str, speed: float) -> None:
         if math.isnan(speed) or speed <= 0:

@@ -1,8 +1,10 @@
-"""What a command talks to: ``HOST:PORT`` and ``HOST:PORT/TABLE``, and the options every client command has."""
+"""What a command talks to: ``HOST:PORT`` and ``HOST:PORT/TABLE``, and the options every client
+command has.
+"""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,9 +14,9 @@ from barrage.cli.failures import CommandError, usage_error
 from barrage.errors import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
-    from barrage.client import Session
+    from barrage.client import AsyncSession, Session
 
 PORT_DEFAULT = 10000
 _SCHEMES = ("grpc", "grpc+tcp", "grpc+tls", "grpcs")
@@ -94,7 +96,8 @@ def parse_table(text: str) -> TableAddress:
     slash = text.find("/", start)
     if slash < 0 or slash + 1 == len(text):
         raise usage_error(
-            f"{text!r} names no table; write HOST:PORT/TABLE (`barrage ls {text.rstrip('/')}` lists them)"
+            f"{text!r} names no table; write HOST:PORT/TABLE "
+            f"(`barrage ls {text.rstrip('/')}` lists them)"
         )
     return TableAddress(server=parse_server(text[:slash]), table=text[slash + 1 :])
 
@@ -107,9 +110,28 @@ def open_session(address: ServerAddress, token: str | None) -> Iterator[Session]
     try:
         session = barrage.connect(address.uri, auth=token)
     except TransportError as error:
-        raise CommandError(
-            f"cannot connect to {address} ({' '.join(str(error).split())}); is the server running? "
-            f"start one with `barrage serve --port {address.port}`"
-        ) from error
+        raise _unreachable(address, error) from error
     with session:
         yield session
+
+
+@asynccontextmanager
+async def open_async_session(
+    address: ServerAddress, token: str | None
+) -> AsyncIterator[AsyncSession]:
+    """The same for code on an event loop."""
+    import barrage
+
+    try:
+        session = await barrage.aconnect(address.uri, auth=token)
+    except TransportError as error:
+        raise _unreachable(address, error) from error
+    async with session:
+        yield session
+
+
+def _unreachable(address: ServerAddress, error: TransportError) -> CommandError:
+    return CommandError(
+        f"cannot connect to {address} ({' '.join(str(error).split())}); is the server running? "
+        f"start one with `barrage serve --port {address.port}`"
+    )

@@ -27,7 +27,9 @@ def fit(text: str, width: int, *, is_right: bool = False) -> str:
 def format_rows(
     names: list[str], columns: list[list[str]], *, right: list[bool], width: int | None
 ) -> list[str]:
-    """Header and rows as lines. ``width`` None never cuts; else columns that do not fit are left out."""
+    """Header and rows as lines. ``width`` None never cuts; else columns that do not fit are left
+    out.
+    """
     widths = [
         min(max(map(cell_len, [name, *texts])), CELL_WIDTH_MAX)
         if width

@@ -1,7 +1,5 @@
 """``barrage demo``: a server with live tables of this machine, and one of them on the screen."""
 
-from __future__ import annotations
-
 import typer
 
 from barrage.cli.commands.serve import HostOption, PortOption
@@ -28,7 +26,8 @@ def demo(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve this machine live and watch its processes. The busiest come first; q or Ctrl+C ends both.
+    """Serve this machine live and watch its processes. The busiest come first; q or Ctrl+C ends
+    both.
 
     \b
     Examples:

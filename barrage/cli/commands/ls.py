@@ -1,17 +1,13 @@
 """``barrage ls``: the tables of a server."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import typer
 
 from barrage.cli.target import JsonOption, TokenOption, open_session, parse_server
 from barrage.cli.text_table import format_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 ServerArgument = Annotated[str, typer.Argument(metavar="HOST:PORT", show_default=False)]
 

@@ -1,26 +1,17 @@
 """``barrage put``: a file becomes a table, or more rows of one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import pyarrow as pa
 import typer
 
+from barrage.cli.arguments import check_columns, split_names
 from barrage.cli.commands.schema import TableArgument
-from barrage.cli.commands.snapshot import split_names
 from barrage.cli.data_file import open_data_file
-from barrage.cli.failures import usage_error
 from barrage.cli.progress import row_progress
+from barrage.cli.table_writer import TableWriter
 from barrage.cli.target import JsonOption, QuietOption, TokenOption, open_session, parse_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from barrage.cli.data_file import OpenedFile
-    from barrage.client import Session
 
 FileArgument = Annotated[
     Path,
@@ -68,54 +59,10 @@ def put(
             ) as progress,
         ):
             writer = TableWriter(session, address.table, key_columns=key_columns, is_append=append)
-            for batch in _batches(opened):
+            for batch in opened.batches:
                 writer.write(batch)
                 progress.advance_to(writer.row_count)
     if as_json:
         typer.echo(json.dumps({"table": address.table, "rows": writer.row_count}))
     elif not quiet:
         typer.echo(f"{writer.row_count:,} rows sent to {address}", err=True)
-
-
-def check_columns(names: list[str], schema: pa.Schema, *, what: str) -> None:
-    """Every name is a column of the file; else a usage error that lists the columns."""
-    for name in names:
-        if name not in schema.names:
-            raise usage_error(
-                f"{what}: the file has no column {name!r}; its columns are {', '.join(schema.names)}"
-            )
-
-
-def _batches(opened: OpenedFile) -> Iterator[pa.RecordBatch]:
-    """The batches of a file; one empty batch for a file without rows, so that its table exists all the same."""
-    is_empty = True
-    for batch in opened.batches:
-        is_empty = False
-        yield batch
-    if is_empty:
-        yield pa.RecordBatch.from_pylist([], schema=opened.schema)
-
-
-class TableWriter:
-    """Sends batches to one table: the first creates it unless told to append, the others add to it."""
-
-    def __init__(
-        self, session: Session, name: str, *, key_columns: list[str] | None, is_append: bool
-    ) -> None:
-        self._session = session
-        self._name = name
-        self._key_columns = key_columns
-        self._is_created = is_append
-        self.row_count = 0
-        """Rows the server has committed."""
-
-    def write(self, data: pa.RecordBatch | pa.Table) -> None:
-        """Send some rows and wait until they are committed."""
-        if self._is_created:
-            mode = "upsert" if self._key_columns else "append"
-        else:
-            mode = "create"
-        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-        self._session.put(self._name, table, key=self._key_columns, mode=mode)
-        self._is_created = True
-        self.row_count += data.num_rows

@@ -1,36 +1,24 @@
 """``barrage replay``: a file played back as a ticking table."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from barrage.cli.arguments import check_columns, split_names
 from barrage.cli.commands.put import (
     AppendOption,
     FileArgument,
     KeyOption,
-    TableWriter,
-    check_columns,
 )
 from barrage.cli.commands.schema import TableArgument
-from barrage.cli.commands.snapshot import split_names
-from barrage.cli.data_file import BATCH_ROWS, read_data_file
+from barrage.cli.data_file import read_data_file
 from barrage.cli.progress import row_progress
 from barrage.cli.replay_clock import ReplaySchedule
+from barrage.cli.table_writer import TableWriter, play
 from barrage.cli.target import JsonOption, QuietOption, TokenOption, open_session, parse_table
 from barrage.clock import SystemClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from barrage.cli.progress import RowProgress
-    from barrage.clock import Clock
-
-TICK_NS = 50_000_000
-"""Rows that fall due this close together travel in one batch."""
 
 TimeOption = Annotated[
     str,
@@ -81,26 +69,3 @@ def replay(
         typer.echo(json.dumps({"table": address.table, "rows": writer.row_count}))
     elif not quiet:
         typer.echo(f"{writer.row_count:,} rows replayed to {address}", err=True)
-
-
-def play(
-    schedule: ReplaySchedule,
-    writer: TableWriter,
-    progress: RowProgress,
-    *,
-    clock: Clock,
-    wait: Callable[[float], None],
-) -> None:
-    """Send rows as they fall due; the table exists from the start. ``wait`` takes seconds."""
-    writer.write(schedule.rows.slice(0, 0))
-    start_ns = clock.monotonic_ns()
-    sent = 0
-    while sent < schedule.row_count:
-        elapsed_ns = clock.monotonic_ns() - start_ns
-        due = min(schedule.due_count(elapsed_ns), sent + BATCH_ROWS)
-        if due > sent:
-            writer.write(schedule.rows.slice(sent, due - sent))
-            progress.advance_to(due, note=schedule.time_text(due - 1))
-            sent = due
-        else:
-            wait(max(TICK_NS, schedule.due_ns(sent) - elapsed_ns) / 1e9)

@@ -1,7 +1,5 @@
 """``barrage schema``: the columns of a table."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

@@ -1,11 +1,9 @@
-"""``barrage serve``: a server for tables that clients put, files, and live tables of this machine."""
-
-from __future__ import annotations
+"""``barrage serve``: a server for tables that clients put, files and live tables of the machine."""
 
 import json
 import signal
 from contextlib import ExitStack
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -58,7 +56,7 @@ TablesOption = Annotated[
 ]
 
 
-class Demo(str, Enum):
+class Demo(StrEnum):
     """Tables that tick by themselves."""
 
     HOST = "host"
@@ -79,7 +77,8 @@ def serve(
     table: TablesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve tables until Ctrl+C. Settings: defaults, then --config, then BARRAGE_… variables, then flags.
+    """Serve tables until Ctrl+C. Settings: defaults, then --config, then BARRAGE_… variables, then
+    flags.
 
     \b
     Examples:
@@ -106,7 +105,9 @@ def serve(
 
 
 def _announce(uri: str, *, as_json: bool) -> None:
-    """Say where the server listens: one JSON line on stdout for scripts, words on stderr for people."""
+    """Say where the server listens: one JSON line on stdout for scripts, words on stderr for
+    people.
+    """
     address = uri.partition("://")[2]
     if as_json:
         typer.echo(json.dumps({"uri": uri, "port": int(address.rpartition(":")[2])}))

@@ -1,26 +1,28 @@
 """``barrage snapshot``: the rows of a table now, to the screen, to a pipe or to a file."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import pyarrow as pa
 import typer
 
+from barrage.cli.arguments import parse_rows, split_names
 from barrage.cli.cells import json_line, json_rows
 from barrage.cli.commands.schema import TableArgument
 from barrage.cli.data_file import BATCH_ROWS, check_writable, csv_ready, write_data_file
 from barrage.cli.failures import usage_error
 from barrage.cli.progress import row_progress
-from barrage.cli.target import JsonOption, QuietOption, TokenOption, open_session, parse_table
+from barrage.cli.target import (
+    JsonOption,
+    QuietOption,
+    TableAddress,
+    TokenOption,
+    open_session,
+    parse_table,
+)
 from barrage.cli.text_table import format_table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from barrage.cli.target import TableAddress
 
 TERMINAL_ROWS = 50
 
@@ -60,7 +62,8 @@ def snapshot(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Read a table once. A terminal shows the first 50 rows; a pipe gets all rows as CSV, or JSON lines with --json.
+    """Read a table once. A terminal shows the first 50 rows; a pipe gets all rows as CSV, or JSON
+    lines with --json.
 
     \b
     Examples:
@@ -92,32 +95,6 @@ def snapshot(
         _print_json(data)
     else:
         _print_csv(data)
-
-
-def split_names(text: str | None) -> list[str] | None:
-    """``a, b`` as a list; None and empty text mean no choice."""
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise usage_error(
-            "--columns and --key want names separated by commas, for example pid,name"
-        )
-    return names
-
-
-def parse_rows(text: str | None) -> tuple[int, int] | None:
-    """``A-B`` (both included) as half-open positions."""
-    if text is None:
-        return None
-    first, dash, last = text.partition("-")
-    numbers = (first, last if dash else first)
-    if not all(number.isascii() and number.isdigit() for number in numbers):
-        raise usage_error(f"--rows {text!r}: write A-B, for example 0-99")
-    start, stop = int(numbers[0]), int(numbers[1]) + 1
-    if start >= stop:
-        raise usage_error(f"--rows {text!r}: the first row is after the last")
-    return start, stop
 
 
 def _fetch(

@@ -1,7 +1,5 @@
 """``barrage version``: what is installed."""
 
-from __future__ import annotations
-
 import json
 import platform
 

@@ -1,13 +1,12 @@
 """``barrage watch``: a table live, as a grid in a terminal and as plain lines elsewhere."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
 
+from barrage.cli.arguments import split_names
 from barrage.cli.commands.schema import TableArgument
-from barrage.cli.commands.snapshot import ColumnsOption, split_names
+from barrage.cli.commands.snapshot import ColumnsOption
 from barrage.cli.failures import usage_error
 from barrage.cli.target import JsonOption, TokenOption, parse_table
 from barrage.cli.watch.run import PLAIN_ROWS, PlainOptions, watch_table
@@ -38,10 +37,12 @@ def watch(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Watch a table live. Only the rows on screen are subscribed to, whatever the size of the table.
+    """Watch a table live. Only the rows on screen are subscribed to, whatever the size of the
+    table.
 
-    Keys: arrows, PgUp, PgDn, Home, End move; g goes to a row; f follows the end; space pauses; q quits.
-    Without a terminal, or with --json, --once or --seconds, it prints the first rows every second.
+    Keys: arrows, PgUp, PgDn, Home, End move; g goes to a row; f follows the end; space pauses; q
+    quits. Without a terminal, or with --json, --once or --seconds, it prints the first rows every
+    second.
 
     \b
     Examples:

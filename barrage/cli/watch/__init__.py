@@ -1,1 +1,1 @@
-"""The live grid: what to subscribe to, what changed, how it is drawn; with and without a terminal."""
+"""The live grid: what to subscribe to, what changed, how it is drawn, also without a terminal."""

@@ -1,7 +1,8 @@
 """Which cells on screen changed, and for how long they flash.
 
-A row is recognised by its key columns where the table has them, so that a row that moves in a sorted table
-does not light up as a whole; else by its position. A row seen for the first time does not flash.
+A row is recognised by its key columns where the table has them, so that a row that moves in a
+sorted table does not light up as a whole; else by its position. A row seen for the first time does
+not flash.
 """
 
 from __future__ import annotations

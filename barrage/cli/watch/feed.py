@@ -32,6 +32,8 @@ class FeedStatus:
     update_count: int
     lag_ms: float | None
     """Age of the newest data shown; None when the server does not send its clock."""
+    failure: Exception | None = None
+    """Why the subscription ended for good."""
 
 
 class Feed(Protocol):
@@ -54,5 +56,3 @@ class Feed(Protocol):
         ...
 
     def status(self) -> FeedStatus: ...
-
-    def close(self) -> None: ...

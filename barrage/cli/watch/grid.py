@@ -25,7 +25,9 @@ _KEYS = "↑↓ PgUp PgDn Home End  g row  f follow  ←→ columns  space pause
 
 
 class GridApp(App[int]):
-    """A live table in the terminal. The feed is asked at the redraw rate, never faster than the eye."""
+    """A live table in the terminal. The feed is asked at the redraw rate, never faster than the
+    eye.
+    """
 
     CSS = """
     #header { height: 1; background: $primary-background; text-style: bold; }
@@ -70,7 +72,7 @@ class GridApp(App[int]):
 
     def _header(self, status: FeedStatus) -> Text:
         scroller = self.grid.scroller
-        lag = "–" if status.lag_ms is None else f"{status.lag_ms:,.0f} ms"
+        lag = "-" if status.lag_ms is None else f"{status.lag_ms:,.0f} ms"
         parts = [
             f"{scroller.table_size:,} rows",
             f"{self._rate.per_second():.1f} updates/s",

@@ -1,7 +1,7 @@
 """The grid widget: draws lines from the rows at hand and moves through a table it never loads.
 
-Cost: one screen of cells is formatted when a new frame comes or the screen moves, at most at the redraw rate,
-whatever the size of the table and the rate of its updates.
+Cost: one screen of cells is formatted when a new frame comes or the screen moves, at most at the
+redraw rate, whatever the size of the table and the rate of its updates.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class GridView(Widget, can_focus=True):
     # -- data in
 
     def show(self, frame: Frame | None, now_ns: int) -> None:
-        """Take the newest frame (ignored while paused, unless the screen has moved off the held one)."""
+        """Take the newest frame (ignored while paused, unless the screen has moved off the held
+        one).
+        """
         self._now_ns = now_ns
         if frame is not None and (not self.is_paused or not self._covers_screen()):
             self._frame = frame
@@ -97,7 +99,9 @@ class GridView(Widget, can_focus=True):
         return frame.first_row <= top and stop <= frame.first_row + frame.rows.num_rows
 
     def _format_visible(self) -> bool:
-        """Format the rows on screen, once for each frame and place; whether anything may look different."""
+        """Format the rows on screen, once for each frame and place; whether anything may look
+        different.
+        """
         frame = self._frame
         if frame is None:
             return False

@@ -1,4 +1,6 @@
-"""Watching without a terminal: the first rows printed again at a steady pace, as text or JSON lines."""
+"""Watching without a terminal: the first rows printed again at a steady pace, as text or JSON
+lines.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class PlainWatch:
         is_json: bool = False,
         write: Callable[[str], None] = typer.echo,
     ) -> None:
-        self._feed = feed
+        self.feed = feed
         self._title = title
         self._clock = clock
         self._is_json = is_json
@@ -39,7 +41,7 @@ class PlainWatch:
 
     def print_frame(self) -> bool:
         """Print what is there now; False when there is nothing yet."""
-        frame, status = self._feed.frame(), self._feed.status()
+        frame, status = self.feed.frame(), self.feed.status()
         self._rate.sample(status.update_count, self._clock.monotonic_ns())
         if frame is None:
             return False
@@ -48,7 +50,7 @@ class PlainWatch:
         return True
 
     def _text(self, frame: Frame, status: FeedStatus) -> list[str]:
-        lag = "–" if status.lag_ms is None else f"{status.lag_ms:.0f} ms"
+        lag = "-" if status.lag_ms is None else f"{status.lag_ms:.0f} ms"
         head = (
             f"{self._now():%H:%M:%S}  {self._title}  {status.state}  {frame.table_size:,} rows  "
             f"{self._rate.per_second():.1f} updates/s  lag {lag}"

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-import time
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
 
-from barrage.cli.target import open_session
+from barrage.cli.target import open_async_session
 from barrage.cli.watch.plain import PlainWatch
 from barrage.cli.watch.scroller import Window
 from barrage.cli.watch.session_feed import SessionFeed
 from barrage.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from barrage.cli.target import TableAddress
     from barrage.cli.watch.feed import Feed
@@ -52,41 +53,83 @@ def watch_table(
 ) -> None:
     """Show the table until the user quits, the time is over or the subscription ends for good."""
     is_grid = not plain.is_forced and sys.stdin.isatty() and sys.stdout.isatty()
-    first = Window(start=0, stop=GRID_FIRST_ROWS if is_grid else plain.rows)
-    with open_session(address.server, token) as session:
-        feed = SessionFeed(
-            session, address.table, columns=columns, window=first, interval_ms=interval_ms
-        )
-        try:
-            feed.wait_ready(FIRST_FRAME_SECONDS)
-            code = _run_grid(feed, address) if is_grid else 0
-            if not is_grid:
-                watch = PlainWatch(
-                    feed, title=str(address), clock=SystemClock(), is_json=plain.is_json
-                )
-                print_until_done(watch, plain, clock=SystemClock(), wait=time.sleep)
-        finally:
-            feed.close()
-    if code:
+    window = Window(start=0, stop=GRID_FIRST_ROWS if is_grid else plain.rows)
+
+    async def run() -> int:
+        async with open_feed(
+            address, token=token, columns=columns, interval_ms=interval_ms, window=window
+        ) as feed:
+            if is_grid:
+                code = await _run_grid(feed, address)
+                raise_failure(feed)
+                return code
+            clock = SystemClock()
+            watch = PlainWatch(feed, title=str(address), clock=clock, is_json=plain.is_json)
+            await print_until_done(watch, plain, clock=clock, wait=asyncio.sleep)
+            return 0
+
+    if code := asyncio.run(run()):
         raise typer.Exit(code)
 
 
-def _run_grid(feed: Feed, address: TableAddress) -> int:
+@asynccontextmanager
+async def open_feed(
+    address: TableAddress,
+    *,
+    token: str | None,
+    columns: list[str] | None,
+    interval_ms: int,
+    window: Window,
+) -> AsyncIterator[SessionFeed]:
+    """A feed with its first frame in."""
+    async with open_async_session(address.server, token) as session:
+        table = session.table(address.table)
+        ticking = await table.subscribe(
+            columns=columns,
+            viewport=(window.start, window.stop),
+            interval_ms=interval_ms,
+        )
+        await ticking.wait_ready(FIRST_FRAME_SECONDS)
+        feed = SessionFeed(
+            ticking, schema=ticking.schema, key_columns=tuple(info.key), window=window
+        )
+        try:
+            yield feed
+        finally:
+            await feed.close()
+
+
+async def _run_grid(feed: Feed, address: TableAddress) -> int:
     from barrage.cli.watch.grid import GridApp
 
-    return GridApp(feed, title=str(address)).run() or 0
+    return await GridApp(feed, title=str(address)).run_async() or 0
 
 
-def print_until_done(
-    watch: PlainWatch, options: PlainOptions, *, clock: Clock, wait: Callable[[float], None]
+def raise_failure(feed: Feed) -> None:
+    """Raise why the subscription ended for good, if it did."""
+    failure = feed.status().failure
+    if failure is not None:
+        raise failure
+
+
+async def print_until_done(
+    watch: PlainWatch,
+    options: PlainOptions,
+    *,
+    clock: Clock,
+    wait: Callable[[float], Awaitable[None]],
 ) -> None:
-    """Print a picture each second until ``--once`` or ``--seconds`` is fulfilled; else until interrupted."""
+    """Print a picture each second until ``--once`` or ``--seconds`` is fulfilled, or interrupted.
+
+    Raises what the subscription failed with.
+    """
     end_ns = None if options.seconds is None else clock.monotonic_ns() + int(options.seconds * 1e9)
     while True:
         watch.print_frame()
+        raise_failure(watch.feed)
         if options.is_once:
             return
         left_ns = PLAIN_INTERVAL_NS if end_ns is None else end_ns - clock.monotonic_ns()
         if left_ns <= 0:
             return
-        wait(min(PLAIN_INTERVAL_NS, left_ns) / 1e9)
+        await wait(min(PLAIN_INTERVAL_NS, left_ns) / 1e9)

@@ -1,8 +1,8 @@
 """Which rows the grid shows and which it subscribes to. Pure arithmetic on row positions.
 
-The table may have 10^8 rows: only the visible rows and an overscan of one screen on each side are ever
-subscribed to, and the window moves only when the visible rows come near its edge, so that scrolling line by
-line asks the server once per half screen and not once per line.
+The table may have 10^8 rows: only the visible rows and an overscan of one screen on each side are
+ever subscribed to, and the window moves only when the visible rows come near its edge, so that
+scrolling line by line asks the server once per half screen and not once per line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ class Window:
         return self.stop - self.start
 
     def first_row(self, table_size: int) -> int:
-        """Position from the top of the first row this window shows in a table of ``table_size`` rows."""
+        """Position from the top of the first row this window shows in a table of ``table_size``
+        rows.
+        """
         if not self.is_reverse:
             return min(self.start, table_size)
         return max(0, table_size - self.stop)
@@ -32,7 +34,8 @@ class Window:
 class Scroller:
     """Position of the screen in the table.
 
-    Invariants: ``0 <= top <= max(0, table_size - height)``; while following, the last row is on screen.
+    Invariants: ``0 <= top <= max(0, table_size - height)``; while following, the last row is on
+    screen.
     """
 
     def __init__(self, *, height: int = 1, table_size: int = 0) -> None:
@@ -96,7 +99,9 @@ class Scroller:
             self.end()
 
     def window(self) -> Window:
-        """What to subscribe to. The same object as before while it still covers the screen comfortably."""
+        """What to subscribe to. The same object as before while it still covers the screen
+        comfortably.
+        """
         if self._window is None or not self._is_comfortable(self._window):
             self._window = self._fresh_window()
         return self._window

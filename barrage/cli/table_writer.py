@@ -1,0 +1,69 @@
+"""Sends rows to a table of a server: all at once from a file, or each when it falls due."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from barrage.cli.data_file import BATCH_ROWS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barrage.cli.progress import RowProgress
+    from barrage.cli.replay_clock import ReplaySchedule
+    from barrage.client import Session
+    from barrage.clock import Clock
+
+TICK_NS = 50_000_000
+"""Rows that fall due this close together travel in one batch."""
+
+
+class TableWriter:
+    """Sends batches to one table.
+
+    The first creates it unless told to append, the others add to it.
+    """
+
+    def __init__(
+        self, session: Session, name: str, *, key_columns: list[str] | None, is_append: bool
+    ) -> None:
+        self._session = session
+        self._name = name
+        self._key_columns = key_columns
+        self._is_created = is_append
+        self.row_count = 0
+        """Rows the server has committed."""
+
+    def write(self, data: pa.RecordBatch | pa.Table) -> None:
+        """Send some rows and wait until they are committed."""
+        add = "upsert" if self._key_columns else "append"
+        mode = add if self._is_created else "create"
+        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+        self._session.put(self._name, table, key=self._key_columns, mode=mode)
+        self._is_created = True
+        self.row_count += data.num_rows
+
+
+def play(
+    schedule: ReplaySchedule,
+    writer: TableWriter,
+    progress: RowProgress,
+    *,
+    clock: Clock,
+    wait: Callable[[float], None],
+) -> None:
+    """Send rows as they fall due; the table exists from the start. ``wait`` takes seconds."""
+    writer.write(schedule.rows.slice(0, 0))
+    start_ns = clock.monotonic_ns()
+    sent = 0
+    while sent < schedule.row_count:
+        elapsed_ns = clock.monotonic_ns() - start_ns
+        due = min(schedule.due_count(elapsed_ns), sent + BATCH_ROWS)
+        if due > sent:
+            writer.write(schedule.rows.slice(sent, due - sent))
+            progress.advance_to(due, note=schedule.time_text(due - 1))
+            sent = due
+        else:
+            wait(max(TICK_NS, schedule.due_ns(sent) - elapsed_ns) / 1e9)
