@@ -1,0 +1,1 @@
+"""Operators: tables derived from one parent table, one file each."""

@@ -1,4 +1,5 @@
-"""Columnar storage addressed by slot: what engine sources and the client's replica keep their cells in."""
+"""Columnar storage addressed by slot: what engine sources and the client's replica keep their cells
+in."""
 
 from barrage.model.storage.column_store import ColumnStore
 from barrage.model.storage.equality import cells_differ

@@ -1,9 +1,9 @@
 """An append-only column: immutable Arrow chunks, zero copy in and out.
 
-Small chunks are merged four at a time into the next size class, so a row is copied about log4(frozen / batch)
-times in its life and one-row appends at 10 Hz stay cheap. A chunk of ``FROZEN_ROWS`` rows or ``FROZEN_BYTES``
-bytes is never copied again. 10^8 rows therefore live in a few hundred chunks and a read is one bisection and
-one slice per column.
+Small chunks are merged four at a time into the next size class, so a row is copied about
+log4(frozen / batch) times in its life and one-row appends at 10 Hz stay cheap. A chunk of
+``FROZEN_ROWS`` rows or ``FROZEN_BYTES`` bytes is never copied again. 10^8 rows therefore live in a
+few hundred chunks and a read is one bisection and one slice per column.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ PINNED_BYTES_SLACK = 1 << 16
 
 
 class ChunkLog:
-    """Arrow chunks addressed by slot. ``base`` is the first slot still held, ``length`` one past the last."""
+    """Arrow chunks addressed by slot. ``base`` is the first slot still held, ``length`` one past
+    the last."""
 
     __slots__ = ("_chunks", "_starts", "base", "length", "type")
 
@@ -105,7 +106,8 @@ class ChunkLog:
         return self._take_scattered(slots)
 
     def _take_scattered(self, slots: Int64Array) -> pa.Array:
-        # Arrow's own take on many chunks concatenates all of them first, which costs the whole column.
+        # Arrow's own take on many chunks concatenates all of them first, which costs the whole
+        # column.
         order: Int64Array | None = None
         ordered = slots
         if np.any(slots[1:] < slots[:-1]):

@@ -1,8 +1,8 @@
 """One column addressed by slot numbers 0..len-1; picks the representation that fits its use.
 
 * Append-only: immutable Arrow chunks (:mod:`.chunks`), zero copy in and out.
-* After the first overwrite: fixed-width cells in one growable numpy buffer (:mod:`.fixed`), others in a log of
-  chunks with a position per slot (:mod:`.log`).
+* After the first overwrite: fixed-width cells in one growable numpy buffer (:mod:`.fixed`), others
+  in a log of chunks with a position per slot (:mod:`.log`).
 * Dictionary, run-end and null columns: :mod:`.encoded`.
 
 Invariant: what ``take`` and ``slice`` returned never changes afterwards.
@@ -10,7 +10,7 @@ Invariant: what ``take`` and ``slice`` returned never changes afterwards.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +19,10 @@ from barrage.errors import SchemaError
 from barrage.model.storage.chunks import ChunkLog
 from barrage.model.storage.encoded import DictionaryColumn, NullColumn, RunEndColumn
 from barrage.model.storage.fixed import FixedColumn, fixed_dtype
-from barrage.model.storage.growth import Int64Array
 from barrage.model.storage.log import LogColumn
+
+if TYPE_CHECKING:
+    from barrage.model.storage.growth import Int64Array
 
 COMPACT_ROWS = 1 << 17
 """Rows copied at a time by :meth:`ColumnStore.compacted`."""
@@ -81,7 +83,8 @@ class ColumnStore:
         return self._cells.take(np.asarray(slots, dtype=np.int64))
 
     def slice(self, start: int, stop: int) -> pa.Array | pa.ChunkedArray:
-        """The cells at slots ``start..stop-1``; zero-copy while the column was never overwritten."""
+        """The cells at slots ``start..stop-1``; zero-copy while the column was never
+        overwritten."""
         return self._cells.slice(start, stop)
 
     def forget_before(self, slot: int) -> None:

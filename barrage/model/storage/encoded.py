@@ -1,15 +1,14 @@
 """Columns whose Arrow form is an encoding of another column: dictionaries, run-ends, nulls.
 
-A dictionary column keeps one dictionary of its own that only grows (32-bit codes inside); batches that bring
-other dictionaries are re-coded on the way in. Run-end columns are kept decoded and encoded on the way out,
-since neither overwriting nor scattered reads keep runs.
+A dictionary column keeps one dictionary of its own that only grows (32-bit codes inside); batches
+that bring other dictionaries are re-coded on the way in. Run-end columns are kept decoded and
+encoded on the way out, since neither overwriting nor scattered reads keep runs.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -87,15 +86,13 @@ class DictionaryColumn:
             used = codes.dictionary_encode()
             if len(used.dictionary) > _codes_max(index_type):
                 raise SchemaError(
-                    f"{len(used.dictionary)} distinct values do not fit dictionary codes of {index_type}; "
-                    "declare the column with int32 codes"
+                    f"{len(used.dictionary)} distinct values do not fit dictionary codes of "
+                    f"{index_type}; declare the column with int32 codes"
                 )
             codes, values = used.indices, values.take(used.dictionary)
         if index_type != codes.type:
             codes = codes.cast(index_type)
-        return pa.DictionaryArray.from_arrays(
-            codes, values, ordered=self.type.ordered, safe=False
-        )
+        return pa.DictionaryArray.from_arrays(codes, values, ordered=self.type.ordered, safe=False)
 
     def forget_before(self, slot: int) -> None:
         self._codes.forget_before(slot)
@@ -173,5 +170,3 @@ class NullColumn:
 
     def forget_before(self, slot: int) -> None:
         """Nothing is held."""
-
-

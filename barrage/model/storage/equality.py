@@ -1,7 +1,7 @@
 """Which cells of two equally long arrays differ, for every type, bit by bit for fixed widths.
 
-Bitwise comparison makes NaN equal to itself (a cell rewritten with NaN did not change) and 0.0 differ from -0.0
-(it did). Two nulls are equal.
+Bitwise comparison makes NaN equal to itself (a cell rewritten with NaN did not change) and 0.0
+differ from -0.0 (it did). Two nulls are equal.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from barrage.model.storage.growth import BoolArray, Int64Array
 
 
-def cells_differ(
-    old: pa.Array | pa.ChunkedArray, new: pa.Array | pa.ChunkedArray
-) -> BoolArray:
+def cells_differ(old: pa.Array | pa.ChunkedArray, new: pa.Array | pa.ChunkedArray) -> BoolArray:
     """True where ``old`` and ``new`` (same type and length) hold different cells."""
     if isinstance(old, pa.ChunkedArray):
         old = old.combine_chunks()
@@ -68,7 +66,8 @@ def _values_differ(old: pa.Array, new: pa.Array) -> BoolArray:
 
 
 def _lists_differ(old: pa.Array, new: pa.Array) -> BoolArray:
-    """Lists differ in length or in an element; elements are compared flat, then counted per list."""
+    """Lists differ in length or in an element; elements are compared flat, then counted per
+    list."""
     left_lengths = _list_lengths(old)
     differ = np.asarray(left_lengths != _list_lengths(new))
     candidates = np.flatnonzero(~differ & (left_lengths > 0))

@@ -1,7 +1,7 @@
 """A fixed-width column that is overwritten in place: numpy values plus packed validity.
 
-``read_fixed`` and ``build_fixed`` convert between Arrow arrays and numpy for every fixed-width type, decimals
-and intervals included (as opaque bytes of their width).
+``read_fixed`` and ``build_fixed`` convert between Arrow arrays and numpy for every fixed-width
+type, decimals and intervals included (as opaque bytes of their width).
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ class FixedColumn:
     def __init__(self, data_type: pa.DataType, dtype: np.dtype[Any]) -> None:
         self.type = data_type
         self._dtype = dtype
-        self._values: GrowArray | BitArray = (
-            BitArray() if dtype == np.bool_ else GrowArray(dtype)
-        )
+        self._values: GrowArray | BitArray = BitArray() if dtype == np.bool_ else GrowArray(dtype)
         self._valid: BitArray | None = None
 
     @property

@@ -1,8 +1,9 @@
 """Growable numpy buffers: plain values and packed bits.
 
-Memory: one reallocation grows a buffer by an eighth. Large blocks are moved by the C library by remapping
-pages, not by copying, so growing never holds two copies. Nothing outside the owner may hold a view of the
-buffer, since a reallocation would leave it dangling; every reader therefore gets a copy.
+Memory: one reallocation grows a buffer by an eighth. Large blocks are moved by the C library by
+remapping pages, not by copying, so growing never holds two copies. Nothing outside the owner may
+hold a view of the buffer, since a reallocation would leave it dangling; every reader therefore gets
+a copy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ UInt8Array = npt.NDArray[np.uint8]
 
 
 def grown_capacity(length: int) -> int:
-    """Entries to reserve when ``length`` are needed: an eighth more, so appends are amortised O(1)."""
+    """Entries to reserve when ``length`` are needed: an eighth more, so appends are amortised
+    O(1)."""
     return length + length // 8 + SLACK_ROWS_MIN
 
 
@@ -112,8 +114,8 @@ class BitArray:
     def write(self, slots: Int64Array, bits: BoolArray) -> None:
         """Set the bits at ``slots``, which must be distinct.
 
-        Eight passes, one per bit of a byte: within a pass every byte index occurs once, so plain indexed
-        assignment is exact.
+        Eight passes, one per bit of a byte: within a pass every byte index occurs once, so plain
+        indexed assignment is exact.
         """
         lanes = slots & 7
         for lane in range(8):

@@ -1,7 +1,8 @@
 """A variable-width column that is overwritten: a log of chunks plus slot -> log position.
 
-Overwriting appends to the log and leaves garbage behind; when a quarter of the log is garbage the live cells are
-copied to a new log. Cost of a write of m cells: O(m) plus the amortised copy (at most four cells per write).
+Overwriting appends to the log and leaves garbage behind; when a quarter of the log is garbage the
+live cells are copied to a new log. Cost of a write of m cells: O(m) plus the amortised copy (at
+most four cells per write).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ GARBAGE_ROWS_MIN = 1 << 15
 """Below this much garbage a log is never compacted."""
 
 COPY_ROWS = 1 << 17
-"""Rows copied at a time while compacting, so that no second full copy exists and no 32-bit offset overflows."""
+"""Rows copied at a time while compacting, so that no second full copy exists and no 32-bit offset
+overflows."""
 
 
 class LogColumn:

@@ -1,0 +1,178 @@
+"""Rows of outside origin made to fit a schema, or a SchemaError / RowError that names column and
+row.
+
+Columns are matched by name. A cast is Arrow's safe cast: it never loses a value silently.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from barrage.errors import LimitExceededError, RowError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from barrage.limits import Limits
+
+
+def normalised_schema(schema: pa.Schema, limits: Limits) -> pa.Schema:
+    """The schema a source really stores: unique names, bounded, view types and small dictionary
+    codes widened.
+
+    Dictionary codes become int32 because batches with different small dictionaries need more codes
+    together than each of them alone; string and binary views become plain strings and binaries,
+    which Arrow's gather kernels support.
+    """
+    if len(schema) > limits.columns_max:
+        raise LimitExceededError(
+            "table", actual=len(schema), maximum=limits.columns_max, unit="columns"
+        )
+    seen: set[str] = set()
+    for name in schema.names:
+        if name in seen:
+            raise SchemaError(f"column {name!r} occurs twice")
+        seen.add(name)
+    fields = [field.with_type(_stored_type(field, limits)) for field in schema]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def _stored_type(field: pa.Field, limits: Limits) -> pa.DataType:
+    _check_depth(field, limits.nesting_depth_max)
+    data_type = field.type
+    if pa.types.is_dictionary(data_type):
+        return pa.dictionary(pa.int32(), data_type.value_type, ordered=data_type.ordered)
+    if data_type == pa.string_view():
+        return pa.string()
+    if data_type == pa.binary_view():
+        return pa.binary()
+    return data_type
+
+
+def _check_depth(field: pa.Field, depth_max: int) -> None:
+    level = [field.type]
+    depth = 0
+    while level:
+        level = [
+            data_type.field(index).type
+            for data_type in level
+            if pa.types.is_nested(data_type) and not pa.types.is_run_end_encoded(data_type)
+            for index in range(data_type.num_fields)
+        ]
+        depth += 1
+        if depth > depth_max + 1:
+            raise SchemaError(f"column {field.name!r} is nested deeper than {depth_max} levels")
+
+
+def near_miss(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` when a known name is close, else nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def coerce_rows(schema: pa.Schema, data: pa.Table | pa.RecordBatch) -> pa.Table:
+    """``data`` with exactly the columns of ``schema``, cast where needed.
+
+    SchemaError: a column is missing, unknown or of a type that cannot be cast. RowError: a value
+    does not survive the cast, or a column that must not hold nulls does; both name column and row.
+    """
+    table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    if not isinstance(table, pa.Table):
+        raise SchemaError(f"rows must be an Arrow table or record batch, not {type(data).__name__}")
+    _check_names(schema, table.schema)
+    columns = [_coerce_column(field, table.column(field.name)) for field in schema]
+    return pa.table(columns, schema=schema)
+
+
+def _check_names(schema: pa.Schema, given: pa.Schema) -> None:
+    if schema.names == given.names:
+        return
+    known = set(schema.names)
+    unknown = [name for name in given.names if name not in known]
+    if unknown:
+        hint = near_miss(unknown[0], schema.names)
+        raise SchemaError(f"unknown column {unknown[0]!r}{hint}")
+    missing = [name for name in schema.names if name not in set(given.names)]
+    if missing:
+        raise SchemaError(f"column {missing[0]!r} is missing")
+    if len(given.names) != len(known):
+        raise SchemaError("a column name occurs twice")
+
+
+def _coerce_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if values.type != field.type:
+        values = _cast(field, values)
+    if not field.nullable and values.null_count:
+        row = int(pc.index(values.is_null(), True).as_py())
+        raise RowError("null is not allowed", column=field.name, row=row)
+    return values
+
+
+def _cast(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return cast_values(values, field.type)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise SchemaError(
+            f"column {field.name!r} is {values.type} but the table has {field.type}, "
+            "and there is no cast between them"
+        ) from error
+    except pa.ArrowInvalid as error:
+        row = _first_bad_row(values, field.type)
+        raise RowError(
+            f"value {_shown(values[row])} does not fit {field.type}", column=field.name, row=row
+        ) from error
+
+
+def cast_values(values: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
+    """Safe cast that also knows dictionaries and run-ends."""
+    source = values.type
+    if pa.types.is_run_end_encoded(source):
+        chunks = [pc.run_end_decode(chunk) for chunk in values.chunks]
+        return cast_values(pa.chunked_array(chunks, type=source.value_type), data_type)
+    if pa.types.is_run_end_encoded(data_type):
+        plain = cast_values(values, data_type.value_type)
+        chunks = [pc.run_end_encode(c, run_end_type=data_type.run_end_type) for c in plain.chunks]
+        return pa.chunked_array(chunks, type=data_type)
+    if pa.types.is_dictionary(data_type):
+        return pa.chunked_array(
+            [_to_dictionary(chunk, data_type) for chunk in values.chunks], type=data_type
+        )
+    return values.cast(data_type)
+
+
+def _to_dictionary(chunk: pa.Array, data_type: pa.DataType) -> pa.Array:
+    encoded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(
+        encoded.indices.cast(data_type.index_type),
+        encoded.dictionary.cast(data_type.value_type),
+        ordered=data_type.ordered,
+    )
+
+
+def _first_bad_row(values: pa.ChunkedArray, data_type: pa.DataType) -> int:
+    """The first row whose cast fails, by halving: about two casts of the column in all."""
+    start, stop = 0, len(values)
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        try:
+            cast_values(values.slice(start, middle - start), data_type)
+        except pa.ArrowInvalid:
+            stop = middle
+        else:
+            start = middle
+    return start
+
+
+def _shown(value: pa.Scalar) -> str:
+    text = repr(value.as_py())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def first_true(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
+    """Index of the first true entry; the caller knows there is one."""
+    return int(np.argmax(mask))

@@ -1,0 +1,67 @@
+"""The cells of a table whose row key is the slot number: one ColumnStore per column."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from barrage.model.storage import ColumnStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from barrage.engine.table import Cells, Int64Array
+    from barrage.rowset import RowSet
+
+ROWS_PER_SLICE_MIN = 512
+"""Runs at least this long on average are read as slices instead of gathered."""
+
+
+class SlotStorage:
+    """Columns of equal length; slots are handed out in ascending order by ``append``."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.columns = [ColumnStore(field.type) for field in schema]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self.columns)
+
+    def append(self, rows: pa.Table) -> None:
+        for column, values in zip(self.columns, rows.columns, strict=True):
+            column.append(values)
+
+    def forget_before(self, slot: int) -> None:
+        for column in self.columns:
+            column.forget_before(slot)
+
+    def compact(self, slots: Int64Array) -> None:
+        """Keep only ``slots`` and renumber them 0.. ; one column at a time, to hold one copy at
+        most."""
+        for index, column in enumerate(self.columns):
+            self.columns[index] = column.compacted(slots)
+
+    def read(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
+        """Cells of the slots in ``keys``, ascending; zero-copy for contiguous append-only data."""
+        if keys.is_empty:
+            return tuple(pa.array([], type=self.columns[index].type) for index in columns)
+        if keys.is_contiguous:
+            start, stop = keys.first, keys.last + 1
+            return tuple(self.columns[index].slice(start, stop) for index in columns)
+        if len(keys) >= ROWS_PER_SLICE_MIN * keys.range_count:
+            return tuple(self._read_runs(keys, index) for index in columns)
+        return self.take(keys.to_numpy(), columns)
+
+    def _read_runs(self, keys: RowSet, index: int) -> pa.ChunkedArray:
+        store = self.columns[index]
+        chunks: list[pa.Array] = []
+        for first, last in keys.ranges():
+            cells = store.slice(first, last + 1)
+            chunks.extend(cells.chunks if isinstance(cells, pa.ChunkedArray) else [cells])
+        return pa.chunked_array(chunks, type=store.type)
+
+    def take(self, slots: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
+        return tuple(self.columns[index].take(slots) for index in columns)

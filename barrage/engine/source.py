@@ -1,0 +1,179 @@
+"""Sources: tables written from outside. Writes are staged, checked completely, and committed by the
+next cycle.
+
+Staging is all or nothing: a batch that breaks a rule raises SchemaError or RowError and leaves
+nothing behind. ``staged_mark`` and ``rollback`` let a caller take back what it staged since a point
+in time, as long as no cycle has committed it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from barrage.engine.coercion import coerce_rows, normalised_schema
+from barrage.engine.slots import SlotStorage
+from barrage.engine.table import Table, TableTraits
+from barrage.errors import EngineError, UnsupportedError
+from barrage.model.update import TableUpdate
+from barrage.rowset import RowSet, RowSetShiftData
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from barrage.engine.graph import UpdateGraph
+    from barrage.engine.table import Cells, Int64Array
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch
+"""What a caller may stage."""
+
+StagedT = TypeVar("StagedT")
+
+
+class SourceTable(Table):
+    """A table that is written from outside. The base refuses every kind of write."""
+
+    kind = "source"
+
+    def __init__(self, graph: UpdateGraph, schema: pa.Schema, traits: TableTraits) -> None:
+        super().__init__(graph, normalised_schema(schema, graph.limits), traits)
+        self.storage = SlotStorage(self.schema)
+        graph.add_source(self)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether the next cycle changes this table."""
+        return False
+
+    def commit(self, step: int) -> TableUpdate:
+        """Apply everything staged. Only the update graph calls this."""
+        return TableUpdate.nothing(step=step, column_count=len(self.schema))
+
+    def staged_mark(self) -> int:
+        """A point in the sequence of staged writes, for ``rollback``."""
+        return 0
+
+    def rollback(self, mark: int) -> None:
+        """Take back everything staged after ``mark`` that no cycle has committed yet."""
+
+    def stage_add(self, rows: Rows) -> None:
+        """Add rows at the end."""
+        raise self._refusal("adding rows")
+
+    def stage_upsert(self, rows: Rows) -> None:
+        """Replace the rows with these keys and add those whose key is new."""
+        raise self._refusal("upserts")
+
+    def stage_remove(self, keys: Rows) -> None:
+        """Remove the rows with these keys; keys that do not exist are ignored."""
+        raise self._refusal("removing rows by key")
+
+    def stage_insert(self, position: int, rows: Rows) -> None:
+        """Insert rows before the row at ``position``."""
+        raise self._refusal("inserting rows at a position")
+
+    def stage_delete(self, start: int, stop: int) -> None:
+        """Delete the rows at positions ``start..stop-1``."""
+        raise self._refusal("deleting rows by position")
+
+    def stage_replace(self, rows: Rows) -> None:
+        """Make these rows the whole content."""
+        raise self._refusal("replacing the content")
+
+    def _refusal(self, what: str) -> UnsupportedError:
+        return UnsupportedError(f"{what} is not possible in {_article(self.kind)} table")
+
+    def _coerced(self, rows: Rows) -> pa.Table:
+        self.check_alive()
+        return coerce_rows(self.schema, rows)
+
+    def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
+        return self.storage.read(keys, columns)
+
+    def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
+        return self.storage.take(keys, columns)
+
+    def _update(
+        self,
+        step: int,
+        *,
+        removed: RowSet | None = None,
+        shifts: RowSetShiftData | None = None,
+        added: RowSet | None = None,
+        modified: tuple[RowSet, ...] | None = None,
+    ) -> TableUpdate:
+        empty = RowSet.empty()
+        return TableUpdate(
+            first_step=step,
+            last_step=step,
+            removed_keys_pre=empty if removed is None else removed,
+            shifts=RowSetShiftData.empty() if shifts is None else shifts,
+            added_keys_post=empty if added is None else added,
+            modified_keys_post=(empty,) * len(self.schema) if modified is None else modified,
+        )
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+class StagedTable(SourceTable, Generic[StagedT]):
+    """A source with a list of staged writes of one type."""
+
+    def __init__(self, graph: UpdateGraph, schema: pa.Schema, traits: TableTraits) -> None:
+        super().__init__(graph, schema, traits)
+        self._staged: list[StagedT] = []
+        self._committed_count = 0
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._staged) and self._failure is None
+
+    def staged_mark(self) -> int:
+        return self._committed_count + len(self._staged)
+
+    def rollback(self, mark: int) -> None:
+        if not 0 <= mark <= self.staged_mark():
+            raise EngineError(f"mark {mark} was never handed out")
+        del self._staged[max(0, mark - self._committed_count) :]
+
+    def _take_staged(self) -> list[StagedT]:
+        staged, self._staged = self._staged, []
+        self._committed_count += len(staged)
+        return staged
+
+
+class StaticTable(SourceTable):
+    """A table that never changes."""
+
+    kind = "static"
+
+    def __init__(self, graph: UpdateGraph, rows: Rows) -> None:
+        super().__init__(graph, rows.schema, TableTraits(is_static=True, is_flat=True))
+        table = self._coerced(rows)
+        self.storage.append(table)
+        self._row_keys = RowSet.of_span(0, len(table))
+
+
+class AppendOnlyTable(StagedTable[pa.Table]):
+    """Rows are only ever added at the end: key, slot and position of a row are the same number."""
+
+    kind = "append-only"
+
+    def __init__(self, graph: UpdateGraph, schema: pa.Schema) -> None:
+        super().__init__(graph, schema, TableTraits(is_append_only=True, is_flat=True))
+
+    def stage_add(self, rows: Rows) -> None:
+        table = self._coerced(rows)
+        if len(table):
+            self._staged.append(table)
+
+    def commit(self, step: int) -> TableUpdate:
+        start = self.size
+        stop = start
+        for rows in self._take_staged():
+            self.storage.append(rows)
+            stop += len(rows)
+        self._row_keys = RowSet.of_span(0, stop)
+        return self._update(step, added=RowSet.of_span(start, stop))
