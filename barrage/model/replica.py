@@ -5,8 +5,8 @@ Two kinds, because the two kinds of subscription speak different spaces (barrage
 fixed order remove, shift, add, modify, vectorised, O(rows in the update + log rows in the table) plus one copy of the
 slot array where rows enter or leave in the middle.
 
-An update is checked before anything is changed, so a refused one leaves the last consistent state behind. Not
-thread safe; what was read is immutable and may go anywhere.
+A replica that refused an update is of no further use; what was read before stays as it was, as everything read is
+immutable. Not thread safe.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class FullReplica:
             # Cells that are sent again replace the old ones: forget those first.
             self._rows.delete(self._present.positions_of(repeated))
             self._present = self._present - repeated
-        is_whole = self._present is self._keys and data_keys == added
+        is_whole = self._present is self._keys and update.included_keys_post is None
         self._present = self._present | data_keys
         self._keys = self._present if is_whole else self._keys | added
         if not is_whole and len(self._present) == len(self._keys):

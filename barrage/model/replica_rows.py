@@ -65,10 +65,6 @@ class SlotMap:
         return self._base
 
     @property
-    def garbage_count(self) -> int:
-        return self.stop - self._base - len(self)
-
-    @property
     def nbytes(self) -> int:
         return 0 if self._order is None else self._order.nbytes
 
@@ -179,6 +175,8 @@ class ReplicaRows:
         self._columns: ColumnSet = ()
         self._stores: dict[int, ColumnStore] = {}
         self._slots = SlotMap()
+        self._is_overwritten = False
+        """Some column was written to; such columns free memory only when compacted."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -208,6 +206,7 @@ class ReplicaRows:
     def clear(self) -> None:
         """Forget all rows; what was read before stays valid."""
         self._slots = SlotMap()
+        self._is_overwritten = False
         self._stores = {
             index: ColumnStore(self._schema.field(index).type) for index in self._columns
         }
@@ -231,20 +230,34 @@ class ReplicaRows:
 
     def write(self, column: int, positions: RowSet, values: pa.Array | pa.ChunkedArray) -> None:
         """Overwrite the cells of one column; a column that is not held is ignored."""
-        if column in self._stores and not positions.is_empty:
-            self._stores[column].write(self._slots.slots_of(positions), values)
+        if column not in self._stores or positions.is_empty:
+            return
+        if not self._is_overwritten:
+            self._is_overwritten = True
+            if self._is_worth_compacting():
+                self._compact()
+        self._stores[column].write(self._slots.slots_of(positions), values)
 
     def tidy(self) -> None:
         """Give back memory of removed rows. Call it once per update."""
-        slots = self._slots
-        if slots.garbage_count > max(len(slots) // 4, GARBAGE_SLOTS_MIN):
-            order = slots.all_slots()
-            for index, store in self._stores.items():
-                self._stores[index] = store.compacted(order)
-            slots.restart()
-        elif slots.first_slot:
+        if self._is_worth_compacting():
+            self._compact()
+        elif self._slots.first_slot:
             for store in self._stores.values():
-                store.forget_before(slots.first_slot)
+                store.forget_before(self._slots.first_slot)
+
+    def _is_worth_compacting(self) -> bool:
+        slots = self._slots
+        garbage = slots.stop - len(slots)
+        if not self._is_overwritten:
+            garbage -= slots.first_slot
+        return garbage > max(len(slots) // 4, GARBAGE_SLOTS_MIN)
+
+    def _compact(self) -> None:
+        order = self._slots.all_slots()
+        for index, store in self._stores.items():
+            self._stores[index] = store.compacted(order)
+        self._slots.restart()
 
     def read(self, positions: RowSet | None = None) -> pa.Table:
         """Rows at ``positions`` (None: all) of the held columns; never changes afterwards."""
