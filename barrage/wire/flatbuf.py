@@ -169,3 +169,7 @@ class FlatTable:
         if span is None:
             return None
         return struct.unpack_from(f"<{span.count * element_longs}q", self._buffer, span.start)
+
+    def int32s(self, span: VectorSpan) -> list[int]:
+        """The elements of a checked vector of int32."""
+        return list(struct.unpack_from(f"<{span.count}i", self._buffer, span.start))

@@ -1,0 +1,163 @@
+"""Columns whose values all have the same width: numbers, times, booleans, fixed binaries, null.
+
+Source: barrage-wire.md sections 12.1 and 12.2. Types with a Deephaven null value ("sentinel") are
+written without a bitmap when the subscriber asked for such nulls; the value under a null is the
+sentinel either way. Booleans and the wide types always use a bitmap and have zeros under a null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from barrage.wire.columns.base import (
+    BatchSink,
+    BatchSource,
+    ColumnCodec,
+    add_validity,
+    bits_to_mask,
+    mask_to_bits,
+    slice_bits,
+    valid_mask,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+FLOAT_NULL = np.float32(-3.4028234663852886e38)
+DOUBLE_NULL = np.float64(-1.7976931348623157e308)
+CHAR_NULL = np.uint16(0xFFFF)
+
+
+class SentinelCodec(ColumnCodec):
+    """A type of 1, 2, 4 or 8 bytes with a Deephaven null value (table in section 12.2)."""
+
+    node_count = 1
+    buffer_count = 2
+
+    def __init__(
+        self, arrow_type: pa.DataType, dtype: DTypeLike, sentinel: np.generic, *, as_sentinel: bool
+    ) -> None:
+        self.arrow_type = arrow_type
+        self.width = np.dtype(dtype).itemsize
+        self._dtype = np.dtype(dtype)
+        self._sentinel = sentinel
+        self._as_sentinel = as_sentinel
+
+    def encode(self, array: pa.Array, sink: BatchSink) -> None:
+        rows = len(array)
+        width = self.width
+        nulls = array.null_count
+        data = array.buffers()[1]
+        if nulls == 0:
+            sink.nodes += (rows, 0)
+            sink.no_buffer()
+            start = array.offset * width
+            sink.buffer(memoryview(data)[start : start + rows * width], rows * width)
+            return
+        mask = valid_mask(array)
+        if nulls == rows:
+            filled = np.full(rows, self._sentinel, self._dtype)
+        else:
+            values = np.frombuffer(data, self._dtype, rows, array.offset * width)
+            filled = np.where(mask, values, self._sentinel)
+        if self._as_sentinel:
+            sink.node(rows, 0)
+            sink.no_buffer()
+        else:
+            sink.node(rows, nulls)
+            words = mask_to_bits(mask)
+            sink.buffer(words, len(words))
+        sink.buffer(filled, rows * width)
+
+    def decode_rows(self, source: BatchSource) -> pa.Array:
+        rows, nulls = source.node()
+        validity = source.validity(rows, nulls)
+        data = source.buffer(rows * self.width)
+        if self._as_sentinel:
+            valid = np.frombuffer(data, self._dtype, rows) != self._sentinel
+            if valid.all():
+                pass
+            elif validity is None:
+                validity = pa.py_buffer(mask_to_bits(valid))
+            else:
+                valid &= bits_to_mask(validity, 0, rows)
+                validity = pa.py_buffer(mask_to_bits(valid))
+        null_count = 0 if validity is None else -1
+        return pa.Array.from_buffers(self.arrow_type, rows, [validity, data], null_count)
+
+
+class BitmapCodec(ColumnCodec):
+    """A fixed-width type that always uses a bitmap: decimals, fixed binaries, wide intervals."""
+
+    node_count = 1
+    buffer_count = 2
+
+    def __init__(self, arrow_type: pa.DataType, width: int) -> None:
+        self.arrow_type = arrow_type
+        self.width = width
+
+    def encode(self, array: pa.Array, sink: BatchSink) -> None:
+        rows, width = len(array), self.width
+        has_nulls = add_validity(array, sink)
+        start = array.offset * width
+        content = memoryview(array.buffers()[1] or b"")[start : start + rows * width]
+        if not has_nulls or width == 0:
+            sink.buffer(content, rows * width)
+            return
+        filled = np.frombuffer(content, np.uint8).reshape(rows, width).copy()
+        filled[~valid_mask(array)] = 0
+        sink.buffer(filled, rows * width)
+
+    def decode_rows(self, source: BatchSource) -> pa.Array:
+        rows, nulls = source.node()
+        if self.width == 0 and rows > source.repeated_rows_max:
+            raise source.fail(f"{rows} rows without bytes, the limit is {source.repeated_rows_max}")
+        validity = source.validity(rows, nulls)
+        data = source.buffer(rows * self.width)
+        null_count = 0 if validity is None else -1
+        return pa.Array.from_buffers(self.arrow_type, rows, [validity, data], null_count)
+
+
+class BoolCodec(ColumnCodec):
+    """Bool: a bitmap of values and always one of validity; false under a null."""
+
+    node_count = 1
+    buffer_count = 2
+    arrow_type = pa.bool_()
+
+    def encode(self, array: pa.Array, sink: BatchSink) -> None:
+        rows, offset = len(array), array.offset
+        has_nulls = add_validity(array, sink)
+        data = array.buffers()[1]
+        if has_nulls:
+            words = mask_to_bits(bits_to_mask(data, offset, rows) & valid_mask(array))
+        else:
+            words = slice_bits(data, offset, rows)
+        sink.buffer(words, len(words))
+
+    def decode_rows(self, source: BatchSource) -> pa.Array:
+        rows, nulls = source.node()
+        validity = source.validity(rows, nulls)
+        data = source.buffer((rows + 7) >> 3)
+        null_count = 0 if validity is None else -1
+        return pa.Array.from_buffers(self.arrow_type, rows, [validity, data], null_count)
+
+
+class NullCodec(ColumnCodec):
+    """Null: a node and nothing else."""
+
+    node_count = 1
+    buffer_count = 0
+    arrow_type = pa.null()
+
+    def encode(self, array: pa.Array, sink: BatchSink) -> None:
+        sink.node(len(array), len(array))
+
+    def decode_rows(self, source: BatchSource) -> pa.Array:
+        rows, _nulls = source.node()
+        if rows > source.repeated_rows_max:
+            raise source.fail(f"{rows} rows without bytes, the limit is {source.repeated_rows_max}")
+        return pa.nulls(rows)
