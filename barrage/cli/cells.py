@@ -160,7 +160,9 @@ def _json_value(scalar: pa.Scalar) -> Any:
     if _is_list(kind):
         return _json_values(scalar.values)
     if pa.types.is_struct(kind):
-        return {name: _json_values(pa.array([scalar[name]], scalar[name].type))[0] for name in scalar}
+        return {
+            name: _json_values(pa.array([scalar[name]], scalar[name].type))[0] for name in scalar
+        }
     if _is_binary(kind):
         return scalar.as_py().hex()
     return str(scalar)

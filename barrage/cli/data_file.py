@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     BatchStream = tuple[pa.Schema, int | None, Iterator[pa.RecordBatch]]
 
 BATCH_ROWS = 64 * 1024
+PART_BYTES = 32 * 1024 * 1024
 ARROW_ENDINGS = (".arrow", ".arrows", ".feather", ".ipc")
 PARQUET_ENDINGS = (".parquet", ".pq")
 CSV_ENDINGS = (".csv",)
@@ -35,6 +36,17 @@ class OpenedFile:
     row_count: int | None
     """None where the format does not say before everything is read (CSV, Arrow streams)."""
     batches: Iterator[pa.RecordBatch]
+
+    def parts(self) -> Iterator[pa.Table]:
+        """The batches gathered into tables worth a call of their own."""
+        gathered: list[pa.RecordBatch] = []
+        for batch in self.batches:
+            gathered.append(batch)
+            if sum(batch.nbytes for batch in gathered) >= PART_BYTES:
+                yield pa.Table.from_batches(gathered)
+                gathered = []
+        if gathered:
+            yield pa.Table.from_batches(gathered)
 
 
 @contextmanager

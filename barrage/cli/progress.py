@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
+    TransferSpeedColumn,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from rich.progress import TaskID
+    from rich.progress import ProgressColumn, TaskID
 
 
 class RowProgress:
@@ -38,15 +40,27 @@ class RowProgress:
 @contextmanager
 def row_progress(what: str, *, total: int | None, is_quiet: bool) -> Iterator[RowProgress]:
     """A bar of ``total`` rows while the block runs; without a total, a counter."""
-    console = Console(stderr=True)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rows {task.fields[note]}", markup=False),
-        TimeElapsedColumn(),
-    )
-    is_shown = console.is_terminal and not is_quiet
-    with Progress(*columns, console=console, disable=not is_shown, transient=True) as progress:
+    rows = (BarColumn(), MofNCompleteColumn(), TextColumn("rows {task.fields[note]}", markup=False))
+    with _progress(rows, is_quiet=is_quiet) as progress:
         yield RowProgress(progress, progress.add_task(what, total=total, note=""))
+
+
+@contextmanager
+def byte_progress(what: str, *, is_quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A counter of bytes received, called with all so far."""
+    with _progress((DownloadColumn(), TransferSpeedColumn()), is_quiet=is_quiet) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda size: progress.update(task, completed=size)
+
+
+def _progress(columns: Iterable[ProgressColumn], *, is_quiet: bool) -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        disable=is_quiet or not console.is_terminal,
+        transient=True,
+    )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from barrage.cli.data_file import BATCH_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyarrow as pa
+
     from barrage.cli.progress import RowProgress
     from barrage.cli.replay_clock import ReplaySchedule
-    from barrage.client import Session
+    from barrage.client import PutProgress, Session
     from barrage.clock import Clock
 
 TICK_NS = 50_000_000
@@ -36,14 +36,25 @@ class TableWriter:
         self.row_count = 0
         """Rows the server has committed."""
 
-    def write(self, data: pa.RecordBatch | pa.Table) -> None:
-        """Send some rows and wait until they are committed."""
+    def write(self, data: pa.Table, *, on_progress: Callable[[int], None] | None = None) -> None:
+        """Send some rows and wait until they are committed.
+
+        ``on_progress`` gets all rows committed so far.
+        """
+        before = self.row_count
+
+        def acknowledge(progress: PutProgress) -> None:
+            self.row_count = before + progress.rows
+            if on_progress is not None:
+                on_progress(self.row_count)
+
         add = "upsert" if self._key_columns else "append"
         mode = add if self._is_created else "create"
-        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-        self._session.put(self._name, table, key=self._key_columns, mode=mode)
+        self._session.put(
+            self._name, data, key=self._key_columns, mode=mode, on_progress=acknowledge
+        )
         self._is_created = True
-        self.row_count += data.num_rows
+        self.row_count = before + data.num_rows
 
 
 def play(

@@ -59,9 +59,8 @@ def put(
             ) as progress,
         ):
             writer = TableWriter(session, address.table, key_columns=key_columns, is_append=append)
-            for batch in opened.batches:
-                writer.write(batch)
-                progress.advance_to(writer.row_count)
+            for part in opened.parts():
+                writer.write(part, on_progress=progress.advance_to)
     if as_json:
         typer.echo(json.dumps({"table": address.table, "rows": writer.row_count}))
     elif not quiet:

@@ -13,7 +13,7 @@ from barrage.cli.cells import json_line, json_rows
 from barrage.cli.commands.schema import TableArgument
 from barrage.cli.data_file import BATCH_ROWS, check_writable, csv_ready, write_data_file
 from barrage.cli.failures import usage_error
-from barrage.cli.progress import row_progress
+from barrage.cli.progress import byte_progress
 from barrage.cli.target import (
     JsonOption,
     QuietOption,
@@ -108,10 +108,11 @@ def _fetch(
 ) -> pa.Table:
     with (
         open_session(address.server, token) as session,
-        row_progress(f"reading {address.table}", total=None, is_quiet=is_quiet) as progress,
+        byte_progress(f"reading {address.table}", is_quiet=is_quiet) as on_progress,
     ):
-        data = session.table(address.table).snapshot(columns=columns, rows=rows, reverse=is_reverse)
-        progress.advance_to(data.num_rows)
+        data = session.table(address.table).snapshot(
+            columns=columns, rows=rows, reverse=is_reverse, on_progress=on_progress
+        )
     return data
 
 

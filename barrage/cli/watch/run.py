@@ -13,7 +13,6 @@ import typer
 from barrage.cli.target import open_async_session
 from barrage.cli.watch.plain import PlainWatch
 from barrage.cli.watch.scroller import Window
-from barrage.cli.watch.session_feed import SessionFeed
 from barrage.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from barrage.cli.target import TableAddress
     from barrage.cli.watch.feed import Feed
+    from barrage.cli.watch.session_feed import SessionFeed
     from barrage.clock import Clock
 
 PLAIN_ROWS = 20
@@ -81,22 +81,22 @@ async def open_feed(
     interval_ms: int,
     window: Window,
 ) -> AsyncIterator[SessionFeed]:
-    """A feed with its first frame in."""
+    """A feed with its first frame in; TableNotFoundError and SchemaError come before it."""
+    # The client takes a while to load, which `barrage --help` must not wait for.
+    from barrage.cli.watch.session_feed import SessionFeed
+
     async with open_async_session(address.server, token) as session:
-        table = session.table(address.table)
-        ticking = await table.subscribe(
-            columns=columns,
-            viewport=(window.start, window.stop),
-            interval_ms=interval_ms,
+        info = await session.table(address.table).info()
+        subscription = session.table(address.table).subscribe(
+            columns=columns, viewport=(window.start, window.stop), interval_ms=interval_ms
         )
-        await ticking.wait_ready(FIRST_FRAME_SECONDS)
-        feed = SessionFeed(
-            ticking, schema=ticking.schema, key_columns=tuple(info.key), window=window
-        )
-        try:
-            yield feed
-        finally:
-            await feed.close()
+        async with subscription as ticking:
+            await ticking.wait_ready(FIRST_FRAME_SECONDS)
+            feed = SessionFeed(ticking, key_columns=info.key, window=window)
+            try:
+                yield feed
+            finally:
+                await feed.close()
 
 
 async def _run_grid(feed: Feed, address: TableAddress) -> int:

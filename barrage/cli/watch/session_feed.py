@@ -27,12 +27,11 @@ class SessionFeed:
         self,
         ticking: AsyncTickingTable,
         *,
-        schema: pa.Schema,
         key_columns: tuple[str, ...],
         window: Window,
     ) -> None:
         self._ticking = ticking
-        self._schema = schema
+        self._schema = ticking.schema
         self._key_columns = key_columns
         self._shown = window
         self._asked: Window | None = None
@@ -75,12 +74,11 @@ class SessionFeed:
             self._asking = asyncio.get_running_loop().create_task(self._ask())
 
     async def close(self) -> None:
-        """End the subscription."""
+        """Stop following; the subscription is its owner's to close."""
         self._stop_following()
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
-        await self._ticking.close()
 
     async def _ask(self) -> None:
         """Move the viewport until it is where the screen is."""

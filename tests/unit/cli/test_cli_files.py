@@ -183,7 +183,9 @@ class FakeSession:
         self.clock = clock
         self.puts: list[tuple[int, str, str, int]] = []
 
-    def put(self, name: str, data: pa.Table, *, key: list[str] | None, mode: str) -> None:
+    def put(
+        self, name: str, data: pa.Table, *, key: object, mode: str, on_progress: object
+    ) -> None:
         self.puts.append((self.clock.monotonic_ns(), name, mode, data.num_rows))
 
 
@@ -215,7 +217,7 @@ def test_play_sends_each_row_when_it_is_due_and_never_early() -> None:
 def test_a_keyed_writer_upserts() -> None:
     session = FakeSession(VirtualClock())
     writer = TableWriter(session, "t", key_columns=["a"], is_append=True)
-    writer.write(TABLE.to_batches()[0])
+    writer.write(TABLE)
     assert session.puts == [(0, "t", "upsert", 3)]
 
 

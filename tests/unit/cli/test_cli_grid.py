@@ -12,8 +12,6 @@ from barrage.clock import VirtualClock
 from tests.unit.cli.fake_feed import FakeFeed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from textual.pilot import Pilot
 
 HUGE = 10**8

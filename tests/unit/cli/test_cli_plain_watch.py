@@ -1,0 +1,81 @@
+"""Watching without a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from barrage.cli.watch.plain import PlainWatch
+from barrage.cli.watch.run import PlainOptions, print_until_done
+from barrage.clock import VirtualClock
+from barrage.errors import BarrageError
+from tests.unit.cli.fake_feed import FakeFeed
+
+NOON_NS = 12 * 3600 * 1_000_000_000
+
+
+def printed(feed: FakeFeed, options: PlainOptions) -> tuple[list[str], VirtualClock]:
+    clock = VirtualClock(NOON_NS)
+    lines: list[str] = []
+    watch = PlainWatch(
+        feed, title="h:1/t", clock=clock, is_json=options.is_json, write=lines.append
+    )
+
+    async def wait(seconds: float) -> None:
+        clock.advance(round(seconds * 1e9))
+
+    asyncio.run(print_until_done(watch, options, clock=clock, wait=wait))
+    return lines, clock
+
+
+def test_once_prints_one_picture() -> None:
+    lines, clock = printed(FakeFeed(2), PlainOptions(is_once=True))
+    assert lines == [
+        "12:00:00  h:1/t  live  2 rows  0.0 updates/s  lag 12 ms",
+        "id  name   price",
+        " 0  row-0    1.0",
+        " 1  row-1    1.0",
+        "",
+    ]
+    assert clock.monotonic_ns() == NOON_NS
+
+
+def test_seconds_ends_after_so_long() -> None:
+    lines, clock = printed(FakeFeed(0), PlainOptions(seconds=2.5))
+    assert [line[:8] for line in lines if line.startswith("12:")] == [
+        "12:00:00",
+        "12:00:01",
+        "12:00:02",
+        "12:00:02",
+    ]
+    assert clock.monotonic_ns() == NOON_NS + 2_500_000_000
+
+
+def test_json_is_one_object_a_picture() -> None:
+    lines, _ = printed(FakeFeed(1), PlainOptions(is_once=True, is_json=True))
+    assert [json.loads(line) for line in lines] == [
+        {
+            "time": "1970-01-01T12:00:00.000+00:00",
+            "state": "live",
+            "table_size": 1,
+            "first_row": 0,
+            "lag_ms": 12.0,
+            "rows": [{"id": 0, "name": "row-0", "price": 1.0}],
+        }
+    ]
+
+
+def test_a_subscription_that_ended_raises_why() -> None:
+    feed = FakeFeed(1)
+    feed.failure = BarrageError("table 't' was dropped")
+    with pytest.raises(BarrageError, match="dropped"):
+        printed(feed, PlainOptions())
+
+
+def test_any_plain_option_forbids_the_grid() -> None:
+    assert not PlainOptions(rows=3).is_forced
+    assert PlainOptions(is_once=True).is_forced
+    assert PlainOptions(is_json=True).is_forced
+    assert PlainOptions(seconds=1).is_forced

@@ -1,0 +1,204 @@
+"""The command as a user runs it: processes, signals, pipes and a pseudo-terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SECONDS_MAX = 30
+BARRAGE = [sys.executable, "-c", "from barrage.cli.main import main; main()"]
+
+
+def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*BARRAGE, *words], capture_output=True, text=True, timeout=SECONDS_MAX, **options
+    )
+
+
+@contextmanager
+def serving(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``barrage serve`` on a free port: the process and its address."""
+    process = subprocess.Popen(
+        [*BARRAGE, "serve", "--port", "0", "--json", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        line = process.stdout.readline()
+        assert line, process.communicate(timeout=SECONDS_MAX)[1]
+        yield process, f"127.0.0.1:{json.loads(line)['port']}"
+    finally:
+        process.kill()
+        process.communicate(timeout=SECONDS_MAX)
+
+
+@pytest.fixture(scope="module")
+def host_server() -> Iterator[str]:
+    with serving("--demo", "host") as (_, address):
+        yield address
+
+
+def test_the_host_tables_are_there_and_tick(host_server: str) -> None:
+    facts = {entry["name"]: entry for entry in json.loads(run("ls", host_server, "--json").stdout)}
+    assert set(facts) == {"processes", "processes_by_cpu", "cpu", "memory", "disk", "network"}
+    assert facts["processes"]["key"] == ["pid"]
+    watched = run("watch", f"{host_server}/cpu", "--seconds", "1.2", "--json", "--rows", "1")
+    sizes = [json.loads(line)["table_size"] for line in watched.stdout.splitlines()]
+    assert sizes[-1] > sizes[0]
+
+
+def test_processes_are_sorted_by_cpu(host_server: str) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    rows: list[dict] = []
+    while not rows and time.monotonic() < deadline:
+        out = run("snapshot", f"{host_server}/processes_by_cpu", "--json").stdout
+        rows = [json.loads(line) for line in out.splitlines()]
+    cpu = [row["cpu_percent"] for row in rows if row["cpu_percent"] is not None]
+    assert cpu == sorted(cpu, reverse=True)
+    assert os.getpid() in [row["pid"] for row in rows]
+
+
+def test_an_interrupted_server_ends_with_130_and_a_terminated_one_with_0() -> None:
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
+        with serving() as (process, _):
+            process.send_signal(number)
+            _, err = process.communicate(timeout=SECONDS_MAX)
+            assert (process.returncode, err) == (code, "")
+
+
+def test_files_are_published(tmp_path: Path) -> None:
+    file = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": [1, 2]}), file)
+    with serving("--table", f"t={file}") as (_, address):
+        assert run("snapshot", f"{address}/t").stdout == '"a"\n1\n2\n'
+        assert json.loads(run("ls", address, "--json").stdout)[0]["kind"] == "static"
+
+
+def test_a_token_is_asked_for_and_taken_from_the_environment() -> None:
+    with serving("--token", "secret") as (_, address):
+        refused = run("ls", address)
+        assert refused.returncode == 1
+        assert "pass --token or set BARRAGE_TOKEN" in refused.stderr
+        assert run("ls", address, "--token", "wrong").returncode == 1
+        assert run("ls", address, "--token", "secret").returncode == 0
+        assert run("ls", address, env={**os.environ, "BARRAGE_TOKEN": "secret"}).returncode == 0
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for command in (["serve"], ["demo", "--once"]):
+            failed = run(*command, "--port", str(port))
+            assert failed.returncode == 1
+            assert failed.stderr.count("\n") == 1
+            assert "--port" in failed.stderr
+
+
+def test_an_open_host_without_a_token_is_refused() -> None:
+    failed = run("serve", "--host", "0.0.0.0", "--port", "0")
+    assert failed.returncode in (1, 2)
+    assert "token" in failed.stderr
+    assert failed.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    file = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": range(2_000_000)}), file)
+    with serving("--table", f"t={file}") as (_, address):
+        process = subprocess.Popen(
+            [*BARRAGE, "snapshot", f"{address}/t"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout.readline() == '"a"\n'
+        process.stdout.close()
+        err = process.stderr.read()
+        assert (process.wait(timeout=SECONDS_MAX), err) == (0, "")
+        process.stderr.close()
+
+
+def test_the_demo_prints_lines_in_a_pipe() -> None:
+    done = run("demo", "--port", "0", "--once", "--rows", "3")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "processes_by_cpu  live" in lines[0]
+    assert lines[1].split()[:2] == ["pid", "name"]
+
+
+def test_help_is_quick_and_quiet() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?<>=]*[a-zA-Z]|\x1b[()][A-Z0-9]|\x1b[=>]")
+
+
+def read_until(master: int, words: str) -> str:
+    """What a terminal shows until ``words`` were drawn."""
+    deadline = time.monotonic() + SECONDS_MAX
+    shown = ""
+    while words not in shown:
+        left = deadline - time.monotonic()
+        assert left > 0, f"{words!r} never came; the screen has {shown[-2000:]!r}"
+        if select.select([master], [], [], left)[0]:
+            try:
+                data = os.read(master, 65536)
+            except OSError:
+                data = b""
+            assert data, f"the program ended before {words!r}: {shown[-2000:]!r}"
+            shown += ESCAPES.sub("", data.decode("utf-8", "replace"))
+    return shown
+
+
+def test_the_demo_draws_the_grid_in_a_terminal_and_q_ends_it() -> None:
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "30"}
+    process = subprocess.Popen(
+        [*BARRAGE, "demo", "--port", "0"],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(slave)
+    try:
+        read_until(master, "cpu_percent")
+        read_until(master, "updates/s")
+        os.write(master, b"f")
+        read_until(master, "following")
+        os.write(master, b"q")
+        deadline = time.monotonic() + SECONDS_MAX
+        while process.poll() is None and time.monotonic() < deadline:
+            if select.select([master], [], [], 0.05)[0]:
+                try:
+                    os.read(master, 65536)
+                except OSError:
+                    break
+        assert process.wait(timeout=SECONDS_MAX) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(timeout=SECONDS_MAX)
+        os.close(master)
