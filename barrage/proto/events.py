@@ -1,4 +1,5 @@
-"""What the server's side of an exchange tells its driver. Past tense: all of these have happened."""
+"""What the server's side of an exchange tells its driver. Past tense: all of these have
+happened."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class SubscriptionRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionChanged:
-    """Another viewport or other columns are wanted; ticket and options of such a request do not count."""
+    """Another viewport or other columns are wanted; ticket and options of such a request do not
+    count."""
 
     columns: ColumnSet | None
     viewport: Viewport
@@ -58,4 +60,6 @@ class Cancelled:
     """The client hung up."""
 
 
-ServerEvent = SubscriptionRequested | SubscriptionChanged | SnapshotRequested | HalfClosed | Cancelled
+ServerEvent = (
+    SubscriptionRequested | SubscriptionChanged | SnapshotRequested | HalfClosed | Cancelled
+)

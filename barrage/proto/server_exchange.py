@@ -1,8 +1,9 @@
 """The server's side of one DoExchange stream, without IO: FlightData bytes in, events out.
 
-Sources of the rules: barrage-wire.md sections 3.2 (first messages), 3.5 (end of a stream), 7 (requests) and 13
-(errors). The life of an exchange is :class:`ExchangeState` and :data:`TRANSITIONS`; whatever is not in that table
-is an error of the peer, which closes the exchange. Encoding of answers is not done here.
+Sources of the rules: barrage-wire.md sections 3.2 (first messages), 3.5 (end of a stream), 7
+(requests) and 13 (errors). The life of an exchange is :class:`ExchangeState` and
+:data:`TRANSITIONS`; whatever is not in that table is an error of the peer, which closes the
+exchange. Encoding of answers is not done here.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class ExchangeState(Enum):
     OPENED = auto()
     """Nothing has come yet."""
     GREETED = auto()
-    """One message without metadata has come, which is all that is allowed (pyarrow's descriptor, for example)."""
+    """One message without metadata has come, which is all that is allowed (pyarrow's descriptor,
+    for example)."""
     SUBSCRIBED_FULL = auto()
     SUBSCRIBED_VIEWPORT = auto()
     SNAPSHOT_REQUESTED = auto()
@@ -106,7 +108,8 @@ TRANSITIONS: dict[tuple[ExchangeState, ExchangeInput], ExchangeState] = {
     (_S.CLOSED, _I.HALF_CLOSE): _S.CLOSED,
     (_S.CLOSED, _I.CANCEL): _S.CLOSED,
 }
-"""Declared transitions. A half-close and a cancel may cross the end of the call, so they are harmless in CLOSED."""
+"""Declared transitions. A half-close and a cancel may cross the end of the call, so they are
+harmless in CLOSED."""
 
 _SUBSCRIBED = (_S.SUBSCRIBED_FULL, _S.SUBSCRIBED_VIEWPORT)
 _SESSION_MESSAGES = (NewSessionRequest, RefreshSessionRequest, SessionInfoResponse)
@@ -127,8 +130,8 @@ def classify(message: BarrageMessage) -> ExchangeInput:
 
 
 class ServerExchange:
-    """One stream. Every method either makes a declared transition and returns its events, or raises a
-    ProtocolError and leaves the exchange CLOSED.
+    """One stream. Every method either makes a declared transition and returns its events, or raises
+    a ProtocolError and leaves the exchange CLOSED.
     """
 
     def __init__(
@@ -191,10 +194,11 @@ class ServerExchange:
         assert isinstance(self._state, ExchangeState)
         assert len(self._story) <= STORY_ENTRIES_MAX
 
-    # --- one step -----------------------------------------------------------------------------------------
+    # --- one step ---------------------------------------------------------------------------------
 
     def _decode(self, buffer: bytes | memoryview) -> BarrageMessage | None:
-        """The Barrage message in a frame, or None if it carries none (a wrong magic counts as none)."""
+        """The Barrage message in a frame, or None if it carries none (a wrong magic counts as
+        none)."""
         metadata = decode_flight_data(buffer, self._limits).metadata
         if not metadata:
             return None
@@ -212,7 +216,8 @@ class ServerExchange:
         self._state = following
 
     def _refusal(self, stimulus: ExchangeInput, message: BarrageMessage | None) -> str:
-        """Why ``stimulus`` is not allowed now, in the reference server's words where it has some (section 13)."""
+        """Why ``stimulus`` is not allowed now, in the reference server's words where it has some
+        (section 13)."""
         if self._state is _S.FINISHING:
             return "message after the client's half-close"
         if stimulus is _I.BARE_FRAME:
@@ -232,7 +237,7 @@ class ServerExchange:
     def _label(self) -> str:
         return f"DoExchangeMarshaller{{{self._exchange_id}}}"
 
-    # --- events -------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def _request_events(
         self, message: BarrageMessage | None, before: ExchangeState

@@ -1,0 +1,95 @@
+"""What a producer needs from the changes of its table, whatever kind of table it is.
+
+A *point* is a number for where a subscriber stands: what it has been told, and therefore what it
+lacks. Feeds count the subscribers at each point and forget what nobody lacks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from barrage.model.update import FullUpdate, ViewUpdate
+
+if TYPE_CHECKING:
+    from barrage.engine.subscription import Shape, ShapeBook
+    from barrage.errors import LimitExceededError
+    from barrage.model.update import TableUpdate
+    from barrage.rowset import RowSet
+    from barrage.rowset.arrays import Int64Array
+
+Message: TypeAlias = FullUpdate | ViewUpdate
+
+NOTHING = -1
+"""Index of "no message" in :attr:`Messages.which`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Messages:
+    """Deltas for many shapes: shape i gets ``messages[which[i]]``, or nothing. Equal messages stand
+    there once.
+
+    A shape whose view has outgrown its limit gets the error that ends its subscriptions.
+    """
+
+    which: Int64Array
+    messages: list[Message | LimitExceededError] = field(default_factory=list)
+
+    def append(self, message: Message | LimitExceededError) -> int:
+        self.messages.append(message)
+        return len(self.messages) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is remembered of a subscriber that will be resynchronised: its rows, and the step it
+    misses first."""
+
+    keys: RowSet
+    first_step: int
+
+
+class Feed(Protocol):
+    """Changes of one table. Points count subscribers: every join is followed by one leave."""
+
+    @property
+    def has_subscribers(self) -> bool: ...
+
+    def record(self, update: TableUpdate, wall_ns: int) -> None:
+        """Note what a cycle changed; the table is in its new state already."""
+
+    def join(self, count: int) -> int:
+        """Let ``count`` subscribers, who have just got a snapshot, stand at the present; returns
+        the point."""
+
+    def leave(self, point: int, count: int) -> None:
+        """Let ``count`` subscribers of ``point`` go."""
+
+    def advance(self, point: int, count: int) -> int:
+        """Let ``count`` subscribers of ``point``, who got its messages, stand at the present
+        instead."""
+
+    def has_news(self, point: int) -> bool:
+        """Whether those who stand at ``point`` lack anything."""
+
+    def messages(self, point: int, numbers: Int64Array, shapes: ShapeBook) -> Messages:
+        """What leads from ``point`` to the present, for the shapes with these numbers."""
+
+    def clearing(self, point: int, shape: Shape) -> Message | None:
+        """What must be sent before a snapshot to somebody at ``point`` (blink tables only)."""
+
+    def snapshot(self, shape: Shape, old: Shape | None) -> Message:
+        """The present state for ``shape``; ``old`` is the shape whose rows the client holds, None
+        for none."""
+
+    def crowded_points(self) -> list[int]:
+        """Points to be vacated by held subscribers, oldest first, because there are too many."""
+
+    def known(self, point: int) -> Known:
+        """What to remember of somebody who leaves ``point`` to be resynchronised."""
+
+    def resync(self, shape: Shape, known: Known) -> Message:
+        """One delta from what was known to the present."""
+
+    def validate(self) -> None:
+        """Check the invariants; for tests and simulation."""

@@ -1,0 +1,224 @@
+"""The changes of an ordinary table: row sets in a delta log, values read from the table when they
+are sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from barrage.engine.delta_log import DeltaLog
+from barrage.engine.propagation.feed import Known, Message, Messages
+from barrage.engine.propagation.key_messages import key_delta, key_resync, key_snapshot
+from barrage.engine.propagation.reader import Stamp, TableReader
+from barrage.engine.propagation.span_messages import span_messages
+from barrage.engine.propagation.view_messages import (
+    is_usable,
+    quiet_view,
+    view_message,
+    view_resync,
+    view_snapshot,
+)
+from barrage.engine.subscription import Shape, ShapeBook, ShapeKind
+from barrage.engine.viewport_plan import PositionDelta, SpanPlan, Spans
+from barrage.errors import LimitExceededError
+from barrage.model.update import STATIC_STEP, TableUpdate
+from barrage.rowset import RowSet
+
+if TYPE_CHECKING:
+    from barrage.engine.table import Table
+    from barrage.limits import Limits
+    from barrage.rowset.arrays import BoolArray, Int64Array
+
+
+class TableFeed:
+    """Feed of a static or ticking table that is not a blink table."""
+
+    def __init__(self, table: Table, limits: Limits, *, step: int) -> None:
+        self._table = table
+        self._limits = limits
+        self._reader = TableReader(table)
+        self._step = STATIC_STEP if table.is_static else step
+        self._source_time_ns: int | None = None
+        self._log = DeltaLog(table.row_keys)
+        self._deltas: dict[int, tuple[TableUpdate, PositionDelta]] = {}
+
+    @property
+    def has_subscribers(self) -> bool:
+        return self._log.point_count > 1 or self._log.standing_at(self._log.head) > 0
+
+    def record(self, update: TableUpdate, wall_ns: int) -> None:
+        self._deltas.clear()
+        self._log.record(update, self._table.row_keys)
+        self._step = update.last_step
+        self._source_time_ns = wall_ns
+
+    def join(self, count: int) -> int:
+        return self._log.join(count)
+
+    def leave(self, point: int, count: int) -> None:
+        self._log.leave(point, count)
+
+    def advance(self, point: int, count: int) -> int:
+        self._log.leave(point, count)
+        return self._log.join(count)
+
+    def has_news(self, point: int) -> bool:
+        return point != self._log.head
+
+    def clearing(self, point: int, shape: Shape) -> Message | None:
+        return None
+
+    def snapshot(self, shape: Shape, old: Shape | None) -> Message:
+        stamp = self._stamp(self._step)
+        if shape.kind in (ShapeKind.SPAN, ShapeKind.SCATTERED):
+            return view_snapshot(self._reader, shape, old, stamp)
+        held = RowSet.empty()
+        if old is not None and is_usable(old, shape):
+            keys = self._table.row_keys
+            held = keys.keys_at(old.window(len(keys)))
+        return key_snapshot(self._reader, shape, held, stamp)
+
+    def crowded_points(self) -> list[int]:
+        """Every occupied point is a segment; the head has none yet."""
+        surplus = self._log.point_count - 1 - self._limits.delta_segments_max
+        return self._log.points()[:-1] if surplus > 0 else []
+
+    def known(self, point: int) -> Known:
+        update = self._log.since(point)
+        return Known(
+            keys=self._log.keys_at(point),
+            first_step=self._step if update is None else update.first_step,
+        )
+
+    def resync(self, shape: Shape, known: Known) -> Message:
+        stamp = self._stamp(known.first_step)
+        if shape.kind in (ShapeKind.SPAN, ShapeKind.SCATTERED):
+            return view_resync(self._reader, shape, len(known.keys), stamp)
+        return key_resync(self._reader, shape, known.keys, stamp)
+
+    def validate(self) -> None:
+        self._log.validate()
+
+    def messages(self, point: int, numbers: Int64Array, shapes: ShapeBook) -> Messages:
+        """Contiguous views are computed together, everything else one shape at a time."""
+        update, delta = self._delta(point)
+        stamp = self._stamp(update.first_step)
+        answer = Messages(which=np.empty(len(numbers), dtype=np.int64))
+        quiet = _QuietViews(self._reader, stamp, answer)
+        kinds = shapes.kind[numbers]
+        spans = np.flatnonzero(kinds == ShapeKind.SPAN)
+        if len(spans):
+            self._answer_spans(delta, spans, numbers[spans], shapes, stamp, answer, quiet)
+        for i in np.flatnonzero(kinds != ShapeKind.SPAN).tolist():
+            shape = shapes[int(numbers[i])]
+            if shape.kind is not ShapeKind.SCATTERED:
+                answer.which[i] = answer.append(
+                    self._checked(key_delta(self._reader, update, delta, shape, stamp), shape)
+                )
+                continue
+            message = view_message(self._reader, delta, shape, stamp)
+            if message is None:
+                answer.which[i] = quiet.index(is_reverse=shape.is_reverse)
+            else:
+                answer.which[i] = answer.append(self._checked(message, shape))
+        return answer
+
+    def _answer_spans(
+        self,
+        delta: PositionDelta,
+        places: Int64Array,
+        numbers: Int64Array,
+        shapes: ShapeBook,
+        stamp: Stamp,
+        answer: Messages,
+        quiet: _QuietViews,
+    ) -> None:
+        """Fill in the answers of contiguous views; ``places`` and ``numbers`` are parallel."""
+        is_reverse = shapes.is_reverse[numbers].astype(np.bool_)
+        spans = Spans(start=shapes.start[numbers], stop=shapes.stop[numbers], is_reverse=is_reverse)
+        plan = SpanPlan.of(delta, spans)
+        is_over = plan.new_stop - plan.new_start > self._limits.viewport_rows_max
+        is_changed = (plan.is_moved | _is_modified(delta, plan, numbers, shapes)) & ~is_over
+        for direction in (False, True):
+            still = places[~is_changed & ~is_over & (is_reverse == direction)]
+            if len(still):
+                answer.which[still] = quiet.index(is_reverse=direction)
+        for i in np.flatnonzero(is_over).tolist():
+            rows = int(plan.new_stop[i] - plan.new_start[i])
+            answer.which[places[i]] = answer.append(self._too_large(rows))
+        changed = np.flatnonzero(is_changed)
+        if len(changed):
+            changing = [shapes[number] for number in numbers[changed].tolist()]
+            made = span_messages(self._reader, delta, plan.pick(changed), changing, stamp)
+            first = len(answer.messages)
+            answer.messages += made
+            answer.which[places[changed]] = np.arange(first, first + len(made))
+
+    def _checked(self, message: Message, shape: Shape) -> Message | LimitExceededError:
+        if shape.viewport is not None:
+            rows = len(shape.window(self._table.size))
+            if rows > self._limits.viewport_rows_max:
+                return self._too_large(rows)
+        return message
+
+    def _too_large(self, rows: int) -> LimitExceededError:
+        return LimitExceededError(
+            "viewport", actual=rows, maximum=self._limits.viewport_rows_max, unit="rows"
+        )
+
+    def _delta(self, point: int) -> tuple[TableUpdate, PositionDelta]:
+        found = self._deltas.get(point)
+        if found is None:
+            update = self._log.since(point)
+            if update is None:
+                raise ValueError("there is nothing to tell at the present")
+            keys = self._table.row_keys
+            found = update, PositionDelta(update, self._log.keys_at(point), keys)
+            self._deltas[point] = found
+        return found
+
+    def _stamp(self, first_step: int) -> Stamp:
+        return Stamp(
+            first_step=first_step,
+            last_step=self._step,
+            table_size=self._table.size,
+            source_time_ns=self._source_time_ns,
+        )
+
+
+def _is_modified(
+    delta: PositionDelta, plan: SpanPlan, numbers: Int64Array, shapes: ShapeBook
+) -> BoolArray:
+    """Whether any row in each window was modified in a column its shape has."""
+    is_hit = np.zeros(len(numbers), dtype=np.bool_)
+    column_sets = shapes.column_set[numbers]
+    hits: dict[RowSet, BoolArray] = {}
+    for column_set in np.unique(column_sets).tolist():
+        has_set = column_sets == column_set
+        for rows, _ in delta.modified_groups(shapes.columns(column_set)):
+            if rows not in hits:
+                hits[rows] = plan.has_any(rows)
+            is_hit |= hits[rows] & has_set
+    return is_hit
+
+
+class _QuietViews:
+    """The one message for all views in which nothing changes, per direction, made when first
+    needed."""
+
+    def __init__(self, reader: TableReader, stamp: Stamp, answer: Messages) -> None:
+        self._reader = reader
+        self._stamp = stamp
+        self._answer = answer
+        self._indices: dict[bool, int] = {}
+
+    def index(self, *, is_reverse: bool) -> int:
+        """Index of the message in the answer."""
+        found = self._indices.get(is_reverse)
+        if found is None:
+            found = self._answer.append(
+                quiet_view(self._reader, self._stamp, is_reverse=is_reverse)
+            )
+            self._indices[is_reverse] = found
+        return found

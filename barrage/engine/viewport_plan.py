@@ -1,0 +1,230 @@
+"""What an update does to viewports, in positions, for all contiguous viewports at once.
+
+Shifts never change the order of rows, so in positions they are invisible: an update removes the
+rows at some old positions, adds rows at some new ones, and everything else keeps its order. Number
+the survivors 0, 1, 2, … (their *rank*): a window of old positions holds one run of ranks, so does a
+window of new positions, and what the subscriber keeps is the intersection of the two runs.
+
+Worked example: viewport 3-8 of a table that loses position 3 (one row added at the end). Old window
+3-8: position 3 dies, 4-8 have ranks 3-7. New window 3-8: ranks 3-8. Kept: ranks 3-7, old view
+indices 1-5, new view indices 0-4; so view index 0 is removed and view index 5 is added
+(barrage-wire.md section 9).
+
+A row that was removed and added again under the same key, or that left the window and came back
+inside one update, needs no special treatment: only the two end states of the update matter here,
+and a row that survives in both windows is one the subscriber still holds, with all modifications of
+the span in the update. So nothing is ever repainted (section 9.2 needs that because its sender cuts
+modifications to each step's window).
+
+Cost: a few ``searchsorted`` of all windows' ends, whatever the number of windows that change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from barrage.rowset import RowSet
+from barrage.rowset.arrays import expand
+
+if TYPE_CHECKING:
+    from barrage.model.update import TableUpdate
+    from barrage.model.viewport import ColumnSet
+    from barrage.rowset.arrays import BoolArray, Int64Array
+
+
+class PositionDelta:
+    """One table update in positions. ``removed`` are positions before it; ``added`` and modified
+    ones after it."""
+
+    def __init__(self, update: TableUpdate, keys_before: RowSet, keys_after: RowSet) -> None:
+        self.size_before = len(keys_before)
+        self.size_after = len(keys_after)
+        self.removed = _positions(keys_before, update.removed_keys_pre)
+        self.added = _positions(keys_after, update.added_keys_post)
+        self.keys_after = keys_after
+        self._modified_keys = update.modified_keys_post
+        self._modified: dict[RowSet, RowSet] = {}
+        self._survivors_before: RowSet | None = None
+        self._survivors_after: RowSet | None = None
+
+    def modified(self, column: int) -> RowSet:
+        """New positions of the rows modified in ``column``; equal columns give the same object."""
+        keys = self._modified_keys[column]
+        found = self._modified.get(keys)
+        if found is None:
+            found = self._modified[keys] = _positions(self.keys_after, keys)
+        return found
+
+    def modified_groups(self, columns: ColumnSet) -> list[tuple[RowSet, ColumnSet]]:
+        """The columns with modified rows, grouped by equal rows."""
+        groups: dict[RowSet, list[int]] = {}
+        for column in columns:
+            keys = self._modified_keys[column]
+            if not keys.is_empty:
+                groups.setdefault(keys, []).append(column)
+        return [(self.modified(members[0]), tuple(members)) for members in groups.values()]
+
+    @property
+    def survivors_before(self) -> RowSet:
+        """Old positions of the surviving rows: their rank here is the survivor's number."""
+        if self._survivors_before is None:
+            self._survivors_before = RowSet.of_span(0, self.size_before) - self.removed
+        return self._survivors_before
+
+    @property
+    def survivors_after(self) -> RowSet:
+        """New positions of the surviving rows."""
+        if self._survivors_after is None:
+            self._survivors_after = RowSet.of_span(0, self.size_after) - self.added
+        return self._survivors_after
+
+
+def _positions(table_keys: RowSet, keys: RowSet) -> RowSet:
+    if keys.is_empty or (table_keys.is_contiguous and table_keys.first == 0):
+        return keys  # positions are keys
+    return table_keys.positions_of(keys)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewDelta:
+    """What one view is told: ``removed`` are old view indices, the others new ones. ``window`` are
+    the new positions shown, ``kept`` those among them whose rows the subscriber has already."""
+
+    window: RowSet
+    kept: RowSet
+    removed: RowSet
+    added: RowSet
+
+
+def view_delta(delta: PositionDelta, before: RowSet, after: RowSet) -> ViewDelta:
+    """The delta of one view of any form: ``before`` and ``after`` are its windows, in positions."""
+    ranks_before = delta.survivors_before.positions_of(before - delta.removed)
+    ranks_after = delta.survivors_after.positions_of(after - delta.added)
+    kept_ranks = ranks_before & ranks_after
+    kept = delta.survivors_after.keys_at(kept_ranks)
+    gone = before - delta.survivors_before.keys_at(kept_ranks)
+    return ViewDelta(
+        window=after,
+        kept=kept,
+        removed=before.positions_of(gone),
+        added=after.positions_of(after - kept),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """Contiguous viewports as arrays: positions [start, stop), counted from the end where
+    ``is_reverse``."""
+
+    start: Int64Array
+    stop: Int64Array
+    is_reverse: BoolArray
+
+    def windows(self, table_size: int) -> tuple[Int64Array, Int64Array]:
+        """Half-open forward windows in a table of ``table_size`` rows; empty ones have equal
+        ends."""
+        low = np.where(self.is_reverse, table_size - self.stop, self.start)
+        high = np.where(self.is_reverse, table_size - self.start, self.stop)
+        return np.clip(low, 0, table_size), np.clip(high, 0, table_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanPlan:
+    """What an update does to many contiguous viewports; every array has one element per viewport.
+
+    Windows are half-open positions. Kept rows have ranks [kept_first, kept_stop), empty when equal.
+    """
+
+    old_start: Int64Array
+    old_stop: Int64Array
+    new_start: Int64Array
+    new_stop: Int64Array
+    kept_first: Int64Array
+    kept_stop: Int64Array
+    is_moved: BoolArray
+    """Whether rows leave or enter the window."""
+
+    @classmethod
+    def of(cls, delta: PositionDelta, spans: Spans) -> SpanPlan:
+        old_start, old_stop = spans.windows(delta.size_before)
+        new_start, new_stop = spans.windows(delta.size_after)
+        first = np.maximum(_ranks(delta.removed, old_start), _ranks(delta.added, new_start))
+        stop = np.minimum(_ranks(delta.removed, old_stop), _ranks(delta.added, new_stop))
+        stop = np.maximum(first, stop)
+        kept = stop - first
+        return cls(
+            old_start=old_start,
+            old_stop=old_stop,
+            new_start=new_start,
+            new_stop=new_stop,
+            kept_first=first,
+            kept_stop=stop,
+            is_moved=(kept != old_stop - old_start) | (kept != new_stop - new_start),
+        )
+
+    def pick(self, which: Int64Array) -> SpanPlan:
+        """The plan of some of the viewports."""
+        return SpanPlan(
+            old_start=self.old_start[which],
+            old_stop=self.old_stop[which],
+            new_start=self.new_start[which],
+            new_stop=self.new_stop[which],
+            kept_first=self.kept_first[which],
+            kept_stop=self.kept_stop[which],
+            is_moved=self.is_moved[which],
+        )
+
+    def has_any(self, rows: RowSet) -> BoolArray:
+        """Whether any of ``rows`` (new positions) lies in each new window."""
+        return rows.rank_many(self.new_stop) > rows.rank_many(self.new_start)
+
+
+def _ranks(dead: RowSet, positions: Int64Array) -> Int64Array:
+    """Survivors before each of ``positions``, where the rows at ``dead`` positions are none."""
+    return positions if dead.is_empty else positions - dead.rank_many(positions)
+
+
+def union_of_windows(starts: Int64Array, stops: Int64Array) -> RowSet:
+    """All positions in any of the half-open windows, given in any order."""
+    is_real = starts < stops
+    starts, stops = starts[is_real], stops[is_real]
+    order = np.argsort(starts, kind="stable")
+    return RowSet.from_overlapping(starts[order], stops[order] - 1)
+
+
+def window_sets(
+    rows: RowSet, starts: Int64Array, stops: Int64Array, bases: Int64Array
+) -> list[RowSet]:
+    """For each half-open window its members of ``rows``, counted from that window's base (<=
+    start).
+
+    One pass over all windows, then one set object each: a quarter of the time of clipping and
+    moving each.
+    """
+    firsts, lasts = rows.firsts, rows.lasts
+    low = np.searchsorted(lasts, starts, side="left")
+    high = np.maximum(np.searchsorted(firsts, stops, side="left"), low)
+    counts = np.where(starts < stops, high - low, 0)
+    picked = expand(low, counts)
+    base = np.repeat(bases, counts)
+    if firsts is lasts:
+        part_firsts = part_lasts = firsts[picked] - base
+    else:
+        part_firsts = np.maximum(firsts[picked], np.repeat(starts, counts)) - base
+        part_lasts = np.minimum(lasts[picked], np.repeat(stops, counts) - 1) - base
+        if np.array_equal(part_firsts, part_lasts):
+            part_lasts = part_firsts
+    ends = np.cumsum(counts).tolist()
+    sets = []
+    start = 0
+    for stop in ends:
+        # Pieces of maximal ranges are maximal, so nothing is left to check or to merge.
+        part = part_firsts[start:stop]
+        sets.append(
+            RowSet._of((part, part if part_lasts is part_firsts else part_lasts[start:stop]))
+        )
+        start = stop
+    return sets
