@@ -1,12 +1,12 @@
 """A client's copy of a table: applies the updates of one subscription to columnar state.
 
-Two kinds, because the two kinds of subscription speak different spaces (barrage-wire.md sections 9 and 10):
-:class:`FullReplica` in row keys, :class:`ViewReplica` in positions of the subscriber's own view. Both apply in the
-fixed order remove, shift, add, modify, vectorised, O(rows in the update + log rows in the table) plus one copy of the
-slot array where rows enter or leave in the middle.
+Two kinds, because the two kinds of subscription speak different spaces (barrage-wire.md sections 9
+and 10): :class:`FullReplica` in row keys, :class:`ViewReplica` in positions of the subscriber's own
+view. Both apply in the fixed order remove, shift, add, modify, vectorised, O(rows in the update +
+log rows in the table) plus one copy of the slot array where rows enter or leave in the middle.
 
-A replica that refused an update is of no further use; what was read before stays as it was, as everything read is
-immutable. Not thread safe.
+A replica that refused an update is of no further use; what was read before stays as it was, as
+everything read is immutable. Not thread safe.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ EMPTY = RowSet.empty()
 class FullReplica:
     """The rows of a full subscription by key.
 
-    ``row_keys`` are the keys of the whole table, ``present_keys`` those whose cells are here; they differ only while
-    the server hands out a large state in several snapshots.
+    ``row_keys`` are the keys of the whole table, ``present_keys`` those whose cells are here; they
+    differ only while the server hands out a large state in several snapshots.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -164,7 +164,8 @@ class FullReplica:
             ) from None
 
     def _drop_outside(self) -> None:
-        """While growing, cells outside the part handed out so far may not be kept: deltas no longer update them."""
+        """While growing, cells outside the part handed out so far may not be kept: deltas no longer
+        update them."""
         if self._server_viewport is None:
             return
         visible = self._keys.keys_at(self._server_viewport.resolve(len(self._keys)))
@@ -181,7 +182,8 @@ class FullReplica:
 
 
 class ViewReplica:
-    """The rows of a viewport subscription: a plain list of rows, ascending in table order, without keys."""
+    """The rows of a viewport subscription: a plain list of rows, ascending in table order, without
+    keys."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -255,7 +257,9 @@ class ViewReplica:
         removed, added = update.removed_positions, update.added_positions
         _check_added(update, columns, rows=len(added))
         if not removed.is_empty and removed.last >= len(self):
-            raise RemoteProtocolError(f"row {removed.last} is removed from a view of {len(self)} rows")
+            raise RemoteProtocolError(
+                f"row {removed.last} is removed from a view of {len(self)} rows"
+            )
         size = len(self) - len(removed) + len(added)
         if not added.is_empty and added.last >= size:
             raise RemoteProtocolError(f"row {added.last} is added to a view of {size} rows")

@@ -1,15 +1,18 @@
 """The cells of a replica: columns addressed by slot, and the slot of every row.
 
-A row keeps the slot it was written to for as long as it lives; shifts, inserted and removed neighbours only change
-its *position*. So the columns are append-only unless cells are modified, and all bookkeeping is one array of slots
-in row order:
+A row keeps the slot it was written to for as long as it lives; shifts, inserted and removed
+neighbours only change its *position*. So the columns are append-only unless cells are modified, and
+all bookkeeping is one array of slots in row order:
 
-* as long as rows come at the end and leave at the front (append-only tables, rings, blink tables, one-shot states)
-  there is no array at all: row i is slot ``base + i`` and reading is slicing, without a copy;
-* otherwise 8 bytes per row. Inserting or removing rows copies that array once per update (1 ms per 10^6 rows).
+* as long as rows come at the end and leave at the front (append-only tables, rings, blink tables,
+  one-shot states) there is no array at all: row i is slot ``base + i`` and reading is slicing,
+  without a copy;
+* otherwise 8 bytes per row. Inserting or removing rows copies that array once per update (1 ms per
+  10^6 rows).
 
-Slots of removed rows are garbage until it exceeds a quarter of the rows; then the columns are compacted, one after
-the other. That costs O(rows) per rows/4 removals and keeps memory below 1.3 times the Arrow size.
+Slots of removed rows are garbage until it exceeds a quarter of the rows; then the columns are
+compacted, one after the other. That costs O(rows) per rows/4 removals and keeps memory below 1.3
+times the Arrow size.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
     Slots = npt.NDArray[np.int64]
 
 PIECEWISE_RANGES_MAX = 256
-"""Up to this many ranges it is faster to copy piece by piece than through a mask (measured at 10^6 rows)."""
+"""Up to this many ranges it is faster to copy piece by piece than through a mask (measured at 10^6
+rows)."""
 
 GARBAGE_SLOTS_MIN = 4096
 """Garbage below this is never worth a compaction."""
@@ -110,7 +114,8 @@ class SlotMap:
             self._order = order[keep]
 
     def insert(self, positions: RowSet) -> None:
-        """Put new rows at ``positions`` of the new order; they take the next slots in the order of the rows."""
+        """Put new rows at ``positions`` of the new order; they take the next slots in the order of
+        the rows."""
         count = len(positions)
         if count == 0:
             return
@@ -168,7 +173,8 @@ def _interleaved(old: Slots, new: Slots, positions: RowSet) -> list[Slots]:
 
 
 class ReplicaRows:
-    """Rows in order with the cells of the held columns. Knows positions only; keys are the replica's business."""
+    """Rows in order with the cells of the held columns. Knows positions only; keys are the
+    replica's business."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -191,7 +197,8 @@ class ReplicaRows:
         return self._slots.nbytes + sum(store.nbytes for store in self._stores.values())
 
     def hold(self, columns: ColumnSet) -> None:
-        """Hold exactly ``columns`` from now on. A column that is new needs that there are no rows without cells."""
+        """Hold exactly ``columns`` from now on. A column that is new needs that there are no rows
+        without cells."""
         missing = [index for index in columns if index not in self._stores]
         if missing and len(self):
             raise RemoteProtocolError(
@@ -218,9 +225,7 @@ class ReplicaRows:
         else:
             self._slots.delete(positions)
 
-    def insert(
-        self, positions: RowSet, values: Sequence[pa.Array | pa.ChunkedArray]
-    ) -> None:
+    def insert(self, positions: RowSet, values: Sequence[pa.Array | pa.ChunkedArray]) -> None:
         """Put rows at ``positions`` of the new order; ``values`` has one entry per schema column."""
         if positions.is_empty:
             return

@@ -1,7 +1,7 @@
 """The answer to a snapshot request, put together from its parts (barrage-wire.md section 7.3).
 
-A server may answer in several updates whose included rows add up. They usually come in key order; then the result is
-the received chunks laid end to end, without a copy.
+A server may answer in several updates whose included rows add up. They usually come in key order;
+then the result is the received chunks laid end to end, without a copy.
 """
 
 from __future__ import annotations

@@ -25,15 +25,16 @@ class UpdateArrived:
 
     message: FullUpdate | ViewUpdate
     is_consistent: bool
-    """After this update the rows are all rows of some setting that was asked for. False while the server hands
-    out a state in parts."""
+    """After this update the rows are all rows of some setting that was asked for. False while the
+    server hands out a state in parts."""
     is_current: bool
     """The same for the setting asked for last. Implies ``is_consistent``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeEnded:
-    """No more events follow. ``error`` is None when the end was asked for or completes a one-shot snapshot."""
+    """No more events follow. ``error`` is None when the end was asked for or completes a one-shot
+    snapshot."""
 
     error: BarrageError | None
 

@@ -1,11 +1,11 @@
 """The client's side of one DoExchange (or DoGet) stream, without IO.
 
-Requests go in as calls and come out as FlightData bytes; received FlightData goes in, events come out. The rules:
-barrage-wire.md sections 3.2 to 3.5, 7 and 10.
+Requests go in as calls and come out as FlightData bytes; received FlightData goes in, events come
+out. The rules: barrage-wire.md sections 3.2 to 3.5, 7 and 10.
 
-Readiness (section 10): neither requests nor answers are numbered and a server may skip requests, so a snapshot is
-matched by what it echoes: viewport, direction, columns. One that equals a request not answered yet answers it and
-all earlier ones; one that equals none is a part of a growing state.
+Readiness (section 10): neither requests nor answers are numbered and a server may skip requests, so
+a snapshot is matched by what it echoes: viewport, direction, columns. One that equals a request not
+answered yet answers it and all earlier ones; one that equals none is a part of a growing state.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from barrage.errors import BarrageError, ConnectionLostError, LocalProtocolError, RemoteProtocolError
+from barrage.errors import (
+    BarrageError,
+    ConnectionLostError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 from barrage.limits import DEFAULT_LIMITS
 from barrage.model.update import FullUpdate, ViewUpdate
-from barrage.model.viewport import Viewport
 from barrage.proto.client_events import ClientEvent, ExchangeEnded, SchemaArrived, UpdateArrived
-from barrage.wire import (
-    FlightFrame,
+from barrage.wire.flight_data import decode_flight_data, encode_flight_data
+from barrage.wire.frame import FlightFrame
+from barrage.wire.messages import (
     SnapshotOptions,
     SnapshotRequest,
     SubscriptionOptions,
     SubscriptionRequest,
-    UpdateAssembler,
-    WireRevision,
-    decode_flight_data,
-    encode_flight_data,
-    encode_wrapper,
 )
-from barrage.wire import SchemaReceived as WireSchema
+from barrage.wire.metadata import encode_wrapper
+from barrage.wire.revision import WireRevision
+from barrage.wire.update_assembler import SchemaReceived, UpdateAssembler
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
-    from barrage.model.viewport import ColumnSet
+    from barrage.model.viewport import ColumnSet, Viewport
     from barrage.rowset import RowSet
 
 STORY_LINES_MAX = 64
@@ -161,7 +163,7 @@ class ClientExchange:
         """The latest steps, oldest first, for people."""
         return tuple(self._story)
 
-    # --- requests ---------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -182,11 +184,15 @@ class ClientExchange:
             revision=self._revision,
             is_viewport=self.has_view_positions,
             columns_as_list=self._options.columns_as_list,
+            use_deephaven_nulls=self._options.use_deephaven_nulls,
+            # Dictionaries change from update to update; a replica needs one type of plain cells.
+            decodes_encodings=True,
         )
         return frame
 
     def change(self, *, columns: ColumnSet | None, viewport: Viewport | None) -> bytes:
-        """The frame that changes columns and viewport; LocalProtocolError for a subscription without viewport."""
+        """The frame that changes columns and viewport; LocalProtocolError for a subscription
+        without viewport."""
         if self._wanted is None or self._wanted.positions is None or viewport is None:
             raise LocalProtocolError(
                 "only a subscription with a viewport can change; close it and subscribe again"
@@ -202,30 +208,35 @@ class ClientExchange:
         viewport: Viewport | None = None,
         options: SnapshotOptions | None = None,
     ) -> bytes:
-        """The frame that asks for a one-shot snapshot. Half-close after it; only one fits on a stream."""
+        """The frame that asks for a one-shot snapshot. Half-close after it; only one fits on a
+        stream."""
         self._step(Stimulus.TAKE_SNAPSHOT)
-        self._expect_one_shot()
+        options = options or SnapshotOptions()
+        self._expect_one_shot(options)
         request = SnapshotRequest(
             ticket=ticket,
             columns=columns,
             viewport=None if viewport is None else viewport.positions,
             is_reverse=viewport is not None and viewport.is_reverse,
-            options=options or SnapshotOptions(),
+            options=options,
         )
         return self._encode(request)
 
     def expect_get(self) -> None:
         """Read the answer to a DoGet: the same as a one-shot snapshot, without a request of ours."""
         self._step(Stimulus.TAKE_SNAPSHOT)
-        self._expect_one_shot()
+        self._expect_one_shot(SnapshotOptions())
 
     def half_close(self) -> None:
-        """Note that the request side is closed; a one-shot exchange then ends when the answer is complete."""
+        """Note that the request side is closed; a one-shot exchange then ends when the answer is
+        complete."""
         self._is_half_closed = True
 
-    def _expect_one_shot(self) -> None:
+    def _expect_one_shot(self, options: SnapshotOptions) -> None:
         self._assembler = UpdateAssembler(
-            limits=self._limits, revision=self._revision, is_viewport=False, columns_as_list=False
+            limits=self._limits,
+            revision=self._revision,
+            use_deephaven_nulls=options.use_deephaven_nulls,
         )
 
     def _request(
@@ -249,7 +260,7 @@ class ClientExchange:
     def _encode(self, request: SubscriptionRequest | SnapshotRequest) -> bytes:
         return encode_flight_data(FlightFrame(metadata=encode_wrapper(request, self._revision)))
 
-    # --- what the server sends --------------------------------------------------------------------------------
+    # --- what the server sends ------------------------------------------------------------------
 
     def receive_frame(self, buffer: bytes | memoryview) -> list[ClientEvent]:
         """Take one FlightData. RemoteProtocolError ends the exchange and is raised."""
@@ -272,16 +283,16 @@ class ClientExchange:
         if error is None and not is_answered:
             # A subscription is never completed by its server (section 3.5).
             error = ConnectionLostError("the server ended the stream")
-        elif error is None and self._assembler is not None and self._assembler.is_incomplete:
+        elif error is None and self._assembler is not None and not self._assembler.is_between_updates:
             error = RemoteProtocolError("the stream ended in the middle of an update")
         return [ExchangeEnded(error=error)]
 
     def _receive(
-        self, received: WireSchema | FullUpdate | ViewUpdate | None
+        self, received: SchemaReceived | FullUpdate | ViewUpdate | None
     ) -> list[ClientEvent]:
         if received is None:
             return []
-        if isinstance(received, WireSchema):
+        if isinstance(received, SchemaReceived):
             self._step(Stimulus.SCHEMA)
             self._column_count = len(received.schema)
             return [SchemaArrived(schema=received.schema)]
@@ -297,7 +308,9 @@ class ClientExchange:
 
     def _check_kind(self, received: FullUpdate | ViewUpdate) -> None:
         if isinstance(received, ViewUpdate) != self.has_view_positions:
-            raise RemoteProtocolError("an update speaks row keys where positions belong, or the reverse")
+            raise RemoteProtocolError(
+                "an update speaks row keys where positions belong, or the reverse"
+            )
 
     def _stimulus_of(self, message: FullUpdate | ViewUpdate) -> Stimulus:
         if self._state in _ONE_SHOT:
@@ -331,7 +344,9 @@ class ClientExchange:
     def _comparable(self, setting: _Setting) -> _Setting:
         """All columns counts as no column set; the 2020 draft knows no direction."""
         columns = setting.columns
-        if columns is not None and columns[: self._column_count] == tuple(range(self._column_count)):
+        if columns is not None and columns[: self._column_count] == tuple(
+            range(self._column_count)
+        ):
             columns = None
         is_reverse = setting.is_reverse and self._revision.has_reverse_viewport
         return _Setting(positions=setting.positions, is_reverse=is_reverse, columns=columns)

@@ -1,7 +1,8 @@
 """What a client needs of a transport: a channel that makes calls, and streams of whole frames.
 
-Frames are the raw bytes of one FlightData each. A stream keeps order and has back-pressure both ways: ``write``
-returns when the transport took the frame, and what nobody reads fills the peer's window.
+Frames are the raw bytes of one FlightData each. A stream keeps order and has back-pressure both
+ways: ``write`` returns when the transport took the frame, and what nobody reads fills the peer's
+window.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class FrameStream(Protocol):
-    """One call with frames in both directions. All methods raise BarrageError, and only that, when the call failed."""
+    """One call with frames in both directions. All methods raise BarrageError, and only that, when
+    the call failed."""
 
     async def read(self) -> bytes | None:
         """The next frame; None when the peer completed the call with OK."""

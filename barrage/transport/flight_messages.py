@@ -1,4 +1,5 @@
-"""The messages of ``arrow.flight.protocol`` a client sends and reads, except FlightData (barrage.wire.flight_data).
+"""The messages of ``arrow.flight.protocol`` a client sends and reads, except FlightData
+(barrage.wire.flight_data).
 
 Field numbers: Flight.proto of Apache Arrow. Also the one Deephaven message a client needs to log in
 (deephaven-clients notes, appendix A.1: ConfigurationConstantsResponse).
@@ -17,7 +18,8 @@ DESCRIPTOR_PATH, DESCRIPTOR_CMD = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightInfo:
-    """What a server says about one flight. ``schema`` is an encapsulated IPC message; -1 means not known."""
+    """What a server says about one flight. ``schema`` is an encapsulated IPC message; -1 means not
+    known."""
 
     schema: bytes = b""
     path: tuple[str, ...] = ()
@@ -63,7 +65,8 @@ def decode_schema_result(message: bytes) -> bytes:
 
 
 def decode_flight_info(message: bytes) -> FlightInfo:
-    """FlightInfo: 1 schema, 2 descriptor, 3 endpoints, 4 total_records, 5 total_bytes, 7 app_metadata."""
+    """FlightInfo: 1 schema, 2 descriptor, 3 endpoints, 4 total_records, 5 total_bytes, 7
+    app_metadata."""
     found: dict[int, bytes | int] = {}
     tickets: list[bytes] = []
     for number, value in read_fields(message):

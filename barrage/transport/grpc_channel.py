@@ -1,8 +1,8 @@
 """The gRPC client transport: raw FlightData bytes over ``grpc.aio``, without generated stubs.
 
-Identity serializers, because our codecs own the bytes; messages of 1-4 MiB move at 1.4-1.6 GB/s this way. Every
-answer may carry a fresh ``authorization: Bearer`` header, which replaces the one sent (this is how Deephaven hands
-out session tokens).
+Identity serializers, because our codecs own the bytes; messages of 1-4 MiB move at 1.4-1.6 GB/s
+this way. Every answer may carry a fresh ``authorization: Bearer`` header, which replaces the one
+sent (this is how Deephaven hands out session tokens).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _AUTHORIZATION = "authorization"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TLS:
-    """How to check the server and who we are. Paths of PEM files; all None: the system's authorities."""
+    """How to check the server and who we are. Paths of PEM files; all None: the system's
+    authorities."""
 
     ca: str | None = None
     certificate: str | None = None
@@ -158,7 +159,8 @@ class GrpcChannel:
             raise SubscriptionClosedError("the session is closed")
 
     def _raise_if_closed(self, call: Any) -> None:
-        """grpc turns a call that another task cancelled into CancelledError; that is not a cancelled task."""
+        """grpc turns a call that another task cancelled into CancelledError; that is not a
+        cancelled task."""
         if self._is_closed:
             raise SubscriptionClosedError("the session is closed")
         task = asyncio.current_task()

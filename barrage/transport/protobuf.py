@@ -1,7 +1,8 @@
-"""Just enough Protocol Buffers for the Flight and session messages a client needs: varints and byte fields.
+"""Just enough Protocol Buffers for the Flight and session messages a client needs: varints and byte
+fields.
 
-Hand written because the messages are tiny and generated code would register global descriptors that clash with
-other Flight libraries in the same process. Cost: O(bytes); nothing is copied.
+Hand written because the messages are tiny and generated code would register global descriptors that
+clash with other Flight libraries in the same process. Cost: O(bytes); nothing is copied.
 """
 
 from __future__ import annotations

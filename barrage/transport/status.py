@@ -1,7 +1,7 @@
 """gRPC statuses back into the error tree, at the one place where gRPC errors are seen.
 
-A status has a code and a text, nothing else travels. The text is kept; where a class is built from fields (a table
-name) the fields are read from the text as far as they can be.
+A status has a code and a text, nothing else travels. The text is kept; where a class is built from
+fields (a table name) the fields are read from the text as far as they can be.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ _SUGGESTED = re.compile(r"did you mean '([^']+)'")
 
 _SLOW = re.compile(r"slow consumer: .* for ([0-9.]+) s, the limit is ([0-9.]+) s")
 
-_LOST = frozenset({
-    StatusCode.UNAVAILABLE,
-    StatusCode.CANCELLED,
-    StatusCode.ABORTED,
-})
+_LOST = frozenset(
+    {
+        StatusCode.UNAVAILABLE,
+        StatusCode.CANCELLED,
+        StatusCode.ABORTED,
+    }
+)
 
 
 def error_from_rpc(error: grpc.RpcError, *, table: str | None = None) -> BarrageError:

@@ -1,0 +1,120 @@
+"""Where to connect to and as whom: URIs and credentials."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from barrage.errors import ConfigError
+
+PORT_DEFAULT = 10000
+
+_PSK_HANDLER = "io.deephaven.authentication.psk.PskAuthenticationHandler"
+
+_SCHEMES = {
+    "grpc": (False, False),
+    "grpc+tcp": (False, False),
+    "grpcs": (True, False),
+    "grpc+tls": (True, False),
+    "dh": (False, True),
+    "dh+plain": (False, True),
+    "dhs": (True, True),
+}
+"""Scheme: (TLS, a Deephaven server that needs a session)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A parsed URI."""
+
+    host: str
+    port: int
+    is_tls: bool
+    is_deephaven: bool
+
+    @property
+    def target(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_address(uri: str) -> Address:
+    """``grpc://host:port`` (ours), ``dh://host:port`` (Deephaven), ``grpcs``/``dhs`` with TLS; a
+    bare ``host:port`` is ``grpc``. ConfigError for anything else."""
+    parts = urlsplit(uri if "://" in uri else f"grpc://{uri}")
+    if parts.scheme not in _SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
+        raise ConfigError(f"cannot connect to {uri!r}: the scheme must be one of {known}")
+    try:
+        port = parts.port or PORT_DEFAULT
+    except ValueError as error:
+        raise ConfigError(f"cannot connect to {uri!r}: {error}") from error
+    if not parts.hostname:
+        raise ConfigError(f"cannot connect to {uri!r}: no host; write grpc://host:port")
+    is_tls, is_deephaven = _SCHEMES[parts.scheme]
+    return Address(host=parts.hostname, port=port, is_tls=is_tls, is_deephaven=is_deephaven)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token the server knows."""
+
+    secret: str
+
+    @property
+    def header(self) -> str:
+        return f"Bearer {self.secret}"
+
+    def __repr__(self) -> str:
+        return "Token(...)"
+
+
+@dataclass(frozen=True, slots=True)
+class PreSharedKey:
+    """A Deephaven server's pre-shared key."""
+
+    secret: str
+
+    @property
+    def header(self) -> str:
+        return f"{_PSK_HANDLER} {self.secret}"
+
+    def __repr__(self) -> str:
+        return "PreSharedKey(...)"
+
+
+@dataclass(frozen=True, slots=True)
+class Basic:
+    """User name and password."""
+
+    user: str
+    password: str
+
+    @property
+    def header(self) -> str:
+        pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return f"Basic {pair}"
+
+    def __repr__(self) -> str:
+        return f"Basic({self.user!r}, ...)"
+
+
+Auth = str | tuple[str, str] | Token | PreSharedKey | Basic | None
+
+
+def authorization_header(auth: Auth, *, is_deephaven: bool) -> str | None:
+    """The ``authorization`` header for ``auth``.
+
+    A plain string is a token for our servers and a pre-shared key for Deephaven; "Anonymous" is
+    itself; a string with a space is a complete header; a pair is user and password.
+    """
+    if auth is None:
+        return "Anonymous" if is_deephaven else None
+    if isinstance(auth, tuple):
+        return Basic(*auth).header
+    if isinstance(auth, str):
+        if auth == "Anonymous" or " " in auth:
+            return auth
+        return PreSharedKey(auth).header if is_deephaven else Token(auth).header
+    return auth.header

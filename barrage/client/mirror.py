@@ -1,0 +1,168 @@
+"""The state a ticking table shows: always that of one consistent moment, also while the next one is
+loading.
+
+Between snapshots a replica takes update by update and every state is consistent. While a server
+hands out a new state in parts, or after a reconnect until the new snapshot is complete, the last
+consistent rows stay.
+
+Thread safe: the loop that receives applies, any thread reads. Reading may cost O(rows) when rows
+were inserted in the middle or cells overwritten, and nothing for append-only data; it is done at
+most once per update.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from barrage.client.update import Update, relative_update, replacing_update
+from barrage.errors import BarrageError
+from barrage.model.replica import FullReplica, ViewReplica
+from barrage.model.update import ViewUpdate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from barrage.model.replica import Replica
+    from barrage.model.update import FullUpdate
+    from barrage.rowset import RowSet
+
+    Shown = tuple[pa.Table, RowSet | None, int]
+    """Rows, their keys (None for a view), rows of the whole table."""
+
+
+class Mirror:
+    """What one subscription holds."""
+
+    def __init__(self, *, column_order: Sequence[str] | None = None) -> None:
+        self._lock = threading.RLock()
+        self._column_order = list(column_order) if column_order is not None else None
+        self._incoming: Replica | None = None
+        self._shown: Replica | None = None
+        self._kept: Shown | None = None
+        self._steps = (-1, -1)
+        self._source_time_ns: int | None = None
+
+    def order_columns(self, names: Sequence[str] | None) -> None:
+        """The order in which tables show the columns; None: that of the table."""
+        with self._lock:
+            self._column_order = list(names) if names is not None else None
+
+    def begin(self, schema: pa.Schema, *, has_view_positions: bool) -> None:
+        """A new stream begins; the rows shown stay until its first state is complete."""
+        with self._lock:
+            self._incoming = ViewReplica(schema) if has_view_positions else FullReplica(schema)
+
+    def apply(
+        self, message: FullUpdate | ViewUpdate, *, is_consistent: bool, keeps_removed: bool = False
+    ) -> Update | None:
+        """Take one update. Returns what it means for somebody who follows the shown state; None
+        while that stays."""
+        with self._lock:
+            replica = self._incoming
+            if replica is None:
+                raise BarrageError("an update came before the schema")
+            is_shown = self._shown is replica and self._kept is None
+            if is_shown and not is_consistent:
+                self._kept = _shown_by(replica)
+            columns_before = replica.columns
+            removed = None
+            if is_shown and is_consistent and keeps_removed:
+                removed = self._removed_rows(replica, message)
+            _apply(replica, message)
+            if not is_consistent:
+                return None
+            self._shown, self._kept = replica, None
+            self._steps = (message.first_step, message.last_step)
+            self._source_time_ns = message.source_time_ns
+            if not is_shown or replica.columns != columns_before:
+                return self._replacement()
+            return relative_update(
+                message,
+                schema=replica.schema,
+                columns=replica.columns,
+                table_size=replica.table_size,
+                removed=removed,
+            )
+
+    def replacement(self) -> Update | None:
+        """The whole shown state as an update; None when there is none yet."""
+        with self._lock:
+            return None if self._shown is None else self._replacement()
+
+    def _replacement(self) -> Update:
+        table, row_keys, size = self.read()
+        return replacing_update(
+            table,
+            row_keys=row_keys,
+            table_size=size,
+            steps=self._steps,
+            source_time_ns=self._source_time_ns,
+        )
+
+    def read(self) -> Shown:
+        """The rows shown, their keys (None for a view), and the rows of the whole table."""
+        with self._lock:
+            if self._shown is None:
+                raise BarrageError("no state yet; wait_ready() waits for the first one")
+            table, keys, size = self._kept or _shown_by(self._shown)
+            return self._ordered(table), keys, size
+
+    @property
+    def row_count(self) -> int:
+        """Rows shown; 0 before the first state."""
+        with self._lock:
+            if self._shown is None:
+                return 0
+            return len(self._shown) if self._kept is None else self._kept[0].num_rows
+
+    @property
+    def table_size(self) -> int:
+        """Rows of the whole table; 0 before the first state."""
+        with self._lock:
+            if self._shown is None:
+                return 0
+            return self._shown.table_size if self._kept is None else self._kept[2]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of column data and row sets held."""
+        with self._lock:
+            return 0 if self._shown is None else self._shown.nbytes
+
+    @property
+    def has_state(self) -> bool:
+        return self._shown is not None
+
+    def _ordered(self, table: pa.Table) -> pa.Table:
+        if self._column_order is None or table.column_names == self._column_order:
+            return table
+        known = [name for name in self._column_order if name in table.column_names]
+        return table.select(known) if len(known) == table.num_columns else table
+
+    @staticmethod
+    def _removed_rows(replica: Replica, message: FullUpdate | ViewUpdate) -> pa.Table | None:
+        if isinstance(message, ViewUpdate):
+            rows = message.removed_positions
+        elif message.removed_keys_pre is not None:
+            rows = message.removed_keys_pre
+        else:
+            return None
+        return None if rows.is_empty else replica.rows(rows)
+
+
+def _shown_by(replica: Replica) -> Shown:
+    keys = replica.present_keys if isinstance(replica, FullReplica) else None
+    return replica.to_arrow(), keys, replica.table_size
+
+
+def _apply(replica: Replica, message: FullUpdate | ViewUpdate) -> None:
+    """The exchange made sure that the kinds fit."""
+    if isinstance(replica, ViewReplica):
+        assert isinstance(message, ViewUpdate)
+        replica.apply(message)
+    else:
+        assert not isinstance(message, ViewUpdate)
+        replica.apply(message)

@@ -1,0 +1,74 @@
+"""What users write for rows and columns, as viewports and column indices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barrage.errors import ConfigError, SchemaError
+from barrage.model.viewport import Viewport
+from barrage.rowset import RowSet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from barrage.model.viewport import ColumnSet
+
+RowsArgument = tuple[int, int | None] | range | slice | RowSet | Viewport | None
+"""Half-open spans of positions, a row set of positions, or None for all rows."""
+
+
+def viewport_of(rows: RowsArgument, *, reverse: bool = False) -> Viewport | None:
+    """The viewport for ``rows``; positions count from the end with ``reverse``.
+
+    ``(-50, None)`` is the last fifty rows. Without an end, other spans are refused: a viewport is
+    finite.
+    """
+    if rows is None:
+        if reverse:
+            raise ConfigError("reverse needs rows: which ones, counted from the end?")
+        return None
+    if isinstance(rows, Viewport):
+        return Viewport(positions=rows.positions, is_reverse=rows.is_reverse or reverse)
+    if isinstance(rows, RowSet):
+        return Viewport(positions=rows, is_reverse=reverse)
+    start, stop = _span(rows)
+    if start < 0 and stop is None and not reverse:
+        return Viewport.of(0, -start, is_reverse=True)
+    if stop is None or start < 0 or stop < start:
+        raise ConfigError(
+            f"rows {rows!r} is not a span of positions; use (start, stop) with 0 <= start <= stop, "
+            "or (-n, None) for the last n"
+        )
+    return Viewport.of(start, stop, is_reverse=reverse)
+
+
+def _span(rows: tuple[int, int | None] | range | slice) -> tuple[int, int | None]:
+    if isinstance(rows, tuple):
+        if len(rows) != 2:
+            raise ConfigError(f"rows {rows!r} must have two ends: (start, stop)")
+        return rows
+    if rows.step not in (None, 1):
+        raise ConfigError(f"rows {rows!r} may not skip rows")
+    return rows.start or 0, rows.stop
+
+
+def column_indices(schema: pa.Schema, names: Sequence[str] | None) -> ColumnSet | None:
+    """Ascending indices of the named columns; None for all. SchemaError for a name the schema does
+    not have."""
+    if names is None:
+        return None
+    if isinstance(names, str):
+        raise SchemaError(f"columns is a list of names, not the text {names!r}")
+    if len(set(names)) != len(names):
+        raise SchemaError(f"a column is named twice in {list(names)}")
+    return tuple(sorted(_index_of(schema, name) for name in names))
+
+
+def _index_of(schema: pa.Schema, name: str) -> int:
+    found = schema.get_all_field_indices(name)
+    if len(found) != 1:
+        known = ", ".join(schema.names)
+        raise SchemaError(f"the table has {len(found)} columns named {name!r}; it has {known}")
+    return int(found[0])

@@ -1,0 +1,422 @@
+"""The asyncio client: :class:`AsyncSession` and its tables."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from barrage.client.address import Address, authorization_header, parse_address
+from barrage.client.deephaven import DeephavenLogin
+from barrage.client.opening import Opening
+from barrage.client.put import PutProgress, put_rows
+from barrage.client.rows_argument import RowsArgument, column_indices, viewport_of
+from barrage.client.snapshot import fetch_snapshot
+from barrage.client.subscription import AsyncTickingTable, SubscriptionSettings
+from barrage.clock import SystemClock
+from barrage.errors import RemoteProtocolError, SubscriptionClosedError
+from barrage.limits import DEFAULT_LIMITS
+from barrage.transport import flight_messages
+from barrage.transport.grpc_channel import FLIGHT, TLS, GrpcChannel
+from barrage.wire.messages import SnapshotOptions, SubscriptionOptions
+from barrage.wire.revision import WireRevision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from types import TracebackType
+
+    from barrage.client.address import Auth
+    from barrage.client.arrow_input import TableLike
+    from barrage.client.reconnect import Backoff
+    from barrage.clock import Clock
+    from barrage.limits import Limits
+    from barrage.transport.base import FrameStream
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS = 30.0
+"""Default timeout of calls that answer once."""
+
+CONNECT_TIMEOUT_SECONDS = 10.0
+
+DEEPHAVEN_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Messages asked of a Deephaven server, which would otherwise send up to 100 MiB at once."""
+
+_REVISION_HEADER = "x-barrage-revision"
+_EXTENSIONS_HEADER = "x-barrage-extensions"
+_SOURCE_TIME = "source-time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableInfo:
+    """What a server says about one of its tables."""
+
+    name: str
+    schema: pa.Schema
+    total_records: int | None
+    """Rows when asked; None when the server does not say."""
+    kind: str | None = None
+    """``append_only``, ``keyed``, ``ring``, ``blink``, ``list``, ``static`` or ``view``."""
+    key: tuple[str, ...] = ()
+    is_ticking: bool | None = None
+    step: int | None = None
+
+
+def _table_info(message: bytes, name: str | None = None) -> TableInfo:
+    info = flight_messages.decode_flight_info(message)
+    try:
+        facts = json.loads(info.app_metadata) if info.app_metadata else {}
+        schema = pa.ipc.read_schema(pa.py_buffer(info.schema)) if info.schema else pa.schema([])
+    except (ValueError, pa.ArrowException) as error:
+        raise RemoteProtocolError(f"flight info cannot be read: {error}") from error
+    if not isinstance(facts, dict):
+        facts = {}
+    return TableInfo(
+        name=name or (info.path[-1] if info.path else ""),
+        schema=schema,
+        total_records=info.total_records if info.total_records >= 0 else None,
+        kind=facts.get("kind"),
+        key=tuple(facts.get("key") or ()),
+        is_ticking=facts.get("is_ticking"),
+        step=facts.get("step"),
+    )
+
+
+class AsyncSession:
+    """A connection to one server. Made by :func:`aconnect`; belongs to the loop it was made on."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        auth: Auth = None,
+        tls: TLS | None = None,
+        revision: WireRevision = WireRevision.R1_0_0,
+        limits: Limits = DEFAULT_LIMITS,
+        clock: Clock | None = None,
+        wants_source_time: bool = True,
+    ) -> None:
+        self.address = address
+        self.revision = revision
+        self.limits = limits
+        self.clock = clock or SystemClock()
+        self._channel = GrpcChannel(
+            address.target,
+            message_bytes_max=limits.message_bytes_max,
+            authorization=authorization_header(auth, is_deephaven=address.is_deephaven),
+            tls=(tls or TLS()) if address.is_tls else None,
+        )
+        self._login: DeephavenLogin | None = None
+        if address.is_deephaven:
+            self._login = DeephavenLogin(self._channel)
+        self._headers: dict[str, str] = {}
+        if not address.is_deephaven:
+            if revision is WireRevision.DRAFT_2020:
+                self._headers[_REVISION_HEADER] = revision.value
+            if wants_source_time:
+                self._headers[_EXTENSIONS_HEADER] = _SOURCE_TIME
+        self._subscriptions: set[AsyncTickingTable] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
+
+    # --- connection -----------------------------------------------------------------------------
+
+    async def open(self, timeout: float | None = CONNECT_TIMEOUT_SECONDS) -> None:
+        """Reach the server and check the credentials; ConnectionLostError or AuthenticationError."""
+        if self._login is not None:
+            await self._login.open(timeout)
+            self.spawn(self._login.keep_alive())
+            return
+        async for _ in self._channel.results(FLIGHT + "ListActions", b"", timeout=timeout):
+            pass
+
+    async def renew(self) -> None:
+        """Before a stream is opened again: a Deephaven server that restarted does not know the old
+        token."""
+        if self._login is not None:
+            await self._login.open(CONNECT_TIMEOUT_SECONDS)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    async def close(self) -> None:
+        """End all subscriptions and the connection. Idempotent and quiet."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for subscription in list(self._subscriptions):
+            await subscription.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._channel.close()
+
+    async def __aenter__(self) -> AsyncSession:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"{len(self._subscriptions)} subscriptions"
+        return f"<{type(self).__name__} {self.address.target}, {state}>"
+
+    # --- tables ---------------------------------------------------------------------------------
+
+    async def tables(self, *, timeout: float | None = TIMEOUT_SECONDS) -> list[TableInfo]:
+        """Every table of the server."""
+        return [
+            _table_info(message)
+            async for message in self._channel.results(FLIGHT + "ListFlights", b"", timeout=timeout)
+        ]
+
+    def table(self, name: str) -> AsyncRemoteTable:
+        """A handle; nothing is sent until it is used."""
+        return AsyncRemoteTable(self, name)
+
+    async def info(self, name: str, *, timeout: float | None = TIMEOUT_SECONDS) -> TableInfo:
+        """What the server says about one table; TableNotFoundError."""
+        descriptor = flight_messages.encode_path_descriptor("scope", name)
+        message = await self._channel.unary(
+            FLIGHT + "GetFlightInfo", descriptor, timeout=timeout, table=name
+        )
+        return _table_info(message, name)
+
+    async def put(
+        self,
+        name: str,
+        data: TableLike,
+        *,
+        key: Sequence[str] | str | None = None,
+        mode: str | None = None,
+        on_progress: Callable[[PutProgress], None] | None = None,
+        timeout: float | None = None,
+    ) -> PutProgress:
+        """Send rows and wait until all are committed. Creates the table if there is none.
+
+        ``mode``: None (append, or upsert when ``key`` is given), ``"append"``, ``"upsert"``,
+        ``"create"``, ``"replace"`` or ``"delete"``. ``on_progress`` is called with every
+        acknowledgement.
+        """
+        self._check_open()
+        async with asyncio.timeout(timeout):
+            return await put_rows(
+                self._channel.put(table=name),
+                name,
+                data,
+                key=key,
+                mode=mode,
+                on_progress=on_progress,
+            )
+
+    async def create_table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        key: Sequence[str] | str | None = None,
+        kind: str | None = None,
+        capacity: int | None = None,
+        timeout: float | None = TIMEOUT_SECONDS,
+    ) -> AsyncRemoteTable:
+        """Create an empty table; TableExistsError. ``kind`` is "keyed" when there is a key, else
+        "append_only"."""
+        async with asyncio.timeout(timeout):
+            await put_rows(
+                self._channel.put(table=name),
+                name,
+                schema.empty_table(),
+                key=key,
+                mode="create",
+                kind=kind,
+                capacity=capacity,
+            )
+        return self.table(name)
+
+    async def drop_table(self, name: str, *, timeout: float | None = TIMEOUT_SECONDS) -> None:
+        """Remove a table from the server; its subscribers are told. TableNotFoundError."""
+        body = json.dumps({"table": name}).encode()
+        await self.act("barrage.drop_table", body, timeout=timeout, table=name)
+
+    async def act(
+        self,
+        kind: str,
+        body: bytes = b"",
+        *,
+        timeout: float | None = TIMEOUT_SECONDS,
+        table: str | None = None,
+    ) -> list[bytes]:
+        """A Flight action: its results."""
+        request = flight_messages.encode_action(kind, body)
+        return [
+            flight_messages.decode_result(message)
+            async for message in self._channel.results(
+                FLIGHT + "DoAction", request, timeout=timeout, table=table
+            )
+        ]
+
+    # --- for subscriptions ----------------------------------------------------------------------
+
+    def ticket_of(self, name: str) -> bytes:
+        """The ticket of a table. A Deephaven application field is named by its ticket,
+        ``a/app/f/field``."""
+        if self.address.is_deephaven and name.startswith(("a/", "h")) and "/" in name:
+            return name.encode()
+        return b"s/" + name.encode()
+
+    def open_exchange(self, table: str) -> FrameStream:
+        self._check_open()
+        return self._channel.exchange(headers=self._headers, table=table)
+
+    def subscribe(self, settings: SubscriptionSettings) -> AsyncTickingTable:
+        self._check_open()
+        subscription = AsyncTickingTable(self, settings)
+        self._subscriptions.add(subscription)
+        subscription.start()
+        return subscription
+
+    def forget(self, subscription: AsyncTickingTable) -> None:
+        self._subscriptions.discard(subscription)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` until the session closes."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SubscriptionClosedError("the session is closed")
+
+
+class AsyncRemoteTable:
+    """A table on the server."""
+
+    def __init__(self, session: AsyncSession, name: str) -> None:
+        self._session = session
+        self.name = name
+
+    async def schema(self, *, timeout: float | None = TIMEOUT_SECONDS) -> pa.Schema:
+        """The columns, asked of the server each time."""
+        return (await self._session.info(self.name, timeout=timeout)).schema
+
+    async def info(self, *, timeout: float | None = TIMEOUT_SECONDS) -> TableInfo:
+        return await self._session.info(self.name, timeout=timeout)
+
+    async def snapshot(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        rows: RowsArgument = None,
+        reverse: bool = False,
+        timeout: float | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> pa.Table:
+        """The rows at one moment, in table order; ``on_progress`` gets the bytes received so far.
+
+        ``rows`` are positions; with ``reverse`` counted from the end.
+        """
+        session = self._session
+        viewport = viewport_of(rows, reverse=reverse)
+        async with asyncio.timeout(timeout):
+            indices = None
+            if columns is not None:
+                indices = column_indices(await self.schema(), columns)
+            table = await fetch_snapshot(
+                session.open_exchange(self.name),
+                ticket=session.ticket_of(self.name),
+                columns=indices,
+                viewport=viewport,
+                options=SnapshotOptions(max_message_size=_message_size(session.address)),
+                revision=session.revision,
+                limits=session.limits,
+                on_progress=on_progress,
+            )
+        return table if columns is None else table.select(list(columns))
+
+    def subscribe(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        viewport: RowsArgument = None,
+        reverse: bool = False,
+        interval_ms: int = 0,
+        preview_list_length_limit: int = 0,
+        reconnect: bool | Backoff = True,
+    ) -> Opening[AsyncTickingTable]:
+        """Keep a copy up to date: ``async with table.subscribe() as live`` or ``live = await
+        table.subscribe()``.
+
+        ``viewport`` None is the whole table. ``interval_ms`` is the shortest time between two
+        updates, 0 the server's default. Does not wait for data: ``await live.wait_ready(timeout)``
+        does.
+        """
+        options = SubscriptionOptions(
+            min_update_interval_ms=interval_ms,
+            max_message_size=_message_size(self._session.address),
+            preview_list_length_limit=preview_list_length_limit,
+        )
+        settings = SubscriptionSettings(
+            table=self.name,
+            columns=None if columns is None else tuple(columns),
+            viewport=viewport_of(viewport, reverse=reverse),
+            options=options,
+            reconnects=reconnect is not False,
+            **({} if isinstance(reconnect, bool) else {"backoff": reconnect}),
+        )
+
+        async def open_it() -> AsyncTickingTable:
+            return self._session.subscribe(settings)
+
+        return Opening(open_it)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} on {self._session.address.target}>"
+
+
+def _message_size(address: Address) -> int:
+    """0 lets the server choose, which ours does well."""
+    return DEEPHAVEN_MESSAGE_BYTES if address.is_deephaven else 0
+
+
+def aconnect(
+    uri: str,
+    *,
+    auth: Auth = None,
+    tls: TLS | None = None,
+    revision: WireRevision | str = WireRevision.R1_0_0,
+    timeout: float | None = CONNECT_TIMEOUT_SECONDS,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Opening[AsyncSession]:
+    """Connect on the running loop: ``async with aconnect(uri) as session`` or ``session = await
+    aconnect(uri)``.
+
+    ``uri``: see :func:`barrage.client.address.parse_address`; ``auth``: a token, "Anonymous",
+    (user, password), or one of Token, PreSharedKey, Basic. ConnectionLostError when nobody answers,
+    AuthenticationError when refused.
+    """
+    address = parse_address(uri)
+
+    async def open_it() -> AsyncSession:
+        session = AsyncSession(
+            address, auth=auth, tls=tls, revision=WireRevision(revision), limits=limits
+        )
+        try:
+            await session.open(timeout)
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    return Opening(open_it)

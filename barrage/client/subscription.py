@@ -1,0 +1,508 @@
+"""A subscription that keeps a table up to date: :class:`AsyncTickingTable`.
+
+One task per subscription reads the stream, feeds the exchange, applies updates to the mirror and
+hands them to consumers. It waits for consumers before it reads on, which is the back-pressure. A
+lost connection starts a new stream after a jittered delay; the rows shown stay until the new
+snapshot is in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from barrage.client.mirror import Mirror
+from barrage.client.reconnect import Backoff, is_worth_retrying
+from barrage.client.rows_argument import RowsArgument, column_indices, viewport_of
+from barrage.client.state import TRANSITIONS, State, Stats, StatsRecorder
+from barrage.client.update_queue import UpdateQueue
+from barrage.errors import BarrageError, LocalProtocolError, SubscriptionClosedError
+from barrage.proto.client_events import ExchangeEnded, SchemaArrived, UpdateArrived
+from barrage.proto.client_exchange import ClientExchange, ClientState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from types import TracebackType
+
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from barrage.client.session import AsyncSession
+    from barrage.client.update import Update
+    from barrage.model.viewport import Viewport
+    from barrage.transport.base import FrameStream
+    from barrage.wire.messages import SubscriptionOptions
+
+    OnUpdate = Callable[[Update], Awaitable[None] | None]
+    OnState = Callable[[State], Awaitable[None] | None]
+    OnError = Callable[[Exception], Awaitable[None] | None]
+
+logger = logging.getLogger(__name__)
+
+_exchange_ids = itertools.count(1)
+
+ASYNC_UPDATES_PENDING_MAX = 2
+"""Updates an asynchronous iterator may lag before the stream is not read any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionSettings:
+    """What was asked for when the subscription was opened."""
+
+    table: str
+    columns: tuple[str, ...] | None
+    viewport: Viewport | None
+    options: SubscriptionOptions
+    reconnects: bool = True
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+class AsyncTickingTable:
+    """A live copy of a table, or of some of its rows and columns. Always one consistent state.
+
+    Made by ``table.subscribe(...)`` on a running loop; close it or use it as an asynchronous
+    context manager.
+    """
+
+    def __init__(self, session: AsyncSession, settings: SubscriptionSettings) -> None:
+        self._session = session
+        self._settings = settings
+        self._columns = settings.columns
+        self._viewport = settings.viewport
+        self._mirror = Mirror(column_order=settings.columns)
+        self._stats = StatsRecorder(session.clock)
+        self._state = State.CONNECTING
+        self._error: BarrageError | None = None
+        self._lag_ns: int | None = None
+        self._is_current = asyncio.Event()
+        self._has_unsent_change = False
+        self._queues: list[UpdateQueue] = []
+        self._on_update: list[OnUpdate] = []
+        self._on_state: list[OnState] = []
+        self._on_error: list[OnError] = []
+        self._exchange: ClientExchange | None = None
+        self._stream: FrameStream | None = None
+        self._schema: pa.Schema | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # --- reading --------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._settings.table
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def error(self) -> BarrageError | None:
+        """Why the state is FAILED, or what the latest attempt to connect failed with."""
+        return self._error
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the subscribed columns; BarrageError before the first state."""
+        return self.to_arrow().schema
+
+    @property
+    def table_size(self) -> int:
+        """Rows of the whole table on the server, as of the state shown."""
+        return self._mirror.table_size
+
+    @property
+    def nbytes(self) -> int:
+        """Memory the copy takes."""
+        return self._mirror.nbytes
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds from the commit on the server to the application here, of the newest update that
+        says when it was committed; needs synchronised clocks. None when the server does not say."""
+        return None if self._lag_ns is None else self._lag_ns / 1e9
+
+    @property
+    def stats(self) -> Stats:
+        return self._stats.read()
+
+    def __len__(self) -> int:
+        return self._mirror.row_count
+
+    def to_arrow(self) -> pa.Table:
+        """The rows now, as an immutable table."""
+        return self._mirror.read()[0]
+
+    def to_pandas(self) -> pd.DataFrame:
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        import polars as pl
+
+        frame = pl.from_arrow(self.to_arrow())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.name!r} {self._state.value}, {len(self)} of "
+            f"{self.table_size} rows>"
+        )
+
+    # --- waiting and following ------------------------------------------------------------------
+
+    async def wait_ready(self, timeout: float | None = None) -> None:
+        """Until the state shown is that of the latest request. TimeoutError, or the error the
+        subscription died of."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._is_current.wait()
+        except TimeoutError:
+            detail = f": {self._error}" if self._error else ""
+            raise TimeoutError(
+                f"table {self.name!r} is {self._state.value} after {timeout} seconds{detail}"
+            ) from self._error
+        self._raise_if_ended()
+
+    def updates(self) -> UpdateIterator:
+        """Follow the table from now on. The first update is the whole state (``is_replacement``)."""
+        return UpdateIterator(self.open_queue(ASYNC_UPDATES_PENDING_MAX))
+
+    def __aiter__(self) -> UpdateIterator:
+        return self.updates()
+
+    def on_update(self, callback: OnUpdate) -> Callable[[], None]:
+        """Call ``callback(update)`` for every update, starting with the whole state. Returns what
+        takes it back.
+
+        What it raises is logged, counted and given to ``on_error``; the subscription lives on. If
+        it returns an awaitable, that is awaited before the next update.
+        """
+        self._on_update.append(callback)
+        if self._mirror.has_state:
+            self._begin_callback(callback)
+        return lambda: _discard(self._on_update, callback)
+
+    def on_state(self, callback: OnState) -> Callable[[], None]:
+        """Call ``callback(state)`` at every change of state."""
+        self._on_state.append(callback)
+        return lambda: _discard(self._on_state, callback)
+
+    def on_error(self, callback: OnError) -> Callable[[], None]:
+        """Call ``callback(error)`` for what callbacks raise, lost connections, and the final error."""
+        self._on_error.append(callback)
+        return lambda: _discard(self._on_error, callback)
+
+    # --- changing -------------------------------------------------------------------------------
+
+    async def set_viewport(self, rows: RowsArgument, *, reverse: bool = False) -> None:
+        """Show other rows. The old rows stay until the new ones are in; ``wait_ready`` waits for
+        them."""
+        viewport = viewport_of(rows, reverse=reverse)
+        if viewport is None or self._viewport is None:
+            raise LocalProtocolError(
+                "a subscription with a viewport keeps one, and one without never gets one; subscribe again"
+            )
+        self._viewport = viewport
+        await self._send_change()
+
+    async def set_columns(self, columns: Sequence[str] | None) -> None:
+        """Show other columns; None for all. Needs a viewport, as only such subscriptions can
+        change."""
+        if self._viewport is None:
+            raise LocalProtocolError("only a subscription with a viewport can change its columns")
+        names = None if columns is None else tuple(columns)
+        if self._schema is not None:
+            column_indices(self._schema, names)
+        self._columns = names
+        await self._send_change()
+
+    async def _send_change(self) -> None:
+        self._raise_if_ended()
+        exchange, stream = self._exchange, self._stream
+        if exchange is None or stream is None or exchange.state is ClientState.ENDED:
+            # The next stream asks for it.
+            return
+        self._is_current.clear()
+        if self._schema is None:
+            # Names become indices when the schema is here.
+            self._has_unsent_change = True
+            return
+        frame = exchange.change(
+            columns=column_indices(self._schema, self._columns), viewport=self._viewport
+        )
+        await stream.write(frame)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin; the session does this."""
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"barrage subscription {self.name}"
+        )
+
+    async def close(self) -> None:
+        """End the subscription. Idempotent and quiet; the rows stay readable."""
+        task, self._task = self._task, None
+        if self._stream is not None:
+            self._stream.cancel()
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.wait([task])
+        await self._finish(State.CLOSED, None)
+
+    async def __aenter__(self) -> AsyncTickingTable:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _run(self) -> None:
+        backoff = self._settings.backoff
+        try:
+            while True:
+                try:
+                    await self._follow_one_stream()
+                except BarrageError as error:
+                    is_retried = self._settings.reconnects and is_worth_retrying(
+                        error, was_live=self._mirror.has_state
+                    )
+                    if not is_retried or self._state.is_final:
+                        raise
+                    await self._lost(error)
+                    await asyncio.sleep(backoff.next_delay())
+                    await self._session.renew()
+        except BarrageError as error:
+            await self._finish(State.FAILED, error)
+        except Exception as error:
+            logger.exception("table %s: the subscription stopped", self.name)
+            await self._finish(State.FAILED, BarrageError(f"{type(error).__name__}: {error}"))
+        finally:
+            self._drop_stream()
+
+    async def _lost(self, error: BarrageError) -> None:
+        self._drop_stream()
+        self._is_current.clear()
+        self._error = error
+        self._stats.reconnects += 1
+        logger.info("table %s: connection lost (%s), trying again", self.name, error)
+        await self._set_state(State.RECONNECTING)
+        await self._tell(self._on_error, error)
+
+    async def _follow_one_stream(self) -> None:
+        """Subscribe and apply what comes until the stream breaks; always ends with an error."""
+        schema = None if self._columns is None else await self._session.table(self.name).schema()
+        columns = None if schema is None else column_indices(schema, self._columns)
+        exchange = ClientExchange(
+            next(_exchange_ids), revision=self._session.revision, limits=self._session.limits
+        )
+        self._schema = schema
+        self._has_unsent_change = False
+        frame = exchange.subscribe(
+            self._session.ticket_of(self.name),
+            columns=columns,
+            viewport=self._viewport,
+            options=self._settings.options,
+        )
+        stream = self._session.open_exchange(self.name)
+        self._exchange, self._stream = exchange, stream
+        await stream.write(frame)
+        await self._set_state(State.SNAPSHOT)
+        while (buffer := await stream.read()) is not None:
+            self._stats.count_frame(len(buffer))
+            for event in exchange.receive_frame(buffer):
+                await self._handle(event)
+        for event in exchange.receive_end(None):
+            await self._handle(event)
+
+    async def _handle(self, event: SchemaArrived | UpdateArrived | ExchangeEnded) -> None:
+        if isinstance(event, SchemaArrived):
+            self._schema = event.schema
+            assert self._exchange is not None
+            self._mirror.begin(event.schema, has_view_positions=self._exchange.has_view_positions)
+            if self._has_unsent_change:
+                self._has_unsent_change = False
+                await self._send_change()
+        elif isinstance(event, UpdateArrived):
+            await self._apply(event)
+        elif event.error is not None:
+            raise event.error
+
+    async def _apply(self, event: UpdateArrived) -> None:
+        had_state = self._mirror.has_state
+        if event.message.is_snapshot and self._viewport is not None:
+            self._mirror.order_columns(self._columns)
+        update = self._mirror.apply(
+            event.message,
+            is_consistent=event.is_consistent,
+            keeps_removed=bool(self._queues or self._on_update),
+        )
+        if update is None:
+            return
+        self._stats.count_update(update.row_count)
+        if update.source_time_ns is not None:
+            self._lag_ns = self._session.clock.wall_ns() - update.source_time_ns
+        if event.is_current and self._state is State.SNAPSHOT:
+            if had_state:
+                await self._set_state(State.RESNAPSHOTTED)
+            self._settings.backoff.reset()
+            self._error = None
+            await self._set_state(State.LIVE)
+        if event.is_current:
+            self._is_current.set()
+        await self._publish(update)
+
+    async def _publish(self, update: Update) -> None:
+        self._queues = [queue for queue in self._queues if not queue.is_abandoned]
+        for queue in self._queues:
+            queue.put(update)
+        for callback in list(self._on_update):
+            await self._call(callback, update)
+        for queue in list(self._queues):
+            await queue.wait_for_room()
+
+    def _begin_callback(self, callback: OnUpdate) -> None:
+        """Give a late callback the state it starts from, before any update that follows."""
+        update = self._mirror.replacement()
+        if update is not None:
+            self._start_call(callback, update)
+
+    def _start_call(self, callback: OnUpdate, update: Update) -> None:
+        try:
+            result = callback(update)
+        except Exception as error:
+            self.note_callback_error(error)
+            return
+        if inspect.isawaitable(result):
+            self._session.spawn(self._await_quietly(result))
+
+    async def _await_quietly(self, result: Awaitable[None]) -> None:
+        try:
+            await result
+        except Exception as error:
+            self.note_callback_error(error)
+
+    async def _call(self, callback: Callable[[Any], Awaitable[None] | None], value: Any) -> None:
+        try:
+            result = callback(value)
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:
+            self.note_callback_error(error)
+            if callback not in self._on_error:
+                await self._tell(self._on_error, error)
+
+    def note_callback_error(self, error: Exception) -> None:
+        """Count and log what a callback raised."""
+        self._stats.callback_errors += 1
+        logger.error("table %s: a callback raised", self.name, exc_info=error)
+
+    async def _tell(
+        self, callbacks: Sequence[Callable[[Any], Awaitable[None] | None]], value: Any
+    ) -> None:
+        for callback in list(callbacks):
+            await self._call(callback, value)
+
+    async def _set_state(self, state: State) -> None:
+        if state is self._state and state is not State.RECONNECTING:
+            return
+        if state not in TRANSITIONS[self._state]:
+            raise LocalProtocolError(f"{self._state.value} cannot become {state.value}")
+        is_new = state is not self._state
+        self._state = state
+        if is_new:
+            await self._tell(self._on_state, state)
+
+    async def _finish(self, state: State, error: BarrageError | None) -> None:
+        if self._state.is_final:
+            return
+        self._state = state
+        self._error = error
+        self._drop_stream()
+        for queue in self._queues:
+            queue.end(error)
+        self._queues.clear()
+        self._is_current.set()
+        self._session.forget(self)
+        await self._tell(self._on_state, state)
+        if error is not None:
+            await self._tell(self._on_error, error)
+
+    def _drop_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.cancel()
+
+    def _raise_if_ended(self) -> None:
+        if self._state is State.FAILED and self._error is not None:
+            raise self._error
+        if self._state.is_final:
+            raise SubscriptionClosedError(f"the subscription of {self.name!r} is closed")
+
+    # --- consumers ------------------------------------------------------------------------------
+
+    def open_queue(self, updates_max: int | None = None) -> UpdateQueue:
+        """A queue that starts with the state shown; bounded by the limits if not by the caller. On
+        the loop."""
+        queue = UpdateQueue(updates_max or self._session.limits.client_updates_pending_max)
+        first = self._mirror.replacement()
+        if first is not None:
+            queue.put(first)
+        if self._state.is_final:
+            queue.end(self._error)
+        else:
+            self._queues.append(queue)
+        return queue
+
+
+class UpdateIterator:
+    """Updates of one table, in order and without gaps. Ends when the subscription is closed, raises
+    what it died of."""
+
+    def __init__(self, queue: UpdateQueue) -> None:
+        self._queue = queue
+
+    def __aiter__(self) -> UpdateIterator:
+        return self
+
+    async def __anext__(self) -> Update:
+        update = await self._queue.next_async()
+        if update is None:
+            raise StopAsyncIteration
+        return update
+
+    async def aclose(self) -> None:
+        """Stop following; the subscription goes on without it."""
+        self._queue.abandon()
+
+    async def __aenter__(self) -> UpdateIterator:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # A loop that was left with ``break`` must not hold the stream for ever.
+        self._queue.abandon()
+
+
+def _discard(items: list[Any], item: Any) -> None:
+    if item in items:
+        items.remove(item)
