@@ -262,6 +262,11 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 def _plain(array: pa.Array) -> pa.Array:
     """The values of an encoded array."""
     if pa.types.is_run_end_encoded(array.type):
+        if pa.types.is_dictionary(array.type.value_type):
+            # Arrow has no kernel for runs of dictionary values. Received arrays are never slices.
+            array = pa.RunEndEncodedArray.from_arrays(
+                array.run_ends, array.values.dictionary_decode()
+            )
         array = pc.run_end_decode(array)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
