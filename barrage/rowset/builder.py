@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RowSetBuilder:
-    """Mutable counterpart of `RowSet`. Single keys and ranges cost a list entry each until `build`."""
+    """Mutable counterpart of `RowSet`. Keys and ranges cost a list entry each until `build`."""
 
     __slots__ = ("_firsts", "_lasts", "_parts")
 

@@ -24,7 +24,7 @@ def checked_keys(keys: npt.ArrayLike) -> Int64Array:
 
 
 def checked_integers(values: npt.ArrayLike, *, what: str) -> Int64Array:
-    """A private int64 copy of a one-dimensional sequence of integers; ValueError for anything else."""
+    """A private int64 copy of a flat sequence of integers; ValueError for anything else."""
     array = np.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"{what} must be one-dimensional, not of shape {array.shape}")

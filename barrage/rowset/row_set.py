@@ -132,6 +132,13 @@ class RowSet:
         return cls._of(arrays.merged(starts, ends))
 
     @classmethod
+    def from_trusted_ranges(cls, firsts: Int64Array, lasts: Int64Array) -> RowSet:
+        """Ascending disjoint ranges (touching ones get merged) that the caller has checked and
+        gives away.
+        """
+        return cls._of(arrays.merged(firsts, lasts))
+
+    @classmethod
     def parse(cls, text: str) -> RowSet:
         """The inverse of :meth:`to_text`: ``0-9,12``; the empty text is the empty set."""
         pairs = [part.partition("-") for part in text.split(",")] if text.strip() else []
@@ -396,7 +403,7 @@ class RowSet:
     # -- positions --------------------------------------------------------------------------------
 
     def _prefix(self) -> Int64Array:
-        """Number of keys before each range. Never overflows: it is at most the range's first key."""
+        """Keys before each range. Never overflows: it is at most the range's first key."""
         if self._before is None:
             before = np.zeros(self.range_count, dtype=np.int64)
             np.cumsum(self._lasts[:-1] - self._firsts[:-1] + 1, out=before[1:])

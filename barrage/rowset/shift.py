@@ -78,7 +78,7 @@ class RowSetShiftData:
 
     @classmethod
     def from_shifts(cls, shifts: Iterable[Shift | tuple[int, int, int]]) -> RowSetShiftData:
-        """From ``(first, last, delta)`` triples in ascending order; ValueError as in `from_arrays`."""
+        """From ascending ``(first, last, delta)`` triples; ValueError as in `from_arrays`."""
         triples = list(shifts)
         if not triples:
             return _NO_SHIFTS

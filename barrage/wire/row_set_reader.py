@@ -1,0 +1,259 @@
+"""From the bytes of a row set to its signed deltas (barrage-wire.md sections 4, 4.1 and 4.4).
+
+Commands follow each other without an index, so finding them is sequential by nature. Three ways, by
+shape:
+
+* long arrays: one step each, their elements are a view of the buffer; * a run of OFFSETs of one
+width: a strided view; * many short commands: a window of bytes at a time. Every byte of the window
+that could be a command gets the position of the command that would follow it; where candidates
+follow each other without a break (nearly everywhere) whole stretches are accepted at once, and only
+the breaks are walked one by one.
+
+Worst legal input: a window in which every command contains a false candidate, one list step per
+command.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from barrage.errors import RemoteProtocolError
+from barrage.rowset.arrays import NO_KEYS, expand
+
+if TYPE_CHECKING:
+    from barrage.rowset.arrays import Int64Array
+
+AnyIntArray = npt.NDArray[np.signedinteger]
+
+# Command bits and value types, barrage-wire.md section 4. Bits 6 and 7 must be 0.
+_COMMAND_BITS: Final = 0xF8
+_TYPE_BITS: Final = 0x07
+_OFFSET: Final = 0x08
+_SHORT_ARRAY: Final = 0x10
+_BYTE_ARRAY: Final = 0x18
+_END: Final = 0x20
+_VALUE_WIDTHS: Final = (0, 2, 4, 8, 1, 0, 0, 0)
+"""Bytes of each value type; 0: there is no such type."""
+_ELEMENT_BYTES: Final = {_OFFSET: 0, _SHORT_ARRAY: 2, _BYTE_ARRAY: 1}
+
+_SMALL_COMMAND_BYTES: Final = 64
+_SMALL_COMMANDS_BEFORE_WINDOW: Final = 64
+_WINDOW_BYTES: Final = 1 << 18
+_WINDOW_GAIN_BYTES_MIN: Final = 1024
+_UNIFORM_RUN_MIN: Final = 16
+_UNIFORM_PROBE: Final = 4096
+
+
+def read_deltas(data: memoryview, start: int, *, deltas_max: int) -> tuple[AnyIntArray, int]:
+    """All deltas of the row set at ``start`` (int8, int16 or int64) and the index behind its END.
+
+    The result may be a view of ``data``. Nothing larger than the input is allocated, times eight.
+    """
+    parts = _DeltaParts(deltas_max)
+    octets = np.frombuffer(data, dtype=np.uint8)
+    position = start
+    small_commands = 0
+    while True:
+        if small_commands >= _SMALL_COMMANDS_BEFORE_WINDOW:
+            found, consumed = _read_window(octets[position : position + _WINDOW_BYTES])
+            parts.add_array(found)
+            position += consumed
+            if consumed < _WINDOW_GAIN_BYTES_MIN:
+                small_commands = 0
+        command, value, stop = _read_command(data, position)
+        if command == _END:
+            return parts.joined(), stop
+        if command == _OFFSET:
+            run = _uniform_offsets(octets, data, position, stop - position)
+            if run is not None:
+                parts.add_array(run)
+                stop = position + len(run) * (stop - position)
+            else:
+                parts.add_value(value)
+        elif value > 0:
+            width = _ELEMENT_BYTES[command]
+            if value * width > len(data) - stop:
+                raise RemoteProtocolError(
+                    f"row set: an array of {value} x {width} bytes at {position} is cut off"
+                )
+            element = np.dtype("<i2") if width == 2 else np.dtype(np.int8)
+            parts.add_array(octets[stop : stop + value * width].view(element))
+            stop += value * width
+        small_commands = small_commands + 1 if stop - position < _SMALL_COMMAND_BYTES else 0
+        position = stop
+
+
+class _DeltaParts:
+    """Deltas found so far, in order; counted against a limit before they are joined."""
+
+    __slots__ = ("_arrays", "_count", "_max", "_values")
+
+    def __init__(self, deltas_max: int) -> None:
+        self._arrays: list[AnyIntArray] = []
+        self._values: list[int] = []
+        self._count = 0
+        self._max = deltas_max
+
+    def add_value(self, value: int) -> None:
+        self._values.append(value)
+        self._admit(1)
+
+    def add_array(self, array: AnyIntArray) -> None:
+        self._flush_values()
+        if len(array):
+            self._arrays.append(array)
+            self._admit(len(array))
+
+    def _admit(self, count: int) -> None:
+        self._count += count
+        if self._count > self._max:
+            raise RemoteProtocolError(f"row set: more than {self._max} range ends")
+
+    def _flush_values(self) -> None:
+        if self._values:
+            self._arrays.append(np.array(self._values, dtype=np.int64))
+            self._values = []
+
+    def joined(self) -> AnyIntArray:
+        self._flush_values()
+        if len(self._arrays) == 1:
+            return self._arrays[0]
+        return np.concatenate(self._arrays, dtype=np.int64) if self._arrays else NO_KEYS
+
+
+def _read_command(data: memoryview, position: int) -> tuple[int, int, int]:
+    """Command, its value (0 for END) and the index behind them."""
+    if position >= len(data):
+        raise RemoteProtocolError(f"row set: no END within {len(data)} bytes")
+    head = data[position]
+    command = head & _COMMAND_BITS
+    if command == _END:
+        return command, 0, position + 1
+    width = _VALUE_WIDTHS[head & _TYPE_BITS]
+    if command not in _ELEMENT_BYTES or width == 0:
+        _refuse_head(head, position)
+    stop = position + 1 + width
+    if stop > len(data):
+        raise RemoteProtocolError(f"row set: the value at {position + 1} is cut off")
+    return command, int.from_bytes(data[position + 1 : stop], "little", signed=True), stop
+
+
+def _refuse_head(head: int, position: int) -> NoReturn:
+    what = "value type" if (head & _COMMAND_BITS) in _ELEMENT_BYTES else "command"
+    raise RemoteProtocolError(f"row set: unknown {what} in byte {head:#04x} at {position}")
+
+
+def _uniform_offsets(
+    octets: npt.NDArray[np.uint8], data: memoryview, position: int, stride: int
+) -> Int64Array | None:
+    """Values of the OFFSETs from ``position`` on that all have this width; None if there are few."""
+    probe = position + (_UNIFORM_RUN_MIN - 1) * stride
+    head = data[position]
+    if probe + stride > len(data) or data[position + stride] != head or data[probe] != head:
+        return None
+    whole = (len(octets) - position) // stride
+    table = octets[position : position + whole * stride].reshape(whole, stride)
+    count = 0
+    probe_rows = _UNIFORM_PROBE
+    while count < whole:
+        differs = table[count : count + probe_rows, 0] != head
+        if differs.any():
+            count += int(differs.argmax())
+            break
+        count += len(differs)
+        probe_rows *= 2
+    if count < _UNIFORM_RUN_MIN:
+        return None
+    record = np.dtype([("head", "u1"), ("value", f"<i{stride - 1}")])
+    return table[:count].reshape(-1).view(record)["value"].astype(np.int64)
+
+
+def _head_table() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """For each byte: width of the value behind it (0: not a command, or END) and bytes per element."""
+    widths = np.zeros(256, dtype=np.int64)
+    elements = np.zeros(256, dtype=np.int64)
+    for command, element_bytes in _ELEMENT_BYTES.items():
+        for value_type, width in enumerate(_VALUE_WIDTHS):
+            widths[command | value_type] = width
+            elements[command | value_type] = element_bytes
+    return widths, elements
+
+
+_HEAD_WIDTHS, _HEAD_ELEMENTS = _head_table()
+_IS_HEAD: Final = _HEAD_WIDTHS > 0
+
+
+def _read_window(window: npt.NDArray[np.uint8]) -> tuple[Int64Array, int]:
+    """Deltas of the commands that lie completely in the window, up to the first END or illegal
+    byte, and the number of bytes they take. The caller deals with what follows.
+    """
+    size = len(window)
+    heads = np.flatnonzero(_IS_HEAD[window])
+    if size == 0 or len(heads) == 0 or heads[0] != 0:
+        return NO_KEYS, 0
+    padded = np.concatenate((window, np.zeros(8, dtype=np.uint8)))
+    # All 64-bit words of the window that start at any byte.
+    words = np.ndarray(size + 1, dtype="<i8", buffer=padded.data, strides=(1,))
+    head_bytes = window[heads]
+    widths = _HEAD_WIDTHS[head_bytes]
+    elements = _HEAD_ELEMENTS[head_bytes]
+    unused_bits = 64 - 8 * widths
+    values = words[heads + 1] << unused_bits >> unused_bits
+    # A count past the window only has to stay past it; this keeps the product from overflowing.
+    payloads = np.clip(values, 0, size) * elements
+    stops = heads + 1 + widths + payloads
+    chain = _follow(heads, stops, size)
+    if len(chain) and stops[chain[-1]] > size:
+        chain = chain[:-1]
+    if len(chain) == 0:
+        return NO_KEYS, 0
+    counts = np.where(elements > 0, np.maximum(values, 0), 1)[chain]
+    deltas = _gather(padded, (stops - payloads)[chain], counts, elements[chain], values[chain])
+    return deltas, int(stops[chain[-1]])
+
+
+def _follow(heads: Int64Array, stops: Int64Array, size: int) -> Int64Array:
+    """Indices into ``heads`` of the commands reached from the first one."""
+    index_of = np.full(size + 1, -1, dtype=np.int64)
+    index_of[heads] = np.arange(len(heads))
+    successor = index_of[np.minimum(stops, size)]
+    breaks = np.flatnonzero(successor != np.arange(1, len(heads) + 1))
+    targets = successor[breaks]
+    next_break = np.searchsorted(breaks, targets).tolist()
+    target_list = targets.tolist()
+    # The last candidate is always a break: nothing follows it.
+    stretches = [(0, 0)]
+    here = 0
+    while target_list[here] >= 0:
+        stretches.append((target_list[here], next_break[here]))
+        here = next_break[here]
+    firsts, at_breaks = np.array(stretches, dtype=np.int64).T
+    return expand(firsts, breaks[at_breaks] - firsts + 1)
+
+
+def _gather(
+    padded: npt.NDArray[np.uint8],
+    starts: Int64Array,
+    counts: Int64Array,
+    elements: Int64Array,
+    values: Int64Array,
+) -> Int64Array:
+    """Concatenated deltas of commands whose elements begin at ``starts``; OFFSETs bring theirs in
+    ``values``.
+    """
+    stops = np.cumsum(counts)
+    deltas = np.empty(int(stops[-1]), dtype=np.int64)
+    begins = stops - counts
+    is_offset = elements == 0
+    deltas[begins[is_offset]] = values[is_offset]
+    shorts = np.ndarray(len(padded) - 1, dtype="<i2", buffer=padded.data, strides=(1,))
+    for element_bytes, source in ((1, padded.view(np.int8)), (2, shorts)):
+        chosen = elements == element_bytes
+        if chosen.any():
+            within = expand(np.zeros_like(counts[chosen]), counts[chosen])
+            at = np.repeat(starts[chosen], counts[chosen]) + within * element_bytes
+            deltas[expand(begins[chosen], counts[chosen])] = source[at]
+    return deltas
