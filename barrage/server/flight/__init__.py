@@ -1,0 +1,1 @@
+"""The methods of Arrow Flight, one file per family, behind one guard."""

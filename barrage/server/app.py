@@ -1,0 +1,182 @@
+"""One serving instance on one event loop: gRPC server, services, start, drain, stop.
+
+Frames travel as raw bytes through generic handlers: a Barrage modification batch may hold columns
+of different lengths, which Arrow's own Flight server refuses to build.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from barrage.errors import ConfigError, TransportError
+from barrage.server.auth import Authenticator, is_loopback, new_token
+from barrage.server.exchange_driver import ExchangeHub
+from barrage.server.flight.call_guard import DRAINING, CallGuard
+from barrage.server.flight.catalog_calls import CatalogCalls
+from barrage.server.flight.data_calls import DataCalls
+from barrage.server.flight.messages import POOL, SERVICE_NAME
+from barrage.server.flight.put_calls import PutCalls
+
+if TYPE_CHECKING:
+    from barrage.clock import Clock
+    from barrage.server.catalog import Catalog
+    from barrage.server.config import ServerConfig
+    from barrage.server.runtime import EngineRuntime
+    from barrage.server.table_service import TableService
+
+log = logging.getLogger(__name__)
+
+_HEALTH_SERVICE = health.SERVICE_NAME
+_PING_INTERVAL_MS_MIN = 5_000
+_RECEIVE_MARGIN_BYTES = 64 * 1024
+
+
+class ServerApp:
+    """Serves the tables of one engine on one address. Made and used on one event loop."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        runtime: EngineRuntime,
+        catalog: Catalog,
+        tables: TableService,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self.token = effective_token(config)
+        self._authenticator = Authenticator(self.token)
+        self._guard = CallGuard(self._authenticator)
+        self._hub = ExchangeHub(runtime, catalog, limits=config.limits, clock=clock)
+        self._tables = tables
+        self._health = health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self.port = 0
+
+    @property
+    def stream_count(self) -> int:
+        """Open DoExchange streams."""
+        return self._hub.stream_count
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as a gRPC target."""
+        return _join(self._config.host, self.port)
+
+    async def start(self) -> None:
+        """Listen; ConfigError when the address cannot be had."""
+        server = grpc.aio.server(options=channel_options(self._config))
+        server.add_generic_rpc_handlers((self._flight_handler(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if self._config.reflection:
+            names = (SERVICE_NAME, _HEALTH_SERVICE, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server, pool=POOL)
+        address = _join(self._config.host, self._config.port)
+        try:
+            self.port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise ConfigError(f"cannot listen on {address}: {error}") from error
+        if self.port == 0:
+            raise ConfigError(f"cannot listen on {address}")
+        await server.start()
+        self._server = server
+        self._runtime.attach(self._hub)
+        for name in ("", SERVICE_NAME):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._announce()
+
+    def _announce(self) -> None:
+        log.info("listening on %s", self.address)
+        if self.token is not None and self._config.token is None:
+            sys.stderr.write(
+                f"barrage: {self.address} is not a loopback address, so calls need a token; "
+                f"none is configured, this one was made up:\n{self.token}\n"
+            )
+
+    async def stop(self, grace_ms: int | None = None) -> None:
+        """Drain and stop: health says NOT_SERVING, new calls are refused, what is queued is sent,
+        streams end with UNAVAILABLE, and after ``grace_ms`` what is left is cut. Idempotent."""
+        if self._stopping is None:
+            grace = self._config.drain_grace_ms if grace_ms is None else grace_ms
+            self._stopping = asyncio.create_task(self._stop(grace / 1000))
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace_s: float) -> None:
+        server = self._server
+        self._guard.is_draining = True
+        await self._health.enter_graceful_shutdown()
+        if server is None:
+            return
+        await asyncio.wrap_future(self._runtime.submit(self._runtime.flush))
+        self._hub.finish_all(TransportError(DRAINING), is_flushed=True)
+        await server.stop(grace_s)
+        self._runtime.attach(None)
+
+    async def wait_for_termination(self) -> None:
+        """Until :meth:`stop` has ended everything."""
+        if self._server is not None:
+            await self._server.wait_for_termination()
+
+    def _flight_handler(self) -> grpc.GenericRpcHandler:
+        limits = self._config.limits
+        catalog = CatalogCalls(self._tables, limits)
+        data = DataCalls(
+            self._hub, self._authenticator, limits=limits, draft_2020=self._config.draft_2020
+        )
+        puts = PutCalls(self._tables, limits)
+        unary, streaming = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        both = grpc.stream_stream_rpc_method_handler
+        methods: dict[str, tuple[Any, Any]] = {
+            "Handshake": (both, data.handshake),
+            "ListFlights": (streaming, catalog.list_flights),
+            "GetFlightInfo": (unary, catalog.get_flight_info),
+            "GetSchema": (unary, catalog.get_schema),
+            "DoGet": (streaming, data.do_get),
+            "DoPut": (both, puts.do_put),
+            "DoExchange": (both, data.do_exchange),
+            "DoAction": (streaming, catalog.do_action),
+            "ListActions": (streaming, catalog.list_actions),
+        }
+        handlers = {
+            name: make(self._guard.wrap(f"/{SERVICE_NAME}/{name}", behavior))
+            for name, (make, behavior) in methods.items()
+        }
+        return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
+
+
+def effective_token(config: ServerConfig) -> str | None:
+    """The token calls need: the configured one, or a random one on an address others can reach."""
+    if config.token is None and not is_loopback(config.host):
+        return new_token()
+    return config.token
+
+
+def channel_options(config: ServerConfig) -> list[tuple[str, int]]:
+    """gRPC settings: message sizes by the limits, pings that find dead peers, one process per
+    port."""
+    return [
+        (
+            "grpc.max_receive_message_length",
+            config.limits.message_bytes_max + _RECEIVE_MARGIN_BYTES,
+        ),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_time_ms", config.keepalive_ms),
+        ("grpc.keepalive_timeout_ms", max(config.keepalive_ms // 2, 1)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS_MIN),
+    ]
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

@@ -1,0 +1,173 @@
+"""All DoExchange streams of a server: takes what the engine thread hands over and gives it to the
+streams.
+
+Flow control: gRPC takes one message at a time and finishes it when the peer's window has room. What
+the engine delivers waits in the stream's outbox. At ``exchange_outbox_updates_max`` updates or
+``exchange_outbox_bytes_max`` bytes the subscription is *held*: its producer sends it nothing and
+merges its changes instead. When there is room again it is released and gets everything it missed as
+one update. Nothing is ever dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from functools import partial
+from typing import TYPE_CHECKING
+
+from barrage.errors import LimitExceededError, SlowConsumerError
+from barrage.server.delivery import EncodedUpdate, LazyUpdate, StreamEnded, convert
+from barrage.server.exchange_stream import ExchangeStream
+from barrage.server.subscription_desk import SubscriptionDesk
+from barrage.server.tickets import table_name_of_ticket
+from barrage.wire.update_codec import EncodeOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from barrage.clock import Clock
+    from barrage.engine.producer import Delivery, Disconnect
+    from barrage.errors import BarrageError
+    from barrage.limits import Limits
+    from barrage.model.update import FullUpdate
+    from barrage.model.viewport import ColumnSet, Viewport
+    from barrage.proto.events import SubscriptionRequested
+    from barrage.server.catalog import Catalog
+    from barrage.server.exchange_stream import Context
+    from barrage.server.runtime import EngineRuntime
+    from barrage.wire.revision import WireRevision
+    from barrage.wire.update_codec import UpdateEncoder
+
+
+class ExchangeHub:
+    """All streams of one server. Runs on the event loop, but for the two methods of the engine's
+    outlet."""
+
+    def __init__(
+        self, runtime: EngineRuntime, catalog: Catalog, *, limits: Limits, clock: Clock
+    ) -> None:
+        self._runtime = runtime
+        self._desk = SubscriptionDesk(runtime, catalog, limits=limits, clock=clock)
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[int, ExchangeStream] = {}
+        self._ids = itertools.count(1)
+        self._releases: list[ExchangeStream] = []
+
+    @property
+    def stream_count(self) -> int:
+        """Streams that have not ended."""
+        return len(self._streams)
+
+    # --- the engine thread's outlet
+    # -----------------------------------------------------------------------
+
+    def convert(self, item: Delivery | Disconnect) -> Iterable[object]:
+        """Engine thread: hand-over items for what a producer said."""
+        return convert(item)
+
+    def hand_over(self, items: Sequence[object]) -> None:
+        """Engine thread: pass items to the loop."""
+        self._loop.call_soon_threadsafe(self._take, items)
+
+    def _take(self, items: Sequence[object]) -> None:
+        streams = self._streams
+        held: list[ExchangeStream] = []
+        for item in items:
+            if isinstance(item, StreamEnded):
+                self._end(item)
+                continue
+            assert isinstance(item, EncodedUpdate | LazyUpdate)
+            for subscription_id in item.subscription_ids:
+                stream = streams.get(subscription_id)
+                if stream is not None and stream.enqueue(item):
+                    held.append(stream)
+        self._runtime.handover_taken()
+        if held:
+            self._runtime.post(partial(self._desk.hold, held))
+
+    def _end(self, item: StreamEnded) -> None:
+        """A reader that is too slow would never take what is queued, so it is not waited for."""
+        stream = self._streams.get(item.subscription_id)
+        if stream is not None:
+            stream.finish(item.error, is_flushed=not isinstance(item.error, SlowConsumerError))
+
+    # --- streams
+    # ------------------------------------------------------------------------------------------
+
+    def open(
+        self, context: Context, *, revision: WireRevision, sends_source_time: bool
+    ) -> ExchangeStream:
+        """A stream for a new call. LimitExceededError when there are too many."""
+        if len(self._streams) >= self._limits.subscriptions_max:
+            raise LimitExceededError(
+                "number of open exchanges",
+                actual=len(self._streams) + 1,
+                maximum=self._limits.subscriptions_max,
+                unit="streams",
+            )
+        stream = ExchangeStream(
+            self,
+            next(self._ids),
+            context,
+            revision=revision,
+            sends_source_time=sends_source_time,
+            limits=self._limits,
+        )
+        self._streams[stream.stream_id] = stream
+        return stream
+
+    def close(self, stream: ExchangeStream) -> None:
+        """Forget a stream and end its subscription."""
+        self._streams.pop(stream.stream_id, None)
+        self._runtime.post(partial(self._desk.unsubscribe, stream))
+
+    def finish_all(self, error: BarrageError, *, is_flushed: bool) -> None:
+        """End every stream with ``error``, after what is queued for it or at once."""
+        for stream in list(self._streams.values()):
+            stream.finish(error, is_flushed=is_flushed)
+
+    async def subscribe(self, stream: ExchangeStream, event: SubscriptionRequested) -> None:
+        """Start the subscription a client asked for."""
+        name = table_name_of_ticket(event.ticket, self._limits)
+        options = EncodeOptions.for_subscription(
+            event.options,
+            self._limits,
+            revision=stream.revision,
+            sends_source_time=stream.sends_source_time,
+        )
+        add = partial(self._desk.subscribe, stream, name, event, options)
+        await asyncio.wrap_future(self._runtime.submit(add))
+
+    async def snapshot(
+        self,
+        name: str,
+        columns: ColumnSet | None,
+        viewport: Viewport | None,
+        options: EncodeOptions,
+        *,
+        is_reverse: bool = False,
+    ) -> tuple[UpdateEncoder, list[FullUpdate]]:
+        """The messages answering a snapshot request and the encoder for them."""
+        read = partial(self._desk.snapshot, name, columns, viewport, options, is_reverse)
+        encoder, messages = await asyncio.wrap_future(self._runtime.submit(read))
+        return encoder, messages
+
+    def change_soon(self, stream: ExchangeStream) -> None:
+        """Apply the change ``stream`` wants at the next cycle boundary."""
+        self._runtime.post(partial(self._desk.change, stream))
+
+    def release_soon(self, stream: ExchangeStream) -> None:
+        """Let the producer send to ``stream`` again; all releases of one loop turn are one
+        command."""
+        if not self._releases:
+            self._loop.call_soon(self._post_releases)
+        self._releases.append(stream)
+
+    def _post_releases(self) -> None:
+        releases, self._releases = self._releases, []
+        self._runtime.post(partial(self._desk.release, releases))
+
+    def renew_hold(self, stream: ExchangeStream) -> None:
+        """The held subscriber is reading: its stall clock starts anew."""
+        self._runtime.post(partial(self._desk.hold, [stream]))

@@ -1,0 +1,239 @@
+"""One DoExchange call: reads its client's requests, writes its updates.
+
+Cost per small message on the loop: one append, one future, one gRPC write; no task and no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+
+from barrage.proto.events import (
+    HalfClosed,
+    SnapshotRequested,
+    SubscriptionChanged,
+    SubscriptionRequested,
+)
+from barrage.proto.server_exchange import ServerExchange
+from barrage.server.delivery import EncodedUpdate, LazyUpdate
+from barrage.server.frame_writing import write_frames
+from barrage.server.tickets import table_name_of_ticket
+from barrage.wire.update_codec import EncodeOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from barrage.engine.table import Table
+    from barrage.limits import Limits
+    from barrage.proto.events import ServerEvent
+    from barrage.server.exchange_driver import ExchangeHub
+    from barrage.wire.revision import WireRevision
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+FRAMES_BETWEEN_RENEWALS = 16
+"""Frames of one large update after which a held but reading subscriber's stall clock starts
+anew."""
+
+
+class ExchangeStream:
+    """One call. The engine thread uses ``table`` and :meth:`take_wanted`; all else stays on the
+    loop."""
+
+    def __init__(
+        self,
+        hub: ExchangeHub,
+        stream_id: int,
+        context: Context,
+        *,
+        revision: WireRevision,
+        sends_source_time: bool,
+        limits: Limits,
+    ) -> None:
+        self.stream_id = stream_id
+        self.revision = revision
+        self.sends_source_time = sends_source_time
+        self.table: Table | None = None
+        self._wanted: SubscriptionChanged | None = None
+        self._taken: SubscriptionChanged | None = None
+        self._is_change_posted = False
+        self._hub = hub
+        self._context = context
+        self._limits = limits
+        self._exchange = ServerExchange(stream_id, revision, limits)
+        self._loop = asyncio.get_running_loop()
+        self._outbox: deque[EncodedUpdate | LazyUpdate] = deque()
+        self._updates_pending = 0
+        self._bytes_pending = 0
+        self._is_held = False
+        self._waker: asyncio.Future[None] | None = None
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._is_finishing = False
+        self._is_snapshot = False
+        self._error: Exception | None = None
+
+    async def run(self) -> None:
+        """Serve the call until it ends; returns for OK, raises what it ends with."""
+        tasks = [
+            asyncio.create_task(self._guarded(self._read_requests())),
+            asyncio.create_task(self._guarded(self._write_updates())),
+        ]
+        try:
+            await self._ended
+        finally:
+            self._hub.close(self)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if self._error is not None:
+            raise self._error
+
+    def story(self) -> tuple[str, ...]:
+        """What happened on this exchange, oldest first."""
+        return self._exchange.story()
+
+    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+        """Run one half of the stream; its error ends both."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self.finish(error, is_flushed=False)
+
+    def finish(self, error: Exception | None, *, is_flushed: bool) -> None:
+        """End the call with ``error`` or OK: after the outbox is written, or at once. The first one
+        counts."""
+        if not self._is_finishing:
+            self._is_finishing = True
+            self._error = error
+        if not is_flushed:
+            self._outbox.clear()
+            self._end()
+        self._wake()
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # --- writing
+    # ------------------------------------------------------------------------------------------
+
+    def enqueue(self, item: EncodedUpdate | LazyUpdate) -> bool:
+        """Queue an update; True when the subscription is to be held from now on."""
+        if self._is_finishing:
+            return False
+        self._outbox.append(item)
+        self._updates_pending += 1
+        self._bytes_pending += item.byte_count
+        self._wake()
+        if self._is_held or not self._is_full():
+            return False
+        self._is_held = True
+        return True
+
+    def _is_full(self) -> bool:
+        return (
+            self._updates_pending >= self._limits.exchange_outbox_updates_max
+            or self._bytes_pending >= self._limits.exchange_outbox_bytes_max
+        )
+
+    def _wake(self) -> None:
+        waker = self._waker
+        if waker is not None:
+            self._waker = None
+            waker.set_result(None)
+
+    async def _write_updates(self) -> None:
+        write = self._context.write
+        outbox = self._outbox
+        while True:
+            while outbox:
+                item = outbox.popleft()
+                if isinstance(item, EncodedUpdate):
+                    for frame in item.frames:
+                        await write(frame)
+                else:
+                    await write_frames(self._context, item.frames(), on_frame=self._renew_hold)
+                self._wrote(item)
+            if self._is_finishing:
+                self._end()
+                return
+            self._waker = self._loop.create_future()
+            await self._waker
+
+    def _renew_hold(self, frames_written: int) -> None:
+        if self._is_held and frames_written % FRAMES_BETWEEN_RENEWALS == 0:
+            self._hub.renew_hold(self)
+
+    def _wrote(self, item: EncodedUpdate | LazyUpdate) -> None:
+        self._updates_pending -= 1
+        self._bytes_pending -= item.byte_count
+        if self._is_held and not self._is_full():
+            self._is_held = False
+            self._hub.release_soon(self)
+
+    # --- reading
+    # ------------------------------------------------------------------------------------------
+
+    async def _read_requests(self) -> None:
+        read = self._context.read
+        while True:
+            frame = await read()
+            if frame is grpc.aio.EOF:
+                break
+            for event in self._exchange.receive_frame(frame):
+                await self._handle(event)
+        for event in self._exchange.receive_half_close():
+            await self._handle(event)
+
+    async def _handle(self, event: ServerEvent) -> None:
+        if isinstance(event, SubscriptionChanged):
+            self._wants(event)
+        elif isinstance(event, SubscriptionRequested):
+            await self._hub.subscribe(self, event)
+        elif isinstance(event, SnapshotRequested):
+            await self._send_snapshot(event)
+        elif isinstance(event, HalfClosed):
+            self.finish(None, is_flushed=self._is_snapshot)
+
+    def _wants(self, event: SubscriptionChanged) -> None:
+        """Note the latest change; one command at a time is on its way to the engine, however many
+        come."""
+        self._wanted = event
+        if not self._is_change_posted:
+            self._is_change_posted = True
+            self._hub.change_soon(self)
+
+    def take_wanted(self) -> SubscriptionChanged | None:
+        """Engine thread: the latest change, or None if it was taken before.
+
+        The flag is cleared before the change is read, and the loop sets the change before it reads
+        the flag: so a change noted meanwhile is either taken now or has a command of its own.
+        """
+        self._is_change_posted = False
+        wanted = self._wanted
+        if wanted is self._taken:
+            return None
+        self._taken = wanted
+        return wanted
+
+    async def _send_snapshot(self, event: SnapshotRequested) -> None:
+        """Queue the whole answer; the call completes when it is written and the client has
+        half-closed."""
+        self._is_snapshot = True
+        options = EncodeOptions.for_snapshot(event.options, self._limits, revision=self.revision)
+        encoder, messages = await self._hub.snapshot(
+            table_name_of_ticket(event.ticket, self._limits),
+            event.columns,
+            event.viewport,
+            options,
+            is_reverse=event.is_reverse,
+        )
+        self.enqueue(EncodedUpdate((self.stream_id,), (encoder.schema_frame(),)))
+        for message in messages:
+            size = encoder.estimate_bytes(message)
+            self.enqueue(LazyUpdate((self.stream_id,), encoder, message, size))

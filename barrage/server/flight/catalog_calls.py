@@ -1,0 +1,168 @@
+"""ListFlights, GetFlightInfo, GetSchema and the actions: what tables there are."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
+from barrage.server.flight import messages
+from barrage.server.flight.messages import Descriptor, FlightInfo
+from barrage.server.table_service import TableRecipe
+from barrage.server.tickets import table_name_of_descriptor, ticket_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import grpc.aio
+
+    from barrage.limits import Limits
+    from barrage.server.table_service import TableFacts, TableService
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+UNKNOWN_BYTES = -1
+"""``FlightInfo.total_bytes`` of a table that is not measured."""
+
+TABLES = "barrage.tables"
+DROP_TABLE = "barrage.drop_table"
+CREATE_TABLE = "barrage.create_table"
+
+ACTION_DESCRIPTIONS = {
+    TABLES: "The published tables. No body. Result: JSON list of objects with name, kind, key, "
+    "is_ticking, rows, step.",
+    DROP_TABLE: 'Take a table out of the catalog and end its subscriptions. Body: JSON {"table"}.',
+    CREATE_TABLE: 'Create an empty table. Body: JSON {"table", "schema": base64 of an encapsulated '
+    'Arrow IPC schema message, "key": [...], "kind", "capacity"}.',
+}
+
+
+class CatalogCalls:
+    """The behaviors; each request is the bytes of its message."""
+
+    def __init__(self, tables: TableService, limits: Limits) -> None:
+        self._tables = tables
+        self._limits = limits
+        self._actions: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+            TABLES: self._list_tables,
+            DROP_TABLE: self._drop_table,
+            CREATE_TABLE: self._create_table,
+        }
+
+    async def list_flights(self, request: bytes, context: Context) -> None:
+        """One FlightInfo per table; a criteria expression is a prefix of the name."""
+        prefix = messages.parse_criteria(request)
+        for facts in await asyncio.wrap_future(self._tables.all_facts()):
+            if facts.name.encode().startswith(prefix):
+                await context.write(flight_info(facts, Descriptor(path=(facts.name,))).serialize())
+
+    async def get_flight_info(self, request: bytes, _: Context) -> bytes:
+        descriptor = Descriptor.parse(request)
+        return flight_info(await self._facts(descriptor), descriptor).serialize()
+
+    async def get_schema(self, request: bytes, _: Context) -> bytes:
+        facts = await self._facts(Descriptor.parse(request))
+        return messages.schema_result(facts.schema.serialize().to_pybytes())
+
+    async def list_actions(self, _request: bytes, context: Context) -> None:
+        for name, description in ACTION_DESCRIPTIONS.items():
+            await context.write(messages.action_type(name, description))
+
+    async def do_action(self, request: bytes, context: Context) -> None:
+        name, body = messages.parse_action(request)
+        act = self._actions.get(name)
+        if act is None:
+            known = ", ".join(self._actions)
+            raise UnsupportedError(f"unknown action {name!r}; this server has {known}")
+        await context.write(messages.action_result(await act(body)))
+
+    async def _facts(self, descriptor: Descriptor) -> TableFacts:
+        name = table_name_of_descriptor(descriptor, self._limits)
+        return await asyncio.wrap_future(self._tables.facts(name))
+
+    async def _list_tables(self, _body: bytes) -> bytes:
+        listed = await asyncio.wrap_future(self._tables.all_facts())
+        told = [
+            {"name": f.name, **_metadata(f), "rows": f.row_count, "columns": f.schema.names}
+            for f in listed
+        ]
+        return json.dumps(told).encode()
+
+    async def _drop_table(self, body: bytes) -> bytes:
+        command = parse_json_object(body, "action body")
+        await asyncio.wrap_future(self._tables.drop(_table_name(command)))
+        return b"{}"
+
+    async def _create_table(self, body: bytes) -> bytes:
+        command = parse_json_object(body, "action body")
+        recipe = TableRecipe.checked(
+            _table_name(command),
+            _schema(command.get("schema")),
+            key=string_list(command, "key"),
+            kind=command.get("kind"),
+            capacity=command.get("capacity"),
+        )
+        await asyncio.wrap_future(self._tables.create(recipe, None))
+        return b"{}"
+
+
+def flight_info(facts: TableFacts, descriptor: Descriptor) -> FlightInfo:
+    """The FlightInfo of one table, as the answer to ``descriptor``."""
+    return FlightInfo(
+        schema_message=facts.schema.serialize().to_pybytes(),
+        descriptor=descriptor,
+        ticket=ticket_of(facts.name),
+        total_records=facts.row_count,
+        total_bytes=UNKNOWN_BYTES,
+        metadata=json.dumps(_metadata(facts)).encode(),
+    )
+
+
+def _metadata(facts: TableFacts) -> dict[str, Any]:
+    return {
+        "kind": facts.kind,
+        "key": list(facts.key),
+        "is_ticking": facts.is_ticking,
+        "step": facts.step,
+    }
+
+
+def parse_json_object(text: bytes, what: str) -> dict[str, Any]:
+    """A JSON object from a peer; RemoteProtocolError when it is none."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"{what} is not JSON") from error
+    if not isinstance(parsed, dict):
+        raise RemoteProtocolError(f"{what} is not a JSON object")
+    return parsed
+
+
+def string_list(command: dict[str, Any], name: str) -> tuple[str, ...]:
+    """A list of texts, or one text, under ``name``; empty when it is missing."""
+    value = command.get(name)
+    values = [value] if isinstance(value, str) else value or []
+    if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
+        raise RemoteProtocolError(f"{name!r} must be a list of texts")
+    return tuple(values)
+
+
+def _table_name(command: dict[str, Any]) -> str:
+    name = command.get("table")
+    if not isinstance(name, str):
+        raise RemoteProtocolError("'table' must be the name of a table")
+    return name
+
+
+def _schema(encoded: object) -> pa.Schema:
+    if not isinstance(encoded, str):
+        raise RemoteProtocolError("'schema' must be base64 of an Arrow IPC schema message")
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded, validate=True)))
+    except (binascii.Error, ValueError, pa.ArrowException, OSError) as error:
+        raise SchemaError("the schema is not base64 of an Arrow IPC schema message") from error

@@ -1,0 +1,271 @@
+"""DoPut: rows coming in, in batches, each acknowledged when a cycle has committed it.
+
+Two tasks per call. One reads frames, checks them and passes them to the engine without waiting for
+earlier ones; it stops reading while too many bytes wait to be committed. The other answers in
+order. A batch is applied whole or not at all; a bad one ends the call and leaves those before it
+applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+import pyarrow as pa
+
+from barrage.engine.coercion import coerce_rows
+from barrage.errors import (
+    BarrageError,
+    RemoteProtocolError,
+    RowError,
+    SchemaError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from barrage.server.flight.messages import Descriptor, put_result
+from barrage.server.flight.upload import BatchReader, PutCommand
+from barrage.server.rows import key_columns_of
+from barrage.server.table_service import Change, TableRecipe, source_of
+from barrage.wire.flight_data import decode_flight_data
+
+if TYPE_CHECKING:
+    from barrage.engine.source import SourceTable
+    from barrage.limits import Limits
+    from barrage.server.table_service import TableService
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+PENDING_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of one call that may wait to be committed; ``ingest_bytes_pending_max`` bounds all
+calls."""
+
+UNANSWERED_BATCHES_MAX = 65_536
+"""Batches of one call whose answers wait for a client that does not read them."""
+
+_OPERATIONS = {
+    "append": "stage_add",
+    "upsert": "stage_upsert",
+    "replace": "stage_replace",
+    "delete": "stage_remove",
+}
+
+
+class PutCalls:
+    """The behavior of DoPut and the bytes all uploads together have waiting."""
+
+    def __init__(self, tables: TableService, limits: Limits) -> None:
+        self._tables = tables
+        self._limits = limits
+        self.bytes_pending = 0
+
+    async def do_put(self, _requests: object, context: Context) -> None:
+        upload = _Upload(self, context, self._tables, self._limits)
+        await upload.run()
+
+    def has_room(self) -> bool:
+        """Whether uploads may pass more to the engine."""
+        return self.bytes_pending < self._limits.ingest_bytes_pending_max
+
+
+class _Upload:
+    """One call."""
+
+    def __init__(
+        self, calls: PutCalls, context: Context, tables: TableService, limits: Limits
+    ) -> None:
+        self._calls = calls
+        self._context = context
+        self._tables = tables
+        self._limits = limits
+        self._batches = BatchReader(limits)
+        self._command: PutCommand | None = None
+        self._target: SourceTable | None = None
+        self._gathered: list[pa.RecordBatch] = []
+        self._bytes_pending = 0
+        self._uncommitted: deque[asyncio.Future[int]] = deque()
+        self._answers: asyncio.Queue[tuple[int, asyncio.Future[int]] | Exception | None] = (
+            asyncio.Queue(UNANSWERED_BATCHES_MAX)
+        )
+        self._batch_count = 0
+
+    async def run(self) -> None:
+        """Serve the call; an error is raised after every batch before it has been answered."""
+        receiving = asyncio.create_task(self._receive())
+        try:
+            await self._answer()
+        finally:
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+            for future in self._uncommitted:
+                future.cancel()
+
+    # --- receiving
+    # ----------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        try:
+            while (message := await self._context.read()) is not grpc.aio.EOF:
+                await self._take(message)
+            await self._finish()
+        except Exception as error:
+            await self._answers.put(error)
+        else:
+            await self._answers.put(None)
+
+    async def _take(self, message: bytes) -> None:
+        frame = decode_flight_data(message, self._limits)
+        if self._command is None and frame.descriptor is not None:
+            self._command = PutCommand.parse(Descriptor.parse(frame.descriptor), self._limits)
+        had_schema = self._batches.schema is not None
+        batch = self._batches.read(frame)
+        if batch is not None:
+            await self._take_batch(batch)
+        elif self._batches.schema is not None and not had_schema:
+            await self._open(self._batches.schema)
+
+    async def _open(self, schema: pa.Schema) -> None:
+        """Find or make the table; the empty answer says that batches may come."""
+        command = self._command
+        if command is None:
+            raise RemoteProtocolError("an upload's first message names its table in a descriptor")
+        if command.kind != "static":
+            self._target = await self._find_or_create(command, schema)
+        elif command.mode != "create":
+            raise SchemaError("a static table is filled when it is created: use mode 'create'")
+        await self._context.write(put_result(b'{"rows": 0}'))
+
+    async def _find_or_create(self, command: PutCommand, schema: pa.Schema) -> SourceTable:
+        if command.mode != "create":
+            try:
+                found = await asyncio.wrap_future(self._tables.look_up(command.table))
+            except TableNotFoundError:
+                if command.mode in ("replace", "delete"):
+                    raise
+            else:
+                _check_key(command, found.table.key_columns)
+                return source_of(found.table, command.table)
+        if command.mode == "upsert" and not command.key:
+            raise SchemaError(f"table {command.table!r} does not exist; creating it takes 'key'")
+        recipe = self._recipe(command, schema)
+        try:
+            created = await asyncio.wrap_future(self._tables.create(recipe, None))
+        except TableExistsError:
+            if command.mode == "create":
+                raise
+            return await self._find_or_create(command, schema)
+        return source_of(created.table, command.table)
+
+    def _recipe(self, command: PutCommand, schema: pa.Schema) -> TableRecipe:
+        return TableRecipe.checked(
+            command.table,
+            schema,
+            key=command.key,
+            kind=command.kind,
+            capacity=command.capacity,
+        )
+
+    async def _take_batch(self, batch: pa.RecordBatch) -> None:
+        self._batch_count += 1
+        if self._target is None:
+            self._gather(batch)
+            return
+        size = batch.nbytes
+        while self._uncommitted and not self._has_room(size):
+            await asyncio.wait([self._uncommitted[0]])
+        try:
+            rows = self._fitting(batch, self._target)
+        except (SchemaError, RowError) as error:
+            raise self._located(error) from error
+        committed = self._tables.change([Change(self._target, self._operation(), (rows,))])
+        self._bytes_pending += size
+        self._calls.bytes_pending += size
+        future: asyncio.Future[int] = asyncio.wrap_future(committed)
+        self._uncommitted.append(future)
+        future.add_done_callback(lambda _: self._settled(size))
+        await self._answers.put((batch.num_rows, future))
+
+    def _has_room(self, size: int) -> bool:
+        return self._bytes_pending + size <= PENDING_BYTES_MAX and self._calls.has_room()
+
+    def _settled(self, size: int) -> None:
+        """The engine has answered the oldest batch: futures resolve in the order they were made."""
+        self._bytes_pending -= size
+        self._calls.bytes_pending -= size
+        if self._uncommitted:
+            self._uncommitted.popleft()
+
+    def _fitting(self, batch: pa.RecordBatch, target: SourceTable) -> pa.Table:
+        """The batch in the table's types, converted here to spare the engine thread."""
+        rows = pa.Table.from_batches([batch])
+        assert self._command is not None
+        if self._command.mode != "delete":
+            return coerce_rows(target.schema, rows)
+        keys = pa.schema([target.schema.field(name) for name in target.key_columns])
+        return coerce_rows(keys, key_columns_of(rows, keys)) if len(keys) else rows
+
+    def _operation(self) -> str:
+        """The first batch of ``replace`` replaces, the following ones add to it."""
+        assert self._command is not None and self._target is not None
+        mode = self._command.mode
+        if mode in (None, "create") or (mode == "replace" and self._batch_count > 1):
+            return "stage_upsert" if self._target.key_columns else "stage_add"
+        return _OPERATIONS[mode]
+
+    def _gather(self, batch: pa.RecordBatch) -> None:
+        """Keep the rows of a static table, which is made when all of them are here."""
+        if self._batches.schema is None or self._command is None:
+            raise RemoteProtocolError("an upload starts with its schema")
+        self._bytes_pending += batch.nbytes
+        if self._bytes_pending > self._limits.ingest_bytes_pending_max:
+            raise RemoteProtocolError(
+                f"a static upload may have {self._limits.ingest_bytes_pending_max} bytes; "
+                "create an append_only table and append"
+            )
+        self._gathered.append(batch)
+
+    async def _finish(self) -> None:
+        command, schema = self._command, self._batches.schema
+        if command is None or schema is None or command.kind != "static":
+            return
+        rows = pa.Table.from_batches(self._gathered, schema=schema)
+        await asyncio.wrap_future(self._tables.create(self._recipe(command, schema), rows))
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        done.set_result(-1)
+        await self._answers.put((len(rows), done))
+
+    # --- answering
+    # ----------------------------------------------------------------------------------------
+
+    async def _answer(self) -> None:
+        rows_committed = 0
+        batch_number = 0
+        while (answer := await self._answers.get()) is not None:
+            if isinstance(answer, Exception):
+                raise answer
+            row_count, future = answer
+            batch_number += 1
+            try:
+                step = await future
+            except (SchemaError, RowError) as error:
+                raise self._located(error, batch_number) from error
+            rows_committed += row_count
+            told = json.dumps({"rows": rows_committed, "step": step})
+            await self._context.write(put_result(told.encode()))
+
+    def _located(self, error: BarrageError, batch_number: int | None = None) -> BarrageError:
+        """The error with the number of its batch; rows are counted inside the batch."""
+        number = self._batch_count if batch_number is None else batch_number
+        return RefusedBatchError(f"batch {number}: {error}")
+
+
+class RefusedBatchError(RowError):
+    """A batch did not fit its table; the text names batch, column and row."""
+
+
+def _check_key(command: PutCommand, key_columns: tuple[str, ...]) -> None:
+    if command.key and tuple(command.key) != tuple(key_columns):
+        has = f"the key {', '.join(key_columns)}" if key_columns else "no key"
+        raise SchemaError(f"table {command.table!r} has {has}, not {', '.join(command.key)}")

@@ -1,0 +1,389 @@
+"""The Python API: a server in this process and the tables it publishes.
+
+Example::
+
+    with barrage.Server() as server:
+        quotes = server.create_table("quotes", {"Sym": "string", "Price": "float64"}, key="Sym")
+        quotes.upsert([{"Sym": "A", "Price": 1.5}])
+        server.publish("cheap", quotes.where("Price < 2"))
+        print(server.uri)
+
+Every method may be called from any thread. Calls that change a table block until a cycle has
+committed the change; with ``wait=False`` they return a future of the step that committed it. The
+asynchronous form, :class:`barrage.server.AsyncServer`, has the same names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from barrage.errors import LocalProtocolError
+from barrage.server.config import ServerConfig
+from barrage.server.serving import ServingParts, effective_config
+from barrage.server.table_handle import SourceHandle, TableHandle, recipe_and_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from barrage.engine.table import Table
+    from barrage.server.app import ServerApp
+    from barrage.server.runtime import RuntimeStats
+    from barrage.server.table_handle import SchemaLike
+    from barrage.server.table_service import Change, TableService
+
+
+class View(TableHandle):
+    """A derived table. It ticks with its parent and costs nothing once nobody refers to it."""
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as of the last cycle."""
+        return self._service.read(self._table).result()
+
+    def select(self, *columns: str, **computed: str) -> View:
+        """These columns, then ``name="expression"`` ones."""
+        return self._view("select", *columns, **computed)
+
+    def drop(self, *columns: str) -> View:
+        """All columns but these."""
+        return self._view("drop", *columns)
+
+    def where(self, condition: str) -> View:
+        """The rows for which ``condition`` is true: ``"Price > 3 and Sym in ('A', 'B')"``."""
+        return self._view("where", condition)
+
+    def sort(self, *keys: str | tuple[str, str]) -> View:
+        """Rows in order of these columns; ``"-name"`` is descending."""
+        return self._view("sort", *keys)
+
+    def head(self, count: int) -> View:
+        """The first ``count`` rows."""
+        return self._view("head", count)
+
+    def tail(self, count: int) -> View:
+        """The last ``count`` rows."""
+        return self._view("tail", count)
+
+    def last_by(self, *columns: str) -> View:
+        """The last row of each combination of values in ``columns``."""
+        return self._view("last_by", *columns)
+
+    def _view(self, method: str, *arguments: Any, **named: Any) -> View:
+        return View(self._service, self._derived(method, *arguments, **named).result(), None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._label()}, {len(self)} rows>"
+
+
+class PublishedTable(View, SourceHandle):
+    """A source table: what is written here reaches every subscriber and every derived table.
+
+    Rows may be Arrow, pandas, polars, anything with ``__arrow_c_stream__``, a list of dicts or a
+    dict of lists. A batch is applied whole or not at all: SchemaError and RowError name what does
+    not fit. With ``wait=False`` rows are still checked for their form at once; the future gets the
+    step, or the error that only the engine can find (a duplicate key, for example).
+    """
+
+    @overload
+    def add(self, rows: Any, *, wait: Literal[True] = True) -> int: ...
+    @overload
+    def add(self, rows: Any, *, wait: Literal[False]) -> Future[int]: ...
+    def add(self, rows: Any, *, wait: bool = True) -> int | Future[int]:
+        """Add rows at the end. Returns the step that committed them."""
+        return self._commit(self._add(rows), wait)
+
+    @overload
+    def upsert(self, rows: Any, *, wait: Literal[True] = True) -> int: ...
+    @overload
+    def upsert(self, rows: Any, *, wait: Literal[False]) -> Future[int]: ...
+    def upsert(self, rows: Any, *, wait: bool = True) -> int | Future[int]:
+        """Replace the rows with these keys and add those whose key is new."""
+        return self._commit(self._upsert(rows), wait)
+
+    @overload
+    def remove(self, keys: Any, *, wait: Literal[True] = True) -> int: ...
+    @overload
+    def remove(self, keys: Any, *, wait: Literal[False]) -> Future[int]: ...
+    def remove(self, keys: Any, *, wait: bool = True) -> int | Future[int]:
+        """Remove the rows with these keys: one value, a list of values or tuples, or rows that have
+        the key columns. Keys that do not exist are ignored."""
+        return self._commit(self._remove(keys), wait)
+
+    @overload
+    def insert(self, position: int, rows: Any, *, wait: Literal[True] = True) -> int: ...
+    @overload
+    def insert(self, position: int, rows: Any, *, wait: Literal[False]) -> Future[int]: ...
+    def insert(self, position: int, rows: Any, *, wait: bool = True) -> int | Future[int]:
+        """Insert rows before the row at ``position``."""
+        return self._commit(self._insert(position, rows), wait)
+
+    @overload
+    def delete(self, start: int, stop: int, *, wait: Literal[True] = True) -> int: ...
+    @overload
+    def delete(self, start: int, stop: int, *, wait: Literal[False]) -> Future[int]: ...
+    def delete(self, start: int, stop: int, *, wait: bool = True) -> int | Future[int]:
+        """Delete the rows at positions ``start`` to ``stop - 1``."""
+        return self._commit(self._delete(start, stop), wait)
+
+    @overload
+    def replace(self, rows: Any, *, wait: Literal[True] = True) -> int: ...
+    @overload
+    def replace(self, rows: Any, *, wait: Literal[False]) -> Future[int]: ...
+    def replace(self, rows: Any, *, wait: bool = True) -> int | Future[int]:
+        """Make these rows the whole content."""
+        return self._commit(self._replace(rows), wait)
+
+    def _commit(self, change: Change, wait: bool) -> int | Future[int]:
+        future = self._service.change([change])
+        return future.result() if wait else future
+
+
+class Transaction:
+    """Changes of several tables that become visible in one cycle, all of them or none.
+
+    Rows are checked as they are given; when the block ends everything is committed together, and an
+    error there leaves every table as it was. A block left by an exception commits nothing.
+    """
+
+    def __init__(self, service: TableService) -> None:
+        self._service = service
+        self._changes: list[Change] = []
+        self._is_open = True
+        self.step: int | None = None
+        """The step that committed the changes; None before that and when there were none."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._is_open = False
+        if kind is None and self._changes:
+            self.step = self._service.change(self._changes).result()
+
+    def add(self, table: SourceHandle, rows: Any) -> None:
+        """Add rows at the end of ``table``."""
+        self._note(table._add(rows))
+
+    def upsert(self, table: SourceHandle, rows: Any) -> None:
+        """Replace the rows with these keys and add those whose key is new."""
+        self._note(table._upsert(rows))
+
+    def remove(self, table: SourceHandle, keys: Any) -> None:
+        """Remove the rows with these keys."""
+        self._note(table._remove(keys))
+
+    def insert(self, table: SourceHandle, position: int, rows: Any) -> None:
+        """Insert rows before the row at ``position``."""
+        self._note(table._insert(position, rows))
+
+    def delete(self, table: SourceHandle, start: int, stop: int) -> None:
+        """Delete the rows at positions ``start`` to ``stop - 1``."""
+        self._note(table._delete(start, stop))
+
+    def replace(self, table: SourceHandle, rows: Any) -> None:
+        """Make these rows the whole content of ``table``."""
+        self._note(table._replace(rows))
+
+    def _note(self, change: Change) -> None:
+        if not self._is_open:
+            raise LocalProtocolError("the transaction has ended; open another one")
+        self._changes.append(change)
+
+
+class Server:
+    """A server in this process, on an event loop in a thread of its own.
+
+    Tables can be created before it listens. ``port=0`` lets the system choose one. On another than
+    a loopback address a token is needed; one is made up and shown when none is given.
+    """
+
+    def __init__(
+        self,
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        token: str | None = None,
+        config: ServerConfig | None = None,
+    ) -> None:
+        self._parts = ServingParts(effective_config(config, host=host, port=port, token=token))
+        self._app: ServerApp | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    # --- life
+    # ---------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Listen. Returns when clients can connect; ConfigError when the address cannot be had."""
+        if self._thread is not None:
+            raise LocalProtocolError("the server was started before")
+        started: Future[None] = concurrent.futures.Future()
+        self._thread = threading.Thread(
+            target=self._serve, args=(started,), name="barrage-loop", daemon=True
+        )
+        self._thread.start()
+        try:
+            started.result()
+        except BaseException:
+            self._thread.join()
+            self._parts.runtime.stop()
+            raise
+        return self
+
+    def stop(self, grace: float | None = None) -> None:
+        """Stop serving: streams get what is queued for them and end with UNAVAILABLE; what is left
+        after ``grace`` seconds is cut. Then the engine ends. Idempotent."""
+        loop, app, thread = self._loop, self._app, self._thread
+        if loop is not None and app is not None and thread is not None and thread.is_alive():
+            grace_ms = None if grace is None else int(grace * 1000)
+            with contextlib.suppress(RuntimeError):  # The loop has just ended by itself.
+                asyncio.run_coroutine_threadsafe(app.stop(grace_ms), loop).result()
+            thread.join()
+        self._parts.runtime.stop()
+
+    def serve_forever(self) -> None:
+        """Serve until Ctrl+C or SIGTERM, then drain. Call on the main thread; starts if need be."""
+        if self._thread is None:
+            self.start()
+        asked = threading.Event()
+        before = {
+            number: signal.signal(number, lambda *_: asked.set())
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            asked.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self.stop()
+
+    def _serve(self, started: Future[None]) -> None:
+        asyncio.run(self._serve_on_loop(started))
+
+    async def _serve_on_loop(self, started: Future[None]) -> None:
+        try:
+            app = self._parts.make_app()
+            await app.start()
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        self._app, self._loop = app, asyncio.get_running_loop()
+        started.set_result(None)
+        await app.wait_for_termination()
+
+    # --- where it is
+    # --------------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The TCP port; the chosen one when 0 was asked for."""
+        return self._running.port
+
+    @property
+    def address(self) -> str:
+        """``host:port``, as gRPC wants it."""
+        return self._running.address
+
+    @property
+    def uri(self) -> str:
+        """What to pass to :func:`barrage.connect`."""
+        return f"grpc://{self._running.address}"
+
+    @property
+    def token(self) -> str | None:
+        """The bearer token calls need; None when they need none."""
+        return self._running.token
+
+    @property
+    def stats(self) -> RuntimeStats:
+        """Counters of the engine thread."""
+        return self._parts.runtime.stats
+
+    @property
+    def config(self) -> ServerConfig:
+        return self._parts.config
+
+    @property
+    def stream_count(self) -> int:
+        """Open subscriptions and snapshots."""
+        return self._running.stream_count
+
+    @property
+    def _running(self) -> ServerApp:
+        if self._app is None:
+            raise LocalProtocolError("the server has not been started; use 'with' or start()")
+        return self._app
+
+    # --- tables
+    # -------------------------------------------------------------------------------------------
+
+    def create_table(
+        self,
+        name: str,
+        schema: SchemaLike | None = None,
+        *,
+        key: str | Sequence[str] | None = None,
+        kind: str | None = None,
+        capacity: int | None = None,
+        data: Any = None,
+    ) -> PublishedTable:
+        """Create and publish a table. ``kind`` is ``static``, ``append_only``, ``keyed``, ``list``,
+        ``ring`` (the last ``capacity`` rows) or ``blink`` (rows live for one cycle); without it,
+        keyed when there is a ``key``, ring when there is a ``capacity``, else append_only.
+
+        ``schema`` is a pyarrow.Schema or a dict of name to type; without it, that of ``data``.
+        Errors: TableExistsError, SchemaError, RowError.
+        """
+        recipe, rows = recipe_and_rows(name, schema, data, key=key, kind=kind, capacity=capacity)
+        made = self._parts.tables.create(recipe, rows).result()
+        return PublishedTable(self._parts.tables, made.table, name)
+
+    def publish(self, name: str, view: TableHandle) -> View:
+        """Publish a derived table (or another name for a table). TableExistsError."""
+        self._parts.tables.publish(name, view._table).result()
+        return View(self._parts.tables, view._table, name)
+
+    def drop_table(self, name: str) -> None:
+        """Take a table out of the catalog; its subscriptions end with NOT_FOUND. Tables derived
+        from it live on. TableNotFoundError."""
+        self._parts.tables.drop(name).result()
+
+    def table(self, name: str) -> View:
+        """The published table of that name: a PublishedTable when it can be written."""
+        found = self._parts.tables.look_up(name).result()
+        return handle_of(self._parts.tables, found.table, name)
+
+    def table_names(self) -> list[str]:
+        """Names of all published tables, sorted."""
+        return [facts.name for facts in self._parts.tables.all_facts().result()]
+
+    def transaction(self) -> Transaction:
+        """Changes of several tables in one atomic cycle, as a context manager."""
+        return Transaction(self._parts.tables)
+
+
+def handle_of(service: TableService, table: Table, name: str) -> View:
+    """The right handle for a published table."""
+    from barrage.engine.source import SourceTable
+
+    kind = PublishedTable if isinstance(table, SourceTable) else View
+    return kind(service, table, name)

@@ -1,0 +1,152 @@
+"""The engine thread's side of all exchanges: subscribe, change, hold, release, snapshot.
+
+Everything here runs on the engine thread, between cycles.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from barrage.engine.snapshot import snapshot_messages
+from barrage.engine.subscription import SubscriptionSpec
+from barrage.errors import BarrageError, RemoteProtocolError
+from barrage.limits import NANOS_PER_MS
+from barrage.server.delivery import EncodedUpdate, StreamEnded
+from barrage.server.wire_schema import wire_schema
+from barrage.wire.update_codec import UpdateEncoder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from barrage.clock import Clock
+    from barrage.engine.producer import Producer
+    from barrage.engine.table import Table
+    from barrage.limits import Limits
+    from barrage.model.update import FullUpdate
+    from barrage.model.viewport import ColumnSet, Viewport
+    from barrage.proto.events import SubscriptionRequested
+    from barrage.server.catalog import Catalog
+    from barrage.server.exchange_stream import ExchangeStream
+    from barrage.server.runtime import EngineRuntime
+    from barrage.wire.update_codec import EncodeOptions
+
+ENCODERS_REMEMBERED = 64
+"""Encoders kept per table; clients choose the options, so their number is bounded."""
+
+
+class SubscriptionDesk:
+    """Carries out what streams ask of the engine. Every method runs on the engine thread."""
+
+    def __init__(
+        self, runtime: EngineRuntime, catalog: Catalog, *, limits: Limits, clock: Clock
+    ) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+        self._limits = limits
+        self._clock = clock
+        self._encoders: WeakKeyDictionary[Table, dict[EncodeOptions, UpdateEncoder]] = (
+            WeakKeyDictionary()
+        )
+
+    def subscribe(
+        self,
+        stream: ExchangeStream,
+        name: str,
+        event: SubscriptionRequested,
+        options: EncodeOptions,
+    ) -> None:
+        """Start a subscription: the schema goes to the stream in this turn, before the first
+        update."""
+        table = self._catalog.live(name).table
+        encoder = self.encoder(table, options)
+        spec = SubscriptionSpec(
+            columns=event.columns,
+            viewport=event.viewport,
+            interval_ns=self._interval_ns(event.options.min_update_interval_ms),
+            is_key_space=event.viewport is None or not stream.revision.has_view_positions,
+            encoding=encoder,
+            is_reverse_echo=event.is_reverse,
+        )
+        schema = EncodedUpdate((stream.stream_id,), (encoder.schema_frame(),))
+        try:
+            self._runtime.producer(table).add(stream.stream_id, spec, self._clock.monotonic_ns())
+        except BarrageError:
+            self._runtime.producer_shrank(table)
+            raise
+        stream.table = table
+        self._runtime.emit([schema])
+
+    def change(self, stream: ExchangeStream) -> None:
+        """Apply the latest change the stream's client wants; one that is refused ends the
+        stream."""
+        event, producer = stream.take_wanted(), self._producer_of(stream)
+        if producer is None or event is None:
+            return
+        now_ns = self._clock.monotonic_ns()
+        try:
+            producer.change(stream.stream_id, event.columns, event.viewport, now_ns)
+        except BarrageError as error:
+            self.unsubscribe(stream)
+            self._runtime.emit([StreamEnded(stream.stream_id, error)])
+
+    def unsubscribe(self, stream: ExchangeStream) -> None:
+        """Forget the stream's subscription, if it has one."""
+        producer, table = self._producer_of(stream), stream.table
+        stream.table = None
+        if producer is not None and table is not None:
+            producer.remove(stream.stream_id)
+            self._runtime.producer_shrank(table)
+
+    def hold(self, streams: Sequence[ExchangeStream]) -> None:
+        """Send nothing more to these; for streams held already the stall clock starts anew."""
+        now_ns = self._clock.monotonic_ns()
+        for stream in streams:
+            producer = self._producer_of(stream)
+            if producer is not None:
+                producer.hold(stream.stream_id, now_ns)
+
+    def release(self, streams: Sequence[ExchangeStream]) -> None:
+        """Send to these again."""
+        for stream in streams:
+            producer = self._producer_of(stream)
+            if producer is not None:
+                producer.release(stream.stream_id)
+
+    def snapshot(
+        self,
+        name: str,
+        columns: ColumnSet | None,
+        viewport: Viewport | None,
+        options: EncodeOptions,
+        is_reverse: bool,
+    ) -> tuple[UpdateEncoder, list[FullUpdate]]:
+        """The messages answering a snapshot request, and the encoder for them."""
+        table = self._catalog.live(name).table
+        messages = snapshot_messages(
+            table, columns, viewport, step=self._runtime.graph.step, is_reverse_echo=is_reverse
+        )
+        return self.encoder(table, options), messages
+
+    def encoder(self, table: Table, options: EncodeOptions) -> UpdateEncoder:
+        """The encoder of a table for some options: one object for equal options, so that its
+        identity says whether two subscribers get equal bytes."""
+        known = self._encoders.setdefault(table, {})
+        encoder = known.get(options)
+        if encoder is None:
+            if len(known) >= ENCODERS_REMEMBERED:
+                known.clear()
+            encoder = known[options] = UpdateEncoder(wire_schema(table), options, self._limits)
+        return encoder
+
+    def _producer_of(self, stream: ExchangeStream) -> Producer | None:
+        return None if stream.table is None else self._runtime.existing_producer(stream.table)
+
+    def _interval_ns(self, interval_ms: int) -> int:
+        if interval_ms < 0:
+            raise RemoteProtocolError(
+                f"min_update_interval_ms is {interval_ms}, it must be 0 or more"
+            )
+        if interval_ms == 0:
+            return self._limits.interval_ns_default
+        return max(interval_ms * NANOS_PER_MS, self._limits.interval_ns_min)

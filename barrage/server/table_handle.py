@@ -1,0 +1,121 @@
+"""What the synchronous and the asynchronous API have in common: handles of tables and their
+changes.
+
+A handle knows its engine table and turns rows of any form into Arrow on the caller's thread. It
+holds one reference to the table, which it gives back on the engine thread when the handle dies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from barrage.errors import SchemaError, UnsupportedError
+from barrage.server.rows import inferred_table, key_table, rows_table, schema_of
+from barrage.server.table_service import Change, TableRecipe, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from barrage.engine.source import SourceTable
+    from barrage.engine.table import Table
+    from barrage.server.table_service import TableService
+
+SchemaLike = pa.Schema | "Mapping[str, Any]"
+
+
+class TableHandle:
+    """A table of the engine as seen from outside its thread."""
+
+    def __init__(self, service: TableService, table: Table, name: str | None) -> None:
+        self._service = service
+        self._table = table
+        self._name = name
+
+    def __del__(self) -> None:
+        """Tables are freed on the engine thread, which may be walking over them right now."""
+        service = getattr(self, "_service", None)
+        if service is not None:
+            service.release(self.__dict__.pop("_table", None))
+
+    @property
+    def name(self) -> str | None:
+        """The published name; None for a view nobody has published."""
+        return self._name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's Arrow schema."""
+        return self._table.schema
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Columns that name a row; empty when there are none."""
+        return self._table.key_columns
+
+    def __len__(self) -> int:
+        """Rows as of the last cycle."""
+        return self._table.size
+
+    def _label(self) -> str:
+        return repr(self._name) if self._name is not None else "(unpublished view)"
+
+    def _derived(self, method: str, *arguments: Any, **named: Any) -> Future[Table]:
+        make = getattr(self._table, method)
+        return self._service.derive(lambda: make(*arguments, **named))
+
+
+class SourceHandle(TableHandle):
+    """A published table that can be written. Every method checks its rows at once and returns the
+    change to stage."""
+
+    @property
+    def _source(self) -> SourceTable:
+        return source_of(self._table, self._name or "")
+
+    def _add(self, rows: Any) -> Change:
+        return Change(self._source, "stage_add", (rows_table(rows, self.schema),))
+
+    def _upsert(self, rows: Any) -> Change:
+        return Change(self._source, "stage_upsert", (rows_table(rows, self.schema),))
+
+    def _replace(self, rows: Any) -> Change:
+        return Change(self._source, "stage_replace", (rows_table(rows, self.schema),))
+
+    def _remove(self, keys: Any) -> Change:
+        columns = self.key_columns
+        if not columns:
+            raise UnsupportedError(f"table {self._label()} has no key; use delete(start, stop)")
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        return Change(self._source, "stage_remove", (key_table(keys, schema),))
+
+    def _insert(self, position: int, rows: Any) -> Change:
+        return Change(self._source, "stage_insert", (position, rows_table(rows, self.schema)))
+
+    def _delete(self, start: int, stop: int) -> Change:
+        return Change(self._source, "stage_delete", (start, stop))
+
+
+def recipe_and_rows(
+    name: str,
+    schema: SchemaLike | None,
+    data: Any,
+    *,
+    key: str | Sequence[str] | None,
+    kind: str | None,
+    capacity: int | None,
+) -> tuple[TableRecipe, pa.Table | None]:
+    """The recipe of a new table and its first rows; the schema is taken from the rows when it is
+    not given."""
+    if schema is None:
+        if data is None:
+            raise SchemaError("a new table needs a schema or data to take it from")
+        rows = inferred_table(data)
+        known = rows.schema.remove_metadata()
+        rows = rows.replace_schema_metadata(None)
+    else:
+        known = schema_of(schema)
+        rows = None if data is None else rows_table(data, known)
+    return TableRecipe.checked(name, known, key=key, kind=kind, capacity=capacity), rows

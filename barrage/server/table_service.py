@@ -1,0 +1,247 @@
+"""What can be done with tables, for every front door: the Python API, DoPut, actions.
+
+Each method may be called from any thread, checks what it can there, and gives a future that the
+engine thread resolves at a cycle boundary. The private methods run on the engine thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from barrage.engine import (
+    AppendOnlyTable,
+    BlinkTable,
+    KeyedTable,
+    ListTable,
+    RingTable,
+    StaticTable,
+)
+from barrage.engine.source import SourceTable
+from barrage.errors import BarrageError, SchemaError, TableNotFoundError, UnsupportedError
+from barrage.server.catalog import Publication
+from barrage.server.tickets import check_table_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+
+    from barrage.engine.table import Table
+    from barrage.server.catalog import Catalog
+    from barrage.server.runtime import EngineRuntime
+
+KINDS = ("static", "append_only", "keyed", "list", "ring", "blink")
+VIEW = "view"
+"""The kind of a derived table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRecipe:
+    """How to make a source table; checked when made, so that a wrong one never reaches the
+    engine."""
+
+    name: str
+    schema: pa.Schema
+    kind: str
+    key: tuple[str, ...] = ()
+    capacity: int | None = None
+
+    @classmethod
+    def checked(
+        cls,
+        name: str,
+        schema: pa.Schema,
+        *,
+        key: str | Sequence[str] | None = None,
+        kind: str | None = None,
+        capacity: int | None = None,
+    ) -> TableRecipe:
+        """The recipe for these wishes; the kind follows from key and capacity when it is not
+        given."""
+        columns = (key,) if isinstance(key, str) else tuple(key or ())
+        chosen = kind or ("keyed" if columns else "ring" if capacity is not None else "append_only")
+        check_table_name(name)
+        if chosen not in KINDS:
+            raise SchemaError(f"kind {chosen!r} is not one of {', '.join(KINDS)}")
+        if (chosen == "keyed") != bool(columns):
+            wrong = (
+                "a keyed table needs key columns" if not columns else f"a {chosen} table has no key"
+            )
+            raise SchemaError(wrong)
+        if (chosen == "ring") != (capacity is not None):
+            raise SchemaError(
+                "a ring needs a capacity"
+                if capacity is None
+                else f"a {chosen} table has no capacity"
+            )
+        if capacity is not None and (isinstance(capacity, bool) or capacity < 1):
+            raise SchemaError(f"capacity is {capacity!r}, it must be 1 or more")
+        for column in columns:
+            if column not in schema.names:
+                raise SchemaError(f"key column {column!r} is not in the schema")
+        return cls(name=name, schema=schema, kind=chosen, key=columns, capacity=capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One staged change: the name of a ``stage_...`` method of the table, and its arguments."""
+
+    table: SourceTable
+    operation: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """What is told about a published table."""
+
+    name: str
+    schema: pa.Schema
+    kind: str
+    key: tuple[str, ...]
+    is_ticking: bool
+    row_count: int
+    step: int
+
+
+class TableService:
+    """Creates, changes, derives, publishes and drops tables."""
+
+    def __init__(self, runtime: EngineRuntime, catalog: Catalog) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+
+    def create(self, recipe: TableRecipe, data: pa.Table | None) -> Future[Publication]:
+        """Make and publish a source table holding ``data``; resolves when that is committed.
+
+        Errors: TableExistsError, SchemaError, RowError; nothing is published then.
+        """
+        return self._runtime.write_returning(partial(self._create, recipe, data))
+
+    def publish(self, name: str, table: Table) -> Future[Publication]:
+        """Publish a derived table under a name."""
+        check_table_name(name)
+        return self._runtime.submit(partial(self._publish, name, table))
+
+    def drop(self, name: str) -> Future[None]:
+        """Take a table out of the catalog and end its subscriptions; TableNotFoundError."""
+        return self._runtime.submit(partial(self._drop, name))
+
+    def look_up(self, name: str) -> Future[Publication]:
+        """The publication of that name; TableNotFoundError."""
+        return self._runtime.submit(partial(self._catalog.live, name))
+
+    def facts(self, name: str) -> Future[TableFacts]:
+        """What is known about one table; TableNotFoundError."""
+        return self._runtime.submit(lambda: self._facts(self._catalog.get(name)))
+
+    def all_facts(self) -> Future[list[TableFacts]]:
+        """What is known about every published table, by name."""
+        return self._runtime.submit(lambda: [self._facts(p) for p in self._catalog])
+
+    def change(self, changes: Sequence[Change]) -> Future[int]:
+        """Apply changes in order, all of them or none; resolves to the step that committed them."""
+        return self._runtime.write(partial(self._stage, tuple(changes)))
+
+    def derive(self, make: Callable[[], Table]) -> Future[Table]:
+        """Apply an operator; SchemaError or ExpressionError."""
+        return self._runtime.submit(make)
+
+    def read(self, table: Table) -> Future[pa.Table]:
+        """The whole table as it stands."""
+        return self._runtime.submit(table.to_arrow)
+
+    def release(self, table: Table) -> None:
+        """Let go of a reference to ``table`` on the engine thread, where freeing it is safe."""
+        self._runtime.post(partial(_forget, [table]))
+
+    # --- engine thread
+    # ------------------------------------------------------------------------------------
+
+    def _create(
+        self, recipe: TableRecipe, data: pa.Table | None
+    ) -> tuple[tuple[Table, ...], Publication]:
+        self._catalog.check_free(recipe.name)
+        table = self._make(recipe, data)
+        if data is not None and len(data) and recipe.kind != "static":
+            if recipe.kind == "keyed":
+                table.stage_upsert(data)
+            else:
+                table.stage_add(data)
+        publication = Publication(name=recipe.name, table=table, kind=recipe.kind)
+        self._catalog.add(publication)
+        return (table,), publication
+
+    def _make(self, recipe: TableRecipe, data: pa.Table | None) -> SourceTable:
+        graph, schema = self._runtime.graph, recipe.schema
+        if recipe.kind == "static":
+            return StaticTable(graph, schema.empty_table() if data is None else data)
+        if recipe.kind == "keyed":
+            return KeyedTable(graph, schema, key=recipe.key)
+        if recipe.kind == "ring":
+            assert recipe.capacity is not None
+            return RingTable(graph, schema, capacity=recipe.capacity)
+        plain = {"append_only": AppendOnlyTable, "list": ListTable, "blink": BlinkTable}
+        return plain[recipe.kind](graph, schema)
+
+    def _publish(self, name: str, table: Table) -> Publication:
+        table.check_alive()
+        publication = Publication(name=name, table=table, kind=self._kind_of(table))
+        self._catalog.add(publication)
+        return publication
+
+    def _kind_of(self, table: Table) -> str:
+        known = next((p.kind for p in self._catalog if p.table is table), VIEW)
+        return known
+
+    def _drop(self, name: str) -> None:
+        table = self._catalog.remove(name).table
+        if not self._catalog.is_published(table):
+            self._runtime.fail_subscribers(table, _Dropped(name))
+
+    def _facts(self, publication: Publication) -> TableFacts:
+        table = publication.table
+        return TableFacts(
+            name=publication.name,
+            schema=table.schema,
+            kind=publication.kind,
+            key=tuple(table.key_columns),
+            is_ticking=not table.is_static,
+            row_count=table.size,
+            step=self._runtime.graph.step,
+        )
+
+    def _stage(self, changes: tuple[Change, ...]) -> tuple[Table, ...]:
+        """Stage all changes; on an error take back those staged before it."""
+        marks: dict[SourceTable, int] = {}
+        try:
+            for change in changes:
+                marks.setdefault(change.table, change.table.staged_mark())
+                getattr(change.table, change.operation)(*change.arguments)
+        except BarrageError:
+            for table, mark in marks.items():
+                table.rollback(mark)
+            raise
+        return tuple(marks)
+
+
+class _Dropped(TableNotFoundError):
+    """Ends the subscriptions of a table that was dropped."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.args = (f"table {name!r} was dropped",)
+
+
+def _forget(references: list[Table]) -> None:
+    references.clear()
+
+
+def source_of(table: Table, name: str) -> SourceTable:
+    """``table`` as one that can be written; UnsupportedError for a derived one."""
+    if not isinstance(table, SourceTable):
+        raise UnsupportedError(f"table {name!r} is derived from another one and cannot be written")
+    return table
