@@ -77,20 +77,3 @@ __all__ = [
     "wire_schema",
     "with_deephaven_metadata",
 ]
-
-from barrage.wire.bitset import decode_bit_set, encode_bit_set
-from barrage.wire.row_set_codec import (
-    decode_row_set,
-    decode_shifts,
-    encode_row_set,
-    encode_shifts,
-)
-
-__all__ = [
-    "decode_bit_set",
-    "decode_row_set",
-    "decode_shifts",
-    "encode_bit_set",
-    "encode_row_set",
-    "encode_shifts",
-]
