@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -73,13 +74,12 @@ def _wire_nested(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def _is_list_view(kind: pa.DataType) -> bool:
+    return bool(_T.is_list_view(kind) or _T.is_large_list_view(kind))
+
+
 def _is_variable_list(kind: pa.DataType) -> bool:
-    return (
-        _T.is_list(kind)
-        or _T.is_large_list(kind)
-        or _T.is_list_view(kind)
-        or _T.is_large_list_view(kind)
-    )
+    return bool(_T.is_list(kind) or _T.is_large_list(kind) or _is_list_view(kind))
 
 
 def _wire_child(field: pa.Field) -> pa.Field:
@@ -90,6 +90,8 @@ def _plain_value_type(kind: pa.DataType) -> pa.DataType:
     """Wire type of a nested value: encodings inside other types are dissolved."""
     if _T.is_dictionary(kind) or _T.is_run_end_encoded(kind):
         return _plain_value_type(kind.value_type)
+    if _is_list_view(kind):
+        raise SchemaError("list views inside other types cannot travel; use lists")
     return wire_type(kind)
 
 
@@ -159,7 +161,24 @@ def _plain(array: pa.Array) -> pa.Array:
         array = array.storage
     if _T.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)
+    if _is_list_view(array.type):
+        array = _list_from_view(array)
     return array
+
+
+def _list_from_view(array: pa.Array) -> pa.Array:
+    """List views as lists. Done here because Arrow's own cast (26.0) makes invalid lists of views
+    with nulls."""
+    starts = array.offsets.to_numpy().astype(np.int64)
+    sizes = array.sizes.to_numpy().astype(np.int64)
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    sizes = np.where(valid, sizes, 0)
+    offsets = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    indices = np.repeat(starts - offsets[:-1], sizes) + np.arange(offsets[-1])
+    return pa.LargeListArray.from_arrays(
+        pa.array(offsets), array.values.take(pa.array(indices)), mask=pa.array(~valid)
+    )
 
 
 _JAVA_TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
