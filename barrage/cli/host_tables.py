@@ -43,12 +43,13 @@ class HostTables:
 
     def __init__(self, server: Server, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
+        self._server = server
         self._processes = ProcessSampler()
         self._machine = MachineSampler()
-        self._process_table = server.table("processes", PROCESS_SCHEMA, key="pid")
+        self._process_table = server.create_table("processes", PROCESS_SCHEMA, key="pid")
         server.publish("processes_by_cpu", self._process_table.sort("-cpu_percent"))
         self._machine_tables = {
-            name: server.table(name, schema) for name, schema in MACHINE_SCHEMAS.items()
+            name: server.create_table(name, schema) for name, schema in MACHINE_SCHEMAS.items()
         }
         self._is_stopping = threading.Event()
         self._threads = [
@@ -60,7 +61,8 @@ class HostTables:
         ]
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Take the first sample of the processes, then go on sampling."""
+        self.sample_processes()
         for thread in self._threads:
             thread.start()
 
@@ -86,17 +88,18 @@ class HostTables:
     def sample_processes(self) -> None:
         """Read all processes once; the engine keeps only cells that changed as modifications."""
         rows, gone = self._processes.sample()
-        self._process_table.upsert(rows)
-        if gone:
-            self._process_table.delete(gone)
+        with self._server.transaction() as changes:
+            changes.upsert(self._process_table, rows)
+            changes.remove(self._process_table, gone)
 
     def sample_machine(self) -> None:
         """Add one row to each of the growing tables."""
         samples = self._machine.sample(
             now_ns=self._clock.monotonic_ns(), wall_ns=self._clock.wall_ns()
         )
-        for name, row in samples.items():
-            self._machine_tables[name].append(row)
+        with self._server.transaction() as changes:
+            for name, row in samples.items():
+                changes.add(self._machine_tables[name], row)
 
     def _repeat(self, step: Callable[[], None], every_ns: int) -> None:
         """Call ``step`` at a steady pace until stopped; a late call does not move the ones after

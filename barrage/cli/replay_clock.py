@@ -84,14 +84,18 @@ def _times_ns(column: pa.ChunkedArray, name: str) -> NDArray[np.int64]:
                 f"--time {name}: whole numbers are taken as seconds and these span more than "
                 f"{_SECONDS_MAX:,} of them; store them as a timestamp column"
             )
-        return (seconds - seconds.min(initial=2**62)) * _NANOS
+        offsets: NDArray[np.int64] = (seconds - seconds.min(initial=2**62)) * _NANOS
+        return offsets
     if pa.types.is_floating(kind):
         floats = column.cast(pa.float64()).to_numpy()
         if not np.isfinite(floats).all():
             raise CommandError(
                 f"column {name!r} holds NaN or infinity, which are no times; remove those rows"
             )
-        return np.rint((floats - floats.min(initial=math.inf)) * _NANOS).astype(np.int64)
+        rounded: NDArray[np.int64] = np.rint(
+            (floats - floats.min(initial=math.inf)) * _NANOS
+        ).astype(np.int64)
+        return rounded
     raise usage_error(
         f"--time {name}: {kind} is not a time; use a timestamp, date or number-of-seconds column"
     )

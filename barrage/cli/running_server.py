@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from barrage.cli.data_file import read_data_file
 from barrage.cli.failures import CommandError, usage_error
 from barrage.cli.target import PORT_DEFAULT
+from barrage.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,22 +46,27 @@ def parse_table_option(text: str) -> tuple[str, Path]:
 
 
 @contextmanager
-def running_server(config: ServerConfig) -> Iterator[Server]:
-    """A server that listens while the block runs; a port that is taken is one clear line."""
+def new_server(config: ServerConfig) -> Iterator[Server]:
+    """A server that can get tables and does not listen yet; stopped when the block ends."""
     import barrage
 
-    try:
-        server = barrage.Server(config=config)
-        server.start()
-    except OSError as error:
-        raise CommandError(
-            f"cannot listen on {config.host}:{config.port}: {error}; "
-            "another program may use the port, choose another with --port"
-        ) from error
+    server = barrage.Server(config=config)
     try:
         yield server
     finally:
         server.stop()
+
+
+def listen(server: Server) -> None:
+    """Start serving; a port that is taken is one clear line."""
+    try:
+        server.start()
+    except ConfigError as error:
+        config = server.config
+        raise CommandError(
+            f"cannot listen on {config.host}:{config.port}; another program may use the port: "
+            "choose another with --port, or 0 for any"
+        ) from error
 
 
 def publish_files(server: Server, tables: list[tuple[str, Path]]) -> None:

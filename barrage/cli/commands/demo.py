@@ -9,7 +9,7 @@ from barrage.cli.commands.watch import (
     SecondsOption,
     plain_options,
 )
-from barrage.cli.running_server import running_server, settings
+from barrage.cli.running_server import listen, new_server, settings
 from barrage.cli.target import JsonOption, TableAddress, TokenOption, parse_server
 from barrage.cli.watch.run import PLAIN_ROWS, watch_table
 
@@ -40,10 +40,11 @@ def demo(
 
     plain = plain_options(rows=rows, seconds=seconds, is_once=once, is_json=as_json)
     config = settings(None, host=host, port=port, token=token)
-    with running_server(config) as server, HostTables(server):
+    with new_server(config) as server, HostTables(server):
+        listen(server)
         address = TableAddress(server=parse_server(server.uri), table=DEMO_TABLE)
         typer.echo(
             f"serving on {address.server}; in another terminal: barrage ls {address.server}",
             err=True,
         )
-        watch_table(address, token=config.token, interval_ms=DEMO_INTERVAL_MS, plain=plain)
+        watch_table(address, token=server.token, interval_ms=DEMO_INTERVAL_MS, plain=plain)

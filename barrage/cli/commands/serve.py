@@ -11,9 +11,10 @@ import typer
 
 from barrage.cli.failures import EXIT_INTERRUPTED
 from barrage.cli.running_server import (
+    listen,
+    new_server,
     parse_table_option,
     publish_files,
-    running_server,
     settings,
     wait_for_signal,
 )
@@ -35,7 +36,7 @@ HostOption = Annotated[
     typer.Option(
         "--host",
         metavar="ADDRESS",
-        help="Address to listen on, 127.0.0.1 by default; any but loopback needs a token.",
+        help="Address to listen on, 127.0.0.1 by default; any but loopback gets a token.",
         show_default=False,
     ),
 ]
@@ -92,25 +93,23 @@ def serve(
     files = [parse_table_option(text) for text in table or []]
     with ExitStack() as stack:
         server = stack.enter_context(
-            running_server(settings(config, host=host, port=port, token=token))
+            new_server(settings(config, host=host, port=port, token=token))
         )
         publish_files(server, files)
         if demo is Demo.HOST:
             from barrage.cli.host_tables import HostTables
 
             stack.enter_context(HostTables(server))
-        _announce(server.uri, as_json=as_json)
+        listen(server)
+        _announce(server.address, as_json=as_json)
         if wait_for_signal() == signal.SIGINT:
             raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _announce(uri: str, *, as_json: bool) -> None:
-    """Say where the server listens: one JSON line on stdout for scripts, words on stderr for
-    people.
-    """
-    address = uri.partition("://")[2]
+def _announce(address: str, *, as_json: bool) -> None:
+    """Say where the server listens: a JSON line on stdout for scripts, words on stderr else."""
     if as_json:
-        typer.echo(json.dumps({"uri": uri, "port": int(address.rpartition(":")[2])}))
+        typer.echo(json.dumps({"address": address, "port": int(address.rpartition(":")[2])}))
         return
     typer.echo(
         f"serving on {address}; `barrage ls {address}` lists the tables; Ctrl+C stops", err=True
