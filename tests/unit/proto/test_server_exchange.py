@@ -1,0 +1,390 @@
+"""The server's side of an exchange: declared transitions, refusals and the requests real clients sent."""
+
+from __future__ import annotations
+
+import base64
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from barrage.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, StatusCode
+from barrage.limits import Limits
+from barrage.model.viewport import Viewport
+from barrage.proto.events import (
+    Cancelled,
+    HalfClosed,
+    SnapshotRequested,
+    SubscriptionChanged,
+    SubscriptionRequested,
+)
+from barrage.proto.server_exchange import (
+    STORY_ENTRIES_MAX,
+    TRANSITIONS,
+    ExchangeInput,
+    ExchangeState,
+    ServerExchange,
+)
+from barrage.rowset import RowSet
+from barrage.wire.flight_data import encode_flight_data
+from barrage.wire.frame import FlightFrame
+from barrage.wire.messages import (
+    NewSessionRequest,
+    OpaqueMessage,
+    PublicationRequest,
+    SnapshotOptions,
+    SnapshotRequest,
+    SubscriptionOptions,
+    SubscriptionRequest,
+)
+from barrage.wire.metadata import encode_wrapper
+from barrage.wire.revision import WireRevision
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "barrage" / "conversations"
+DESCRIPTOR = bytes.fromhex("0802120464706 86e".replace(" ", ""))
+"""Descriptor of type CMD with command "dphn", which pyarrow-based clients send first."""
+
+
+def frame(message=None, revision=WireRevision.R1_0_0, **fields) -> bytes:
+    """FlightData bytes of a message."""
+    metadata = None if message is None else encode_wrapper(message, revision)
+    return encode_flight_data(FlightFrame(metadata=metadata, **fields))
+
+
+BARE = frame(descriptor=DESCRIPTOR)
+FULL = frame(SubscriptionRequest(ticket=b"s/t"))
+VIEW = frame(SubscriptionRequest(ticket=b"s/t", viewport=RowSet.of_range(0, 9), columns=(0, 2)))
+SNAPSHOT = frame(SnapshotRequest(ticket=b"s/t"))
+SESSION = frame(NewSessionRequest(protocol_version=1), WireRevision.DRAFT_2020)
+
+
+def exchange(*frames: bytes, **settings) -> ServerExchange:
+    """An exchange that has received ``frames``."""
+    made = ServerExchange("7", **settings)
+    for each in frames:
+        made.receive_frame(each)
+    return made
+
+
+def refused(made: ServerExchange, buffer: bytes, text: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=text) as caught:
+        made.receive_frame(buffer)
+    assert caught.value.status_code is StatusCode.INVALID_ARGUMENT
+    assert made.state is ExchangeState.CLOSED
+
+
+def test_a_subscription_request_is_an_event_with_everything_in_it() -> None:
+    options = SubscriptionOptions(use_deephaven_nulls=True, batch_size=4096)
+    request = SubscriptionRequest(
+        ticket=b"s/small",
+        columns=(0, 2),
+        viewport=RowSet.of_range(0, 9),
+        is_reverse=True,
+        options=options,
+        subscription_token=b"tok",
+    )
+    assert exchange().receive_frame(frame(request)) == [
+        SubscriptionRequested(
+            ticket=b"s/small",
+            columns=(0, 2),
+            viewport=Viewport(positions=RowSet.of_range(0, 9), is_reverse=True),
+            is_reverse=True,
+            options=options,
+            token=b"tok",
+        )
+    ]
+
+
+def test_a_request_may_carry_an_arrow_header_and_body_which_are_ignored() -> None:
+    carried = frame(
+        SubscriptionRequest(ticket=b"s/t"), descriptor=DESCRIPTOR, header=b"junk", body=b"12345678"
+    )
+    (event,) = exchange().receive_frame(carried)
+    assert isinstance(event, SubscriptionRequested)
+
+
+def test_one_message_without_metadata_may_precede_the_request() -> None:
+    made = exchange(BARE)
+    assert made.state is ExchangeState.GREETED
+    (event,) = made.receive_frame(FULL)
+    assert isinstance(event, SubscriptionRequested)
+    assert made.state is ExchangeState.SUBSCRIBED_FULL
+
+
+@pytest.mark.parametrize("second", [BARE, frame(), encode_flight_data(FlightFrame(metadata=b""))])
+def test_a_second_message_without_metadata_is_refused(second: bytes) -> None:
+    refused(
+        exchange(BARE), second, r"DoExchangeMarshaller\{7\}: failed to receive Barrage request"
+    )
+
+
+def test_a_wrong_magic_number_counts_as_no_metadata() -> None:
+    metadata = encode_wrapper(SubscriptionRequest(ticket=b"s/t"), WireRevision.R1_0_0)
+    foreign = encode_flight_data(
+        FlightFrame(metadata=metadata.replace(b"dphn", bytes.fromhex("78563412")))
+    )
+    made = exchange(foreign)
+    assert made.state is ExchangeState.GREETED
+    refused(made, foreign, "failed to receive Barrage request metadata")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, -5])
+def test_a_first_message_of_another_type_is_refused(number: int) -> None:
+    refused(
+        exchange(),
+        frame(OpaqueMessage(message_type=number, payload=b"\0\0\0\0")),
+        f"unhandled BarrageMessageType: {number}",
+    )
+
+
+def test_a_publication_request_is_refused() -> None:
+    refused(
+        exchange(), frame(PublicationRequest(ticket=b"s/t")), "unhandled BarrageMessageType: 8"
+    )
+
+
+def test_the_drafts_session_messages_are_accepted_and_ignored() -> None:
+    made = ServerExchange(1, WireRevision.DRAFT_2020)
+    assert made.receive_frame(SESSION) == []
+    request = SubscriptionRequest(ticket=b"s/t", viewport=RowSet.of_range(1, 2))
+    (event,) = made.receive_frame(frame(request, WireRevision.DRAFT_2020))
+    assert isinstance(event, SubscriptionRequested)
+    assert made.receive_frame(SESSION) == []
+
+
+def test_type_seven_of_the_draft_reads_the_drafts_option_table() -> None:
+    made = ServerExchange(1, WireRevision.DRAFT_2020)
+    options = SnapshotOptions(min_update_interval_ms=1000, batch_size=4096)
+    request = SnapshotRequest(ticket=b"s/t", options=options)
+    (event,) = made.receive_frame(frame(request, WireRevision.DRAFT_2020))
+    assert isinstance(event, SnapshotRequested)
+    assert event.options.batch_size == 4096
+    assert event.options.max_message_size == 0
+
+
+def test_a_change_looks_at_columns_and_viewport_only() -> None:
+    made = exchange(VIEW)
+    change = SubscriptionRequest(ticket=None, viewport=RowSet.of_range(5, 9), is_reverse=True)
+    assert made.receive_frame(frame(change)) == [
+        SubscriptionChanged(
+            columns=None, viewport=Viewport(positions=RowSet.of_range(5, 9), is_reverse=True)
+        )
+    ]
+
+
+@pytest.mark.parametrize(("first", "second"), [(FULL, VIEW), (FULL, FULL), (VIEW, FULL)])
+def test_full_and_viewport_do_not_change_into_each_other(first: bytes, second: bytes) -> None:
+    refused(exchange(first), second, "cannot change from full subscription to viewport or vice")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "name"),
+    [
+        (VIEW, SNAPSHOT, "BarrageSubscriptionRequest"),
+        (FULL, frame(PublicationRequest()), "BarrageSubscriptionRequest"),
+        (SNAPSHOT, VIEW, "BarrageSnapshotRequest"),
+    ],
+)
+def test_the_type_of_a_stream_is_fixed_by_its_first_request(
+    first: bytes, second: bytes, name: str
+) -> None:
+    refused(exchange(first), second, f"Request type cannot be changed .* expected {name} metadata")
+
+
+def test_a_second_snapshot_request_is_refused() -> None:
+    refused(exchange(SNAPSHOT), SNAPSHOT, "only one snapshot request")
+
+
+@pytest.mark.parametrize(
+    ("ticket", "text"), [(None, "Ticket not specified."), (b"", "Ticket has zero bytes")]
+)
+def test_a_request_needs_a_ticket(ticket: bytes | None, text: str) -> None:
+    refused(exchange(), frame(SubscriptionRequest(ticket=ticket)), text)
+    refused(exchange(), frame(SnapshotRequest(ticket=ticket)), text)
+
+
+def test_half_close_tells_whether_there_was_a_request() -> None:
+    assert exchange().receive_half_close() == [HalfClosed(had_request=False)]
+    assert exchange(BARE).receive_half_close() == [HalfClosed(had_request=False)]
+    made = exchange(SNAPSHOT)
+    assert made.receive_half_close() == [HalfClosed(had_request=True)]
+    assert made.state is ExchangeState.FINISHING
+    assert made.receive_half_close() == []
+    refused(made, SNAPSHOT, "message after the client's half-close")
+
+
+def test_cancel_closes_once() -> None:
+    made = exchange(VIEW)
+    assert made.receive_cancel() == [Cancelled()]
+    assert made.receive_cancel() == []
+    assert made.receive_half_close() == []
+    with pytest.raises(LocalProtocolError):
+        made.receive_frame(VIEW)
+
+
+def test_a_message_over_the_limit_is_refused_and_one_at_the_limit_is_not() -> None:
+    limits = Limits(message_bytes_max=len(FULL))
+    assert exchange(FULL, limits=limits).state is ExchangeState.SUBSCRIBED_FULL
+    longer = frame(SubscriptionRequest(ticket=b"s/t"), body=b"")
+    refused(exchange(limits=limits), longer, "the limit is")
+
+
+def test_the_story_is_bounded_and_names_the_transitions() -> None:
+    made = exchange(VIEW)
+    for _ in range(STORY_ENTRIES_MAX + 1):
+        made.receive_frame(VIEW)
+        made.validate()
+    assert len(made.story()) == STORY_ENTRIES_MAX
+    assert made.story()[-1] == (
+        "VIEWPORT_SUBSCRIPTION: SUBSCRIBED_VIEWPORT -> SUBSCRIBED_VIEWPORT"
+    )
+
+
+REACH = {
+    ExchangeState.OPENED: [],
+    ExchangeState.GREETED: [BARE],
+    ExchangeState.SUBSCRIBED_FULL: [FULL],
+    ExchangeState.SUBSCRIBED_VIEWPORT: [VIEW],
+    ExchangeState.SNAPSHOT_REQUESTED: [SNAPSHOT],
+    ExchangeState.FINISHING: [FULL, "half_close"],
+    ExchangeState.CLOSED: ["cancel"],
+}
+STIMULI = {
+    ExchangeInput.BARE_FRAME: BARE,
+    ExchangeInput.SESSION_FRAME: SESSION,
+    ExchangeInput.FULL_SUBSCRIPTION: FULL,
+    ExchangeInput.VIEWPORT_SUBSCRIPTION: VIEW,
+    ExchangeInput.SNAPSHOT: SNAPSHOT,
+    ExchangeInput.UNHANDLED_TYPE: frame(OpaqueMessage(message_type=8, payload=b"\0\0\0\0")),
+    ExchangeInput.HALF_CLOSE: "half_close",
+    ExchangeInput.CANCEL: "cancel",
+}
+
+
+def feed(made: ServerExchange, stimulus) -> list:
+    if stimulus == "half_close":
+        return made.receive_half_close()
+    if stimulus == "cancel":
+        return made.receive_cancel()
+    return made.receive_frame(stimulus)
+
+
+@pytest.mark.parametrize(
+    ("state", "stimulus"), list(product(ExchangeState, ExchangeInput)), ids=str
+)
+def test_every_pair_is_a_declared_transition_or_an_error_that_closes(
+    state: ExchangeState, stimulus: ExchangeInput
+) -> None:
+    made = ServerExchange(1, WireRevision.DRAFT_2020)
+    for each in REACH[state]:
+        feed(made, each)
+    assert made.state is state
+    declared = TRANSITIONS.get((state, stimulus))
+    if declared is None:
+        with pytest.raises(ProtocolError):
+            feed(made, STIMULI[stimulus])
+        assert made.state is ExchangeState.CLOSED
+    else:
+        feed(made, STIMULI[stimulus])
+        assert made.state is declared
+    made.validate()
+
+
+# --- recorded conversations -----------------------------------------------------------------------
+
+CONVERSATIONS = [
+    pytest.param(conversation, id=f"{path.stem}:{conversation['name']}")
+    for path in sorted(VECTORS.glob("*.json"))
+    for conversation in json.loads(path.read_text())["conversations"]
+    if conversation["rpc"] == "DoExchange"
+]
+
+REFUSED_REQUESTS = {
+    "empty-ticket": "Ticket has zero bytes",
+    "missing-ticket": "Ticket not specified.",
+    "first-message-type-0-none": "unhandled BarrageMessageType: 0",
+    "first-message-type-1-reserved-1": "unhandled BarrageMessageType: 1",
+    "first-message-type-4-serialization-options": "unhandled BarrageMessageType: 4",
+    "first-message-type-8-publication": "unhandled BarrageMessageType: 8",
+    "wrong-magic-twice": "failed to receive Barrage request metadata",
+    "two-empty-messages": "failed to receive Barrage request metadata",
+    "no-payload": "Subscription request not supplied",
+    "type-change": "Request type cannot be changed after initialization, expected "
+    "BarrageSubscriptionRequest metadata",
+    "zero-length-viewport": "",
+    "malformed-viewport": "",
+    "snapshot-zero-length-viewport": "",
+    "full-to-viewport": "cannot change from full subscription to viewport or vice versa",
+    "full-to-other-columns": "cannot change from full subscription to viewport or vice versa",
+    "viewport-to-full": "cannot change from full subscription to viewport or vice versa",
+    "first-message-type-6-update-metadata": "",
+}
+"""Conversations in which the exchange itself refuses something, with the text it uses."""
+
+
+def raw_frame(message: dict) -> bytes:
+    """The recorded FlightData, byte for byte."""
+    names = {1: "flight_descriptor", 2: "data_header", 3: "app_metadata", 1000: "data_body"}
+    parts = []
+    for number in message["field_order"]:
+        content = base64.b64decode(message.get(names[number], ""))
+        tag = {1: b"\x0a", 2: b"\x12", 3: b"\x1a", 1000: b"\xc2\x3e"}[number]
+        length = b""
+        rest = len(content)
+        while rest >= 0x80:
+            length += bytes([rest & 0x7F | 0x80])
+            rest >>= 7
+        parts += [tag, length + bytes([rest]), content]
+    return b"".join(parts)
+
+
+def expected_event(decoded: dict):
+    """The fields a request event must have, from the recording's own decoding."""
+    request = decoded.get("subscription_request") or decoded["snapshot_request"]
+    viewport = None if request["viewport"] is None else RowSet.parse(request["viewport"])
+    columns = None if request["columns"] is None else tuple(request["columns"])
+    return viewport, request["reverse_viewport"], columns, bytes.fromhex(request["ticket"])
+
+
+def check_event(event, decoded: dict) -> None:
+    viewport, is_reverse, columns, ticket = expected_event(decoded)
+    assert event.columns == columns
+    assert (None if event.viewport is None else event.viewport.positions) == viewport
+    if event.viewport is not None:
+        assert event.viewport.is_reverse == is_reverse
+    if not isinstance(event, SubscriptionChanged):
+        assert event.ticket == ticket
+        assert event.is_reverse == is_reverse
+        options = decoded[
+            "subscription_request" if decoded["msg_type"] == 5 else "snapshot_request"
+        ]["options"]
+        for name, value in (options or {}).items():
+            assert getattr(event.options, name) == value
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+def test_what_real_clients_sent_gives_the_recorded_requests(conversation: dict) -> None:
+    made = ServerExchange(1)
+    is_refused = False
+    requests = 0
+    for message in conversation["messages"]:
+        if message["dir"] != "c2s" or is_refused:
+            continue
+        try:
+            if message.get("half_close"):
+                events = made.receive_half_close()
+            elif message.get("cancel"):
+                events = made.receive_cancel()
+            else:
+                events = made.receive_frame(raw_frame(message))
+        except RemoteProtocolError as error:
+            assert REFUSED_REQUESTS[conversation["name"]] in str(error)
+            is_refused = True
+            continue
+        for event in events:
+            if not isinstance(event, HalfClosed | Cancelled):
+                check_event(event, message["decoded"])
+                requests += 1
+    assert is_refused == (conversation["name"] in REFUSED_REQUESTS)
+    assert is_refused or requests or conversation["name"] == "wrong-magic"
