@@ -1,0 +1,83 @@
+"""Merging updates: what changed between the first step's beginning and the last step's end.
+
+Row sets only, no values: modified and added cells are read when the merged update is sent. The
+rules are those of barrage-wire.md section 11.1. With u1 then u2, and keys written before u1 (pre),
+between (mid), after u2 (post):
+
+* removed (pre) = u1's removed, and u2's removed that u1 did not add, moved back to pre; * added
+(post) = what u1 added and u2 kept, moved to post, and u2's added; * a row removed by u1 and another
+added later under the same key stay in both sets; * a row added by u1 and removed by u2 is in
+neither; * modified (post) = u1's modified that u2 kept, moved to post, and u2's modified, less all
+added rows; * shifts are composed.
+
+Worked example: u1 adds 5 and modifies 7; u2 removes 7, shifts 5 by +10 and modifies 15. Merged:
+removed 7, added 15, nothing modified; the shift has no surviving row but stays, it does no harm.
+
+Shifts of the inputs must be well formed: no row that stays lies between a shift's range and its
+destination, nor inside the destination. Updates that keep the order of rows and whose shifts each
+move a row are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barrage.model.update import TableUpdate
+
+if TYPE_CHECKING:
+    from barrage.rowset import RowSet
+
+
+def coalesce(first: TableUpdate, second: TableUpdate) -> TableUpdate:
+    """One update with the effect of ``first`` followed by ``second``.
+
+    ValueError if the two are for different numbers of columns.
+    """
+    removed_mid = second.removed_keys_pre
+    removed_pre = first.removed_keys_pre | first.shifts.unapply(removed_mid - first.added_keys_post)
+    kept_added = second.shifts.apply(first.added_keys_post - removed_mid)
+    added_post = kept_added | second.added_keys_post
+
+    def merge_modified(early_mid: RowSet, late_post: RowSet) -> RowSet:
+        return (second.shifts.apply(early_mid - removed_mid) | late_post) - added_post
+
+    pairs = zip(first.modified_keys_post, second.modified_keys_post, strict=True)
+    return TableUpdate(
+        first_step=first.first_step,
+        last_step=second.last_step,
+        removed_keys_pre=removed_pre,
+        shifts=first.shifts.then(second.shifts),
+        added_keys_post=added_post,
+        modified_keys_post=tuple(merge_modified(early, late) for early, late in pairs),
+    )
+
+
+class UpdateCoalescer:
+    """Merges any number of consecutive updates, oldest first. Empty until the first `add`."""
+
+    __slots__ = ("_count", "_merged")
+
+    def __init__(self) -> None:
+        self._merged: TableUpdate | None = None
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """How many updates were added."""
+        return self._count
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was added, which is not the same as updates that change nothing."""
+        return self._merged is None
+
+    def add(self, update: TableUpdate) -> None:
+        """The next update; it must follow the one before without a gap."""
+        self._merged = update if self._merged is None else coalesce(self._merged, update)
+        self._count += 1
+
+    def result(self) -> TableUpdate:
+        """All of them as one; ValueError when none was added."""
+        if self._merged is None:
+            raise ValueError("no update was added")
+        return self._merged
