@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -203,18 +203,17 @@ class Interned(Generic[ItemT]):
 
     def drop(self, number: int) -> None:
         """One use less; the last one frees the number."""
+        item = self[number]
         self._uses[number] -= 1
         if self._uses[number] == 0:
-            item = self[number]
             del self._numbers[item]
             self._items[number] = None
             self._free.append(number)
 
     def __getitem__(self, number: int) -> ItemT:
-        item = self._items[number]
-        if item is None:
+        if not self._uses[number]:
             raise KeyError(number)
-        return item
+        return cast("ItemT", self._items[number])
 
     def __len__(self) -> int:
         return len(self._numbers)

@@ -104,7 +104,9 @@ class FakeTable:
         first = 0 if not self.rows else max(self.rows) + 1
         return self.update(removed=sorted(self.rows), added=range(first, first + row_count))
 
-    def random_update(self, draw: Random, *, kinds=frozenset("rsam"), scale: int = 3) -> TableUpdate:
+    def random_update(
+        self, draw: Random, *, kinds=frozenset("rsam"), scale: int = 3
+    ) -> TableUpdate:
         """A random legal change: r removes, s shifts, a adds, m modifies."""
         keys = sorted(self.rows)
         removed = []

@@ -106,9 +106,7 @@ class KeyReceiver:
         included = list(message.data_keys_post)
         values = added_values(message, len(included), subscribed, self.column_count)
         self.cells.update(zip(included, values, strict=True))
-        apply_modified(
-            message.modified_keys_post, message, self.cells, set(included), subscribed
-        )
+        apply_modified(message.modified_keys_post, message, self.cells, set(included), subscribed)
         if self.viewport is not None:
             ordered = sorted(self.keys)
             shown = positions_shown(sorted(self.viewport), self.is_reverse, len(ordered))

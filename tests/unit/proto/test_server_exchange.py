@@ -114,9 +114,7 @@ def test_one_message_without_metadata_may_precede_the_request() -> None:
 
 @pytest.mark.parametrize("second", [BARE, frame(), encode_flight_data(FlightFrame(metadata=b""))])
 def test_a_second_message_without_metadata_is_refused(second: bytes) -> None:
-    refused(
-        exchange(BARE), second, r"DoExchangeMarshaller\{7\}: failed to receive Barrage request"
-    )
+    refused(exchange(BARE), second, r"DoExchangeMarshaller\{7\}: failed to receive Barrage request")
 
 
 def test_a_wrong_magic_number_counts_as_no_metadata() -> None:
@@ -139,9 +137,7 @@ def test_a_first_message_of_another_type_is_refused(number: int) -> None:
 
 
 def test_a_publication_request_is_refused() -> None:
-    refused(
-        exchange(), frame(PublicationRequest(ticket=b"s/t")), "unhandled BarrageMessageType: 8"
-    )
+    refused(exchange(), frame(PublicationRequest(ticket=b"s/t")), "unhandled BarrageMessageType: 8")
 
 
 def test_the_drafts_session_messages_are_accepted_and_ignored() -> None:
@@ -236,9 +232,7 @@ def test_the_story_is_bounded_and_names_the_transitions() -> None:
         made.receive_frame(VIEW)
         made.validate()
     assert len(made.story()) == STORY_ENTRIES_MAX
-    assert made.story()[-1] == (
-        "VIEWPORT_SUBSCRIPTION: SUBSCRIBED_VIEWPORT -> SUBSCRIBED_VIEWPORT"
-    )
+    assert made.story()[-1] == ("VIEWPORT_SUBSCRIPTION: SUBSCRIBED_VIEWPORT -> SUBSCRIBED_VIEWPORT")
 
 
 REACH = {
