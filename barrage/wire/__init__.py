@@ -1,6 +1,7 @@
 """Bytes to values and back: Flight messages, Barrage metadata, row sets and columns.
 
-No IO, no state machines, no clock. Decoders raise RemoteProtocolError for anything a peer got wrong.
+No IO, no state machines, no clock. Decoders raise RemoteProtocolError for anything a peer got
+wrong.
 """
 
 from barrage.wire.batch_reader import BatchReader, ReceivedBatch
@@ -26,7 +27,12 @@ from barrage.wire.messages import (
     SubscriptionRequest,
     UpdateMetadata,
 )
-from barrage.wire.metadata import WrongMagicError, decode_wrapper, encode_wrapper
+from barrage.wire.metadata import (
+    WrongMagicError,
+    decode_wrapper,
+    encode_wrapper,
+    peek_message_type,
+)
 from barrage.wire.revision import WireRevision
 from barrage.wire.row_set_codec import (
     decode_row_set,
@@ -74,6 +80,7 @@ __all__ = [
     "encode_schema",
     "encode_shifts",
     "encode_wrapper",
+    "peek_message_type",
     "wire_schema",
     "with_deephaven_metadata",
 ]

@@ -1,13 +1,13 @@
 """One dictionary for all rows of an update, and the rows as indexes into it.
 
 Source: barrage-wire.md section 12.4. Chunks of a column may come with different dictionaries; they
-are joined, entries no row uses are left out when there are many, and nulls of primitive types become
-an entry of their own when the subscriber reads nulls from values.
+are joined, entries no row uses are left out when there are many, and nulls of primitive types
+become an entry of their own when the subscriber reads nulls from values.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from barrage.wire.columns.fixed import SentinelCodec
 if TYPE_CHECKING:
     from barrage.wire.columns.dictionaries import DictionaryCodec
 
-Column = pa.Array | pa.ChunkedArray
+Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 
 def plan_dictionary(

@@ -1,9 +1,10 @@
 """A bounds-checked reader for FlatBuffers from peers.
 
-The Python flatbuffers runtime has no verifier, and its accessors follow any offset. This reader checks every
-offset before it follows it and every count before it loops or allocates; whatever is wrong raises
-RemoteProtocolError. Layout rules: barrage-wire.md section 2 (little endian, slots are byte offsets into the
-vtable). Cost: one unpack per field; the worst legal input is a vector as long as the buffer.
+The Python flatbuffers runtime has no verifier, and its accessors follow any offset. This reader
+checks every offset before it follows it and every count before it loops or allocates; whatever is
+wrong raises RemoteProtocolError. Layout rules: barrage-wire.md section 2 (little endian, slots are
+byte offsets into the vtable). Cost: one unpack per field; the worst legal input is a vector as long
+as the buffer.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ _OFFSET_BYTES = 4
 
 
 class VectorSpan(NamedTuple):
-    """Where a vector's elements lie: ``count`` elements from byte ``start``; bounds are checked already."""
+    """Where a vector's elements lie: ``length`` elements from byte ``start``; bounds are checked
+    already."""
 
     start: int
-    count: int
+    length: int
 
 
 def root_table(buffer: bytes | memoryview) -> FlatTable:
@@ -40,7 +42,8 @@ def root_table(buffer: bytes | memoryview) -> FlatTable:
 
 
 class FlatTable:
-    """One table in a buffer. Every accessor takes the slot and, for scalars, the default for an absent field."""
+    """One table in a buffer. Every accessor takes the slot and, for scalars, the default for an
+    absent field."""
 
     __slots__ = ("_buffer", "_position", "_size", "_vtable", "_vtable_size")
 
@@ -63,7 +66,8 @@ class FlatTable:
         self._size = table_size
 
     def _field(self, slot: int, width: int) -> int:
-        """Absolute position of a field of ``width`` bytes, 0 when absent (0 is never a field's position)."""
+        """Absolute position of a field of ``width`` bytes, 0 when absent (0 is never a field's
+        position)."""
         if slot >= self._vtable_size:
             return 0
         offset: int = _U16.unpack_from(self._buffer, self._vtable + slot)[0]
@@ -136,7 +140,7 @@ class FlatTable:
         span = self.vector(slot, 1)
         if span is None:
             return None
-        return bytes(self._buffer[span.start : span.start + span.count])
+        return bytes(self._buffer[span.start : span.start + span.length])
 
     def string(self, slot: int) -> str | None:
         content = self.byte_vector(slot)
@@ -152,24 +156,31 @@ class FlatTable:
         span = self.vector(slot, _OFFSET_BYTES)
         if span is None:
             return None
-        if span.count > count_max:
+        if span.length > count_max:
             raise RemoteProtocolError(
-                f"flatbuffer slot {slot} has {span.count} tables, the limit is {count_max}"
+                f"flatbuffer slot {slot} has {span.length} tables, the limit is {count_max}"
             )
-        tables = []
-        for position in range(span.start, span.start + span.count * 4, 4):
-            tables.append(
-                FlatTable(self._buffer, position + _U32.unpack_from(self._buffer, position)[0])
-            )
+        offsets = struct.unpack_from(f"<{span.length}I", self._buffer, span.start)
+        tables: list[FlatTable] = []
+        made: dict[int, FlatTable] = {}  # writers may refer to one table many times
+        for position, offset in zip(
+            range(span.start, span.start + span.length * 4, 4), offsets, strict=True
+        ):
+            target = position + offset
+            table = made.get(target)
+            if table is None:
+                table = made[target] = FlatTable(self._buffer, target)
+            tables.append(table)
         return tables
 
     def longs(self, slot: int, *, element_longs: int = 1) -> tuple[int, ...] | None:
-        """A vector of int64, or of structs made of ``element_longs`` int64 each, as one flat tuple."""
+        """A vector of int64, or of structs made of ``element_longs`` int64 each, as one flat
+        tuple."""
         span = self.vector(slot, 8 * element_longs)
         if span is None:
             return None
-        return struct.unpack_from(f"<{span.count * element_longs}q", self._buffer, span.start)
+        return struct.unpack_from(f"<{span.length * element_longs}q", self._buffer, span.start)
 
     def int32s(self, span: VectorSpan) -> list[int]:
         """The elements of a checked vector of int32."""
-        return list(struct.unpack_from(f"<{span.count}i", self._buffer, span.start))
+        return list(struct.unpack_from(f"<{span.length}i", self._buffer, span.start))

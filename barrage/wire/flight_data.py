@@ -1,10 +1,11 @@
 """FlightData and FlightDescriptor as protobuf bytes, written and read by hand.
 
-Source: barrage-wire.md section 3.1 and appendix B of deephaven-clients.md. A protobuf library would drop an
-empty body, which the Java client refuses, and would copy the body; this module does neither. Fields are
-written in the order 1, 2, 3, 1000: some readers stop at field 1000.
+Source: barrage-wire.md section 3.1 and appendix B of deephaven-clients.md. A protobuf library would
+drop an empty body, which the Java client refuses, and would copy the body; this module does
+neither. Fields are written in the order 1, 2, 3, 1000: some readers stop at field 1000.
 
-Cost: encoding copies each part once (one join); decoding copies header and metadata, never the body.
+Cost: encoding copies each part once (one join); decoding copies header and metadata, never the
+body.
 """
 
 from __future__ import annotations
@@ -73,17 +74,15 @@ def decode_flight_data(
 ) -> FlightFrame:
     """Split a message into its fields; the body is a view of ``buffer``.
 
-    Unknown fields are skipped, of repeated ones the last counts. Raises RemoteProtocolError for anything that
-    is not a protobuf message or longer than ``limits.message_bytes_max``.
+    Unknown fields are skipped, of repeated ones the last counts. Raises RemoteProtocolError for
+    anything that is not a protobuf message or longer than ``limits.message_bytes_max``.
     """
     view = memoryview(buffer).cast("B") if not isinstance(buffer, bytes) else memoryview(buffer)
     if len(view) > limits.message_bytes_max:
         raise RemoteProtocolError(
             f"message has {len(view)} bytes, the limit is {limits.message_bytes_max} bytes"
         )
-    fields: dict[int, memoryview] = {}
-    for number, value in _length_delimited_fields(view):
-        fields[number] = value
+    fields = dict(_length_delimited_fields(view))
     descriptor = fields.get(_FIELD_DESCRIPTOR)
     header = fields.get(_FIELD_HEADER)
     metadata = fields.get(_FIELD_METADATA)
@@ -97,7 +96,8 @@ def decode_flight_data(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightDescriptor:
-    """What a caller names: a path (``path``, text elements) or a command (``command``, opaque bytes)."""
+    """What a caller names: a path (``path``, text elements) or a command (``command``, opaque
+    bytes)."""
 
     kind: int = 0
     command: bytes = b""

@@ -1,9 +1,9 @@
 """Arrow IPC schema messages: header bytes to a schema and back.
 
 Source: Arrow columnar format specification (Schema.fbs field numbers) and barrage-wire.md sections
-3.3, 8.5 and 12. Writing is left to pyarrow; reading is done here, because dictionary ids do not show
-in a pyarrow schema, because Deephaven sends a type pyarrow lacks (year-month intervals), and because
-every count and depth has to be checked first.
+3.3, 8.5 and 12. Writing is left to pyarrow; reading is done here, because dictionary ids do not
+show in a pyarrow schema, because Deephaven sends a type pyarrow lacks (year-month intervals), and
+because every count and depth has to be checked first.
 """
 
 from __future__ import annotations

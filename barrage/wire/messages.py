@@ -1,7 +1,7 @@
 """What Barrage metadata says, as values. Bytes are the business of :mod:`barrage.wire.metadata`.
 
-Source: barrage-wire.md sections 2.1 to 2.5. ``None`` always means "absent on the wire"; an empty row set and a
-zero-length vector are something else.
+Source: barrage-wire.md sections 2.1 to 2.5. ``None`` always means "absent on the wire"; an empty
+row set and a zero-length vector are something else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ CONVERT_STRINGIFY = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionOptions:
-    """How a subscriber wants its data. 0 means the server's default everywhere; -1 rows means no limit."""
+    """How a subscriber wants its data. 0 means the server's default everywhere; -1 rows means no
+    limit."""
 
     use_deephaven_nulls: bool = False
     min_update_interval_ms: int = 0
@@ -38,7 +39,8 @@ class SubscriptionOptions:
     max_message_size: int = 0
     """Bytes of one FlightData; <= 0 is the default of 100 MiB. Not in the draft."""
     columns_as_list: bool = False
-    """Wrap every column in a one-row list so that columns may differ in length. Not in the draft."""
+    """Wrap every column in a one-row list so that columns may differ in length. Not in the
+    draft."""
     preview_list_length_limit: int = 0
     """k > 0 keeps the first k elements of every list, k < 0 the last -k. Not in the draft."""
     column_conversion_mode: int = CONVERT_STRINGIFY
@@ -46,8 +48,8 @@ class SubscriptionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOptions:
-    """Options of a one-shot snapshot. The draft reuses the subscription's table: it has an interval, but no
-    message size limit (section 2.3)."""
+    """Options of a one-shot snapshot. The draft reuses the subscription's table: it has an
+    interval, but no message size limit (section 2.3)."""
 
     use_deephaven_nulls: bool = False
     batch_size: int = 0
@@ -73,7 +75,8 @@ class SubscriptionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SerializationOptions:
-    """Type 4: how a following upload is encoded; the payload is a subscription request's table (section 3.6)."""
+    """Type 4: how a following upload is encoded; the payload is a subscription request's table
+    (section 3.6)."""
 
     message_type: ClassVar[int] = TYPE_SERIALIZATION_OPTIONS
     ticket: bytes | None = None
@@ -105,10 +108,10 @@ class PublicationRequest:
 class UpdateMetadata:
     """Type 6: what one update does, without its values.
 
-    Whether row sets hold row keys or view positions depends on the subscription (sections 8 and 9), so the
-    fields carry their wire names. ``add_batch_count`` and ``mod_batch_count`` exist in the draft only,
-    ``table_size`` and ``effective_reverse_viewport`` in 1.0.0 only. ``table_size`` None and 0 are the same on
-    the wire; a reader gets 0.
+    Whether row sets hold row keys or view positions depends on the subscription (sections 8 and 9),
+    so the fields carry their wire names. ``add_batch_count`` and ``mod_batch_count`` exist in the
+    draft only, ``table_size`` and ``effective_reverse_viewport`` in 1.0.0 only. ``table_size`` None
+    and 0 are the same on the wire; a reader gets 0.
     """
 
     message_type: ClassVar[int] = TYPE_UPDATE_METADATA
@@ -127,7 +130,8 @@ class UpdateMetadata:
     add_batch_count: int | None = None
     mod_batch_count: int | None = None
     source_time_ns: int | None = None
-    """Our extension: wall time of the newest cycle in the update, int64 in slot 10 of the wrapper."""
+    """Our extension: wall time of the newest cycle in the update, int64 in slot 10 of the
+    wrapper."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +163,8 @@ class SessionInfoResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpaqueMessage:
-    """A wrapper this revision gives no meaning to: type 0, reserved, or private types (negative)."""
+    """A wrapper this revision gives no meaning to: type 0, reserved, or private types
+    (negative)."""
 
     message_type: int
     payload: bytes | None = None

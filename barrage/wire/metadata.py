@@ -1,8 +1,9 @@
 """Barrage metadata to bytes and back, for both revisions.
 
-Source: barrage-wire.md sections 2.1 to 2.4 and 17. Everything a peer sent goes through the bounds-checked
-reader; malformed input raises RemoteProtocolError and nothing else. Requests are written by
-:mod:`barrage.wire.request_writer`, updates by :mod:`barrage.wire.update_metadata` because they are on the hot path.
+Source: barrage-wire.md sections 2.1 to 2.4 and 17. Everything a peer sent goes through the
+bounds-checked reader; malformed input raises RemoteProtocolError and nothing else. Requests are
+written by :mod:`barrage.wire.request_writer`, updates by :mod:`barrage.wire.update_metadata`
+because they are on the hot path.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import RemoteProtocolError
 from barrage.limits import DEFAULT_LIMITS
+from barrage.rowset import RowSet, RowSetShiftData
 from barrage.wire.bitset import decode_bit_set
 from barrage.wire.flatbuf import FlatTable, root_table
 from barrage.wire.messages import (
@@ -39,15 +41,19 @@ from barrage.wire.messages import (
 from barrage.wire.request_writer import encode_request
 from barrage.wire.revision import WireRevision
 from barrage.wire.row_set_codec import decode_row_set, decode_shifts
-from barrage.wire.update_metadata import MAGIC, encode_update_metadata, wrap_payload
+from barrage.wire.update_metadata import (
+    EMPTY_ROW_SET,
+    EMPTY_SHIFTS,
+    MAGIC,
+    encode_update_metadata,
+    wrap_payload,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barrage.limits import Limits
     from barrage.model.viewport import ColumnSet
-    from barrage.rowset import RowSet, RowSetShiftData
-
 __all__ = [
     "MAGIC",
     "BarrageMessage",
@@ -65,6 +71,7 @@ __all__ = [
     "WrongMagicError",
     "decode_wrapper",
     "encode_wrapper",
+    "peek_message_type",
 ]
 
 # Slots, barrage-wire.md sections 2.1 to 2.5.
@@ -74,7 +81,8 @@ _MODIFIED_ROWS = 4
 
 
 class WrongMagicError(RemoteProtocolError):
-    """The metadata is a flatbuffer, but not a Barrage wrapper: a server treats it as no metadata at all."""
+    """The metadata is a flatbuffer, but not a Barrage wrapper: a server treats it as no metadata at
+    all."""
 
 
 def encode_wrapper(message: BarrageMessage, revision: WireRevision) -> bytes:
@@ -86,16 +94,27 @@ def encode_wrapper(message: BarrageMessage, revision: WireRevision) -> bytes:
     return wrap_payload(message.message_type, encode_request(message, revision))
 
 
-def decode_wrapper(
-    buffer: bytes, revision: WireRevision, limits: Limits = DEFAULT_LIMITS
-) -> BarrageMessage:
-    """Read ``app_metadata``. Raises WrongMagicError when it is somebody else's metadata and
-    RemoteProtocolError when it is malformed or a payload is missing. Types without a meaning in ``revision``
-    come back as OpaqueMessage."""
+def peek_message_type(buffer: bytes) -> int:
+    """Type number of a wrapper, without looking at its payload: a server names it when it refuses
+    it. Raises like :func:`decode_wrapper`."""
+    return _open_wrapper(buffer).int8(_WRAPPER_TYPE)
+
+
+def _open_wrapper(buffer: bytes) -> FlatTable:
     wrapper = root_table(buffer)
     magic = wrapper.uint32(_WRAPPER_MAGIC)
     if magic != MAGIC:
         raise WrongMagicError(f"metadata has magic {magic:#010x}, expected {MAGIC:#010x}")
+    return wrapper
+
+
+def decode_wrapper(
+    buffer: bytes, revision: WireRevision, limits: Limits = DEFAULT_LIMITS
+) -> BarrageMessage:
+    """Read ``app_metadata``. Raises WrongMagicError when it is somebody else's metadata and
+    RemoteProtocolError when it is malformed or a payload is missing. Types without a meaning in
+    ``revision`` come back as OpaqueMessage."""
+    wrapper = _open_wrapper(buffer)
     message_type = wrapper.int8(_WRAPPER_TYPE)
     payload = wrapper.byte_vector(_WRAPPER_PAYLOAD)
     decode = _DECODERS[revision].get(message_type)
@@ -121,17 +140,25 @@ _TYPE_NAMES = {
 }
 
 
-# --- decoding -------------------------------------------------------------------------------------------------
+# --- decoding
+# -------------------------------------------------------------------------------------------------
 
 
 def _row_set(table: FlatTable, slot: int, limits: Limits) -> RowSet | None:
     encoded = table.byte_vector(slot)
-    return None if encoded is None else decode_row_set(encoded, limits)
+    return None if encoded is None else _decode_rows(encoded, limits)
+
+
+def _decode_rows(encoded: bytes, limits: Limits) -> RowSet:
+    """A row set, without work for the most frequent one."""
+    return RowSet.empty() if encoded == EMPTY_ROW_SET else decode_row_set(encoded, limits)
 
 
 def _shifts(table: FlatTable, slot: int, limits: Limits) -> RowSetShiftData | None:
     encoded = table.byte_vector(slot)
-    return None if encoded is None else decode_shifts(encoded, limits)
+    if encoded is None:
+        return None
+    return RowSetShiftData.empty() if encoded == EMPTY_SHIFTS else decode_shifts(encoded, limits)
 
 
 def _bit_set(table: FlatTable, slot: int, limits: Limits) -> ColumnSet | None:
@@ -312,13 +339,18 @@ def _mod_nodes(table: FlatTable, slot: int, limits: Limits) -> tuple[RowSet, ...
         return None
     row_sets: list[RowSet] = []
     decoded: dict[bytes, RowSet] = {}  # most columns repeat each other's row set
+    previous: FlatTable | None = None
     for node in nodes:
+        if node is previous:
+            row_sets.append(row_sets[-1])
+            continue
+        previous = node
         encoded = node.byte_vector(_MODIFIED_ROWS)
         if encoded is None:
             raise RemoteProtocolError("modified column without its rows")
         rows = decoded.get(encoded)
         if rows is None:
-            rows = decoded[encoded] = decode_row_set(encoded, limits)
+            rows = decoded[encoded] = _decode_rows(encoded, limits)
         row_sets.append(rows)
     return tuple(row_sets)
 

@@ -1,7 +1,8 @@
-"""Requests and session messages as flatbuffers. Off the hot path, so the flatbuffers builder writes them.
+"""Requests and session messages as flatbuffers. Off the hot path, so the flatbuffers builder writes
+them.
 
-Source: barrage-wire.md sections 2.2, 2.3 and 2.5. Fields a revision does not have are left out; defaults are
-not written.
+Source: barrage-wire.md sections 2.2, 2.3 and 2.5. Fields a revision does not have are left out;
+defaults are not written.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _BUILDER_BYTES = 256
 
 
 def encode_request(message: Request, revision: WireRevision) -> bytes:
-    """The payload of a wrapper for ``message``. Raises LocalProtocolError if ``revision`` has no such message
-    or cannot say what it says."""
+    """The payload of a wrapper for ``message``. Raises LocalProtocolError if ``revision`` has no
+    such message or cannot say what it says."""
     builder = flatbuffers.Builder(_BUILDER_BYTES)
     if isinstance(message, SubscriptionRequest):
         root = _subscription(builder, message, revision)
@@ -63,7 +64,8 @@ def encode_request(message: Request, revision: WireRevision) -> bytes:
 
 
 class _Table:
-    """One table being built: vectors must be made before it starts, so their offsets are collected first."""
+    """One table being built: vectors must be made before it starts, so their offsets are collected
+    first."""
 
     def __init__(self, builder: flatbuffers.Builder, field_count: int) -> None:
         self._builder = builder

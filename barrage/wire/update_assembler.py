@@ -1,7 +1,7 @@
 """Flight messages to updates: the receiving side of a subscription or snapshot, without a replica.
 
-Source: barrage-wire.md sections 3.3, 8 and 9. An update is complete when as many rows have been read
-as its metadata announced (the 2020 draft counts batches instead).
+Source: barrage-wire.md sections 3.3, 8 and 9. An update is complete when as many rows have been
+read as its metadata announced (the 2020 draft counts batches instead).
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ class UpdateAssembler:
         return self._pending
 
     def _count(self, pending: _Pending, batch: ReceivedBatch) -> None:
-        """File the batch under adds or modifications (section 8.4) and check its columns' lengths."""
+        """File the batch under adds or modifications (section 8.4) and check its columns'
+        lengths."""
         if pending.adds_read < pending.adds_expected:
             self._count_adds(pending, batch)
             return
@@ -235,14 +236,10 @@ class UpdateAssembler:
         empty = self._reader.empty_columns()
         joined: list[pa.Array | pa.ChunkedArray] = []
         for i, pieces in enumerate(columns):
+            arrays = pieces or [empty[i]]
             if self._decodes:
-                pieces = [_plain(piece) for piece in pieces]  # noqa: PLW2901
-            if len(pieces) == 1:
-                joined.append(pieces[0])
-            elif pieces:
-                joined.append(pa.chunked_array(pieces))
-            else:
-                joined.append(_plain(empty[i]) if self._decodes else empty[i])
+                arrays = [_plain(array) for array in arrays]
+            joined.append(arrays[0] if len(arrays) == 1 else pa.chunked_array(arrays))
         return tuple(joined)
 
     def _decoded_schema(self, received: SchemaReceived) -> SchemaReceived:
@@ -263,10 +260,11 @@ def _plain(array: pa.Array) -> pa.Array:
     """The values of an encoded array."""
     if pa.types.is_run_end_encoded(array.type):
         if pa.types.is_dictionary(array.type.value_type):
-            # Arrow has no kernel for runs of dictionary values. Received arrays are never slices.
+            # Arrow has no kernel for runs of dictionary values.
+            rows = len(array)
             array = pa.RunEndEncodedArray.from_arrays(
                 array.run_ends, array.values.dictionary_decode()
-            )
+            ).slice(0, rows)
         array = pc.run_end_decode(array)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()

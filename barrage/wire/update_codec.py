@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EncodeOptions", "SchemaReceived", "UpdateAssembler", "UpdateEncoder"]
 
-Column = pa.Array | pa.ChunkedArray
+Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 _LIST_OFFSETS = struct.Struct("<ii")
 
@@ -62,7 +62,8 @@ _SIZE_MARGIN = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeOptions:
-    """Everything about a subscriber that its bytes depend on: equal options share encoded updates."""
+    """Everything about a subscriber that its bytes depend on: equal options share encoded
+    updates."""
 
     use_deephaven_nulls: bool = False
     columns_as_list: bool = False
@@ -172,7 +173,8 @@ class UpdateEncoder:
         Raises LocalProtocolError if the message's columns do not fit the schema or its row sets, or
         if the revision cannot say it.
         """
-        added, modified = message.added_columns, message.modified_columns
+        added: Sequence[Column] = message.added_columns
+        modified: Sequence[Column] = message.modified_columns
         self._check_columns(added)
         self._check_columns(modified)
         added_rows, modified_rows = _row_counts(message)

@@ -1,14 +1,15 @@
 """Update metadata written straight into bytes, for both revisions: one small join per update.
 
-Source: barrage-wire.md sections 2.1 and 2.4. The layouts below put all 64-bit fields of the table first, so
-that they lie at multiples of eight from the start of the flatbuffer; defaults (0, false) are marked absent, as
-the reference server never writes one.
+Source: barrage-wire.md sections 2.1 and 2.4. The layouts below put all 64-bit fields of the table
+first, so that they lie at multiples of eight from the start of the flatbuffer; defaults (0, false)
+are marked absent, as the reference server never writes one.
 
-    wrapper   root offset | vtable | table: vtable distance, type, [source time], magic, offset | count, payload
-    payload   root offset | vtable | table: vtable distance, int64s, offsets, small fields | vectors
+    wrapper   root offset | vtable | table: vtable distance, type, [source time], magic, offset |
+    count, payload payload   root offset | vtable | table: vtable distance, int64s, offsets, small
+    fields | vectors
 
-Vectors that are equal (most often the empty row set) are written once and shared, which FlatBuffers allows:
-only offsets count.
+Vectors that are equal (most often the empty row set) are written once and shared, which FlatBuffers
+allows: only offsets count.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class EncodedUpdate(NamedTuple):
 def wrap_payload(
     message_type: int, payload: bytes | None, source_time_ns: int | None = None
 ) -> bytes:
-    """A complete wrapper. The payload starts at a multiple of eight bytes, so aligned readers need no copy."""
+    """A complete wrapper. The payload starts at a multiple of eight bytes, so aligned readers need
+    no copy."""
     if payload is None:
         return _WRAPPER_BARE.pack(12, 8, 12, 8, 7, 8, message_type, MAGIC)
     if source_time_ns is None:
@@ -148,15 +150,14 @@ def _optional_rows(rows: RowSet | None) -> bytes | None:
 
 def encode_update(update: EncodedUpdate, revision: WireRevision) -> bytes:
     """The wrapper bytes of an update."""
-    if revision is WireRevision.R1_0_0:
-        payload = _encode_r1(update)
-    else:
-        payload = _encode_draft(update)
+    encode = _encode_r1 if revision is WireRevision.R1_0_0 else _encode_draft
+    payload = encode(update)
     return wrap_payload(TYPE_UPDATE_METADATA, payload, update.source_time_ns)
 
 
 def _vectors(update: EncodedUpdate, table_end: int) -> tuple[list[int], list[bytes]]:
-    """Positions (0 absent) of the six byte vectors and the modified rows, and the bytes after the table."""
+    """Positions (0 absent) of the six byte vectors and the modified rows, and the bytes after the
+    table."""
     parts: list[bytes] = []
     placed: dict[bytes, int] = {}
     position = table_end
@@ -191,7 +192,8 @@ def _vectors(update: EncodedUpdate, table_end: int) -> tuple[list[int], list[byt
 def _mod_section(
     mods: tuple[bytes, ...], distinct: tuple[bytes, ...], rows_at: list[int], start: int
 ) -> bytes:
-    """Vector of tables, the tables themselves (one per distinct row set) and their vtable, from ``start``."""
+    """Vector of tables, the tables themselves (one per distinct row set) and their vtable, from
+    ``start``."""
     count = len(mods)
     nodes_at = 4 + 4 * count
     vtable_at = nodes_at + 8 * len(distinct)

@@ -11,7 +11,7 @@ be filled; decoding makes views of the received body.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from barrage.wire.columns.dictionaries import DictionaryStore
 
-BufferLike = bytes | memoryview | pa.Buffer | np.ndarray
+BufferLike: TypeAlias = "bytes | memoryview | pa.Buffer"
+"""Anything with contiguous bytes; numpy arrays too, which the type checker takes for pa.Buffer."""
 
 ROWS_MAX = 2**31 - 1
 """Most rows of one batch: readers in Java and JS count them in 32 bits."""

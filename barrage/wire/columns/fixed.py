@@ -15,6 +15,7 @@ import pyarrow as pa
 from barrage.wire.columns.base import (
     BatchSink,
     BatchSource,
+    BufferLike,
     ColumnCodec,
     add_validity,
     bits_to_mask,
@@ -133,7 +134,7 @@ class BoolCodec(ColumnCodec):
         has_nulls = add_validity(array, sink)
         data = array.buffers()[1]
         if has_nulls:
-            words = mask_to_bits(bits_to_mask(data, offset, rows) & valid_mask(array))
+            words: BufferLike = mask_to_bits(bits_to_mask(data, offset, rows) & valid_mask(array))
         else:
             words = slice_bits(data, offset, rows)
         sink.buffer(words, len(words))

@@ -76,7 +76,8 @@ def _gather(
 
 
 class ListViewCodec(ColumnCodec):
-    """ListView: an offset and a size per row, in any order. Read only: they are written as lists."""
+    """ListView: an offset and a size per row, in any order. Read only: they are written as
+    lists."""
 
     def __init__(self, arrow_type: pa.DataType, child: ColumnCodec) -> None:
         self.arrow_type = arrow_type

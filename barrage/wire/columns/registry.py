@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.wire.columns.base import ColumnCodec
 from barrage.wire.columns.dictionaries import DictionaryCodec, RunEndCodec
 from barrage.wire.columns.fixed import (
     CHAR_NULL,
@@ -28,6 +27,8 @@ from barrage.wire.columns.variable import VariableCodec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from barrage.wire.columns.base import ColumnCodec
 
 _T = pa.types
 
@@ -92,7 +93,7 @@ _WIDTHS: tuple[tuple[Callable[[pa.DataType], bool], int], ...] = (
 
 
 def _is_variable(kind: pa.DataType) -> bool:
-    return (
+    return bool(
         _T.is_string(kind)
         or _T.is_binary(kind)
         or _T.is_large_string(kind)
