@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from barrage.errors import ConfigError, TransportError
@@ -57,7 +58,7 @@ class ServerApp:
         self._guard = CallGuard(self._authenticator)
         self._hub = ExchangeHub(runtime, catalog, limits=config.limits, clock=clock)
         self._tables = tables
-        self._health = health.aio.HealthServicer()
+        self._health = HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._stopping: asyncio.Task[None] | None = None
         self.port = 0
@@ -126,7 +127,7 @@ class ServerApp:
         if self._server is not None:
             await self._server.wait_for_termination()
 
-    def _flight_handler(self) -> grpc.GenericRpcHandler:
+    def _flight_handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         limits = self._config.limits
         catalog = CatalogCalls(self._tables, limits)
         data = DataCalls(

@@ -22,7 +22,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from barrage.errors import ConfigError
 from barrage.limits import DEFAULT_LIMITS, Limits
@@ -87,11 +87,11 @@ class ServerConfig:
             raise self._wrong("draft_2020", f"one of {', '.join(DRAFT_CHOICES)}")
         if not self.host:
             raise self._wrong("host", "an address")
-        if self.token is not None and not (
-            self.token.isascii() and self.token.isprintable() and self.token.strip()
-        ):
+        token = self.token
+        if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
             raise ConfigError(
-                f"token (from {self.origin('token')}) must be printable ASCII and not empty; it travels in a header"
+                f"token (from {self.origin('token')}) must be printable ASCII and not empty: "
+                "it travels in a header"
             )
         for name in ("drain_grace_ms", "cycle_rest_ms_max", "keepalive_ms"):
             if getattr(self, name) < 0:
@@ -210,7 +210,7 @@ def _checked(name: str, value: Any, origin: str) -> Any:
         else value
     )
     if isinstance(converted, wanted) and (wanted is bool or not isinstance(converted, bool)):
-        if name.startswith(f"{_LIMITS}.") and converted < 0:
+        if name.startswith(f"{_LIMITS}.") and cast("int", converted) < 0:
             raise ConfigError(f"{name} = {value!r} (from {origin}) must be 0 or more")
         return converted
     kind = {bool: "true or false", int: "a whole number", str: "text"}[wanted]
@@ -238,7 +238,8 @@ def _read_token_file(values: dict[str, Any], origins: dict[str, str]) -> None:
         return
     if "token" in values:
         raise ConfigError(
-            f"token (from {origins['token']}) and token_file (from {origins['token_file']}) exclude each other"
+            f"token (from {origins['token']}) and token_file (from {origins['token_file']}) "
+            "exclude each other"
         )
     try:
         first_line = Path(path).read_text(encoding="utf-8").partition("\n")[0].strip()

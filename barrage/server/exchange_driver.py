@@ -170,4 +170,4 @@ class ExchangeHub:
 
     def renew_hold(self, stream: ExchangeStream) -> None:
         """The held subscriber is reading: its stall clock starts anew."""
-        self._runtime.post(partial(self._desk.hold, [stream]))
+        self._runtime.post(partial(self._desk.renew, stream))

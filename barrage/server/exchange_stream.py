@@ -9,8 +9,6 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import grpc.aio
-
 from barrage.proto.events import (
     HalfClosed,
     SnapshotRequested,
@@ -20,11 +18,14 @@ from barrage.proto.events import (
 from barrage.proto.server_exchange import ServerExchange
 from barrage.server.delivery import EncodedUpdate, LazyUpdate
 from barrage.server.frame_writing import write_frames
+from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.tickets import table_name_of_ticket
 from barrage.wire.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+    import grpc.aio
 
     from barrage.engine.table import Table
     from barrage.limits import Limits
@@ -183,7 +184,7 @@ class ExchangeStream:
         read = self._context.read
         while True:
             frame = await read()
-            if frame is grpc.aio.EOF:
+            if frame is END_OF_STREAM:
                 break
             for event in self._exchange.receive_frame(frame):
                 await self._handle(event)

@@ -23,7 +23,6 @@ import threading
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from barrage.errors import LocalProtocolError
-from barrage.server.config import ServerConfig
 from barrage.server.serving import ServingParts, effective_config
 from barrage.server.table_handle import SourceHandle, TableHandle, recipe_and_rows
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from barrage.engine.table import Table
     from barrage.server.app import ServerApp
+    from barrage.server.config import ServerConfig
     from barrage.server.runtime import RuntimeStats
     from barrage.server.table_handle import SchemaLike
     from barrage.server.table_service import Change, TableService

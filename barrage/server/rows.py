@@ -164,7 +164,8 @@ def _check_names(names: Sequence[str], schema: pa.Schema) -> None:
     missing = [name for name in schema.names if name not in set(names)]
     if unknown:
         raise SchemaError(
-            f"unknown column {unknown[0]!r}; the table has {', '.join(schema.names) or 'no columns'}"
+            f"unknown column {unknown[0]!r}; "
+            f"the table has {', '.join(schema.names) or 'no columns'}"
         )
     if missing:
         raise SchemaError(f"column {missing[0]!r} is missing")

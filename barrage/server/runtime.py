@@ -77,14 +77,20 @@ class RuntimeStats:
 class _Command:
     """A function to run on the engine thread and who waits for it."""
 
-    __slots__ = ("future", "run", "written")
+    __slots__ = ("future", "has_value", "is_write", "run")
 
     def __init__(
-        self, run: Callable[[], Any], future: Future[Any] | None, *, is_write: bool
+        self,
+        run: Callable[[], Any],
+        future: Future[Any] | None,
+        *,
+        is_write: bool = False,
+        has_value: bool = False,
     ) -> None:
         self.run = run
         self.future = future
-        self.written: tuple[Table, ...] | None = () if is_write else None
+        self.is_write = is_write
+        self.has_value = has_value
 
 
 class EngineRuntime:
@@ -120,7 +126,7 @@ class EngineRuntime:
     def submit(self, run: Callable[[], Any]) -> Future[Any]:
         """Run ``run`` between cycles; the future gets its result. LimitExceededError when the queue
         is full."""
-        return self._enqueue(_Command(run, Future(), is_write=False))
+        return self._enqueue(_Command(run, Future()))
 
     def write(self, stage: Callable[[], tuple[Table, ...]]) -> Future[int]:
         """Run ``stage``, which stages changes and returns the tables it changed; the future gets
@@ -135,7 +141,7 @@ class EngineRuntime:
     def post(self, run: Callable[[], None]) -> None:
         """Run ``run`` between cycles and tell nobody. Not bounded: for bookkeeping that must not be
         refused."""
-        self._commands.put(_Command(run, None, is_write=False))
+        self._commands.put(_Command(run, None))
 
     def handover_taken(self) -> None:
         """The event loop has taken one hand-over."""

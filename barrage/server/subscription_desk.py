@@ -5,12 +5,13 @@ Everything here runs on the engine thread, between cycles.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from barrage.engine.snapshot import snapshot_messages
 from barrage.engine.subscription import SubscriptionSpec
-from barrage.errors import BarrageError, RemoteProtocolError
+from barrage.errors import BarrageError, LocalProtocolError, RemoteProtocolError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.delivery import EncodedUpdate, StreamEnded
 from barrage.server.wire_schema import wire_schema
@@ -99,19 +100,26 @@ class SubscriptionDesk:
             self._runtime.producer_shrank(table)
 
     def hold(self, streams: Sequence[ExchangeStream]) -> None:
-        """Send nothing more to these; for streams held already the stall clock starts anew."""
+        """Send nothing more to these."""
         now_ns = self._clock.monotonic_ns()
         for stream in streams:
             producer = self._producer_of(stream)
             if producer is not None:
-                producer.hold(stream.stream_id, now_ns)
+                with suppress(LocalProtocolError):  # A disconnect has crossed this.
+                    producer.hold(stream.stream_id, now_ns)
 
     def release(self, streams: Sequence[ExchangeStream]) -> None:
         """Send to these again."""
         for stream in streams:
             producer = self._producer_of(stream)
             if producer is not None:
-                producer.release(stream.stream_id)
+                with suppress(LocalProtocolError):  # A disconnect has crossed this.
+                    producer.release(stream.stream_id)
+
+    def renew(self, stream: ExchangeStream) -> None:
+        """A held subscriber has taken something: its stall clock starts anew."""
+        self.release([stream])
+        self.hold([stream])
 
     def snapshot(
         self,

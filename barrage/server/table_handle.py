@@ -7,6 +7,7 @@ holds one reference to the table, which it gives back on the engine thread when 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from barrage.engine.table import Table
     from barrage.server.table_service import TableService
 
-SchemaLike = pa.Schema | "Mapping[str, Any]"
+SchemaLike = pa.Schema | Mapping[str, Any]
 
 
 class TableHandle:

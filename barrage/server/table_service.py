@@ -200,7 +200,7 @@ class TableService:
     def _drop(self, name: str) -> None:
         table = self._catalog.remove(name).table
         if not self._catalog.is_published(table):
-            self._runtime.fail_subscribers(table, _Dropped(name))
+            self._runtime.fail_subscribers(table, TableDroppedError(name))
 
     def _facts(self, publication: Publication) -> TableFacts:
         table = publication.table
@@ -228,7 +228,7 @@ class TableService:
         return tuple(marks)
 
 
-class _Dropped(TableNotFoundError):
+class TableDroppedError(TableNotFoundError):
     """Ends the subscriptions of a table that was dropped."""
 
     def __init__(self, name: str) -> None:

@@ -33,7 +33,8 @@ def table_name_of_ticket(ticket: bytes | memoryview | None, limits: Limits) -> s
         raise TicketError("Could not resolve ticket: it has no bytes; a table's ticket is s/<name>")
     if not raw.startswith(SCOPE_ROUTE):
         raise TicketError(
-            f"Could not resolve ticket: no resolver for route '{raw[0]}' (byte); a table's ticket is s/<name>"
+            f"Could not resolve ticket: no resolver for route '{raw[0]}' (byte); "
+            "a table's ticket is s/<name>"
         )
     return _decode(raw[len(SCOPE_ROUTE) :])
 
@@ -51,7 +52,8 @@ def table_name_of_descriptor(descriptor: Descriptor, limits: Limits) -> str:
     if len(path) == 2 and path[0] == _SCOPE_PATH and path[1]:
         return path[1]
     raise TicketError(
-        f"Could not resolve descriptor with {len(path)} path elements; use [name] or ['scope', name]"
+        f"Could not resolve descriptor with {len(path)} path elements; "
+        "use [name] or ['scope', name]"
     )
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import grpc.aio
-
 from barrage.errors import AuthenticationError, UnsupportedError
 from barrage.server.auth import AUTHORIZATION, header_value
 from barrage.server.flight import messages
 from barrage.server.frame_writing import write_frames
+from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.tickets import table_name_of_ticket
 from barrage.wire.messages import SnapshotOptions
 from barrage.wire.revision import WireRevision
 from barrage.wire.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
+    import grpc.aio
+
     from barrage.limits import Limits
     from barrage.server.auth import Authenticator
     from barrage.server.exchange_driver import ExchangeHub
@@ -69,7 +70,7 @@ class DataCalls:
         """Turn credentials into the bearer token: a basic header, or a BasicAuth payload."""
         header = header_value(context.invocation_metadata() or (), AUTHORIZATION)
         request = await context.read()
-        payload = b"" if request is grpc.aio.EOF else messages.parse_handshake(request)[1]
+        payload = b"" if request is END_OF_STREAM else messages.parse_handshake(request)[1]
         if header is None and self._authenticator.bearer_header is not None:
             if not payload:
                 raise AuthenticationError(

@@ -13,7 +13,6 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import grpc.aio
 import pyarrow as pa
 
 from barrage.engine.coercion import coerce_rows
@@ -27,11 +26,14 @@ from barrage.errors import (
 )
 from barrage.server.flight.messages import Descriptor, put_result
 from barrage.server.flight.upload import BatchReader, PutCommand
+from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.rows import key_columns_of
 from barrage.server.table_service import Change, TableRecipe, source_of
 from barrage.wire.flight_data import decode_flight_data
 
 if TYPE_CHECKING:
+    import grpc.aio
+
     from barrage.engine.source import SourceTable
     from barrage.limits import Limits
     from barrage.server.table_service import TableService
@@ -107,7 +109,7 @@ class _Upload:
 
     async def _receive(self) -> None:
         try:
-            while (message := await self._context.read()) is not grpc.aio.EOF:
+            while (message := await self._context.read()) is not END_OF_STREAM:
                 await self._take(message)
             await self._finish()
         except Exception as error:
@@ -208,7 +210,8 @@ class _Upload:
 
     def _operation(self) -> str:
         """The first batch of ``replace`` replaces, the following ones add to it."""
-        assert self._command is not None and self._target is not None
+        assert self._command is not None
+        assert self._target is not None
         mode = self._command.mode
         if mode in (None, "create") or (mode == "replace" and self._batch_count > 1):
             return "stage_upsert" if self._target.key_columns else "stage_add"

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from barrage.errors import LimitExceededError, RemoteProtocolError, UnsupportedError
 from barrage.server.flight.catalog_calls import parse_json_object, string_list
-from barrage.server.flight.messages import Descriptor
 from barrage.server.tickets import (
     SCOPE_ROUTE,
     check_table_name,
@@ -28,6 +27,7 @@ from barrage.wire.revision import WireRevision
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
+    from barrage.server.flight.messages import Descriptor
     from barrage.wire.frame import FlightFrame
 
 MODES = ("append", "upsert", "create", "replace", "delete")
