@@ -61,6 +61,7 @@ class ServerApp:
         self._health = HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._stopping: asyncio.Task[None] | None = None
+        self._is_stopping = asyncio.Event()
         self.port = 0
 
     @property
@@ -106,10 +107,15 @@ class ServerApp:
     async def stop(self, grace_ms: int | None = None) -> None:
         """Drain and stop: health says NOT_SERVING, new calls are refused, what is queued is sent,
         streams end with UNAVAILABLE, and after ``grace_ms`` what is left is cut. Idempotent."""
+        self.begin_stop(grace_ms)
+        await self.wait_for_termination()
+
+    def begin_stop(self, grace_ms: int | None = None) -> None:
+        """Start what :meth:`stop` does and return at once."""
         if self._stopping is None:
             grace = self._config.drain_grace_ms if grace_ms is None else grace_ms
             self._stopping = asyncio.create_task(self._stop(grace / 1000))
-        await asyncio.shield(self._stopping)
+            self._is_stopping.set()
 
     async def _stop(self, grace_s: float) -> None:
         server = self._server
@@ -124,8 +130,9 @@ class ServerApp:
 
     async def wait_for_termination(self) -> None:
         """Until :meth:`stop` has ended everything."""
-        if self._server is not None:
-            await self._server.wait_for_termination()
+        await self._is_stopping.wait()
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
 
     def _flight_handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         limits = self._config.limits

@@ -255,8 +255,8 @@ class Server:
         loop, app, thread = self._loop, self._app, self._thread
         if loop is not None and app is not None and thread is not None and thread.is_alive():
             grace_ms = None if grace is None else int(grace * 1000)
-            with contextlib.suppress(RuntimeError):  # The loop has just ended by itself.
-                asyncio.run_coroutine_threadsafe(app.stop(grace_ms), loop).result()
+            with contextlib.suppress(RuntimeError):  # The loop has ended in this very moment.
+                loop.call_soon_threadsafe(app.begin_stop, grace_ms)
             thread.join()
         self._parts.runtime.stop()
 

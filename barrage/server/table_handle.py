@@ -7,8 +7,7 @@ holds one reference to the table, which it gives back on the engine thread when 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -17,14 +16,14 @@ from barrage.server.rows import inferred_table, key_table, rows_table, schema_of
 from barrage.server.table_service import Change, TableRecipe, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
     from barrage.engine.source import SourceTable
     from barrage.engine.table import Table
     from barrage.server.table_service import TableService
 
-SchemaLike = pa.Schema | Mapping[str, Any]
+SchemaLike: TypeAlias = "pa.Schema | Mapping[str, Any]"
 
 
 class TableHandle:
