@@ -1,5 +1,6 @@
-"""A ticking table made of Python dictionaries: what the producer needs of an engine table, and random updates for
-it that use every liberty the model allows (shifts, keys reused in one step, per-column modifications)."""
+"""A ticking table made of Python dictionaries: what the producer needs of an engine table, and
+random updates for it that use every liberty the model allows (shifts, keys reused in one step,
+per-column modifications)."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class FakeTable:
         return [self.rows[key] for key in sorted(self.rows)]
 
     def update(self, *, removed=(), shifts=(), added=(), modified=()) -> TableUpdate:
-        """Apply a change and return it. ``modified`` is (key, column) pairs in the new key space."""
+        """Apply a change and return it. ``modified`` is (key, column) pairs in the new key
+        space."""
         self.step += 1
         for key in removed:
             del self.rows[key]

@@ -1,5 +1,5 @@
-"""Naive subscribers: they apply messages with Python lists and dictionaries, straight from the rules of
-barrage-wire.md sections 9 and 10, and share no code with what they check."""
+"""Naive subscribers: they apply messages with Python lists and dictionaries, straight from the
+rules of barrage-wire.md sections 9 and 10, and share no code with what they check."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class ViewReceiver:
 
 
 class KeyReceiver:
-    """Holds all row keys and the cells it was given, for full subscriptions and the draft's viewports."""
+    """Holds all row keys and the cells it was given, for full subscriptions and the draft's
+    viewports."""
 
     def __init__(self, column_count: int) -> None:
         self.column_count = column_count

@@ -1,5 +1,5 @@
-"""State machine: whatever happens to a table and its subscribers, a naive receiver that applies what it is sent
-equals the table sliced by its effective viewport."""
+"""State machine: whatever happens to a table and its subscribers, a naive receiver that applies
+what it is sent equals the table sliced by its effective viewport."""
 
 from __future__ import annotations
 
