@@ -62,7 +62,7 @@ class DictionaryColumn:
                 known = pc.index_in(incoming, value_set=self._values)
             self._seen = incoming
             self._seen_codes = pc.if_else(incoming.is_valid(), known, pa.scalar(None, pa.int32()))
-        return self._seen_codes.take(values.indices)
+        return self._seen_codes.take(values.indices)  # type: ignore[union-attr]
 
     def append(self, values: pa.Array) -> None:
         self._codes.append(self._recode(values))

@@ -37,7 +37,7 @@ def cells_differ(old: pa.Array | pa.ChunkedArray, new: pa.Array | pa.ChunkedArra
     every = np.ones(len(old), dtype=np.bool_)
     left = every if old_valid is None else old_valid
     right = every if new_valid is None else new_valid
-    return (left != right) | (values & left & right)
+    return np.asarray((left != right) | (values & left & right))
 
 
 def _values_differ(old: pa.Array, new: pa.Array) -> BoolArray:

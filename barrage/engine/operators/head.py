@@ -1,0 +1,25 @@
+"""The first n rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barrage.engine.operators.subset import SubsetTable
+
+if TYPE_CHECKING:
+    from barrage.engine.table import Table
+    from barrage.model.update import TableUpdate
+    from barrage.rowset import RowSet
+
+
+class HeadTable(SubsetTable):
+    """Rows at the parent's positions 0..count-1."""
+
+    def __init__(self, parent: Table, count: int) -> None:
+        super().__init__(parent, parent.schema, parent.traits)
+        self.count = count
+        self._row_keys = parent.row_keys.slice(0, count)
+
+    def choose(self, update: TableUpdate, survivors: RowSet) -> tuple[RowSet, RowSet]:
+        wanted = self.parent.row_keys.slice(0, self.count)
+        return survivors - wanted, wanted - survivors

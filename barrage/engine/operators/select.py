@@ -1,0 +1,164 @@
+"""Columns chosen, renamed and computed. Rows and keys are the parent's.
+
+Computed cells are not stored: they are evaluated when read. Each cycle evaluates them once for the
+rows that changed, so that a value that cannot be computed fails the table in that cycle and never a
+later read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from barrage.engine.coercion import near_miss
+from barrage.engine.expression import BoundExpression, bind
+from barrage.engine.expression_text import Column
+from barrage.engine.operators.values import EVALUATED_ROWS, single_chunks
+from barrage.engine.table import DerivedTable
+from barrage.errors import SchemaError
+from barrage.model.update import TableUpdate
+from barrage.rowset import RowSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from barrage.engine.table import Cells, Int64Array, Table, TableTraits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Output:
+    """One result column: a parent column when ``computed`` is None."""
+
+    field: pa.Field
+    parents: tuple[int, ...]
+    computed: BoundExpression | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The result columns; ``identity`` is equal for equal selections."""
+
+    outputs: tuple[_Output, ...]
+    identity: tuple[tuple[str, str], ...]
+
+
+def names_without(schema: pa.Schema, dropped: Sequence[str]) -> list[str]:
+    """All column names but ``dropped``, which must exist."""
+    for name in dropped:
+        _index_of(schema, name)
+    return [name for name in schema.names if name not in set(dropped)]
+
+
+def parse_selection(
+    schema: pa.Schema, columns: Sequence[str], computed: Mapping[str, str]
+) -> Selection:
+    """Check names and expressions; SchemaError or ExpressionError says what does not fit."""
+    outputs = [_pass_through(schema, name, name) for name in columns]
+    for name, text in computed.items():
+        bound = bind(text, schema)
+        if isinstance(bound.root, Column):
+            outputs.append(_pass_through(schema, bound.root.name, name))
+        else:
+            field = pa.field(name, bound.type)
+            outputs.append(_Output(field=field, parents=bound.columns, computed=bound))
+    names = [output.field.name for output in outputs]
+    for name in names:
+        if names.count(name) > 1:
+            raise SchemaError(f"column {name!r} is selected twice")
+    identity = tuple(
+        (o.field.name, f"={o.computed.text}" if o.computed else str(o.parents[0])) for o in outputs
+    )
+    return Selection(outputs=tuple(outputs), identity=identity)
+
+
+def _index_of(schema: pa.Schema, name: str) -> int:
+    index = int(schema.get_field_index(name))
+    if index < 0:
+        raise SchemaError(f"unknown column {name!r}{near_miss(name, schema.names)}")
+    return index
+
+
+def _pass_through(schema: pa.Schema, source: str, name: str) -> _Output:
+    index = _index_of(schema, source)
+    field = schema.field(index).with_name(name)
+    return _Output(field=field, parents=(index,), computed=None)
+
+
+class SelectTable(DerivedTable):
+    """A projection of the parent."""
+
+    def __init__(self, parent: Table, selection: Selection) -> None:
+        schema = pa.schema(
+            [output.field for output in selection.outputs], metadata=parent.schema.metadata
+        )
+        super().__init__(parent, schema, _selected_traits(parent, selection))
+        self._outputs = selection.outputs
+        self._row_keys = parent.row_keys
+        self._check_values(parent.row_keys, range(len(self._outputs)))
+
+    def _check_values(self, keys: RowSet, columns: Sequence[int]) -> None:
+        """Evaluate computed columns and drop the result; raises what a later read would."""
+        computed = [index for index in columns if self._outputs[index].computed is not None]
+        if not computed:
+            return
+        for start in range(0, len(keys), EVALUATED_ROWS):
+            self.read_cells(keys.slice(start, start + EVALUATED_ROWS), computed)
+
+    def advance(self, update: TableUpdate) -> TableUpdate:
+        self._row_keys = self.parent.row_keys
+        modified = []
+        for index, output in enumerate(self._outputs):
+            keys = RowSet.empty()
+            for column in output.parents:
+                keys = keys | update.modified_keys_post[column]
+            modified.append(keys)
+            self._check_values(update.added_keys_post | keys, [index])
+        return TableUpdate(
+            first_step=update.first_step,
+            last_step=update.last_step,
+            removed_keys_pre=update.removed_keys_pre,
+            shifts=update.shifts,
+            added_keys_post=update.added_keys_post,
+            modified_keys_post=tuple(modified),
+        )
+
+    def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
+        return self._compute(
+            columns, len(keys), lambda wanted: self.parent.read_cells(keys, wanted)
+        )
+
+    def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
+        return self._compute(
+            columns, len(keys), lambda wanted: self.parent.take_cells(keys, wanted)
+        )
+
+    def _compute(
+        self,
+        columns: Sequence[int],
+        row_count: int,
+        fetch: Callable[[Sequence[int]], tuple[Cells, ...]],
+    ) -> tuple[Cells, ...]:
+        outputs = [self._outputs[index] for index in columns]
+        wanted = sorted({parent for output in outputs for parent in output.parents})
+        cells = dict(zip(wanted, fetch(wanted), strict=True))
+        return tuple(
+            cells[output.parents[0]]
+            if output.computed is None
+            else output.computed.evaluate(
+                single_chunks(cells[parent] for parent in output.parents), row_count
+            )
+            for output in outputs
+        )
+
+
+def _selected_traits(parent: Table, selection: Selection) -> TableTraits:
+    """Key columns stay key columns, under their new names, if all of them are selected."""
+    new_names = {
+        parent.schema.names[output.parents[0]]: output.field.name
+        for output in selection.outputs
+        if output.computed is None
+    }
+    keys = tuple(new_names.get(name, "") for name in parent.key_columns)
+    return parent.traits.changed(key_columns=keys if all(keys) else ())

@@ -1,0 +1,30 @@
+"""The last n rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barrage.engine.operators.subset import SubsetTable
+
+if TYPE_CHECKING:
+    from barrage.engine.table import Table
+    from barrage.model.update import TableUpdate
+    from barrage.rowset import RowSet
+
+
+class TailTable(SubsetTable):
+    """The parent's last ``count`` rows under their keys, so not flat."""
+
+    def __init__(self, parent: Table, count: int) -> None:
+        traits = parent.traits.changed(is_append_only=False, is_flat=False)
+        super().__init__(parent, parent.schema, traits)
+        self.count = count
+        self._row_keys = self._wanted()
+
+    def _wanted(self) -> RowSet:
+        size = self.parent.size
+        return self.parent.row_keys.slice(max(0, size - self.count), size)
+
+    def choose(self, update: TableUpdate, survivors: RowSet) -> tuple[RowSet, RowSet]:
+        wanted = self._wanted()
+        return survivors - wanted, wanted - survivors

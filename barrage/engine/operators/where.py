@@ -1,0 +1,47 @@
+"""Rows for which a condition is true. Only added rows and rows modified in a column of the
+condition are evaluated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from barrage.engine.operators.subset import SubsetTable
+from barrage.engine.operators.values import EVALUATED_ROWS, single_chunks
+from barrage.rowset import RowSet
+
+if TYPE_CHECKING:
+    from barrage.engine.expression import BoundExpression
+    from barrage.engine.table import Table
+    from barrage.model.update import TableUpdate
+
+
+class WhereTable(SubsetTable):
+    """A filter; a condition that is null does not select."""
+
+    def __init__(self, parent: Table, condition: BoundExpression) -> None:
+        super().__init__(parent, parent.schema, parent.traits.changed(is_flat=False))
+        self.condition = condition
+        self._row_keys = self._passing(parent.row_keys)
+
+    def _passing(self, keys: RowSet) -> RowSet:
+        """The keys whose rows satisfy the condition now, a bounded number of rows at a time."""
+        passing = []
+        for start in range(0, len(keys), EVALUATED_ROWS):
+            part = keys.slice(start, start + EVALUATED_ROWS)
+            cells = single_chunks(self.parent.read_cells(part, self.condition.columns))
+            truth = pc.fill_null(self.condition.evaluate(cells, len(part)), False)
+            mask = truth.to_numpy(zero_copy_only=False)
+            passing.append(part.to_numpy()[mask])
+        if not passing:
+            return RowSet.empty()
+        return RowSet.from_sorted_keys(np.concatenate(passing))
+
+    def choose(self, update: TableUpdate, survivors: RowSet) -> tuple[RowSet, RowSet]:
+        modified = RowSet.empty()
+        for column in self.condition.columns:
+            modified = modified | update.modified_keys_post[column]
+        passing = self._passing(update.added_keys_post | modified)
+        return (survivors & modified) - passing, passing - survivors

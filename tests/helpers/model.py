@@ -1,0 +1,132 @@
+"""Naive whole-table recomputation: what operators must show, and what an update must have said.
+
+Rows are plain tuples of Python values in a canonical form, so that NaN equals NaN and 1 differs from 1.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+from barrage.rowset import RowSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from barrage.engine import Table
+    from barrage.model.update import TableUpdate
+
+Row = dict[str, Any]
+Content = dict[int, tuple[str, ...]]
+
+
+def canonical(value: Any) -> str:
+    """A text that is equal exactly for cells that hold the same bits (NaN payloads aside)."""
+    return repr(value)
+
+
+def content_of(table: Table) -> Content:
+    """Row key -> canonical cells."""
+    columns = [column.to_pylist() for column in table.read(table.row_keys)]
+    keys = table.row_keys.to_numpy().tolist()
+    assert all(len(column) == len(keys) for column in columns)
+    return {
+        key: tuple(canonical(column[row]) for column in columns) for row, key in enumerate(keys)
+    }
+
+
+def rows_of(table: Table) -> list[Row]:
+    """Rows in row order, as Python values."""
+    rows: list[Row] = table.to_arrow().to_pylist()
+    return rows
+
+
+def shown(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Rows in canonical form."""
+    return [tuple(canonical(value) for value in row.values()) for row in rows]
+
+
+def check_update(before: Content, update: TableUpdate, after: Content) -> None:
+    """Every rule a TableUpdate must keep, and that applying it to ``before`` gives ``after``."""
+    removed = update.removed_keys_pre.to_numpy().tolist()
+    assert set(removed) <= set(before), "removed rows existed"
+    kept = {key: cells for key, cells in before.items() if key not in set(removed)}
+    moved = _shift(kept, update)
+    added = set(update.added_keys_post.to_numpy().tolist())
+    assert not added & set(moved), "added rows are disjoint from kept rows"
+    assert set(moved) | added == set(after), "the keys are those of the new content"
+    for column, keys in enumerate(update.modified_keys_post):
+        modified = set(keys.to_numpy().tolist())
+        assert modified <= set(moved), "only kept rows are modified"
+        for key, cells in moved.items():
+            if key not in modified:
+                assert cells[column] == after[key][column], "every changed cell was named"
+
+
+def _shift(kept: Content, update: TableUpdate) -> Content:
+    shifts = list(update.shifts)
+    for earlier, later in zip(shifts, shifts[1:], strict=False):
+        assert earlier.last < later.first, "shifts ascend before"
+        assert earlier.last + earlier.delta < later.first + later.delta, "shifts ascend after"
+    moved: Content = {}
+    for key, cells in kept.items():
+        target = key
+        for shift in shifts:
+            assert shift.delta != 0
+            if shift.first <= key <= shift.last:
+                target = key + shift.delta
+        assert target not in moved, "no two rows end under one key"
+        moved[target] = cells
+    assert [moved[key] for key in sorted(moved)] == [kept[key] for key in sorted(kept)], (
+        "shifts keep the order of rows"
+    )
+    return moved
+
+
+def check_exact(before: Content, update: TableUpdate, after: Content) -> None:
+    """Modified sets of a source hold only cells that really changed."""
+    origin = {
+        int(update.shifts.apply(RowSet([key])).first): cells
+        for key, cells in before.items()
+        if key not in update.removed_keys_pre
+    }
+    for column, keys in enumerate(update.modified_keys_post):
+        for key in keys:
+            assert origin[key][column] != after[key][column], "a modified cell changed"
+
+
+def sort_rows(rows: Sequence[Row], keys: Sequence[tuple[str, bool, bool]]) -> list[Row]:
+    """Stable sort by (column, is_descending, has_nulls_first)."""
+    return sorted(rows, key=functools.cmp_to_key(functools.partial(_compare, keys=keys)))
+
+
+def _compare(left: Row, right: Row, *, keys: Sequence[tuple[str, bool, bool]]) -> int:
+    for column, is_descending, has_nulls_first in keys:
+        a, b = left[column], right[column]
+        outward = -1 if has_nulls_first else 1
+        a_class, b_class = _class_of(a) * outward, _class_of(b) * outward
+        if a_class != b_class:
+            return -1 if a_class < b_class else 1
+        if a_class == 0 and a != b:
+            return (-1 if a < b else 1) * (-1 if is_descending else 1)
+    return 0
+
+
+def _class_of(value: Any) -> int:
+    if value is None:
+        return 2
+    return 1 if isinstance(value, float) and math.isnan(value) else 0
+
+
+def where_rows(rows: Sequence[Row], condition: Callable[[Row], bool | None]) -> list[Row]:
+    """Rows for which the condition is true."""
+    return [row for row in rows if condition(row) is True]
+
+
+def last_rows(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
+    """The last row of each group."""
+    last: dict[tuple[str, ...], Row] = {}
+    for row in rows:
+        last[tuple(canonical(row[column]) for column in columns)] = row
+    return list(last.values())
