@@ -90,6 +90,14 @@ class OneLineGroup(TyperGroup):
             return code
         sys.exit(code)
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # Not an error to us, and typer would make one of it.
+            _detach_stdout()
+            raise typer.Exit(0) from error
+
     def _run(
         self,
         args: Sequence[str] | None,
@@ -105,9 +113,6 @@ class OneLineGroup(TyperGroup):
             return _fail(str(error), error.exit_code)
         except ConfigError as error:
             return _fail(describe(error), EXIT_USAGE)
-        except BrokenPipeError:
-            _detach_stdout()
-            return 0
         except (KeyboardInterrupt, typer.Abort):
             return EXIT_INTERRUPTED
         except (BarrageError, OSError) as error:

@@ -37,8 +37,9 @@ _log = logging.getLogger(__name__)
 
 
 class HostTables:
-    """Publishes the tables when made; samples from ``start`` to ``stop``, or while used as a
-    context.
+    """Publishes the tables, and the processes as they are now, when made.
+
+    Samples from ``start`` to ``stop``, or while used as a context; the server must not end before.
     """
 
     def __init__(self, server: Server, *, clock: Clock | None = None) -> None:
@@ -51,6 +52,7 @@ class HostTables:
         self._machine_tables = {
             name: server.create_table(name, schema) for name, schema in MACHINE_SCHEMAS.items()
         }
+        self.sample_processes()
         self._is_stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._repeat, args=(step, every_ns), name=name, daemon=True)
@@ -61,8 +63,7 @@ class HostTables:
         ]
 
     def start(self) -> None:
-        """Take the first sample of the processes, then go on sampling."""
-        self.sample_processes()
+        """Begin to sample, on threads of its own."""
         for thread in self._threads:
             thread.start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -65,4 +66,6 @@ for command in (demo, serve, ls, schema, snapshot, watch, put, replay, version):
 
 def main() -> None:
     """Run the command line; ends the process."""
+    # gRPC writes its own lines to stderr, before and beside our one; read when it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     app(prog_name="barrage")

@@ -7,7 +7,7 @@ import signal
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from barrage.cli.data_file import read_data_file
 from barrage.cli.failures import CommandError, usage_error
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from barrage import Server
+    from barrage.cli.host_tables import HostTables
     from barrage.server.config import ServerConfig
 
 
@@ -76,19 +77,36 @@ def publish_files(server: Server, tables: list[tuple[str, Path]]) -> None:
         server.create_table(name, data.schema, kind="static", data=data)
 
 
-def wait_for_signal() -> int:
-    """Block until SIGINT or SIGTERM; the number of the signal."""
-    received: list[int] = []
-    is_over = threading.Event()
+def host_tables(server: Server) -> HostTables:
+    """The live tables of this machine; sampled while used as a context."""
+    # psutil takes a while to load, which servers without these tables need not wait for.
+    from barrage.cli.host_tables import HostTables
 
-    def note(number: int, _frame: object) -> None:
-        received.append(number)
-        is_over.set()
+    return HostTables(server)
 
-    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        is_over.wait()
-    finally:
-        for number, handler in previous.items():
+
+class StopSignals:
+    """SIGINT and SIGTERM as an event, while the block runs; on the main thread."""
+
+    def __init__(self) -> None:
+        self._received: list[int] = []
+        self._is_over = threading.Event()
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
-    return received[0]
+
+    def wait(self) -> int:
+        """Block until one comes; its number."""
+        self._is_over.wait()
+        return self._received[0]
+
+    def _note(self, number: int, _frame: object) -> None:
+        self._received.append(number)
+        self._is_over.set()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from barrage.client import AsyncSession, Session
 
 PORT_DEFAULT = 10000
-_SCHEMES = ("grpc", "grpc+tcp", "grpc+tls", "grpcs")
+_SCHEMES = ("grpc", "grpcs", "dh", "dhs")
 
 TokenOption = Annotated[
     str | None,

@@ -9,7 +9,7 @@ from barrage.cli.commands.watch import (
     SecondsOption,
     plain_options,
 )
-from barrage.cli.running_server import listen, new_server, settings
+from barrage.cli.running_server import host_tables, listen, new_server, settings
 from barrage.cli.target import JsonOption, TableAddress, TokenOption, parse_server
 from barrage.cli.watch.run import PLAIN_ROWS, watch_table
 
@@ -26,8 +26,9 @@ def demo(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve this machine live and watch its processes. The busiest come first; q or Ctrl+C ends
-    both.
+    """Serve this machine live and watch its processes.
+
+    The busiest come first; q or Ctrl+C ends both.
 
     \b
     Examples:
@@ -36,15 +37,16 @@ def demo(
       barrage demo --once --rows 5
       barrage demo --seconds 10 | tee processes.txt
     """
-    from barrage.cli.host_tables import HostTables
-
     plain = plain_options(rows=rows, seconds=seconds, is_once=once, is_json=as_json)
     config = settings(None, host=host, port=port, token=token)
-    with new_server(config) as server, HostTables(server):
+    with new_server(config) as server:
+        live = host_tables(server)
         listen(server)
         address = TableAddress(server=parse_server(server.uri), table=DEMO_TABLE)
-        typer.echo(
-            f"serving on {address.server}; in another terminal: barrage ls {address.server}",
-            err=True,
-        )
-        watch_table(address, token=server.token, interval_ms=DEMO_INTERVAL_MS, plain=plain)
+        _announce(str(address.server))
+        with live:
+            watch_table(address, token=server.token, interval_ms=DEMO_INTERVAL_MS, plain=plain)
+
+
+def _announce(address: str) -> None:
+    typer.echo(f"serving on {address}; in another terminal: barrage ls {address}", err=True)

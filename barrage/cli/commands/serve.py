@@ -2,7 +2,7 @@
 
 import json
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +11,13 @@ import typer
 
 from barrage.cli.failures import EXIT_INTERRUPTED
 from barrage.cli.running_server import (
+    StopSignals,
+    host_tables,
     listen,
     new_server,
     parse_table_option,
     publish_files,
     settings,
-    wait_for_signal,
 )
 from barrage.cli.target import JsonOption, TokenOption
 
@@ -96,13 +97,12 @@ def serve(
             new_server(settings(config, host=host, port=port, token=token))
         )
         publish_files(server, files)
-        if demo is Demo.HOST:
-            from barrage.cli.host_tables import HostTables
-
-            stack.enter_context(HostTables(server))
+        live = host_tables(server) if demo is Demo.HOST else nullcontext()
         listen(server)
+        stack.enter_context(live)
+        signals = stack.enter_context(StopSignals())
         _announce(server.address, as_json=as_json)
-        if wait_for_signal() == signal.SIGINT:
+        if signals.wait() == signal.SIGINT:
             raise typer.Exit(EXIT_INTERRUPTED)
 
 

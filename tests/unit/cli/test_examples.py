@@ -1,0 +1,73 @@
+"""The examples and the code in the README and the getting-started guide run as they stand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SECONDS_MAX = 60
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run_python(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def python_blocks(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_example_runs(path: Path) -> None:
+    assert run_python(str(path)).count("\n") >= 3
+    assert path.name in (ROOT / "examples" / "README.md").read_text()
+
+
+def test_the_readme_code_runs() -> None:
+    publish, subscribe, asynchronous = python_blocks("README.md")
+    # Endless loops end after one round, and the port is a free one.
+    subscribe = subscribe.replace("print(update.added", "break\n        print(update.added")
+    asynchronous = asynchronous.replace("print(len(quotes)", "break\n            print(len(quotes)")
+    indented = "\n".join(f"    {line}" for line in asynchronous.splitlines())
+    code = (
+        publish.replace("port=10000", "port=0")
+        + subscribe
+        + f"import asyncio\nasync def main():\n{indented}\nasyncio.run(main())\nserver.stop()\n"
+    )
+    out = run_python("-c", code.replace('"localhost:10000"', "server.uri"))
+    assert "411.9" in out
+
+
+def test_the_guide_publishes_what_it_says() -> None:
+    blocks = python_blocks("docs/getting-started.md")
+    publish = next(block for block in blocks if "Server(" in block)
+    check = """
+with barrage.connect(server.uri) as session:
+    print(session.table("dear").snapshot().to_pylist())
+server.stop()
+"""
+    out = run_python("-c", publish.replace("port=10001", "port=0") + check)
+    assert out == "[{'id': 2, 'symbol': 'MSFT', 'price': 412.0}]\n"
+
+
+def test_the_readme_stays_short_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    for name in ("README.md", "docs/cli.md", "docs/getting-started.md"):
+        page = ROOT / name
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{name} links to {link}"
