@@ -73,7 +73,6 @@ class Stimulus(Enum):
     ANSWER = "answer to the last request"
     EARLIER_ANSWER = "answer to an earlier request"
     DELTA = "delta"
-    END = "end"
 
 
 _S, _I = ClientState, Stimulus
@@ -100,7 +99,7 @@ TRANSITIONS: dict[tuple[ClientState, Stimulus], ClientState] = {
     (_S.SNAPSHOT_REQUESTED, _I.SCHEMA): _S.RECEIVING,
     (_S.RECEIVING, _I.PART): _S.RECEIVING,
 }
-"""Every legal step; :attr:`Stimulus.END` is legal everywhere and leads to ENDED."""
+"""Every legal step. Besides, a stream may end in every state, which leads to ENDED."""
 
 _CONSISTENT = frozenset({ClientState.CHANGING, ClientState.LIVE})
 _ONE_SHOT = frozenset({ClientState.SNAPSHOT_REQUESTED, ClientState.RECEIVING})
