@@ -1,0 +1,103 @@
+"""FlightData and descriptors as protobuf (barrage-wire.md section 3.1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from barrage.errors import RemoteProtocolError
+from barrage.limits import Limits
+from barrage.wire.flight_data import (
+    DESCRIPTOR_COMMAND,
+    DESCRIPTOR_PATH,
+    FlightDescriptor,
+    decode_descriptor,
+    decode_flight_data,
+    encode_descriptor,
+    encode_flight_data,
+    encode_varint,
+)
+from barrage.wire.frame import FlightFrame
+from tests.helpers.conversations import all_conversations
+
+
+def test_an_empty_body_is_written_with_its_tag_and_last():
+    raw = encode_flight_data(FlightFrame(header=b"h", metadata=b"m", body=b""))
+    assert raw == b"\x12\x01h\x1a\x01m\xc2\x3e\x00"
+
+
+def test_absent_and_empty_fields_stay_apart():
+    frame = decode_flight_data(b"\x1a\x00")
+    assert frame.metadata == b""
+    assert (frame.descriptor, frame.header, frame.body) == (None, None, None)
+    assert decode_flight_data(b"") == FlightFrame()
+
+
+def test_every_recorded_message_survives_a_round_trip_byte_for_byte():
+    checked = 0
+    for conversation in all_conversations():
+        for message in conversation.messages:
+            if message.frame is None:
+                continue
+            frame = decode_flight_data(message.raw)
+            assert frame == message.frame
+            assert encode_flight_data(frame) == message.raw
+            checked += 1
+    assert checked > 1200
+
+
+def test_the_body_is_a_view_of_the_message():
+    raw = b"\xc2\x3e\x03abc"
+    body = decode_flight_data(raw).body
+    assert isinstance(body, memoryview)
+    assert body.obj is raw
+
+
+def test_unknown_fields_are_skipped_and_the_last_of_a_repeated_field_counts():
+    raw = b"\x20\x05" + b"\x2d1234" + b"\x3112345678" + b"\x42\x01x" + b"\x12\x01a\x12\x01b"
+    assert decode_flight_data(raw) == FlightFrame(header=b"b")
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"\x12", "inside a varint"),
+        (b"\x12\x05ab", "5 bytes, 2 are left"),
+        (b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "longer than 10"),
+        (b"\x13\x00", "wire type 3"),
+        (b"\x02\x00", "field number 0"),
+        (b"\x2d12", "cut off"),
+    ],
+)
+def test_malformed_messages_are_refused(raw, reason):
+    with pytest.raises(RemoteProtocolError, match=reason):
+        decode_flight_data(raw)
+
+
+def test_the_message_limit_holds_at_its_edge():
+    limits = Limits(message_bytes_max=8)
+    raw = b"\x12\x06abcdef"
+    assert decode_flight_data(raw, limits).header == b"abcdef"
+    with pytest.raises(RemoteProtocolError, match="limit is 8"):
+        decode_flight_data(raw + b"\x20\x00", limits)
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**21, 2**35 - 1])
+def test_varints_match_the_recorded_form(value):
+    raw = b"\x20" + encode_varint(value) + b"\x12\x00"
+    assert decode_flight_data(raw).header == b""
+
+
+def test_descriptors_round_trip():
+    path = FlightDescriptor(kind=DESCRIPTOR_PATH, path=("scope", "größe"))
+    command = FlightDescriptor(kind=DESCRIPTOR_COMMAND, command=b"dphn")
+    assert decode_descriptor(encode_descriptor(path)) == path
+    assert encode_descriptor(command) == bytes.fromhex("0802120464706 86e".replace(" ", ""))
+    assert decode_descriptor(encode_descriptor(command)) == command
+    assert decode_descriptor(b"") == FlightDescriptor()
+
+
+def test_malformed_descriptors_are_refused():
+    with pytest.raises(RemoteProtocolError, match="UTF-8"):
+        decode_descriptor(b"\x1a\x01\xff")
+    with pytest.raises(RemoteProtocolError, match="1024 elements"):
+        decode_descriptor(b"\x1a\x01a" * 1025)
