@@ -6,6 +6,8 @@ half of the slots are free, one cycle renumbers the live rows with shifts.
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ import pyarrow.compute as pc
 from barrage.engine.coercion import coerce_rows, near_miss
 from barrage.engine.hashing import UInt64Array, hash_rows, is_hashable
 from barrage.engine.key_index import KeyIndex, first_duplicate
+from barrage.engine.row_sets import each_once, packing_shifts
 from barrage.engine.source import Rows, StagedTable
 from barrage.engine.table import TableTraits
 from barrage.errors import RowError, SchemaError
@@ -111,13 +114,13 @@ class KeyedTable(StagedTable[_Write]):
         removed = removed_slots & before
         self._row_keys = (before - removed) | new_slots
         kept = before - removed
-        modified = tuple(keys & kept for keys in changes.modified_sets())
+        modified = each_once(changes.modified_sets(), lambda keys: keys & kept)
         shifts = RowSetShiftData.empty()
         if self._slots_used > 2 * self.size + FREE_SLOTS_MIN:
             live = self._row_keys
             shifts = self._renumber(live, kept)
             new_slots = live.positions_of(new_slots)
-            modified = tuple(live.positions_of(keys) for keys in modified)
+            modified = each_once(modified, live.positions_of)
         return self._update(
             step, removed=removed, shifts=shifts, added=new_slots, modified=modified
         )
@@ -157,18 +160,23 @@ class KeyedTable(StagedTable[_Write]):
 
     def _overwrite(self, slots: Int64Array, rows: pa.Table, changes: _Changes) -> None:
         """Write the cells that differ, column by column; key cells cannot."""
+        order = np.argsort(slots)
+        ascending = slots[order]
+        everything = RowSet.from_sorted_keys(ascending)
         for index, store in enumerate(self.storage.columns):
             if index in self._key_indices:
                 continue
             values = rows.column(index).combine_chunks()
-            changed = np.flatnonzero(cells_differ(store.take(slots), values))
-            if len(changed) == 0:
-                continue
-            if len(changed) < len(slots):
-                values = values.take(pa.array(changed))
-            touched = slots[changed]
-            store.write(touched, values)
-            changes.modified[index].append(touched)
+            differ = cells_differ(store.take(slots), values)
+            changed = np.flatnonzero(differ)
+            if len(changed) == len(slots):
+                # Columns that changed in every row share one set, which spares much work later.
+                store.write(slots, values)
+                changes.modified[index].append(everything)
+            elif len(changed):
+                store.write(slots[changed], values.take(pa.array(changed)))
+                touched = RowSet.from_sorted_keys(ascending[differ[order]])
+                changes.modified[index].append(touched)
 
     def _renumber(self, live: RowSet, kept: RowSet) -> RowSetShiftData:
         """Give the live rows the slots 0.. ; the shifts of the rows that existed before this
@@ -187,30 +195,16 @@ class _Changes:
         self.first_new = first_new
         """Slots from here on were handed out in this cycle."""
         self.removed: list[Int64Array] = []
-        self.modified: list[list[Int64Array]] = [[] for _ in range(column_count)]
+        self.modified: list[list[RowSet]] = [[] for _ in range(column_count)]
 
     def removed_set(self) -> RowSet:
-        return _union(self.removed)
+        if not self.removed:
+            return RowSet.empty()
+        return RowSet.from_keys(np.concatenate(self.removed))
 
     def modified_sets(self) -> list[RowSet]:
-        return [_union(parts) for parts in self.modified]
-
-
-def _union(parts: list[Int64Array]) -> RowSet:
-    if not parts:
-        return RowSet.empty()
-    return RowSet.from_keys(parts[0] if len(parts) == 1 else np.concatenate(parts))
-
-
-def packing_shifts(live: RowSet, kept: RowSet) -> RowSetShiftData:
-    """The shifts that move ``kept`` (a subset of ``live``) when the k-th key of ``live`` becomes k.
-
-    Example: live 2,3,7 with 7 new and 2,3 kept gives one shift, [2,3] by -2.
-    """
-    firsts, lasts = kept.firsts, kept.lasts
-    deltas = live.rank_many(firsts) - firsts
-    moved = deltas != 0
-    return RowSetShiftData.from_arrays(firsts[moved], lasts[moved], deltas[moved])
+        empty = RowSet.empty()
+        return [functools.reduce(operator.or_, parts, empty) for parts in self.modified]
 
 
 def check_key_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[int, ...]:

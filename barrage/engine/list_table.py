@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from barrage.engine.row_sets import moves_to_shifts
 from barrage.engine.source import Rows, StagedTable
 from barrage.engine.table import TableTraits
 from barrage.errors import RowError
 from barrage.model.storage import cells_differ
-from barrage.rowset import RowSet, RowSetShiftData
+from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,20 +174,3 @@ def _positions_of(parts: list[Int64Array], position: Int64Array, first_new: int)
     slots = np.concatenate(parts)
     found = position[slots[slots < first_new]]
     return RowSet.from_keys(found[found >= 0])
-
-
-def moves_to_shifts(was: Int64Array, now: Int64Array) -> RowSetShiftData:
-    """Shifts for rows that move from keys ``was`` to ``now`` (both ascending), runs of one delta
-    joined.
-
-    Rows in between that do not exist may be covered by a run; rows that exist are all in ``was``,
-    so a run never covers a row that moves differently.
-    """
-    deltas = now - was
-    if len(deltas) == 0:
-        return RowSetShiftData.empty()
-    starts = np.flatnonzero(np.concatenate(([True], deltas[1:] != deltas[:-1])))
-    stops = np.concatenate((starts[1:], [len(deltas)]))
-    run_deltas = deltas[starts]
-    moved = run_deltas != 0
-    return RowSetShiftData.from_arrays(was[starts[moved]], was[stops[moved] - 1], run_deltas[moved])

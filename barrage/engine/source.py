@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Rows: TypeAlias = pa.Table | pa.RecordBatch
 """What a caller may stage."""
 
+JOINED_ROWS_MAX = 1 << 16
+"""Batches of fewer rows than this on average are joined before they are stored."""
+
 StagedT = TypeVar("StagedT")
 
 
@@ -144,6 +147,15 @@ class StagedTable(SourceTable, Generic[StagedT]):
         return staged
 
 
+def joined(batches: list[pa.Table]) -> list[pa.Table]:
+    """Small batches of one cycle as one contiguous batch: one copy here instead of several
+    merges."""
+    rows = sum(len(batch) for batch in batches)
+    if len(batches) < 2 or rows >= len(batches) * JOINED_ROWS_MAX:
+        return batches
+    return [pa.concat_tables(batches).combine_chunks()]
+
+
 class StaticTable(SourceTable):
     """A table that never changes."""
 
@@ -172,7 +184,7 @@ class AppendOnlyTable(StagedTable[pa.Table]):
     def commit(self, step: int) -> TableUpdate:
         start = self.size
         stop = start
-        for rows in self._take_staged():
+        for rows in joined(self._take_staged()):
             self.storage.append(rows)
             stop += len(rows)
         self._row_keys = RowSet.of_span(0, stop)

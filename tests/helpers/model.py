@@ -1,11 +1,13 @@
 """Naive whole-table recomputation: what operators must show, and what an update must have said.
 
-Rows are plain tuples of Python values in a canonical form, so that NaN equals NaN and 1 differs from 1.0.
+Rows are plain tuples of Python values in a canonical form, so that NaN equals NaN and 1 differs
+from 1.0.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +68,7 @@ def check_update(before: Content, update: TableUpdate, after: Content) -> None:
 
 def _shift(kept: Content, update: TableUpdate) -> Content:
     shifts = list(update.shifts)
-    for earlier, later in zip(shifts, shifts[1:], strict=False):
+    for earlier, later in itertools.pairwise(shifts):
         assert earlier.last < later.first, "shifts ascend before"
         assert earlier.last + earlier.delta < later.first + later.delta, "shifts ascend after"
     moved: Content = {}

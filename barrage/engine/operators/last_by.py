@@ -16,7 +16,8 @@ import pyarrow as pa
 from barrage.engine.hashing import Int64Array, UInt64Array, hash_rows
 from barrage.engine.key_index import KeyIndex
 from barrage.engine.key_map import KeyMap
-from barrage.engine.keyed import check_key_columns, packing_shifts
+from barrage.engine.keyed import check_key_columns
+from barrage.engine.row_sets import packing_shifts, union_of
 from barrage.engine.table import DerivedTable
 from barrage.model.storage import ColumnStore, cells_differ
 from barrage.model.update import TableUpdate
@@ -129,16 +130,17 @@ class LastByTable(DerivedTable):
 
     def _regroup(self, update: TableUpdate) -> Int64Array:
         """Take in added rows and rows whose key cells changed; the groups that lost their row."""
-        changed_set = RowSet.empty()
-        for column in self._key_indices:
-            changed_set = changed_set | update.modified_keys_post[column]
-        changed = changed_set.to_numpy()
+        changed = self._rekeyed(update).to_numpy()
         left = self._group_of.lookup(changed)
         now = self._groups_of(changed)
         self._group_of.assign(changed, now)
         added = update.added_keys_post.to_numpy()
         self._group_of.add(added, self._groups_of(added))
         return np.asarray(left[(self._last_row[left] == changed) & (left != now)])
+
+    def _rekeyed(self, update: TableUpdate) -> RowSet:
+        """Parent rows with a modified key cell."""
+        return union_of(update.modified_keys_post[column] for column in self._key_indices)
 
     def _find_last(self, update: TableUpdate, bereft: Int64Array) -> None:
         """Bring ``_last_row`` up to date for groups that lost or gained rows."""
@@ -149,10 +151,7 @@ class LastByTable(DerivedTable):
             chosen = is_bereft[groups]
             # Rows come in ascending order and the last assignment to a group stands.
             self._last_row[groups[chosen]] = rows[chosen]
-        gained = update.added_keys_post
-        for column in self._key_indices:
-            gained = gained | update.modified_keys_post[column]
-        rows = gained.to_numpy()
+        rows = (update.added_keys_post | self._rekeyed(update)).to_numpy()
         groups = self._group_of.lookup(rows)
         is_later = rows > self._last_row[groups]
         self._last_row[groups[is_later]] = rows[is_later]

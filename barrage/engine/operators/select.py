@@ -16,15 +16,16 @@ from barrage.engine.coercion import near_miss
 from barrage.engine.expression import BoundExpression, bind
 from barrage.engine.expression_text import Column
 from barrage.engine.operators.values import EVALUATED_ROWS, single_chunks
+from barrage.engine.row_sets import union_of
 from barrage.engine.table import DerivedTable
 from barrage.errors import SchemaError
 from barrage.model.update import TableUpdate
-from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from barrage.engine.table import Cells, Int64Array, Table, TableTraits
+    from barrage.rowset import RowSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +111,7 @@ class SelectTable(DerivedTable):
         self._row_keys = self.parent.row_keys
         modified = []
         for index, output in enumerate(self._outputs):
-            keys = RowSet.empty()
-            for column in output.parents:
-                keys = keys | update.modified_keys_post[column]
+            keys = union_of(update.modified_keys_post[column] for column in output.parents)
             modified.append(keys)
             self._check_values(update.added_keys_post | keys, [index])
         return TableUpdate(

@@ -16,8 +16,8 @@ import numpy as np
 
 from barrage.engine.gaps import assign_keys, fresh_keys
 from barrage.engine.key_map import KeyMap
-from barrage.engine.list_table import moves_to_shifts
 from barrage.engine.operators.sort_order import SortKey, SortOrder, parse_sort_keys
+from barrage.engine.row_sets import each_once, moves_to_shifts, union_of
 from barrage.engine.table import DerivedTable
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
@@ -83,10 +83,8 @@ class SortTable(DerivedTable):
 
     def _changed_rows(self, update: TableUpdate) -> Int64Array:
         """Parent keys of rows modified in a sort column, ascending."""
-        modified = RowSet.empty()
-        for column in self._sort_order.columns:
-            modified = modified | update.modified_keys_post[column]
-        return modified.to_numpy()
+        columns = self._sort_order.columns
+        return union_of(update.modified_keys_post[column] for column in columns).to_numpy()
 
     def _place(
         self, rows: Int64Array, stays: np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -151,24 +149,22 @@ class SortTable(DerivedTable):
         self._own_key.assign(rows[~is_added], new[~is_added])
         ascending = np.argsort(rows[is_added])
         self._own_key.add(rows[is_added][ascending], new[is_added][ascending])
-        added = RowSet.from_sorted_keys(new)
-        if shifts.is_empty:
-            self._row_keys = (self._row_keys - removed) | added
-        else:
-            self._row_keys = RowSet.from_sorted_keys(self._keys)
+        self._row_keys = RowSet.from_sorted_keys(self._keys)
         return TableUpdate(
             first_step=update.first_step,
             last_step=update.last_step,
             removed_keys_pre=removed,
             shifts=shifts,
-            added_keys_post=added,
-            modified_keys_post=tuple(
-                keys
-                if keys.is_empty
-                else RowSet.from_keys(self._own_key.lookup(keys.to_numpy())) - added
-                for keys in update.modified_keys_post
+            added_keys_post=RowSet.from_sorted_keys(new),
+            modified_keys_post=each_once(
+                update.modified_keys_post, lambda keys: self._unmoved_keys(keys, new)
             ),
         )
+
+    def _unmoved_keys(self, parent_keys: RowSet, moved: Int64Array) -> RowSet:
+        """Own keys of parent rows, without the ascending ``moved`` ones."""
+        own = np.sort(self._own_key.lookup(parent_keys.to_numpy()))
+        return RowSet.from_sorted_keys(own[~_is_in(own, moved)])
 
     def _parents_of(self, keys: RowSet) -> Int64Array:
         if keys.is_empty:
@@ -199,6 +195,8 @@ def _gaps_after_return(
 
 def _is_in(keys: Int64Array, wanted: Int64Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which of ``keys`` occur in the ascending ``wanted``."""
+    if len(wanted) == 0:
+        return np.zeros(len(keys), dtype=np.bool_)
     where = np.searchsorted(wanted, keys)
     where[where == len(wanted)] = 0
     return np.asarray(wanted[where] == keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barrage.engine.row_sets import each_once
 from barrage.engine.table import DerivedTable
 from barrage.model.update import TableUpdate
 
@@ -46,9 +47,7 @@ class SubsetTable(DerivedTable):
             removed_keys_pre=removed,
             shifts=shifts if shifts.is_empty else shifts.restrict(survivors_pre),
             added_keys_post=entered,
-            modified_keys_post=tuple(
-                keys if keys.is_empty else keys & kept for keys in update.modified_keys_post
-            ),
+            modified_keys_post=each_once(update.modified_keys_post, lambda keys: keys & kept),
         )
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from barrage.engine.operators.subset import SubsetTable
 from barrage.engine.operators.values import EVALUATED_ROWS, single_chunks
+from barrage.engine.row_sets import union_of
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ class WhereTable(SubsetTable):
         return RowSet.from_sorted_keys(np.concatenate(passing))
 
     def choose(self, update: TableUpdate, survivors: RowSet) -> tuple[RowSet, RowSet]:
-        modified = RowSet.empty()
-        for column in self.condition.columns:
-            modified = modified | update.modified_keys_post[column]
+        modified = union_of(update.modified_keys_post[c] for c in self.condition.columns)
         passing = self._passing(update.added_keys_post | modified)
         return (survivors & modified) - passing, passing - survivors

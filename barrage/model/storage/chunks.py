@@ -17,7 +17,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from barrage.model.storage.growth import Int64Array
 
-FROZEN_ROWS = 1 << 18
+FROZEN_ROWS = 1 << 16
 FROZEN_BYTES = 1 << 24
 MERGE_WIDTH = 4
 """How many chunks of one size class are merged into one."""

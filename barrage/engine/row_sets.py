@@ -1,0 +1,67 @@
+"""Row sets and shifts as sources and operators need them: from moved rows, and the same work done
+only once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from barrage.rowset import RowSet, RowSetShiftData
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from barrage.engine.table import Int64Array
+
+
+def each_once(sets: Iterable[RowSet], change: Callable[[RowSet], RowSet]) -> tuple[RowSet, ...]:
+    """``change`` of every set, computed once per distinct object.
+
+    The columns of an update mostly share one set, and the results stay shared for whoever comes
+    next.
+    """
+    known: dict[int, tuple[RowSet, RowSet]] = {}
+    results = []
+    for rows in sets:
+        if id(rows) not in known:
+            # The set is kept next to its result so that its identity cannot be reused meanwhile.
+            known[id(rows)] = (rows, rows if rows.is_empty else change(rows))
+        results.append(known[id(rows)][1])
+    return tuple(results)
+
+
+def union_of(sets: Iterable[RowSet]) -> RowSet:
+    """The union; sets that are one object are taken once."""
+    union = RowSet.empty()
+    for rows in {id(rows): rows for rows in sets}.values():
+        union = rows if union.is_empty else union | rows
+    return union
+
+
+def packing_shifts(live: RowSet, kept: RowSet) -> RowSetShiftData:
+    """The shifts that move ``kept`` (a subset of ``live``) when the k-th key of ``live`` becomes k.
+
+    Example: live 2,3,7 with 7 new and 2,3 kept gives one shift, [2,3] by -2.
+    """
+    firsts, lasts = kept.firsts, kept.lasts
+    deltas = live.rank_many(firsts) - firsts
+    moved = deltas != 0
+    return RowSetShiftData.from_arrays(firsts[moved], lasts[moved], deltas[moved])
+
+
+def moves_to_shifts(was: Int64Array, now: Int64Array) -> RowSetShiftData:
+    """Shifts for rows that move from keys ``was`` to ``now`` (both ascending), runs of one delta
+    joined.
+
+    Rows in between that do not exist may be covered by a run; rows that exist are all in ``was``,
+    so a run never covers a row that moves differently.
+    """
+    deltas = now - was
+    if len(deltas) == 0:
+        return RowSetShiftData.empty()
+    starts = np.flatnonzero(np.concatenate(([True], deltas[1:] != deltas[:-1])))
+    stops = np.concatenate((starts[1:], [len(deltas)]))
+    run_deltas = deltas[starts]
+    moved = run_deltas != 0
+    return RowSetShiftData.from_arrays(was[starts[moved]], was[stops[moved] - 1], run_deltas[moved])

@@ -1,0 +1,260 @@
+"""Random stacks of operators over every kind of source, checked against whole-table recomputation
+each cycle."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from barrage.engine import (
+    AppendOnlyTable,
+    BlinkTable,
+    KeyedTable,
+    ListTable,
+    RingTable,
+    SourceTable,
+    Table,
+    UpdateGraph,
+)
+from barrage.engine import gaps as gaps_module
+from barrage.engine import key_map as key_map_module
+from barrage.engine.operators.sort import SortKey
+from tests.helpers import model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SCHEMA = pa.schema(
+    [
+        pa.field("k", pa.int64()),
+        pa.field("a", pa.int32()),
+        pa.field("f", pa.float64()),
+        pa.field("s", pa.string()),
+        pa.field("d", pa.dictionary(pa.int32(), pa.string())),
+    ]
+)
+
+cells = st.fixed_dictionaries(
+    {
+        "a": st.none() | st.integers(0, 3),
+        "f": st.none() | st.sampled_from([0.0, -0.0, 1.5, -2.0, math.inf, math.nan]),
+        "s": st.none() | st.sampled_from(["", "x", "y", "a longer text"]),
+        "d": st.none() | st.sampled_from(["u", "v", "w"]),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator: how the engine derives it and what it must show."""
+
+    derive: Callable[[Table], Table]
+    naive: Callable[[list[model.Row]], list[model.Row]]
+    is_ordered: bool = True
+
+
+def select_step() -> Step:
+    def naive(rows: list[model.Row]) -> list[model.Row]:
+        return [{**row, "t": None if row["a"] is None else row["a"] * 2 + row["k"]} for row in rows]
+
+    return Step(lambda table: table.select(*SCHEMA.names, t="a * 2 + k"), naive)
+
+
+def where_step(text: str, condition: Callable[[model.Row], bool | None]) -> Step:
+    return Step(lambda table: table.where(text), lambda rows: model.where_rows(rows, condition))
+
+
+def sort_step(keys: list[tuple[str, bool, bool]]) -> Step:
+    parsed = [
+        SortKey(column=name, is_descending=descending, has_nulls_first=first)
+        for name, descending, first in keys
+    ]
+    return Step(lambda table: table.sort(*parsed), lambda rows: model.sort_rows(rows, keys))
+
+
+def last_by_step(names: list[str]) -> Step:
+    return Step(
+        lambda table: table.last_by(*names),
+        lambda rows: model.last_rows(rows, names),
+        is_ordered=False,
+    )
+
+
+steps = st.one_of(
+    st.builds(select_step),
+    st.sampled_from(
+        [
+            where_step("a > 1", lambda row: None if row["a"] is None else row["a"] > 1),
+            where_step("s = 'x' or isnull(a)", lambda row: row["s"] == "x" or row["a"] is None),
+            where_step("d in ('u', 'v')", lambda row: row["d"] in ("u", "v")),
+            where_step("not k < 20", lambda row: row["k"] >= 20),
+        ]
+    ),
+    st.lists(
+        st.tuples(st.sampled_from(["a", "f", "s", "d", "k"]), st.booleans(), st.booleans()),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda key: key[0],
+    ).map(sort_step),
+    st.integers(0, 12).map(lambda n: Step(lambda t: t.head(n), lambda rows: rows[:n])),
+    st.integers(0, 12).map(
+        lambda n: Step(lambda t: t.tail(n), lambda rows: rows[max(0, len(rows) - n) :])
+    ),
+    st.lists(st.sampled_from(["a", "s", "d", "f"]), min_size=1, max_size=2, unique=True).map(
+        last_by_step
+    ),
+)
+
+
+def table_of(keys: list[int], values: list[dict[str, Any]]) -> pa.Table:
+    columns = {"k": keys, **{name: [v[name] for v in values] for name in ("a", "f", "s")}}
+    arrays = [pa.array(columns[f.name], type=f.type) for f in list(SCHEMA)[:4]]
+    arrays.append(pa.array([v["d"] for v in values], type=pa.string()).dictionary_encode())
+    return pa.table(arrays, schema=SCHEMA)
+
+
+SOURCES: dict[str, Callable[[UpdateGraph], SourceTable]] = {
+    "append": lambda graph: AppendOnlyTable(graph, SCHEMA),
+    "keyed": lambda graph: KeyedTable(graph, SCHEMA, key="k"),
+    "list": lambda graph: ListTable(graph, SCHEMA),
+    "ring": lambda graph: RingTable(graph, SCHEMA, capacity=9),
+    "blink": lambda graph: BlinkTable(graph, SCHEMA),
+}
+
+
+class OperatorStacks(RuleBasedStateMachine):
+    """A source, a few stacks of operators on it, random edits, and a full check after every
+    cycle."""
+
+    @initialize(
+        kind=st.sampled_from(sorted(SOURCES)),
+        stacks=st.lists(st.lists(steps, min_size=1, max_size=4), min_size=1, max_size=3),
+        first=st.lists(cells, max_size=20),
+    )
+    def start(self, kind: str, stacks: list[list[Step]], first: list[dict[str, Any]]) -> None:
+        self.kind = kind
+        self.graph = UpdateGraph()
+        self.source = SOURCES[kind](self.graph)
+        self.next_key = 0
+        self.add_rows(first)
+        self.graph.run_cycle()
+        self.derived: list[tuple[Table, Table, Step]] = []
+        for stack in stacks:
+            table: Table = self.source
+            for step in stack:
+                child = step.derive(table)
+                self.derived.append((table, child, step))
+                table = child
+        # Equal operators are one table.
+        derived = (child for _, child, _ in self.derived)
+        self.tables = list(dict.fromkeys((self.source, *derived)))
+        self.contents = {table: model.content_of(table) for table in self.tables}
+
+    def add_rows(self, values: list[dict[str, Any]]) -> None:
+        keys = list(range(self.next_key, self.next_key + len(values)))
+        self.next_key += len(values)
+        self.source.stage_add(table_of(keys, values))
+
+    @rule(values=st.lists(cells, min_size=1, max_size=8))
+    def add(self, values: list[dict[str, Any]]) -> None:
+        self.add_rows(values)
+
+    @precondition(lambda self: self.kind == "keyed" and self.next_key)
+    @rule(data=st.data(), values=st.lists(cells, min_size=1, max_size=8))
+    def upsert(self, data: st.DataObject, values: list[dict[str, Any]]) -> None:
+        size = min(len(values), self.next_key)
+        keys = data.draw(
+            st.lists(st.integers(0, self.next_key), min_size=size, max_size=size, unique=True)
+        )
+        self.source.stage_upsert(table_of(keys, values[:size]))
+
+    @precondition(lambda self: self.kind == "keyed")
+    @rule(keys=st.lists(st.integers(0, 40), max_size=12))
+    def remove(self, keys: list[int]) -> None:
+        self.source.stage_remove(pa.table({"k": pa.array(keys, pa.int64())}))
+
+    @precondition(lambda self: self.kind in ("keyed", "list"))
+    @rule(values=st.lists(cells, max_size=8), start=st.integers(0, 30))
+    def replace(self, values: list[dict[str, Any]], start: int) -> None:
+        self.source.stage_replace(table_of(list(range(start, start + len(values))), values))
+
+    @precondition(lambda self: self.kind == "list")
+    @rule(data=st.data(), values=st.lists(cells, min_size=1, max_size=5))
+    def insert(self, data: st.DataObject, values: list[dict[str, Any]]) -> None:
+        position = data.draw(st.integers(0, self.source.staged_size))
+        self.source.stage_insert(position, table_of(list(range(len(values))), values))
+
+    @precondition(lambda self: self.kind == "list")
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        start = data.draw(st.integers(0, self.source.staged_size))
+        stop = data.draw(st.integers(start, min(start + 6, self.source.staged_size)))
+        self.source.stage_delete(start, stop)
+
+    @precondition(lambda self: self.kind == "list" and self.source.staged_size)
+    @rule(data=st.data(), values=st.lists(cells, min_size=1, max_size=5))
+    def overwrite(self, data: st.DataObject, values: list[dict[str, Any]]) -> None:
+        count = min(len(values), self.source.staged_size)
+        position = data.draw(st.integers(0, self.source.staged_size - count))
+        self.source.stage_overwrite(position, table_of(list(range(count)), values[:count]))
+
+    @rule()
+    def cycle(self) -> None:
+        result = self.graph.run_cycle()
+        assert not result.failed
+        for table in self.tables:
+            after = model.content_of(table)
+            update = result.updates.get(table)
+            if update is None:
+                assert after == self.contents[table]
+            else:
+                assert update.first_step == update.last_step == result.step
+                assert not update.is_empty
+                model.check_update(self.contents[table], update, after)
+            self.contents[table] = after
+        for parent, child, step in self.derived:
+            expected = model.shown(step.naive(model.rows_of(parent)))
+            actual = model.shown(model.rows_of(child))
+            if step.is_ordered:
+                assert actual == expected
+            else:
+                assert sorted(actual) == sorted(expected)
+
+    @invariant()
+    def untouched_between_cycles(self) -> None:
+        if hasattr(self, "tables"):
+            for table in self.tables:
+                assert table.size == len(self.contents[table])
+
+
+OperatorStacks.TestCase.settings = settings(stateful_step_count=25, deadline=None)
+TestOperatorStacks = OperatorStacks.TestCase
+
+
+class CrowdedStacks(OperatorStacks):
+    """The same with the smallest key spacing and sparse key maps, so that re-spreading is
+    common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._saved = (gaps_module.SPACING, gaps_module.WINDOW_ROWS, key_map_module.DENSE_SLACK)
+        gaps_module.SPACING = 2
+        gaps_module.WINDOW_ROWS = 1
+        key_map_module.DENSE_SLACK = 4
+
+    def teardown(self) -> None:
+        (
+            gaps_module.SPACING,
+            gaps_module.WINDOW_ROWS,
+            key_map_module.DENSE_SLACK,
+        ) = self._saved
+
+
+CrowdedStacks.TestCase.settings = settings(stateful_step_count=25, deadline=None)
+TestCrowdedStacks = CrowdedStacks.TestCase
