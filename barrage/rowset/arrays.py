@@ -50,10 +50,10 @@ def merged(firsts: Int64Array, lasts: Int64Array) -> RangeList:
     is_start[0] = True
     np.greater(firsts[1:] - 1, reach[:-1], out=is_start[1:])
     if is_start.all():
-        return as_singles(firsts, lasts)
+        return firsts, lasts
     starts = np.flatnonzero(is_start)
     stops = np.append(starts[1:], len(firsts)) - 1
-    return as_singles(firsts[starts], reach[stops])
+    return firsts[starts], reach[stops]
 
 
 def from_sorted(keys: Int64Array) -> RangeList:

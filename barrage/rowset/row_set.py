@@ -129,14 +129,17 @@ class RowSet:
         starts, ends = checks.checked_keys(firsts), checks.checked_keys(lasts)
         if len(starts) != len(ends) or (starts > ends).any() or (starts[1:] < starts[:-1]).any():
             raise ValueError("ranges must ascend by their first keys")
-        return cls._of(arrays.merged(starts, ends))
+        return cls._of(arrays.as_singles(*arrays.merged(starts, ends)))
 
     @classmethod
-    def from_trusted_ranges(cls, firsts: Int64Array, lasts: Int64Array) -> RowSet:
-        """Ascending disjoint ranges (touching ones get merged) that the caller has checked and
-        gives away.
+    def from_trusted_ranges(
+        cls, firsts: Int64Array, lasts: Int64Array, *, is_touching: bool
+    ) -> RowSet:
+        """Ascending disjoint ranges that the caller has checked and gives away.
+
+        ``is_touching``: there may be ranges without a missing key in between, to be merged.
         """
-        return cls._of(arrays.merged(firsts, lasts))
+        return cls._of(arrays.merged(firsts, lasts) if is_touching else (firsts, lasts))
 
     @classmethod
     def parse(cls, text: str) -> RowSet:

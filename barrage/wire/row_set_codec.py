@@ -14,6 +14,7 @@ import numpy as np
 from barrage.errors import RemoteProtocolError
 from barrage.limits import DEFAULT_LIMITS, ROW_KEY_MAX, Limits
 from barrage.rowset import RowSet, RowSetShiftData
+from barrage.rowset.arrays import NO_KEYS
 from barrage.wire.row_set_reader import AnyIntArray, read_deltas
 from barrage.wire.row_set_writer import write_deltas
 
@@ -40,14 +41,18 @@ def _signed_deltas(rows: RowSet) -> Int64Array:
             deltas[0] = firsts[0]
             np.subtract(firsts[1:], firsts[:-1], out=deltas[1:])
         return deltas
-    pairs = np.empty((count, 2), dtype=np.int64)
-    pairs[0, 0] = firsts[0]
-    np.subtract(firsts[1:], lasts[:-1], out=pairs[1:, 0])
-    np.subtract(firsts, lasts, out=pairs[:, 1])
-    flat = pairs.reshape(-1)
-    is_written = flat != 0  # a single key has no last key of its own
-    is_written[0] = True
-    return flat if is_written.all() else flat[is_written]
+    # Every range has a first key, some a last key besides: insert those behind their first keys.
+    has_last = np.flatnonzero(firsts != lasts)
+    at = has_last + np.arange(1, len(has_last) + 1)
+    is_first = np.ones(count + len(has_last), dtype=np.bool_)
+    is_first[at] = False
+    bounds = np.empty(len(is_first) + 1, dtype=np.int64)
+    bounds[0] = 0
+    bounds[1:][is_first] = firsts
+    bounds[1:][at] = lasts[has_last]
+    deltas = bounds[1:] - bounds[:-1]
+    deltas[at] *= -1
+    return deltas
 
 
 def decode_row_set(buffer: Buffer, limits: Limits = DEFAULT_LIMITS) -> RowSet:
@@ -81,21 +86,29 @@ def _row_set_of_deltas(deltas: AnyIntArray) -> RowSet:
         raise RemoteProtocolError("row set: a range ends that did not start")
     if smallest == -(2**63):
         raise RemoteProtocolError("row set: a key is past 2^63-1")
-    is_end = deltas < 0 if smallest < 0 else None
-    steps = deltas if is_end is None else np.abs(deltas, dtype=np.int64)
-    if len(steps) > 1 and not (smallest > 0 or steps[1:].all()):
-        raise RemoteProtocolError("row set: a key does not grow")
-    keys = np.cumsum(steps, dtype=np.int64)
-    # Steps are not negative and below 2^63: the first sum past 2^63-1 comes out negative.
-    if len(steps) * int(steps.max()) > ROW_KEY_MAX and int(keys.min()) < 0:
-        raise RemoteProtocolError("row set: a key is past 2^63-1")
-    if is_end is None:
-        return RowSet.from_trusted_ranges(keys, keys)
-    if (is_end[1:] & is_end[:-1]).any():
+    ends = np.flatnonzero(deltas < 0) if smallest < 0 else NO_KEYS
+    if (ends[1:] - ends[:-1] == 1).any():
         raise RemoteProtocolError("row set: a range ends that did not start")
-    starts = np.flatnonzero(~is_end)
-    ends_next = np.append(is_end[1:], False)[starts]
-    return RowSet.from_trusted_ranges(keys[starts], keys[starts + ends_next])
+    # The canonical form never has a range that touches the one before: its step would be 1.
+    is_touching = bool((deltas[1:] == 1).any())
+    # Narrow deltas are a view of the peer's bytes; int64 ones are ours, and no longer needed.
+    keys = np.abs(deltas, dtype=np.int64, out=deltas if deltas.dtype == np.int64 else None)
+    if len(keys) > 1 and smallest <= 0 and not bool(keys[1:].all()):
+        raise RemoteProtocolError("row set: a key does not grow")
+    largest = int(keys.max())
+    np.cumsum(keys, out=keys)
+    # Steps are not negative and below 2^63: the first sum past 2^63-1 comes out negative.
+    if len(keys) * largest > ROW_KEY_MAX and int(keys.min()) < 0:
+        raise RemoteProtocolError("row set: a key is past 2^63-1")
+    if smallest < 0:
+        is_first = np.ones(len(keys), dtype=np.bool_)
+        is_first[ends] = False
+        firsts = keys[is_first]
+        lasts = firsts.copy()
+        lasts[ends - np.arange(1, len(ends) + 1)] = keys[ends]
+    else:
+        firsts = lasts = keys
+    return RowSet.from_trusted_ranges(firsts, lasts, is_touching=is_touching)
 
 
 def encode_shifts(shifts: RowSetShiftData) -> bytes:

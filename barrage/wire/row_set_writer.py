@@ -40,13 +40,15 @@ _KIND_OFFSET: Final = 2
 _COMMANDS_LOOPED_MAX: Final = 64
 _DELTAS_PER_COMMAND_LOOPED: Final = 64
 """Few or long commands are sliced out one by one; many short ones are scattered all at once."""
+_BLOCK_DELTAS: Final = 1 << 15
 
 
 def write_deltas(deltas: Int64Array) -> bytes:
     """The command stream for ``deltas``, END included."""
     if len(deltas) == 0:
         return bytes((END,))
-    kinds = _kinds(deltas)
+    narrow = deltas.astype("<i2")  # only looked at where the delta fits
+    kinds = _kinds(deltas, narrow)
     is_start = np.empty(len(deltas), dtype=np.bool_)
     is_start[0] = True
     np.not_equal(kinds[1:], kinds[:-1], out=is_start[1:])
@@ -54,20 +56,21 @@ def write_deltas(deltas: Int64Array) -> bytes:
         is_start |= kinds == _KIND_OFFSET
     starts = np.flatnonzero(is_start)
     if len(starts) <= max(_COMMANDS_LOOPED_MAX, len(deltas) // _DELTAS_PER_COMMAND_LOOPED):
-        return _joined(deltas, kinds, starts)
+        return _joined(deltas, narrow, kinds, starts)
     return _scattered(deltas, kinds, starts)
 
 
-def _kinds(deltas: Int64Array) -> npt.NDArray[np.uint8]:
+def _kinds(deltas: Int64Array, narrow: npt.NDArray[np.int16]) -> npt.NDArray[np.uint8]:
     """Which kind of command each delta belongs to."""
     has_offsets = int(deltas.max()) > _SHORT_DELTA_MAX or int(deltas.min()) < -_SHORT_DELTA_MAX
-    narrow = deltas.astype(np.int16)
     is_byte: BoolArray = (narrow + np.int16(128)).view(np.uint16) < 256
     if not has_offsets:
         return _byte_runs(is_byte, np.array((len(deltas),))).view(np.uint8)
     is_offset = (deltas > _SHORT_DELTA_MAX) | (deltas < -_SHORT_DELTA_MAX)
     is_byte &= ~is_offset
-    kinds = _byte_runs(is_byte, np.append(np.flatnonzero(is_offset), len(deltas))).view(np.uint8)
+    # Pending lists end at OFFSETs; only those with a byte before them matter.
+    stops = np.append(np.flatnonzero(is_byte[:-1] & is_offset[1:]) + 1, len(deltas))
+    kinds = _byte_runs(is_byte, stops).view(np.uint8)
     kinds[is_offset] = _KIND_OFFSET
     return kinds
 
@@ -83,7 +86,7 @@ def _byte_runs(is_byte: BoolArray, stops: Int64Array) -> BoolArray:
         if bool(fours.any()):
             for offset in range(_BYTE_RUN_MIN):
                 in_run[offset : offset + len(fours)] |= fours
-    # A shorter run that ends a pending list has at most three members. An OFFSET in between is not a byte.
+    # A shorter run that ends a pending list has at most three members, with no OFFSET among them.
     is_tail = np.ones(len(stops), dtype=np.bool_)
     for back in range(1, _BYTE_RUN_MIN):
         index = stops - back
@@ -92,10 +95,15 @@ def _byte_runs(is_byte: BoolArray, stops: Int64Array) -> BoolArray:
     return in_run
 
 
-def _joined(deltas: Int64Array, kinds: npt.NDArray[np.uint8], starts: Int64Array) -> bytes:
+def _joined(
+    deltas: Int64Array,
+    narrow: npt.NDArray[np.int16],
+    kinds: npt.NDArray[np.uint8],
+    starts: Int64Array,
+) -> bytes:
     """Few commands: cut the two narrow forms of the array into slices."""
-    shorts = memoryview(deltas.astype("<i2").view(np.uint8))
-    octets = memoryview(deltas.astype(np.int8).view(np.uint8))
+    shorts = memoryview(narrow.tobytes())
+    octets = memoryview(narrow.astype(np.int8).tobytes())
     begins = starts.tolist()
     parts: list[bytes | memoryview] = []
     for begin, stop, kind in zip(
@@ -135,8 +143,21 @@ def _widths(values: Int64Array) -> Int64Array:
 
 
 def _scattered(deltas: Int64Array, kinds: npt.NDArray[np.uint8], starts: Int64Array) -> bytes:
-    """Many commands: every delta becomes one token (its command's header, if it starts one, and its
-    own bytes).
+    """Many commands: block by block, so that the intermediate arrays stay in the cache."""
+    block_begins = np.arange(0, len(deltas), _BLOCK_DELTAS)
+    cuts = np.unique(np.append(np.searchsorted(starts, block_begins), len(starts))).tolist()
+    bounds = [*starts[cuts[:-1]].tolist(), len(deltas)]
+    parts = [
+        _tokens(deltas[begin:stop], kinds[begin:stop], starts[low:high] - begin)
+        for begin, stop, low, high in zip(bounds[:-1], bounds[1:], cuts[:-1], cuts[1:], strict=True)
+    ]
+    parts.append(bytes((END,)))
+    return b"".join(parts)
+
+
+def _tokens(deltas: Int64Array, kinds: npt.NDArray[np.uint8], starts: Int64Array) -> bytes:
+    """Whole commands: every delta becomes one token, its own bytes and, if it starts a command, the
+    header.
 
     A token is at most 7 bytes, or 9 when it is an 8-byte OFFSET, whose value is written in a second
     pass. Tokens are written as whole 64-bit words in ascending order; what a word leaves behind its
@@ -144,26 +165,27 @@ def _scattered(deltas: Int64Array, kinds: npt.NDArray[np.uint8], starts: Int64Ar
     """
     counts = np.append(starts[1:], len(deltas)) - starts
     is_value = counts == 1  # written as an OFFSET: no count, the delta is the value
-    sizes = np.where(kinds == _KIND_BYTE, 1, 2)
-    headers = np.where(is_value, deltas[starts], counts)
+    is_byte = kinds == _KIND_BYTE
+    heads = deltas[starts]
+    headers = np.where(is_value, heads, counts)
     header_widths = _widths(headers)
-    array_commands = np.where(kinds[starts] == _KIND_BYTE, BYTE_ARRAY, SHORT_ARRAY)
+    array_commands = np.where(is_byte[starts], BYTE_ARRAY, SHORT_ARRAY)
     commands = np.where(is_value, OFFSET, array_commands) | _TYPE_OF_WIDTH[header_widths]
-    payload_widths = np.where(is_value, 0, sizes[starts])
     header_sizes = 1 + header_widths
-    sizes[starts] = header_sizes + payload_widths
 
-    words = deltas & np.where(kinds == _KIND_BYTE, 0xFF, 0xFFFF)
-    payloads = np.where(is_value, 0, words[starts])
-    words[starts] = commands | headers << 8 | payloads << (8 * np.minimum(header_sizes, 7))
+    sizes = 2 - is_byte.view(np.int8).astype(np.int64)
+    payload_sizes = np.where(is_value, 0, sizes[starts])
+    payloads = np.where(is_value, 0, heads & 0xFFFF) << (8 * np.minimum(header_sizes, 7))
+    sizes[starts] = header_sizes + payload_sizes
+    words = deltas.copy()
+    words[starts] = commands | headers << 8 | payloads
     stops = np.cumsum(sizes)
     positions = stops - sizes
     total = int(stops[-1])
-    output = np.zeros(total + 8, dtype=np.uint8)
+    output = np.empty(total + 8, dtype=np.uint8)
     # All 64-bit words of the output that start at any byte.
     sliding = np.ndarray(total + 1, dtype="<i8", buffer=output.data, strides=(1,))
     sliding[positions] = words
-    is_long = is_value & (header_widths == 8)
+    is_long = header_widths == 8
     sliding[positions[starts[is_long]] + 1] = headers[is_long]
-    output[total] = END
-    return output[: total + 1].tobytes()
+    return output[:total].tobytes()
