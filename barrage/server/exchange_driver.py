@@ -59,8 +59,7 @@ class ExchangeHub:
         """Streams that have not ended."""
         return len(self._streams)
 
-    # --- the engine thread's outlet
-    # -----------------------------------------------------------------------
+    # --- the engine thread's outlet ---
 
     def convert(self, item: Delivery | Disconnect) -> Iterable[object]:
         """Engine thread: hand-over items for what a producer said."""
@@ -92,8 +91,7 @@ class ExchangeHub:
         if stream is not None:
             stream.finish(item.error, is_flushed=not isinstance(item.error, SlowConsumerError))
 
-    # --- streams
-    # ------------------------------------------------------------------------------------------
+    # --- streams ---
 
     def open(
         self, context: Context, *, revision: WireRevision, sends_source_time: bool

@@ -120,8 +120,7 @@ class ExchangeStream:
         if not self._ended.done():
             self._ended.set_result(None)
 
-    # --- writing
-    # ------------------------------------------------------------------------------------------
+    # --- writing ---
 
     def enqueue(self, item: EncodedUpdate | LazyUpdate) -> bool:
         """Queue an update; True when the subscription is to be held from now on."""
@@ -177,8 +176,7 @@ class ExchangeStream:
             self._is_held = False
             self._hub.release_soon(self)
 
-    # --- reading
-    # ------------------------------------------------------------------------------------------
+    # --- reading ---
 
     async def _read_requests(self) -> None:
         read = self._context.read

@@ -223,8 +223,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    # --- life
-    # ---------------------------------------------------------------------------------------------
+    # --- life ---
 
     def __enter__(self) -> Self:
         return self.start()
@@ -290,8 +289,7 @@ class Server:
         started.set_result(None)
         await app.wait_for_termination()
 
-    # --- where it is
-    # --------------------------------------------------------------------------------------
+    # --- where it is ---
 
     @property
     def port(self) -> int:
@@ -333,8 +331,7 @@ class Server:
             raise LocalProtocolError("the server has not been started; use 'with' or start()")
         return self._app
 
-    # --- tables
-    # -------------------------------------------------------------------------------------------
+    # --- tables ---
 
     def create_table(
         self,

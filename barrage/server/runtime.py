@@ -120,8 +120,7 @@ class EngineRuntime:
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
 
-    # --- called from any thread
-    # -------------------------------------------------------------------------
+    # --- called from any thread ---
 
     def submit(self, run: Callable[[], Any]) -> Future[Any]:
         """Run ``run`` between cycles; the future gets its result. LimitExceededError when the queue
@@ -188,8 +187,7 @@ class EngineRuntime:
                 )
                 self._thread.start()
 
-    # --- called on the engine thread, from commands
-    # -----------------------------------------------------
+    # --- called on the engine thread, from commands ---
 
     def producer(self, table: Table) -> Producer:
         """The producer of ``table``, made on first use."""
@@ -215,15 +213,17 @@ class EngineRuntime:
         self._items.extend(items)
 
     def flush(self) -> None:
-        """Commit what is staged and propagate everything, due or not; for a server that is going
-        away."""
+        """Commit what is staged and propagate it now, for a server that is going away.
+
+        Intervals are cut short by looking half a stall limit ahead, not more: that must not make
+        slow readers of subscribers that have just been held.
+        """
         if self.graph.has_pending:
             self._cycle()
-        self._propagate(now_ns=2**63 - 1)
+        self._propagate(self._clock.monotonic_ns() + self._limits.stall_ns_max // 2)
         self._hand_over()
 
-    # --- the thread
-    # ---------------------------------------------------------------------------------------
+    # --- the thread ---
 
     def _run(self) -> None:
         while True:

@@ -158,8 +158,7 @@ class TableService:
         """Let go of a reference to ``table`` on the engine thread, where freeing it is safe."""
         self._runtime.post(partial(_forget, [table]))
 
-    # --- engine thread
-    # ------------------------------------------------------------------------------------
+    # --- engine thread ---
 
     def _create(
         self, recipe: TableRecipe, data: pa.Table | None

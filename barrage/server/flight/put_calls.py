@@ -104,8 +104,7 @@ class _Upload:
             for future in self._uncommitted:
                 future.cancel()
 
-    # --- receiving
-    # ----------------------------------------------------------------------------------------
+    # --- receiving ---
 
     async def _receive(self) -> None:
         try:
@@ -239,8 +238,7 @@ class _Upload:
         done.set_result(-1)
         await self._answers.put((len(rows), done))
 
-    # --- answering
-    # ----------------------------------------------------------------------------------------
+    # --- answering ---
 
     async def _answer(self) -> None:
         rows_committed = 0

@@ -1,0 +1,42 @@
+"""A running server, channels to it, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pyarrow.flight as flight
+import pytest
+
+import barrage
+from tests.helpers.server_process import raw_channel, wait_until
+
+
+def barrage_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("barrage-")]
+
+
+@pytest.fixture(autouse=True)
+def no_threads_left() -> Iterator[None]:
+    before = barrage_threads()
+    yield
+    wait_until(lambda: barrage_threads() == before)
+
+
+@pytest.fixture
+def server() -> Iterator[barrage.Server]:
+    with barrage.Server() as running:
+        yield running
+
+
+@pytest.fixture
+def channel(server: barrage.Server) -> Iterator[grpc.Channel]:
+    with raw_channel(server.address) as opened:
+        yield opened
+
+
+@pytest.fixture
+def flight_client(server: barrage.Server) -> Iterator[flight.FlightClient]:
+    with flight.connect(server.uri) as client:
+        yield client
