@@ -74,8 +74,8 @@ async def scroll(uri: str, table: str, bare_port: int, rounds: int) -> dict[str,
         grpc.aio.insecure_channel(f"127.0.0.1:{bare_port}") as channel,
     ):
         call = channel.stream_stream("/bare.Echo/Echo")()
-        handle = await session.table(table)
-        async with await handle.subscribe(viewport=(0, ROWS_SHOWN), interval_ms=100) as ticking:
+        handle = session.table(table)
+        async with handle.subscribe(viewport=(0, ROWS_SHOWN), interval_ms=100) as ticking:
             await ticking.wait_ready(60)
             size = ticking.table_size
             answer_bytes = ticking.stats.bytes
@@ -83,7 +83,8 @@ async def scroll(uri: str, table: str, bare_port: int, rounds: int) -> dict[str,
                 start = int(draw.integers(0, size - ROWS_SHOWN))
                 before = ticking.stats.bytes
                 began = time.perf_counter()
-                await ticking.set_viewport((start, start + ROWS_SHOWN), wait=True)
+                await ticking.set_viewport((start, start + ROWS_SHOWN))
+                await ticking.wait_ready(10)
                 ours.append(time.perf_counter() - began)
                 answer_bytes = ticking.stats.bytes - before
                 began = time.perf_counter()
