@@ -16,6 +16,7 @@ from barrage.limits import DEFAULT_LIMITS, ROW_KEY_MAX, Limits
 from barrage.rowset import RowSet, RowSetShiftData
 from barrage.rowset.arrays import NO_KEYS
 from barrage.wire.row_set_reader import AnyIntArray, read_deltas
+from barrage.wire.row_set_few import RANGES_FEW_MAX, encode_few
 from barrage.wire.row_set_writer import write_deltas
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ Buffer = bytes | bytearray | memoryview
 
 def encode_row_set(rows: RowSet) -> bytes:
     """The canonical encoding; the empty set is the one byte ``20``."""
+    if rows.range_count <= RANGES_FEW_MAX:
+        return encode_few(rows.firsts.tolist(), rows.lasts.tolist())
     return write_deltas(_signed_deltas(rows))
 
 

@@ -110,16 +110,16 @@ def _joined(
         begins, [*begins[1:], len(deltas)], kinds[starts].tolist(), strict=True
     ):
         if stop - begin == 1:
-            parts.append(_value(OFFSET, int(deltas[begin])))
+            parts.append(command_value(OFFSET, int(deltas[begin])))
         elif kind == _KIND_BYTE:
-            parts += (_value(BYTE_ARRAY, stop - begin), octets[begin:stop])
+            parts += (command_value(BYTE_ARRAY, stop - begin), octets[begin:stop])
         else:
-            parts += (_value(SHORT_ARRAY, stop - begin), shorts[2 * begin : 2 * stop])
+            parts += (command_value(SHORT_ARRAY, stop - begin), shorts[2 * begin : 2 * stop])
     parts.append(bytes((END,)))
     return b"".join(parts)
 
 
-def _value(command: int, value: int) -> bytes:
+def command_value(command: int, value: int) -> bytes:
     """A command byte and its value in the smallest signed type that holds it."""
     if -(2**7) <= value < 2**7:
         width = 1

@@ -88,7 +88,7 @@ def test_put_to_a_path_creates_then_appends(server, flight_client):
     assert answers[1]["rows"] == 3
     put(flight_client, descriptor, TRADES)
     assert server.table("trades").to_arrow().num_rows == 6
-    [facts] = json.loads(list(flight_client.do_action("barrage.tables"))[0].body.to_pybytes())
+    [facts] = json.loads(next(iter(flight_client.do_action("barrage.tables"))).body.to_pybytes())
     assert facts["kind"] == "append_only"
 
 
