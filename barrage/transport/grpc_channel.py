@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 FLIGHT = "/arrow.flight.protocol.FlightService/"
 
+SETTLE_SECONDS_MAX = 0.2
+"""How long closing waits for gRPC's last words about cancelled calls."""
+
 _AUTHORIZATION = "authorization"
+_GRPC_CALL_TASKS = "_AioCall."
+
+_EOF: Any = aio.EOF  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +106,14 @@ class GrpcChannel:
 
     def get(self, ticket: bytes, *, table: str | None = None) -> GrpcStream:
         self._check_open()
-        method = self._channel.unary_stream(FLIGHT + "DoGet")
+        method = self._channel.unary_stream(FLIGHT + "DoGet", None, None)
         return GrpcStream(self, method(ticket, metadata=self._metadata(None)), table)
 
     async def unary(
         self, method: str, request: bytes, *, timeout: float | None, table: str | None = None
     ) -> bytes:
         self._check_open()
-        call = self._channel.unary_unary(method)(
+        call = self._channel.unary_unary(method, None, None)(
             request, timeout=timeout, metadata=self._metadata(None)
         )
         try:
@@ -124,7 +130,7 @@ class GrpcChannel:
         self, method: str, request: bytes, *, timeout: float | None, table: str | None = None
     ) -> AsyncIterator[bytes]:
         self._check_open()
-        call = self._channel.unary_stream(method)(
+        call = self._channel.unary_stream(method, None, None)(
             request, timeout=timeout, metadata=self._metadata(None)
         )
         stream = GrpcStream(self, call, table)
@@ -138,10 +144,11 @@ class GrpcChannel:
         if not self._is_closed:
             self._is_closed = True
             await self._channel.close(grace=None)
+            await _settle_cancelled_calls()
 
     def _stream_stream(self, method: str) -> Any:
         self._check_open()
-        return self._channel.stream_stream(FLIGHT + method)
+        return self._channel.stream_stream(FLIGHT + method, None, None)
 
     def _metadata(self, headers: Mapping[str, str] | None) -> list[tuple[str, str]]:
         pairs = list((headers or {}).items())
@@ -168,6 +175,23 @@ class GrpcChannel:
             raise ConnectionLostError("the call was cancelled")
 
 
+async def _settle_cancelled_calls() -> None:
+    """Wait until gRPC has told this loop how its cancelled calls ended.
+
+    gRPC hands the events of all loops of a process to whichever loop wakes first. If this loop were
+    closed before its last ones, another loop (that of a server in this process, say) would print
+    "Event loop is closed". gRPC has no call for this; its tasks are known by their names, and those
+    of other channels on this loop are why the wait is short.
+    """
+    pending = [
+        task
+        for task in asyncio.all_tasks()
+        if getattr(task.get_coro(), "__qualname__", "").startswith(_GRPC_CALL_TASKS)
+    ]
+    if pending:
+        await asyncio.wait(pending, timeout=SETTLE_SECONDS_MAX)
+
+
 class GrpcStream:
     """One streaming call as a :class:`barrage.transport.base.FrameStream`."""
 
@@ -180,7 +204,7 @@ class GrpcStream:
     async def read(self) -> bytes | None:
         try:
             message = await self._call.read()
-            if message is not aio.EOF:
+            if message is not _EOF:
                 return message  # type: ignore[no-any-return]
             code = await self._call.code()
             if code is not grpc.StatusCode.OK:
@@ -222,5 +246,6 @@ class GrpcStream:
             await self._call.code(),
             await self._call.initial_metadata(),
             await self._call.trailing_metadata(),
-            details=await self._call.details(),
+            await self._call.details(),
+            None,
         )
