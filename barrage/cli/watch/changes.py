@@ -7,7 +7,6 @@ not flash.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -105,23 +104,3 @@ def _direction(before: float | None, after: float | None) -> Flash:
     if before is None or after is None or before == after:
         return Flash.CHANGED
     return Flash.UP if after > before else Flash.DOWN
-
-
-class RateMeter:
-    """Events per second over the last few seconds, from a running count."""
-
-    def __init__(self, span_ns: int = 5_000_000_000) -> None:
-        self._span_ns = span_ns
-        self._samples: deque[tuple[int, int]] = deque()
-
-    def sample(self, count: int, now_ns: int) -> None:
-        """``count`` events have happened since the beginning."""
-        self._samples.append((now_ns, count))
-        while self._samples[0][0] < now_ns - self._span_ns and len(self._samples) > 2:
-            self._samples.popleft()
-
-    def per_second(self) -> float:
-        if len(self._samples) < 2:
-            return 0.0
-        (start_ns, start), (stop_ns, stop) = self._samples[0], self._samples[-1]
-        return (stop - start) * 1e9 / (stop_ns - start_ns) if stop_ns > start_ns else 0.0

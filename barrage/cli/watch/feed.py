@@ -29,7 +29,7 @@ class FeedStatus:
 
     state: str
     is_live: bool
-    update_count: int
+    updates_per_second: float
     lag_ms: float | None
     """Age of the newest data shown; None when the server does not send its clock."""
     failure: Exception | None = None

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from barrage.cli.failures import EXIT_INTERRUPTED
-from barrage.cli.watch.changes import RateMeter
 from barrage.cli.watch.grid_view import GridView
 from barrage.clock import SystemClock
 
@@ -32,15 +31,11 @@ class GridApp(App[int]):
     CSS = """
     #header { height: 1; background: $primary-background; text-style: bold; }
     #footer { height: 1; color: $text-muted; }
-    #goto { height: 1; border: none; padding: 0; display: none; }
-    #goto.open { display: block; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar = [
         Binding("q", "quit_with(0)", "quit"),
-        Binding("g", "open_goto", "go to row"),
         Binding("ctrl+c", f"quit_with({EXIT_INTERRUPTED})", "interrupt", priority=True),
-        Binding("escape", "close_goto", "back"),
     ]
 
     def __init__(self, feed: Feed, *, title: str, clock: Clock | None = None) -> None:
@@ -48,14 +43,13 @@ class GridApp(App[int]):
         self._feed = feed
         self._name = title
         self._clock = clock or SystemClock()
-        self._rate = RateMeter()
+        self._written: dict[str, Text] = {}
         self.grid = GridView(feed.schema, feed.key_columns)
 
     def compose(self) -> ComposeResult:
         yield Static(id="header")
         yield self.grid
-        yield Input(placeholder="row number, Enter to go, Esc to stay", id="goto", type="text")
-        yield Static(Text(_KEYS, no_wrap=True, overflow="ellipsis"), id="footer")
+        yield Static(id="footer")
 
     def on_mount(self) -> None:
         self.grid.focus()
@@ -67,15 +61,26 @@ class GridApp(App[int]):
         self._feed.request(self.grid.scroller.window())
         self.grid.show(self._feed.frame(), now_ns)
         status = self._feed.status()
-        self._rate.sample(status.update_count, now_ns)
-        self.query_one("#header", Static).update(self._header(status))
+        self._write("header", self._header(status))
+        self._write("footer", self._footer())
+
+    def _write(self, name: str, text: Text) -> None:
+        """Draw a line of text again only when it says something else."""
+        if self._written.get(name) != text:
+            self._written[name] = text
+            self.query_one(f"#{name}", Static).update(text)
+
+    def _footer(self) -> Text:
+        row = self.grid.typed_row
+        words = _KEYS if row is None else f"go to row: {row}▏  Enter goes, Esc stays"
+        return Text(words, no_wrap=True, overflow="ellipsis")
 
     def _header(self, status: FeedStatus) -> Text:
         scroller = self.grid.scroller
         lag = "-" if status.lag_ms is None else f"{status.lag_ms:,.0f} ms"
         parts = [
             f"{scroller.table_size:,} rows",
-            f"{self._rate.per_second():.1f} updates/s",
+            f"{status.updates_per_second:.1f} updates/s",
             f"lag {lag}",
         ]
         parts += ["following"] if scroller.is_following else []
@@ -87,20 +92,3 @@ class GridApp(App[int]):
 
     def action_quit_with(self, code: int) -> None:
         self.exit(code)
-
-    def action_open_goto(self) -> None:
-        prompt = self.query_one("#goto", Input)
-        prompt.add_class("open")
-        prompt.focus()
-
-    def action_close_goto(self) -> None:
-        prompt = self.query_one("#goto", Input)
-        prompt.value = ""
-        prompt.remove_class("open")
-        self.grid.focus()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        digits = event.value.replace(",", "").replace("_", "").strip()
-        if digits.isascii() and digits.isdigit():
-            self.grid.action_go_to(int(digits))
-        self.action_close_goto()

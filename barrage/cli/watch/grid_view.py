@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _COLUMN_WIDTH_MIN = 5
 _GAP = "  "
 _WHEEL_ROWS = 3
+_ROW_DIGITS_MAX = 19
 
 _PLAIN = Style()
 _NAMES = Style(bold=True, underline=True)
@@ -51,6 +52,7 @@ class GridView(Widget, can_focus=True):
         Binding("pagedown", "page(1)", "page down"),
         Binding("home", "go_to(0)", "first row"),
         Binding("end", "end", "last row"),
+        Binding("g", "ask_row", "go to a row"),
         Binding("f", "follow", "follow the end"),
         Binding("left", "scroll_columns(-1)", "columns left"),
         Binding("right", "scroll_columns(1)", "columns right"),
@@ -61,6 +63,8 @@ class GridView(Widget, can_focus=True):
         super().__init__()
         self.scroller = Scroller()
         self.is_paused = False
+        self.typed_row: str | None = None
+        """Digits typed so far at the prompt for a row; None while there is no prompt."""
         self._names = [printable(name) for name in schema.names]
         self._right = [is_right_aligned(field.type) for field in schema]
         self._widths = [
@@ -141,6 +145,25 @@ class GridView(Widget, can_focus=True):
     def action_go_to(self, row: int) -> None:
         self.scroller.go_to(row)
         self._moved()
+
+    def action_ask_row(self) -> None:
+        self.typed_row = ""
+
+    def on_key(self, event: events.Key) -> None:
+        """While the prompt is open every key is its own; keys may come faster than the screen."""
+        typed = self.typed_row
+        if typed is None:
+            return
+        event.stop()
+        event.prevent_default()
+        if event.key == "backspace":
+            self.typed_row = typed[:-1]
+        elif event.key in ("enter", "escape"):
+            self.typed_row = None
+            if typed and event.key == "enter":
+                self.action_go_to(int(typed))
+        elif event.character is not None and event.character in "0123456789":
+            self.typed_row = (typed + event.character)[:_ROW_DIGITS_MAX]
 
     def action_end(self) -> None:
         self.scroller.end()

@@ -11,7 +11,6 @@ import typer
 
 from barrage.cli.cells import json_line, json_rows
 from barrage.cli.text_table import format_table
-from barrage.cli.watch.changes import RateMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,12 +36,10 @@ class PlainWatch:
         self._clock = clock
         self._is_json = is_json
         self._write = write
-        self._rate = RateMeter()
 
     def print_frame(self) -> bool:
         """Print what is there now; False when there is nothing yet."""
         frame, status = self.feed.frame(), self.feed.status()
-        self._rate.sample(status.update_count, self._clock.monotonic_ns())
         if frame is None:
             return False
         for line in self._json(frame, status) if self._is_json else self._text(frame, status):
@@ -53,7 +50,7 @@ class PlainWatch:
         lag = "-" if status.lag_ms is None else f"{status.lag_ms:.0f} ms"
         head = (
             f"{self._now():%H:%M:%S}  {self._title}  {status.state}  {frame.table_size:,} rows  "
-            f"{self._rate.per_second():.1f} updates/s  lag {lag}"
+            f"{status.updates_per_second:.1f} updates/s  lag {lag}"
         )
         return [head, *format_table(frame.rows, width=None), ""]
 

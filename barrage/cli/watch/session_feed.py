@@ -62,7 +62,7 @@ class SessionFeed:
         return FeedStatus(
             state=state,
             is_live=is_live,
-            update_count=ticking.stats.updates,
+            updates_per_second=ticking.stats.updates_per_second,
             lag_ms=None if lag is None else lag * 1e3,
             failure=ticking.error if ticking.state is State.FAILED else None,
         )

@@ -61,7 +61,7 @@ class FakeFeed:
         return FeedStatus(
             state=self.state,
             is_live=self.state == "live",
-            update_count=self._version,
+            updates_per_second=9.5,
             lag_ms=self.lag_ms,
             failure=self.failure,
         )

