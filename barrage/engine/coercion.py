@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
 
 
+DECIMAL_DIGITS_MAX = 76
+
+
 def normalised_schema(schema: pa.Schema, limits: Limits) -> pa.Schema:
     """The schema a source really stores: unique names, bounded, view types and small dictionary
     codes widened.
@@ -117,15 +120,30 @@ def _cast(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return cast_values(values, field.type)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise SchemaError(
-            f"column {field.name!r} is {values.type} but the table has {field.type}, "
-            "and there is no cast between them"
-        ) from error
+        raise _no_cast(field, values.type) from error
     except pa.ArrowInvalid as error:
+        if not _has_cast(values.type, field.type):
+            raise _no_cast(field, values.type) from error
         row = _first_bad_row(values, field.type)
         raise RowError(
             f"value {_shown(values[row])} does not fit {field.type}", column=field.name, row=row
         ) from error
+
+
+def _no_cast(field: pa.Field, given: pa.DataType) -> SchemaError:
+    return SchemaError(
+        f"column {field.name!r} is {given} but the table has {field.type}, "
+        "and there is no cast between them"
+    )
+
+
+def _has_cast(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether the types alone allow the cast, whatever the values."""
+    try:
+        cast_values(pa.chunked_array([], type=given), wanted)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def cast_values(values: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
@@ -142,6 +160,9 @@ def cast_values(values: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedAr
         return pa.chunked_array(
             [_to_dictionary(chunk, data_type) for chunk in values.chunks], type=data_type
         )
+    if pa.types.is_integer(source) and pa.types.is_decimal(data_type):
+        # Arrow refuses a decimal too narrow for the widest integer, whatever the values are.
+        values = values.cast(pa.decimal256(DECIMAL_DIGITS_MAX, data_type.scale))
     return values.cast(data_type)
 
 

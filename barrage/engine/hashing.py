@@ -139,7 +139,8 @@ def _mix_words(
     every_word = np.ndarray(
         shape=(len(data) - 7,), dtype=np.dtype("<u8"), buffer=data.data, strides=(1,)
     )
-    rounds = min(WORDS_MAX, (int(lengths.max()) + 7) // 8)
+    # At least one round, so that an empty string hashes alike in every company.
+    rounds = min(WORDS_MAX, max(1, (int(lengths.max()) + 7) // 8))
     active: Int64Array | None = None
     for word in range(rounds):
         if word:

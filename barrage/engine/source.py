@@ -66,7 +66,7 @@ class SourceTable(Table):
 
     def stage_upsert(self, rows: Rows) -> None:
         """Replace the rows with these keys and add those whose key is new."""
-        raise self._refusal("upserts")
+        raise self._refusal("upserting rows")
 
     def stage_remove(self, keys: Rows) -> None:
         """Remove the rows with these keys; keys that do not exist are ignored."""

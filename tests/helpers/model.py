@@ -6,6 +6,7 @@ from 1.0.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import math
@@ -53,7 +54,8 @@ def check_update(before: Content, update: TableUpdate, after: Content) -> None:
     """Every rule a TableUpdate must keep, and that applying it to ``before`` gives ``after``."""
     removed = update.removed_keys_pre.to_numpy().tolist()
     assert set(removed) <= set(before), "removed rows existed"
-    kept = {key: cells for key, cells in before.items() if key not in set(removed)}
+    gone = set(removed)
+    kept = {key: cells for key, cells in before.items() if key not in gone}
     moved = _shift(kept, update)
     added = set(update.added_keys_post.to_numpy().tolist())
     assert not added & set(moved), "added rows are disjoint from kept rows"
@@ -71,13 +73,14 @@ def _shift(kept: Content, update: TableUpdate) -> Content:
     for earlier, later in itertools.pairwise(shifts):
         assert earlier.last < later.first, "shifts ascend before"
         assert earlier.last + earlier.delta < later.first + later.delta, "shifts ascend after"
+    assert all(shift.delta for shift in shifts), "every shift moves"
+    firsts = [shift.first for shift in shifts]
     moved: Content = {}
     for key, cells in kept.items():
         target = key
-        for shift in shifts:
-            assert shift.delta != 0
-            if shift.first <= key <= shift.last:
-                target = key + shift.delta
+        index = bisect.bisect_right(firsts, key) - 1
+        if index >= 0 and key <= shifts[index].last:
+            target = key + shifts[index].delta
         assert target not in moved, "no two rows end under one key"
         moved[target] = cells
     assert [moved[key] for key in sorted(moved)] == [kept[key] for key in sorted(kept)], (

@@ -1,0 +1,151 @@
+"""A column store of every type against a Python list: append, overwrite, gather, slice, compact."""
+
+from __future__ import annotations
+
+import decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barrage.model.storage import ColumnStore, cells_differ
+from barrage.model.storage import chunks as chunks_module
+
+D = decimal.Decimal
+
+CELLS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "int8": (pa.int8(), [1, None, -128]),
+    "int32": (pa.int32(), [1, None, 3, -5]),
+    "uint64": (pa.uint64(), [0, None, 2**64 - 1]),
+    "double": (pa.float64(), [1.0, float("nan"), None, -0.0, 0.0]),
+    "float": (pa.float32(), [1.5, None]),
+    "bool": (pa.bool_(), [True, None, False]),
+    "string": (pa.string(), ["a", None, "", "something longer"]),
+    "large_string": (pa.large_string(), ["x", None, ""]),
+    "binary": (pa.binary(), [b"a", None, b""]),
+    "fixed_binary": (pa.binary(3), [b"abc", None, b"abd"]),
+    "decimal128": (pa.decimal128(10, 2), [D("1.23"), None, D("-1.00")]),
+    "decimal256": (pa.decimal256(40, 2), [D("1.23"), None]),
+    "timestamp": (pa.timestamp("ns", "UTC"), [1, None, 5]),
+    "date32": (pa.date32(), [1, None]),
+    "date64": (pa.date64(), [86_400_000, None]),
+    "time64": (pa.time64("ns"), [5, None]),
+    "duration": (pa.duration("ns"), [5, None]),
+    "interval": (pa.month_day_nano_interval(), [(1, 2, 3), None, (1, 2, 4)]),
+    "list": (pa.list_(pa.int64()), [[1, None], None, [], [3], [1, 2]]),
+    "nested": (pa.list_(pa.list_(pa.string())), [[["a"], None], None, [], [[]], [["b"], None]]),
+    "fixed_list": (pa.list_(pa.int32(), 2), [[1, 2], None, [3, None]]),
+    "struct": (pa.struct([("a", pa.int32())]), [{"a": 1}, None, {"a": None}]),
+    "map": (pa.map_(pa.string(), pa.int32()), [[("a", 1)], None, []]),
+    "dictionary": (pa.dictionary(pa.int32(), pa.string()), ["a", "b", None, "c"]),
+    "small_dictionary": (pa.dictionary(pa.int8(), pa.string()), ["a", None, "c"]),
+    "run_end": (pa.run_end_encoded(pa.int32(), pa.string()), ["a", "a", None]),
+    "null": (pa.null(), [None]),
+}
+
+
+def array_of(data_type: pa.DataType, cells: list[Any]) -> pa.Array:
+    if pa.types.is_dictionary(data_type):
+        return pa.array(cells, data_type.value_type).dictionary_encode().cast(data_type)
+    if pa.types.is_run_end_encoded(data_type):
+        plain = pa.array(cells, data_type.value_type)
+        return pc.run_end_encode(plain, run_end_type=data_type.run_end_type)
+    return pa.array(cells, data_type)
+
+
+def texts(values: pa.Array | pa.ChunkedArray | list[Any]) -> list[str]:
+    cells = values if isinstance(values, list) else values.to_pylist()
+    return [repr(cell) for cell in cells]
+
+
+@pytest.mark.parametrize("name", sorted(CELLS))
+@given(data=st.data())
+@settings(max_examples=12)
+def test_store_behaves_like_a_list(name: str, data: st.DataObject) -> None:
+    data_type, choices = CELLS[name]
+    cells = st.lists(st.sampled_from(choices), max_size=9)
+    store, model = ColumnStore(data_type), []
+    handed_out: list[tuple[Any, list[str]]] = []
+    for _ in range(data.draw(st.integers(1, 12))):
+        action = data.draw(st.sampled_from(["append", "write", "compact", "append chunks"]))
+        if action.startswith("append"):
+            values = array_of(data_type, data.draw(cells))
+            chunked = pa.chunked_array([values[:2], values[2:]], type=data_type)
+            store.append(values if action == "append" else chunked)
+            model += values.to_pylist()
+        elif action == "write" and model:
+            slots = data.draw(st.lists(st.integers(0, len(model) - 1), unique=True, max_size=5))
+            size = len(slots)
+            values = array_of(
+                data_type,
+                data.draw(st.lists(st.sampled_from(choices), min_size=size, max_size=size)),
+            )
+            store.write(np.array(slots, np.int64), values)
+            for slot, value in zip(slots, values.to_pylist(), strict=True):
+                model[slot] = value
+        elif action == "compact" and model:
+            slots = sorted(data.draw(st.sets(st.integers(0, len(model) - 1))))
+            store = store.compacted(np.array(slots, np.int64))
+            model = [model[slot] for slot in slots]
+        assert len(store) == len(model)
+        start = data.draw(st.integers(0, len(model)))
+        stop = data.draw(st.integers(start, len(model)))
+        sliced = store.slice(start, stop)
+        sliced.validate(full=True)
+        assert sliced.type == data_type
+        assert texts(sliced) == texts(model[start:stop])
+        if model:
+            wanted = data.draw(st.lists(st.integers(0, len(model) - 1), max_size=6))
+            taken = store.take(np.array(wanted, np.int64))
+            taken.validate(full=True)
+            assert taken.type == data_type
+            assert texts(taken) == texts([model[slot] for slot in wanted])
+            handed_out.append((taken, texts(taken)))
+        handed_out.append((sliced, texts(sliced)))
+    for values, before in handed_out:
+        assert texts(values) == before, "what was handed out never changes"
+
+
+@pytest.mark.parametrize("name", sorted(CELLS))
+@given(data=st.data())
+@settings(max_examples=8)
+def test_cells_differ_is_cell_by_cell_inequality(name: str, data: st.DataObject) -> None:
+    data_type, choices = CELLS[name]
+    pairs = data.draw(
+        st.lists(st.tuples(st.sampled_from(choices), st.sampled_from(choices)), max_size=20)
+    )
+    old = array_of(data_type, [None, *(a for a, _ in pairs)])[1:]
+    new = array_of(data_type, [b for _, b in pairs])
+    expected = [a != b for a, b in zip(texts(old), texts(new), strict=True)]
+    assert cells_differ(old, new).tolist() == expected
+    assert cells_differ(pa.chunked_array([old], old.type), new).tolist() == expected
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), max_size=40),
+    reads=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 2000)), max_size=5),
+)
+def test_chunks_merge_without_changing_what_is_read(
+    sizes: list[int], reads: list[tuple[int, int]]
+) -> None:
+    frozen = chunks_module.FROZEN_ROWS
+    chunks_module.FROZEN_ROWS = 32
+    try:
+        log = chunks_module.ChunkLog(pa.int64())
+        total = 0
+        for size in sizes:
+            log.append(pa.array(range(total, total + size), pa.int64()))
+            total += size
+        assert log.length == total
+        assert len(log.chunks()) <= total // 8 + 12
+        for a, b in reads:
+            start, stop = sorted((a % (total + 1), b % (total + 1)))
+            assert log.slice(start, stop).to_pylist() == list(range(start, stop))
+            slots = np.array([a % total, b % total, a % total] if total else [], np.int64)
+            assert log.take(slots).to_pylist() == slots.tolist()
+    finally:
+        chunks_module.FROZEN_ROWS = frozen
