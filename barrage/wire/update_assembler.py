@@ -138,8 +138,13 @@ class UpdateAssembler:
     def _count(self, pending: _Pending, batch: ReceivedBatch) -> None:
         """File the batch under adds or modifications (section 8.4) and check its columns'
         lengths."""
-        if pending.adds_read < pending.adds_expected:
-            self._count_adds(pending, batch)
+        adds_left = pending.adds_expected - pending.adds_read
+        if self._columns_as_list and batch.rows == 0 and not self._selects_any():
+            # Lists say how many rows a batch has; without any column one batch stands for all.
+            mods_left = pending.mods_expected - pending.mods_read
+            batch = batch._replace(rows=adds_left or mods_left)
+        if adds_left:
+            self._count_adds(pending, batch, adds_left)
             return
         if pending.mods_read == pending.mods_expected and batch.rows:
             raise RemoteProtocolError(f"{batch.rows} rows more than the update announced")
@@ -159,12 +164,9 @@ class UpdateAssembler:
                 )
         pending.mods_read = start + batch.rows
 
-    def _count_adds(self, pending: _Pending, batch: ReceivedBatch) -> None:
+    def _count_adds(self, pending: _Pending, batch: ReceivedBatch, left: int) -> None:
         rows = batch.rows
-        if self._columns_as_list and rows == 0 and not self._selects_any():
-            # Lists say how many rows a batch has; without any column nothing can say it.
-            rows = pending.adds_expected - pending.adds_read
-        if rows > pending.adds_expected - pending.adds_read:
+        if rows > left:
             raise RemoteProtocolError(
                 f"{pending.adds_read + rows} added rows, the update announced "
                 f"{pending.adds_expected}"

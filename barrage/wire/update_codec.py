@@ -239,6 +239,10 @@ class UpdateEncoder:
     def _batches(self, columns: Sequence[Column], rows: int) -> Iterator[_Batch]:
         """Cut ``rows`` indices of all columns at once (section 8.4); columns may be shorter."""
         start = 0
+        if self.options.columns_as_list and rows and not any(map(len, columns)):
+            # Lists say how many rows a batch has; without any value one batch stands for all.
+            yield _Batch(rows, self._build(columns, 0, 0))
+            return
         step = rows if rows <= _SINGLE_BATCH_ROWS else self._rows_that_fit(columns, rows)
         while start < rows:
             count = min(step, rows - start, self.options.batch_rows_max)

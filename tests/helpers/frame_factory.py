@@ -137,6 +137,7 @@ def view_update(
     modified_values: Sequence[Column] | None = None,
     viewport: RowSet | None = None,
     is_reverse: bool = False,
+    columns: tuple[int, ...] | None = None,
     is_snapshot: bool = False,
     table_size: int = 100,
 ) -> ViewUpdate:
@@ -148,7 +149,7 @@ def view_update(
         is_snapshot=is_snapshot,
         effective_viewport=viewport,
         is_effective_reverse=is_reverse,
-        effective_columns=None,
+        effective_columns=columns,
         table_size=table_size,
         added_columns=tuple(values) if values is not None else no_rows(schema),
         modified_columns=tuple(modified_values) if modified_values else no_rows(schema),

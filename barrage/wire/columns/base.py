@@ -194,6 +194,15 @@ class ColumnCodec(ABC):
         return cached
 
 
+def check_values(array: pa.Array, source: BatchSource) -> None:
+    """Refuse values their type does not have: text that is not UTF-8, decimals past their
+    precision, times past midnight, dates that are no whole days. One pass over the values."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise source.fail(f"holds a value that is no {array.type}") from error
+
+
 def valid_mask(array: pa.Array) -> NDArray[np.bool_]:
     """True where ``array`` (with a validity bitmap) is not null; one byte per row."""
     return bits_to_mask(array.buffers()[0], array.offset, len(array))

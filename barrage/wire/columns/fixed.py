@@ -19,6 +19,7 @@ from barrage.wire.columns.base import (
     ColumnCodec,
     add_validity,
     bits_to_mask,
+    check_values,
     mask_to_bits,
     slice_bits,
     valid_mask,
@@ -46,6 +47,7 @@ class SentinelCodec(ColumnCodec):
         self._dtype = np.dtype(dtype)
         self._sentinel = sentinel
         self._as_sentinel = as_sentinel
+        self._has_range = pa.types.is_time(arrow_type) or pa.types.is_date64(arrow_type)
 
     def encode(self, array: pa.Array, sink: BatchSink) -> None:
         rows = len(array)
@@ -87,7 +89,10 @@ class SentinelCodec(ColumnCodec):
                 valid &= bits_to_mask(validity, 0, rows)
                 validity = pa.py_buffer(mask_to_bits(valid))
         null_count = 0 if validity is None else -1
-        return pa.Array.from_buffers(self.arrow_type, rows, [validity, data], null_count)
+        array = pa.Array.from_buffers(self.arrow_type, rows, [validity, data], null_count)
+        if self._has_range:
+            check_values(array, source)
+        return array
 
 
 class BitmapCodec(ColumnCodec):
@@ -99,6 +104,7 @@ class BitmapCodec(ColumnCodec):
     def __init__(self, arrow_type: pa.DataType, width: int) -> None:
         self.arrow_type = arrow_type
         self.width = width
+        self._has_range = pa.types.is_decimal(arrow_type)
 
     def encode(self, array: pa.Array, sink: BatchSink) -> None:
         rows, width = len(array), self.width
@@ -119,7 +125,10 @@ class BitmapCodec(ColumnCodec):
         validity = source.validity(rows, nulls)
         data = source.buffer(rows * self.width)
         null_count = 0 if validity is None else -1
-        return pa.Array.from_buffers(self.arrow_type, rows, [validity, data], null_count)
+        array = pa.Array.from_buffers(self.arrow_type, rows, [validity, data], null_count)
+        if self._has_range:
+            check_values(array, source)
+        return array
 
 
 class BoolCodec(ColumnCodec):

@@ -10,7 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.wire.columns.base import BatchSink, BatchSource, ColumnCodec, add_validity, valid_mask
+from barrage.wire.columns.base import (
+    BatchSink,
+    BatchSource,
+    ColumnCodec,
+    add_validity,
+    check_values,
+    valid_mask,
+)
 
 
 class VariableCodec(ColumnCodec):
@@ -54,10 +61,7 @@ class VariableCodec(ColumnCodec):
             self.arrow_type, rows, [validity, offset_buffer, data], null_count
         )
         if self._is_text:
-            try:
-                array.validate(full=True)
-            except pa.ArrowInvalid as error:
-                raise source.fail("text is not UTF-8") from error
+            check_values(array, source)
         return array
 
 

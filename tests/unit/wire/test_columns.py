@@ -65,7 +65,11 @@ UNIONS = {
     "text_under_null": pa.Array.from_buffers(
         pa.string(),
         4,
-        [pa.py_buffer(b"\x0d"), pa.py_buffer(struct.pack("<5i", 0, 1, 3, 4, 5)), pa.py_buffer(b"abbcd")],
+        [
+            pa.py_buffer(b"\x0d"),
+            pa.py_buffer(struct.pack("<5i", 0, 1, 3, 4, 5)),
+            pa.py_buffer(b"abbcd"),
+        ],
     ),
     "list_under_null": pa.Array.from_buffers(
         pa.list_(pa.int8()),
@@ -189,7 +193,9 @@ def test_buffers_are_padded_and_adjacent():
 @pytest.mark.parametrize("limit", [1, 2, -1, -2, 100])
 def test_preview_limits_cut_every_list_and_nothing_else(limit):
     lists = pa.array([[1, 2, 3], None, [], [4], [5, None]], pa.list_(pa.int32()))
-    nested = pa.array([[[1, 2, 3], [4, 5, 6], None], None, [[7]], [], []], pa.list_(pa.list_(pa.int8())))
+    nested = pa.array(
+        [[[1, 2, 3], [4, 5, 6], None], None, [[7]], [], []], pa.list_(pa.list_(pa.int8()))
+    )
     text = pa.array(["abc", None, "", "d", "ef"])
     schema = pa.schema([("l", lists.type), ("n", nested.type), ("t", text.type)])
     update = full_update(schema, added=RowSet.of_span(0, 5), values=[lists, nested, text])

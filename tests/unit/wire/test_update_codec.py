@@ -355,7 +355,10 @@ class TestDictionaries:
     @pytest.mark.parametrize("deephaven", [False, True])
     def test_chunks_with_different_dictionaries_are_joined(self, deephaven):
         added = pa.chunked_array(
-            [pa.array(["a", None, "b"]).dictionary_encode(), pa.array(["b", "c"]).dictionary_encode()]
+            [
+                pa.array(["a", None, "b"]).dictionary_encode(),
+                pa.array(["b", "c"]).dictionary_encode(),
+            ]
         ).cast(self.KIND)
         changed = pa.array(["c", "z"], self.KIND)
         update = full_update(
@@ -378,7 +381,11 @@ class TestDictionaries:
         update = full_update(schema, added=RowSet.of_span(0, 3), values=[values])
         frame = encoded_frames(schema, update)[1]
         assert decode_batch_header(frame.header, len(frame.body)).length == 2
-        assert through_the_wire(schema, update)[0].added_columns[0].to_pylist() == ["v900", None, "v17"]
+        assert through_the_wire(schema, update)[0].added_columns[0].to_pylist() == [
+            "v900",
+            None,
+            "v17",
+        ]
 
     def test_nulls_of_numbers_are_an_entry_with_deephaven_nulls(self):
         """Section 12.4: objects have a negative index, primitives an entry with the null value."""
