@@ -1,8 +1,8 @@
 """What the engine thread hands to the event loop, and the sharing of encoded bytes.
 
-A message is encoded once for all its subscribers. A small one is encoded on the engine thread at
-once. A large one is encoded by whichever stream needs its next frame first, from immutable Arrow
-slices: the frame is kept until every stream has sent it, but never more than
+A message is encoded once for all its subscribers. One that fits in a single frame is encoded on
+the engine thread at once. A larger one is encoded by whichever stream needs its next frame first,
+from immutable Arrow slices: the frame is kept until every stream has sent it, but never more than
 :data:`WINDOW_BYTES_MAX` of frames; a stream that falls out of that window encodes the rest for
 itself. So memory per large update is bounded, however slow a reader is.
 """
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EAGER_BYTES_MAX = 64 * 1024
-"""Messages up to this estimated size are encoded on the engine thread."""
-
 WINDOW_BYTES_MAX = 4 * 1024 * 1024
 """Encoded frames of one large update kept for the streams that have not sent them yet."""
 
@@ -48,19 +45,16 @@ class Encoder(Protocol):
 class EncodedUpdate:
     """Frames of one update, ready to send, shared by all ``subscription_ids``. Read-only."""
 
-    __slots__ = ("byte_count", "frames", "is_update", "subscription_ids")
+    __slots__ = ("byte_count", "frames", "subscription_ids")
 
     def __init__(
         self,
         subscription_ids: tuple[int, ...],
         frames: tuple[bytes, ...],
-        *,
-        is_update: bool = True,
     ) -> None:
         self.subscription_ids = subscription_ids
         self.frames = frames
         self.byte_count = sum(map(len, frames))
-        self.is_update = is_update
 
 
 class LazyUpdate:
@@ -84,17 +78,20 @@ class LazyUpdate:
         subscription_ids: tuple[int, ...],
         encoder: Encoder,
         message: FullUpdate | ViewUpdate,
-        byte_count: int,
+        *,
+        source: Iterator[bytes] | None = None,
+        ahead: tuple[bytes, ...] = (),
     ) -> None:
+        """``source`` goes on where ``ahead``, the frames encoded already, ends."""
         self.subscription_ids = subscription_ids
-        self.byte_count = byte_count
+        self.byte_count = encoder.estimate_bytes(message)
         self._encoder = encoder
         self._message = message
-        self._source: Iterator[bytes] | None = None
-        self._frames: deque[list[object]] = deque()  # [frame, readers that still need it]
+        self._source = encoder.encode(message) if source is None else source
         self._first = 0
         self._reader_count = len(subscription_ids)
-        self._window_bytes = 0
+        self._frames = deque(_SharedFrame(frame, self._reader_count) for frame in ahead)
+        self._window_bytes = sum(map(len, ahead))
 
     def frames(self) -> Iterator[bytes]:
         """The frames for one stream, to be called once per subscription."""
@@ -110,29 +107,41 @@ class LazyUpdate:
     def _shared_frame(self, index: int) -> bytes | None:
         """Frame ``index`` >= the first kept, encoded now if nobody has needed it yet; None past the
         end."""
-        if self._source is None:
-            self._source = self._encoder.encode(self._message)
         while index >= self._first + len(self._frames):
-            fresh = next(self._source, None)
-            if fresh is None:
+            if not self._encode_one():
                 return None
-            self._frames.append([fresh, self._reader_count])
-            self._window_bytes += len(fresh)
-        entry = self._frames[index - self._first]
-        frame = cast("bytes", entry[0])
-        entry[1] = cast("int", entry[1]) - 1
+        shared = self._frames[index - self._first]
+        shared.needed_by -= 1
         self._trim()
-        return frame
+        return shared.frame
+
+    def _encode_one(self) -> bool:
+        """Add the next frame to the window; False at the end."""
+        frame = next(self._source, None)
+        if frame is None:
+            return False
+        self._frames.append(_SharedFrame(frame, self._reader_count))
+        self._window_bytes += len(frame)
+        return True
 
     def _trim(self) -> None:
         """Forget frames everybody has, and the oldest while the window is too large."""
         frames = self._frames
         while frames and (
-            cast("int", frames[0][1]) <= 0
-            or (self._window_bytes > WINDOW_BYTES_MAX and len(frames) > 1)
+            frames[0].needed_by <= 0 or (self._window_bytes > WINDOW_BYTES_MAX and len(frames) > 1)
         ):
-            self._window_bytes -= len(cast("bytes", frames.popleft()[0]))
+            self._window_bytes -= len(frames.popleft().frame)
             self._first += 1
+
+
+class _SharedFrame:
+    """One encoded frame and how many streams have not sent it yet."""
+
+    __slots__ = ("frame", "needed_by")
+
+    def __init__(self, frame: bytes, needed_by: int) -> None:
+        self.frame = frame
+        self.needed_by = needed_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +162,15 @@ def convert(item: Delivery | Disconnect) -> Iterable[HandoverItem]:
         return (StreamEnded(item.subscription_id, item.error),)
     encoder = cast("Encoder", item.encoding)
     try:
-        byte_count = encoder.estimate_bytes(item.message)
-        if byte_count > EAGER_BYTES_MAX:
-            return (LazyUpdate(item.subscription_ids, encoder, item.message, byte_count),)
-        return (EncodedUpdate(item.subscription_ids, tuple(encoder.encode(item.message))),)
+        frames = encoder.encode(item.message)
+        first = next(frames)
+        second = next(frames, None)
+        if second is None:
+            return (EncodedUpdate(item.subscription_ids, (first,)),)
+        ahead = (first, second)
+        return (
+            LazyUpdate(item.subscription_ids, encoder, item.message, source=frames, ahead=ahead),
+        )
     except BarrageError as error:
         failure: BarrageError = error
     except Exception:

@@ -234,5 +234,4 @@ class ExchangeStream:
         )
         self.enqueue(EncodedUpdate((self.stream_id,), (encoder.schema_frame(),)))
         for message in messages:
-            size = encoder.estimate_bytes(message)
-            self.enqueue(LazyUpdate((self.stream_id,), encoder, message, size))
+            self.enqueue(LazyUpdate((self.stream_id,), encoder, message))
