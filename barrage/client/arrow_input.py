@@ -1,4 +1,5 @@
-"""Whatever a user has, as an Arrow table: Arrow, pandas, polars, dicts of columns, lists of rows."""
+"""Whatever a user has, as an Arrow table: Arrow, pandas, polars, dicts of columns, lists of
+rows."""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ def _descriptor(
     kind: str | None,
     capacity: int | None,
 ) -> bytes:
-    """A plain path where that says everything, as any Flight client would send it; else a command."""
+    """A plain path where that says everything, as any Flight client would send it; else a
+    command."""
     if mode is None and not keys and kind is None:
         return encode_path_descriptor(name)
     command: dict[str, Any] = {"table": name, "mode": mode or ("upsert" if keys else "append")}
@@ -101,7 +102,10 @@ async def _send(
     """Write everything. Stops when the call failed; the acknowledgements say with what."""
     writing = asyncio.ensure_future(_write_all(stream, table, descriptor))
     try:
-        await asyncio.wait([writing, acknowledged], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {writing, acknowledged},  # type: ignore[type-var]
+            return_when=asyncio.FIRST_COMPLETED,
+        )
         if acknowledged.done():
             acknowledged.result()
         await writing

@@ -6,11 +6,13 @@ import asyncio
 import json
 import logging
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from barrage.client.address import Address, authorization_header, parse_address
+from barrage.client.bulk_snapshot import CELLS_MIN, fetch_bulk_snapshot
 from barrage.client.deephaven import DeephavenLogin
 from barrage.client.opening import Opening
 from barrage.client.put import PutProgress, put_rows
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from barrage.client.reconnect import Backoff
     from barrage.clock import Clock
     from barrage.limits import Limits
+    from barrage.model.viewport import Viewport
+    from barrage.transport.arrow_flight import ArrowFlightClient
     from barrage.transport.base import FrameStream
 
 logger = logging.getLogger(__name__)
@@ -45,6 +49,9 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 
 DEEPHAVEN_MESSAGE_BYTES = 4 * 1024 * 1024
 """Messages asked of a Deephaven server, which would otherwise send up to 100 MiB at once."""
+
+COLUMNS_USUAL_MAX = 100
+"""Rows times this below the bulk threshold: do not even ask how many columns there are."""
 
 _REVISION_HEADER = "x-barrage-revision"
 _EXTENSIONS_HEADER = "x-barrage-extensions"
@@ -98,17 +105,19 @@ class AsyncSession:
         revision: WireRevision = WireRevision.R1_0_0,
         limits: Limits = DEFAULT_LIMITS,
         clock: Clock | None = None,
-        wants_source_time: bool = True,
+        connector: GrpcChannel | None = None,
     ) -> None:
+        """``connector`` replaces the gRPC connection, for tests and other transports."""
         self.address = address
         self.revision = revision
         self.limits = limits
         self.clock = clock or SystemClock()
-        self._channel = GrpcChannel(
+        self._tls = (tls or TLS()) if address.is_tls else None
+        self._channel = connector or GrpcChannel(
             address.target,
             message_bytes_max=limits.message_bytes_max,
             authorization=authorization_header(auth, is_deephaven=address.is_deephaven),
-            tls=(tls or TLS()) if address.is_tls else None,
+            tls=self._tls,
         )
         self._login: DeephavenLogin | None = None
         if address.is_deephaven:
@@ -117,8 +126,8 @@ class AsyncSession:
         if not address.is_deephaven:
             if revision is WireRevision.DRAFT_2020:
                 self._headers[_REVISION_HEADER] = revision.value
-            if wants_source_time:
-                self._headers[_EXTENSIONS_HEADER] = _SOURCE_TIME
+            self._headers[_EXTENSIONS_HEADER] = _SOURCE_TIME
+        self._bulk: ArrowFlightClient | None = None
         self._subscriptions: set[AsyncTickingTable] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
@@ -126,7 +135,8 @@ class AsyncSession:
     # --- connection -----------------------------------------------------------------------------
 
     async def open(self, timeout: float | None = CONNECT_TIMEOUT_SECONDS) -> None:
-        """Reach the server and check the credentials; ConnectionLostError or AuthenticationError."""
+        """Reach the server and check the credentials; ConnectionLostError or
+        AuthenticationError."""
         if self._login is not None:
             await self._login.open(timeout)
             self.spawn(self._login.keep_alive())
@@ -156,6 +166,8 @@ class AsyncSession:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._channel.close()
+        if self._bulk is not None:
+            self._bulk.close()
 
     async def __aenter__(self) -> AsyncSession:
         return self
@@ -279,6 +291,25 @@ class AsyncSession:
         self._check_open()
         return self._channel.exchange(headers=self._headers, table=table)
 
+    @property
+    def has_bulk_client(self) -> bool:
+        """Whether large snapshots can go through Arrow's own Flight client."""
+        return self.revision is WireRevision.R1_0_0 and find_spec("pyarrow._flight") is not None
+
+    def bulk_client(self) -> ArrowFlightClient:
+        """Arrow's own client, connected when it connects for the first time."""
+        self._check_open()
+        if self._bulk is None:
+            from barrage.transport.arrow_flight import ArrowFlightClient
+
+            self._bulk = ArrowFlightClient(self.address.target, self._tls)
+        return self._bulk
+
+    def call_headers(self) -> dict[str, str]:
+        """What every call carries."""
+        authorization = self._channel.authorization
+        return {} if authorization is None else {"authorization": authorization}
+
     def subscribe(self, settings: SubscriptionSettings) -> AsyncTickingTable:
         self._check_open()
         subscription = AsyncTickingTable(self, settings)
@@ -329,7 +360,19 @@ class AsyncRemoteTable:
         """
         session = self._session
         viewport = viewport_of(rows, reverse=reverse)
+        options = SnapshotOptions(max_message_size=_message_size(session.address))
         async with asyncio.timeout(timeout):
+            if columns is None and await self._is_large(viewport):
+                return await fetch_bulk_snapshot(
+                    session.bulk_client(),
+                    table=self.name,
+                    ticket=session.ticket_of(self.name),
+                    viewport=viewport,
+                    options=options,
+                    headers=session.call_headers(),
+                    limits=session.limits,
+                    on_progress=on_progress,
+                )
             indices = None
             if columns is not None:
                 indices = column_indices(await self.schema(), columns)
@@ -338,12 +381,25 @@ class AsyncRemoteTable:
                 ticket=session.ticket_of(self.name),
                 columns=indices,
                 viewport=viewport,
-                options=SnapshotOptions(max_message_size=_message_size(session.address)),
+                options=options,
                 revision=session.revision,
                 limits=session.limits,
                 on_progress=on_progress,
             )
         return table if columns is None else table.select(list(columns))
+
+    async def _is_large(self, viewport: Viewport | None) -> bool:
+        """Whether the answer is worth a connection of Arrow's own client, as far as one can
+        know."""
+        if not self._session.has_bulk_client:
+            return False
+        if viewport is not None and len(viewport.positions) * COLUMNS_USUAL_MAX < CELLS_MIN:
+            return False
+        info = await self._session.info(self.name)
+        rows = info.total_records
+        if viewport is not None:
+            rows = len(viewport.resolve(rows) if rows is not None else viewport.positions)
+        return rows is not None and rows * len(info.schema) >= CELLS_MIN
 
     def subscribe(
         self,

@@ -138,7 +138,8 @@ class AsyncTickingTable:
         return self._mirror.read()[0]
 
     def to_pandas(self) -> pd.DataFrame:
-        return self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
 
     def to_polars(self) -> pl.DataFrame:
         import polars as pl
@@ -172,7 +173,8 @@ class AsyncTickingTable:
         self._raise_if_ended()
 
     def updates(self) -> UpdateIterator:
-        """Follow the table from now on. The first update is the whole state (``is_replacement``)."""
+        """Follow the table from now on. The first update is the whole state
+        (``is_replacement``)."""
         return UpdateIterator(self.open_queue(ASYNC_UPDATES_PENDING_MAX))
 
     def __aiter__(self) -> UpdateIterator:
@@ -196,7 +198,8 @@ class AsyncTickingTable:
         return lambda: _discard(self._on_state, callback)
 
     def on_error(self, callback: OnError) -> Callable[[], None]:
-        """Call ``callback(error)`` for what callbacks raise, lost connections, and the final error."""
+        """Call ``callback(error)`` for what callbacks raise, lost connections, and the final
+        error."""
         self._on_error.append(callback)
         return lambda: _discard(self._on_error, callback)
 
@@ -208,7 +211,8 @@ class AsyncTickingTable:
         viewport = viewport_of(rows, reverse=reverse)
         if viewport is None or self._viewport is None:
             raise LocalProtocolError(
-                "a subscription with a viewport keeps one, and one without never gets one; subscribe again"
+                "a subscription with a viewport keeps one, and one without never gets one; "
+                "subscribe again"
             )
         self._viewport = viewport
         await self._send_change()
@@ -272,7 +276,7 @@ class AsyncTickingTable:
     async def _run(self) -> None:
         backoff = self._settings.backoff
         try:
-            while True:
+            while not self._state.is_final:
                 try:
                     await self._follow_one_stream()
                 except BarrageError as error:
@@ -302,7 +306,7 @@ class AsyncTickingTable:
         await self._tell(self._on_error, error)
 
     async def _follow_one_stream(self) -> None:
-        """Subscribe and apply what comes until the stream breaks; always ends with an error."""
+        """Subscribe and apply what comes until the stream breaks, which is an error."""
         schema = None if self._columns is None else await self._session.table(self.name).schema()
         columns = None if schema is None else column_indices(schema, self._columns)
         exchange = ClientExchange(
@@ -324,6 +328,9 @@ class AsyncTickingTable:
             self._stats.count_frame(len(buffer))
             for event in exchange.receive_frame(buffer):
                 await self._handle(event)
+            if self._state.is_final:
+                # A callback closed the table.
+                return
         for event in exchange.receive_end(None):
             await self._handle(event)
 

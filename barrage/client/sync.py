@@ -358,7 +358,8 @@ class TickingTable:
         return self._callbacks.on_state(callback)
 
     def on_error(self, callback: Callable[[Exception], None]) -> Callable[[], None]:
-        """Call ``callback(error)`` for what callbacks raise, lost connections, and the final error."""
+        """Call ``callback(error)`` for what callbacks raise, lost connections, and the final
+        error."""
         return self._callbacks.on_error(callback)
 
     # --- changing -------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ class Update:
 
     @property
     def removed(self) -> pa.Table:
-        """The rows that were removed, with their last values; without rows when ``is_replacement``."""
+        """The rows that were removed, with their last values; without rows when
+        ``is_replacement``."""
         return self.schema.empty_table() if self._removed is None else self._removed
 
     @property

@@ -82,7 +82,8 @@ class UpdateQueue:
             await self._arrived.wait()
 
     def next_blocking(self, timeout: float | None) -> Update | None:
-        """The next update; None at the end. TimeoutError when none comes for ``timeout`` seconds."""
+        """The next update; None at the end. TimeoutError when none comes for ``timeout``
+        seconds."""
         with self._condition:
             if not self._condition.wait_for(lambda: self._updates or self._is_ended, timeout):
                 raise TimeoutError(f"no update for {timeout} seconds")
@@ -103,7 +104,7 @@ class UpdateQueue:
             self._wake_loop()
         return update
 
-    def _finish(self) -> None:
+    def _finish(self) -> Update | None:
         error, self._error = self._error, None
         if error is not None:
             raise error

@@ -148,7 +148,8 @@ class FullReplica:
                 continue
             if len(update.modified_columns[column]) != len(keys):
                 raise RemoteProtocolError(
-                    f"column {column} has {len(keys)} modified rows but {len(update.modified_columns[column])} values"
+                    f"column {column} has {len(keys)} modified rows but "
+                    f"{len(update.modified_columns[column])} values"
                 )
             if keys != last_keys:
                 # Upserts modify the same rows of several columns; look them up once.
@@ -160,7 +161,8 @@ class FullReplica:
             return self._present.positions_of(keys)
         except ValueError:
             raise RemoteProtocolError(
-                f"column {column} of row {(keys - self._present).first} is modified but that row was never sent"
+                f"column {column} of row {(keys - self._present).first} is modified "
+                "but that row was never sent"
             ) from None
 
     def _drop_outside(self) -> None:
@@ -225,7 +227,8 @@ class ViewReplica:
         return self._table
 
     def rows(self, positions: RowSet) -> pa.Table:
-        """The rows at ``positions`` of the view as it is now; positions past the end are ignored."""
+        """The rows at ``positions`` of the view as it is now; positions past the end are
+        ignored."""
         existing = positions.clip(0, len(self) - 1) if len(self) else EMPTY
         return self._rows.read(existing)
 
@@ -288,5 +291,6 @@ def _check_added(update: UpdateMessage, columns: Sequence[int], *, rows: int) ->
     for index in columns:
         if len(update.added_columns[index]) != rows:
             raise RemoteProtocolError(
-                f"column {index} has {len(update.added_columns[index])} values for {rows} added rows"
+                f"column {index} has {len(update.added_columns[index])} values "
+                f"for {rows} added rows"
             )

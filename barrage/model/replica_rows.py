@@ -44,7 +44,8 @@ GARBAGE_SLOTS_MIN = 4096
 
 
 class SlotMap:
-    """Slots of the rows, in row order. Invariant: every slot is below :attr:`stop` and used once."""
+    """Slots of the rows, in row order. Invariant: every slot is below :attr:`stop` and used
+    once."""
 
     __slots__ = ("_base", "_count", "_order", "stop")
 
@@ -202,7 +203,8 @@ class ReplicaRows:
         missing = [index for index in columns if index not in self._stores]
         if missing and len(self):
             raise RemoteProtocolError(
-                f"column {missing[0]} enters the subscription but {len(self)} rows are kept without its cells"
+                f"column {missing[0]} enters the subscription but {len(self)} rows are kept "
+                "without its cells"
             )
         self._columns = columns
         if missing:
@@ -226,7 +228,8 @@ class ReplicaRows:
             self._slots.delete(positions)
 
     def insert(self, positions: RowSet, values: Sequence[pa.Array | pa.ChunkedArray]) -> None:
-        """Put rows at ``positions`` of the new order; ``values`` has one entry per schema column."""
+        """Put rows at ``positions`` of the new order; ``values`` has one entry per schema
+        column."""
         if positions.is_empty:
             return
         for index, store in self._stores.items():

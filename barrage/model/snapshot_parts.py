@@ -16,6 +16,8 @@ from barrage.model.viewport import effective_columns
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from barrage.model.update import FullUpdate
     from barrage.model.viewport import ColumnSet
 
@@ -40,20 +42,22 @@ class SnapshotParts:
 
     def add(self, part: FullUpdate) -> None:
         """Take one update; RemoteProtocolError when it repeats rows or its columns do not fit."""
-        keys = part.data_keys_post
+        self.add_rows(part.data_keys_post, [part.added_columns[index] for index in self._columns])
+
+    def add_rows(self, keys: RowSet, columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
+        """The same from keys and one column per column asked for."""
         if self._known.overlaps(keys):
             raise RemoteProtocolError("a snapshot repeats rows it sent before")
-        for index in self._columns:
-            if len(part.added_columns[index]) != len(keys):
+        for index, column in zip(self._columns, columns, strict=True):
+            if len(column) != len(keys):
                 raise RemoteProtocolError(
-                    f"column {index} has {len(part.added_columns[index])} values for {len(keys)} rows"
+                    f"column {index} has {len(column)} values for {len(keys)} rows"
                 )
         if keys.is_empty:
             return
         self._known = self._known | keys
         self._keys.append(keys)
-        for chunks, index in zip(self._chunks, self._columns, strict=True):
-            column = part.added_columns[index]
+        for chunks, column in zip(self._chunks, columns, strict=True):
             chunks += column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
     def to_arrow(self) -> pa.Table:

@@ -116,7 +116,8 @@ class _Setting:
 
 
 class ClientExchange:
-    """One stream. All row and column sizes of what is received are checked by the codecs below it."""
+    """One stream. All row and column sizes of what is received are checked by the codecs below
+    it."""
 
     def __init__(
         self,
@@ -222,7 +223,8 @@ class ClientExchange:
         return self._encode(request)
 
     def expect_get(self) -> None:
-        """Read the answer to a DoGet: the same as a one-shot snapshot, without a request of ours."""
+        """Read the answer to a DoGet: the same as a one-shot snapshot, without a request of
+        ours."""
         self._step(Stimulus.TAKE_SNAPSHOT)
         self._expect_one_shot(SnapshotOptions())
 
@@ -282,7 +284,9 @@ class ClientExchange:
         if error is None and not is_answered:
             # A subscription is never completed by its server (section 3.5).
             error = ConnectionLostError("the server ended the stream")
-        elif error is None and self._assembler is not None and not self._assembler.is_between_updates:
+        elif (
+            error is None and self._assembler is not None and not self._assembler.is_between_updates
+        ):
             error = RemoteProtocolError("the stream ended in the middle of an update")
         return [ExchangeEnded(error=error)]
 

@@ -14,6 +14,7 @@ from barrage.errors import (
     BarrageError,
     ConnectionLostError,
     RequestRefusedError,
+    RowError,
     SlowConsumerError,
     StatusCode,
     TableExistsError,
@@ -30,6 +31,8 @@ _TABLE_NAME = re.compile(r"table:? (?:variable )?'([^']+)'")
 _SUGGESTED = re.compile(r"did you mean '([^']+)'")
 
 _SLOW = re.compile(r"slow consumer: .* for ([0-9.]+) s, the limit is ([0-9.]+) s")
+
+_ROW = re.compile(r" \((?:column '(?P<column>[^']*)', )?row (?P<row>\d+)\)$")
 
 _LOST = frozenset(
     {
@@ -73,6 +76,10 @@ def error_from_status(
     if code is StatusCode.RESOURCE_EXHAUSTED and (match := _SLOW.search(text)):
         stalled, limit = (round(float(seconds) * 1e9) for seconds in match.groups())
         return SlowConsumerError(stalled_ns=stalled, stall_ns_max=limit)
+    if code is StatusCode.INVALID_ARGUMENT and (match := _ROW.search(text)):
+        return RowError(
+            text[: match.start()], column=match.group("column"), row=int(match.group("row"))
+        )
     if code is StatusCode.UNIMPLEMENTED:
         return UnsupportedError(text)
     return RequestRefusedError(code, text)

@@ -28,11 +28,11 @@ server = Server(
 )
 server.start()
 
-import pyarrow as pa
-from deephaven import arrow as dharrow
-from deephaven import empty_table, input_table
-from deephaven.execution_context import get_exec_ctx
-from deephaven.update_graph import shared_lock
+import pyarrow as pa  # noqa: E402
+from deephaven import arrow as dharrow  # noqa: E402
+from deephaven import empty_table, input_table  # noqa: E402
+from deephaven.execution_context import get_exec_ctx  # noqa: E402
+from deephaven.update_graph import shared_lock  # noqa: E402
 
 KEYED_ROWS = 200
 
@@ -142,5 +142,5 @@ for line in sys.stdin:
         elif words[0] == "truth":
             truth(*words[1:])
         print(json.dumps({"ok": True, "step": step}), flush=True)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         print(json.dumps({"ok": False, "error": str(error)[:2000]}), flush=True)

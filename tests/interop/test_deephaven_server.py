@@ -36,7 +36,8 @@ def session(server):
 
 
 def arrives_at(live, updates, expected):
-    """Follow ``updates`` until the live table equals ``expected``; TimeoutError if it never does."""
+    """Follow ``updates`` until the live table equals ``expected``; TimeoutError if it never
+    does."""
     while not live.to_arrow().equals(expected):
         next(updates)
 

@@ -1,4 +1,5 @@
-"""A replica fed with random updates equals a naive dict of rows, and a view equals a list of rows."""
+"""A replica fed with random updates equals a naive dict of rows, and a view equals a list of
+rows."""
 
 from __future__ import annotations
 

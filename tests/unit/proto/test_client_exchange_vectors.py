@@ -1,4 +1,5 @@
-"""Every recorded conversation with a real server, through exchange and replica, to the recorded truth.
+"""Every recorded conversation with a real server, through exchange and replica, to the recorded
+truth.
 
 The truth was taken inside the server at the step each update leads to; see
 tests/vectors/barrage/README.md.
