@@ -70,10 +70,10 @@ class DeltaLog:
         """Row keys of the table at an occupied point."""
         return self._points[point].keys
 
-    def standing_at(self, point: int) -> int:
-        """Subscribers standing at ``point``."""
-        at = self._points.get(point)
-        return 0 if at is None else at.standing
+    @property
+    def standing_count(self) -> int:
+        """Subscribers at all points together."""
+        return sum(point.standing for point in self._points.values())
 
     def points(self) -> list[int]:
         """All points, oldest first; the last one is the head."""

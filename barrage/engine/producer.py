@@ -505,6 +505,10 @@ class Producer:
         self._roster.validate()
         self._feed.validate()
         states = self._roster.state
+        placed = (states != SlotState.FREE) & (self._roster.point != NOWHERE)
+        assert self._feed.standing_count == int(placed.sum())
+        changing = sum(request.shape is not None for request in self._requests.values())
+        assert self._roster.shapes.use_count == len(self._roster) + changing
         assert sum(group.members for group in self._groups.values()) == len(self._roster)
         assert all(states[slot] != SlotState.FREE for slot in self._requests)
         assert set(self._held_rounds) == set(np.flatnonzero(states == SlotState.HELD).tolist())

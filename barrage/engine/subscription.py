@@ -218,6 +218,11 @@ class Interned(Generic[ItemT]):
     def __len__(self) -> int:
         return len(self._numbers)
 
+    @property
+    def use_count(self) -> int:
+        """Uses of all items together."""
+        return sum(self._uses)
+
 
 class ShapeBook:
     """All shapes in use, and what can be computed for many of them at once as arrays by shape
@@ -237,6 +242,11 @@ class ShapeBook:
 
     def __len__(self) -> int:
         return len(self._shapes)
+
+    @property
+    def use_count(self) -> int:
+        """Uses of all shapes together."""
+        return self._shapes.use_count
 
     def columns(self, column_set: int) -> ColumnSet:
         """The column indices behind a number in :attr:`column_set`."""

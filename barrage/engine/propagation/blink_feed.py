@@ -67,8 +67,8 @@ class BlinkFeed:
         self._points_made = 0
 
     @property
-    def has_subscribers(self) -> bool:
-        return bool(self._standings)
+    def standing_count(self) -> int:
+        return sum(standing.count for standing in self._standings.values())
 
     def record(self, update: TableUpdate, wall_ns: int) -> None:
         """Rows are read now, since the next cycle takes them away; nobody there, nothing kept."""

@@ -53,7 +53,8 @@ class Feed(Protocol):
     """Changes of one table. Points count subscribers: every join is followed by one leave."""
 
     @property
-    def has_subscribers(self) -> bool: ...
+    def standing_count(self) -> int:
+        """Subscribers at all points together."""
 
     def record(self, update: TableUpdate, wall_ns: int) -> None:
         """Note what a cycle changed; the table is in its new state already."""

@@ -44,8 +44,8 @@ class TableFeed:
         self._deltas: dict[int, tuple[TableUpdate, PositionDelta]] = {}
 
     @property
-    def has_subscribers(self) -> bool:
-        return self._log.point_count > 1 or self._log.standing_at(self._log.head) > 0
+    def standing_count(self) -> int:
+        return self._log.standing_count
 
     def record(self, update: TableUpdate, wall_ns: int) -> None:
         self._deltas.clear()
