@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from barrage.limits import ROW_KEY_MAX
-from barrage.rowset import arrays, checks
+from barrage.rowset import arrays, checks, dense
 from barrage.rowset.growth import Room, extended
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class RowSet:
             keys = np.arange(self.size, dtype=np.int64)
             keys += self._firsts[0]
         else:
-            keys = arrays.expand(self._firsts, self._lasts - self._firsts + 1)
+            keys = dense.keys_of(self._ranges, self.size)
         keys.flags.writeable = False
         return keys
 
@@ -307,6 +307,8 @@ class RowSet:
             return RowSet.of_range(min(large.first, small.first), max(large.last, small.last))
         if _is_splice(large, small):
             return RowSet._of(arrays.splice(large._ranges, small._ranges, is_union=True))
+        if dense.is_dense(large._ranges, small._ranges):
+            return RowSet._of(dense.combine(large._ranges, small._ranges, np.bitwise_or))
         return RowSet._of(arrays.union(large._ranges, small._ranges))
 
     def _append(self, more: RowSet) -> RowSet:
@@ -359,6 +361,8 @@ class RowSet:
             return self.clip(other.first, other.last)
         if self.range_count == 1:
             return other.clip(self.first, self.last)
+        if dense.is_dense(self._ranges, other._ranges):
+            return RowSet._of(dense.combine(self._ranges, other._ranges, np.bitwise_and))
         return RowSet._of(arrays.intersection(self._ranges, other._ranges))
 
     def __sub__(self, other: RowSet) -> RowSet:
@@ -370,6 +374,8 @@ class RowSet:
             return self
         if _is_splice(self, other):
             return RowSet._of(arrays.splice(self._ranges, other._ranges, is_union=False))
+        if dense.is_dense(self._ranges, other._ranges):
+            return RowSet._of(dense.combine(self._ranges, other._ranges, dense.difference_bits))
         return RowSet._of(arrays.difference(self._ranges, other._ranges))
 
     def __xor__(self, other: RowSet) -> RowSet:

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from barrage.errors import RemoteProtocolError
 from barrage.rowset import RowSet
-from barrage.wire import decode_row_set, encode_row_set, row_set_reader, row_set_writer
+from barrage.wire import (
+    decode_row_set,
+    encode_row_set,
+    row_set_codec,
+    row_set_reader,
+    row_set_writer,
+)
 from tests.helpers.strategies_rows import Cells, cell_pairs, gap_row_sets, key_sets
 
 
@@ -69,11 +75,15 @@ def literal_encoding(rows: RowSet) -> bytes:
     return bytes(LiteralEncoder(rows).output)
 
 
-@pytest.fixture(params=["few commands", "many commands", "many small windows"], scope="module")
+@pytest.fixture(
+    params=["few ranges", "few commands", "many commands", "many small windows"], scope="module"
+)
 def path(request) -> None:
     """Each way of writing and reading commands is made to take every input."""
     patch = pytest.MonkeyPatch()
-    if request.param != "few commands":
+    if request.param != "few ranges":
+        patch.setattr(row_set_codec, "RANGES_FEW_MAX", -1)
+    if request.param not in ("few ranges", "few commands"):
         patch.setattr(row_set_writer, "_COMMANDS_LOOPED_MAX", 0)
         patch.setattr(row_set_writer, "_DELTAS_PER_COMMAND_LOOPED", 1 << 40)
         patch.setattr(row_set_writer, "_BLOCK_DELTAS", 7)

@@ -209,3 +209,14 @@ def test_builder_takes_anything_in_any_order() -> None:
     assert builder.build().to_text() == "0-3,10-30,40-41,99"
     with pytest.raises(ValueError, match="not a range"):
         builder.add_range(5, 4)
+
+
+@pytest.mark.parametrize("gap", [2, 3, 50])
+def test_algebra_of_many_fragments(gap: int) -> None:
+    draw = np.random.default_rng(gap)
+    a, b = (draw.choice(gap * 10_000, 10_000, replace=False) for _ in range(2))
+    rows_a, rows_b = RowSet.from_keys(a), RowSet.from_keys(b)
+    assert (rows_a | rows_b).to_numpy().tolist() == np.union1d(a, b).tolist()
+    assert (rows_a & rows_b).to_numpy().tolist() == np.intersect1d(a, b).tolist()
+    assert (rows_a - rows_b).to_numpy().tolist() == np.setdiff1d(a, b).tolist()
+    assert (rows_a ^ rows_b).to_numpy().tolist() == np.setxor1d(a, b).tolist()
