@@ -120,3 +120,11 @@ def test_types_and_lengths_are_checked() -> None:
         store.write(np.array([0, 1]), pa.array([1]))
     store.write(np.array([], np.int64), pa.array([], pa.int64()))
     assert store.slice(0, 2).to_pylist() == [1, 2]
+
+
+def test_slots_that_are_not_held_are_refused() -> None:
+    store = ColumnStore(pa.string())
+    store.append(pa.array(["a", "b"]))
+    for slots in ([0, 2], [-1]):
+        with pytest.raises(IndexError):
+            store.take(np.array(slots))
