@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from barrage.errors import BarrageError, StatusCode, TransportError
+from barrage.errors import BarrageError, ConnectionLostError, StatusCode, TransportError
 from barrage.server.delivery import unexpected_failure
 
 if TYPE_CHECKING:
@@ -64,8 +64,11 @@ class CallGuard:
                 return await behavior(request, context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
+            except grpc.aio.InternalError:
+                log.debug("%s: the client has gone", method)
+                failure: BarrageError = ConnectionLostError("the connection was lost")
             except BarrageError as error:
-                failure: BarrageError = error
+                failure = error
             except Exception:
                 failure = unexpected_failure(log, f"{method} failed")
             await context.abort(grpc_status(failure.status_code), status_details(failure))

@@ -317,6 +317,23 @@ def test_a_reader_that_stalls_too_long_is_disconnected():
     assert "slow consumer" in details
 
 
+@pytest.mark.parametrize("ending", ["cancel", "disconnect"])
+def test_a_client_that_vanishes_in_the_middle_of_a_write_is_no_error(server, caplog, ending):
+    server.create_table("big", data={"x": range(2_000_000)})
+    with raw_channel(server.address) as channel:
+        exchange = RawExchange(channel)
+        exchange.send(subscription_request("big"))
+        exchange.read()
+        if ending == "cancel":
+            exchange.close()
+        else:
+            channel.close()
+            exchange.half_close()
+    wait_until(lambda: server.stream_count == 0)
+    server.stop()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 # --- the asynchronous form ---
 
 
