@@ -25,6 +25,11 @@ _VTABLE_HEAD = struct.Struct("<HH")
 
 _OFFSET_BYTES = 4
 
+_ENTRIES_MAX = 32
+"""Vtable entries looked at; no table read here has as many fields."""
+
+_ENTRIES = tuple(struct.Struct(f"<{count}H") for count in range(_ENTRIES_MAX + 1))
+
 
 class VectorSpan(NamedTuple):
     """Where a vector's elements lie: ``length`` elements from byte ``start``; bounds are checked
@@ -45,7 +50,7 @@ class FlatTable:
     """One table in a buffer. Every accessor takes the slot and, for scalars, the default for an
     absent field."""
 
-    __slots__ = ("_buffer", "_position", "_size", "_vtable", "_vtable_size")
+    __slots__ = ("_buffer", "_offsets", "_position", "_size")
 
     def __init__(self, buffer: bytes | memoryview, position: int) -> None:
         end = len(buffer)
@@ -61,16 +66,17 @@ class FlatTable:
             raise RemoteProtocolError(f"flatbuffer table of {table_size} bytes at {position}")
         self._buffer = buffer
         self._position = position
-        self._vtable = vtable
-        self._vtable_size = vtable_size
         self._size = table_size
+        count = min(vtable_size >> 1, _ENTRIES_MAX)
+        self._offsets: tuple[int, ...] = _ENTRIES[count].unpack_from(buffer, vtable)
 
     def _field(self, slot: int, width: int) -> int:
         """Absolute position of a field of ``width`` bytes, 0 when absent (0 is never a field's
         position)."""
-        if slot >= self._vtable_size:
+        index = slot >> 1
+        if index >= len(self._offsets):
             return 0
-        offset: int = _U16.unpack_from(self._buffer, self._vtable + slot)[0]
+        offset = self._offsets[index]
         if offset == 0:
             return 0
         if offset < 4 or offset + width > self._size:
@@ -82,7 +88,10 @@ class FlatTable:
 
     def _scalar(self, slot: int, layout: struct.Struct, default: int) -> int:
         position = self._field(slot, layout.size)
-        return int(layout.unpack_from(self._buffer, position)[0]) if position else default
+        if not position:
+            return default
+        value: int = layout.unpack_from(self._buffer, position)[0]
+        return value
 
     def boolean(self, slot: int) -> bool:
         return self._scalar(slot, _U8, 0) != 0
@@ -137,10 +146,14 @@ class FlatTable:
 
     def byte_vector(self, slot: int) -> bytes | None:
         """Content of a byte vector; ``b""`` when it is there with no bytes, None when absent."""
-        span = self.vector(slot, 1)
-        if span is None:
+        target = self._follow(slot)
+        if not target:
             return None
-        return bytes(self._buffer[span.start : span.start + span.length])
+        start = target + 4
+        stop: int = start + _U32.unpack_from(self._buffer, target)[0]
+        if stop > len(self._buffer):
+            raise RemoteProtocolError(f"flatbuffer slot {slot} names bytes past the end")
+        return bytes(self._buffer[start:stop])
 
     def string(self, slot: int) -> str | None:
         content = self.byte_vector(slot)

@@ -1,4 +1,4 @@
-"""The recorded conversations with a real server, as frames. Format: tests/vectors/barrage/README.md."""
+"""The recorded conversations with a real server, as frames (see the README of the vectors)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def _message(document: dict[str, Any]) -> RecordedMessage:
     order = document.get("field_order", [])
     fields = {number: base64.b64decode(document[_FIELDS[number]]) for number in order}
     frame = FlightFrame(
-        descriptor=fields.get(1), header=fields.get(2), metadata=fields.get(3), body=fields.get(1000)
+        descriptor=fields.get(1),
+        header=fields.get(2),
+        metadata=fields.get(3),
+        body=fields.get(1000),
     )
     raw = b"".join(
         _TAGS[number] + encode_varint(len(fields[number])) + fields[number] for number in order

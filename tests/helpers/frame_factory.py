@@ -180,7 +180,7 @@ def assembler_for(options: EncodeOptions, *, is_viewport: bool = False) -> Updat
 def through_the_wire(
     schema: pa.Schema, update: FullUpdate | ViewUpdate, options: EncodeOptions | None = None
 ) -> tuple[FullUpdate | ViewUpdate, int]:
-    """``update`` as a receiver sees it, and how many record batches it took. Fails if it is complete
+    """``update`` as a receiver sees it, and how many messages it took. Fails if it is complete
     before the last message or incomplete after it."""
     options = options or EncodeOptions()
     assembler = assembler_for(options, is_viewport=isinstance(update, ViewUpdate))

@@ -1,4 +1,4 @@
-"""Whatever an encoder sends, an assembler that asked for it receives: random schemas and options."""
+"""Whatever an encoder sends, an assembler that asked for it receives."""
 
 from __future__ import annotations
 

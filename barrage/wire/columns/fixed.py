@@ -26,7 +26,7 @@ from barrage.wire.columns.base import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
+    from numpy.typing import DTypeLike, NDArray
 
 FLOAT_NULL = np.float32(-3.4028234663852886e38)
 DOUBLE_NULL = np.float64(-1.7976931348623157e308)
@@ -49,6 +49,14 @@ class SentinelCodec(ColumnCodec):
         self._as_sentinel = as_sentinel
         self._has_range = pa.types.is_time(arrow_type) or pa.types.is_date64(arrow_type)
 
+    def _may_hold_sentinel(self, values: NDArray[np.generic]) -> bool:
+        """Whether the extreme value is the sentinel or beyond it; cheaper than a mask."""
+        if self._dtype.kind == "i":
+            return bool(np.minimum.reduce(values) == self._sentinel)
+        if self._dtype.kind == "f":
+            return bool(np.fmin.reduce(values) <= self._sentinel)
+        return bool(np.maximum.reduce(values) == self._sentinel)
+
     def encode(self, array: pa.Array, sink: BatchSink) -> None:
         rows = len(array)
         width = self.width
@@ -60,33 +68,27 @@ class SentinelCodec(ColumnCodec):
             start = array.offset * width
             sink.buffer(memoryview(data)[start : start + rows * width], rows * width)
             return
-        mask = valid_mask(array)
-        if nulls == rows:
-            filled = np.full(rows, self._sentinel, self._dtype)
-        else:
-            values = np.frombuffer(data, self._dtype, rows, array.offset * width)
-            filled = np.where(mask, values, self._sentinel)
+        values = np.frombuffer(data, self._dtype, rows, array.offset * width).copy()
+        values[np.flatnonzero(~valid_mask(array))] = self._sentinel
         if self._as_sentinel:
             sink.node(rows, 0)
             sink.no_buffer()
         else:
             sink.node(rows, nulls)
-            words = mask_to_bits(mask)
+            words = slice_bits(array.buffers()[0], array.offset, rows)
             sink.buffer(words, len(words))
-        sink.buffer(filled, rows * width)
+        sink.buffer(values, rows * width)
 
     def decode_rows(self, source: BatchSource) -> pa.Array:
         rows, nulls = source.node()
         validity = source.validity(rows, nulls)
         data = source.buffer(rows * self.width)
         if self._as_sentinel:
-            valid = np.frombuffer(data, self._dtype, rows) != self._sentinel
-            if valid.all():
-                pass
-            elif validity is None:
-                validity = pa.py_buffer(mask_to_bits(valid))
-            else:
-                valid &= bits_to_mask(validity, 0, rows)
+            values = np.frombuffer(data, self._dtype, rows)
+            if self._may_hold_sentinel(values):
+                valid = values != self._sentinel
+                if validity is not None:
+                    valid &= bits_to_mask(validity, 0, rows)
                 validity = pa.py_buffer(mask_to_bits(valid))
         null_count = 0 if validity is None else -1
         array = pa.Array.from_buffers(self.arrow_type, rows, [validity, data], null_count)

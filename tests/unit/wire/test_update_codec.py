@@ -1,4 +1,4 @@
-"""Updates to messages: presence of fields, splitting, framing (barrage-wire.md sections 3.3 to 8.5)."""
+"""Updates to messages: fields, splitting, framing (barrage-wire.md sections 3.3 to 8.5)."""
 
 from __future__ import annotations
 
