@@ -424,7 +424,7 @@ def test_waiting_tells_why_it_is_not_ready():
             async with session.table("t").subscribe(reconnect=slow) as live:
                 stream = await server.accept()
                 stream.end(ConnectionLostError("no route"))
-                with pytest.raises(TimeoutError, match="reconnecting after .* no route"):
+                with pytest.raises(TimeoutError, match=r"reconnecting after .* no route"):
                     await live.wait_ready(0.01)
 
     run(test)

@@ -1,0 +1,136 @@
+"""Protobuf, Flight messages and statuses, as a client reads them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barrage.errors import RemoteProtocolError, RowError, SlowConsumerError, StatusCode
+from barrage.transport import flight_messages as messages
+from barrage.transport.protobuf import (
+    bytes_field,
+    encode_varint,
+    read_fields,
+    read_varint,
+    signed64,
+    varint_field,
+)
+from barrage.transport.status import error_from_status
+
+SCHEMA = pa.schema([("a", pa.int64())])
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_varints_come_back(value):
+    encoded = encode_varint(value)
+    assert read_varint(encoded, 0) == (value, len(encoded))
+
+
+def test_negative_numbers_are_ten_byte_varints():
+    assert signed64(2**64 - 1) == -1
+    assert signed64(5) == 5
+
+
+def test_fields_of_every_wire_type():
+    message = varint_field(1, 300) + bytes_field(2, "hé") + b"\x1d\x01\x00\x00\x00"
+    message += b"\x21" + (7).to_bytes(8, "little")
+    assert list(read_fields(message)) == [(1, 300), (2, "hé".encode()), (3, 1), (4, 7)]
+    assert varint_field(1, 0) == b""
+
+
+@pytest.mark.parametrize("message", [b"\xff" * 11, b"\x08", b"\x12\x05ab", b"\x0b", b"\x0d\x00"])
+def test_broken_messages_are_refused(message):
+    with pytest.raises(RemoteProtocolError):
+        list(read_fields(message))
+
+
+@given(st.binary(max_size=60))
+def test_garbage_never_raises_anything_else(message):
+    for decode in (
+        messages.decode_flight_info,
+        messages.decode_configuration,
+        messages.decode_result,
+        messages.decode_schema_result,
+    ):
+        try:
+            decode(message)
+        except RemoteProtocolError:
+            continue
+
+
+def test_messages_agree_with_arrow():
+    ticket = flight.Ticket(b"s/t")
+    assert messages.encode_ticket(b"s/t") == ticket.serialize()
+    path = flight.FlightDescriptor.for_path("scope", "t")
+    assert messages.encode_path_descriptor("scope", "t") == path.serialize()
+    command = flight.FlightDescriptor.for_command(b"dphn")
+    assert messages.encode_cmd_descriptor(b"dphn") == command.serialize()
+    assert messages.encode_action("x", b"y") == flight.Action("x", b"y").serialize()
+    assert messages.decode_result(flight.Result(b"z").serialize()) == b"z"
+    info = flight.FlightInfo(
+        SCHEMA, path, [flight.FlightEndpoint(ticket, [])], total_records=7, total_bytes=-1,
+        app_metadata=b"{}",
+    )  # fmt: skip
+    decoded = messages.decode_flight_info(info.serialize())
+    assert decoded.path == ("scope", "t")
+    assert decoded.tickets == (b"s/t",)
+    assert (decoded.total_records, decoded.total_bytes) == (7, -1)
+    assert decoded.app_metadata == b"{}"
+    assert pa.ipc.read_schema(pa.py_buffer(decoded.schema)) == SCHEMA
+    schema_result = flight.SchemaResult(SCHEMA).serialize()
+    encoded = messages.decode_schema_result(schema_result)
+    assert pa.ipc.read_schema(pa.py_buffer(encoded)) == SCHEMA
+
+
+def test_configuration_is_a_map_of_texts():
+    def entry(key, value):
+        return bytes_field(1, bytes_field(1, key) + bytes_field(2, bytes_field(3, value)))
+
+    message = entry("a", "1") + entry("b", "2") + varint_field(9, 1)
+    assert messages.decode_configuration(message) == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "kind", "message"),
+    [
+        (StatusCode.NOT_FOUND, "table 'x' not found; did you mean 'y'?", "TableNotFoundError",
+         "table 'x' not found"),
+        (StatusCode.NOT_FOUND, "Could not resolve 'table: variable 'nope' not found",
+         "TableNotFoundError", "table 'nope' not found"),
+        (StatusCode.NOT_FOUND, "", "TableNotFoundError", "table 'mine' not found"),
+        (StatusCode.ALREADY_EXISTS, "table 'x' exists already", "TableExistsError",
+         "table 'x' exists already"),
+        (StatusCode.UNAVAILABLE, "", "ConnectionLostError", "UNAVAILABLE"),
+        (StatusCode.CANCELLED, "bye", "ConnectionLostError", "bye"),
+        (StatusCode.UNAUTHENTICATED, "", "AuthenticationError",
+         "the server accepts no call without valid credentials"),
+        (StatusCode.FAILED_PRECONDITION, "Table is already failed", "TableFailedError",
+         "Table is already failed"),
+        (StatusCode.FAILED_PRECONDITION, "no route", "TicketError", "no route"),
+        (StatusCode.UNIMPLEMENTED, "no", "UnsupportedError", "no"),
+        (StatusCode.INTERNAL, "oops", "RequestRefusedError", "INTERNAL: oops"),
+        (StatusCode.INVALID_ARGUMENT, "", "RequestRefusedError", "INVALID_ARGUMENT"),
+    ],
+)  # fmt: skip
+def test_statuses_become_errors(code, text, kind, message):
+    error = error_from_status(code, text, table="mine")
+    assert type(error).__name__ == kind
+    assert str(error) == message
+
+
+def test_a_name_nobody_knows():
+    assert str(error_from_status(StatusCode.NOT_FOUND, "gone")) == "NOT_FOUND: gone"
+
+
+def test_errors_with_numbers_get_them_back():
+    slow = SlowConsumerError(stalled_ns=130 * 10**9, stall_ns_max=120 * 10**9)
+    again = error_from_status(StatusCode.RESOURCE_EXHAUSTED, str(slow))
+    assert isinstance(again, SlowConsumerError)
+    assert (again.stalled_ns, again.stall_ns_max) == (slow.stalled_ns, slow.stall_ns_max)
+    row = RowError("a key must not be null", column="k", row=3)
+    again = error_from_status(StatusCode.INVALID_ARGUMENT, str(row))
+    assert isinstance(again, RowError)
+    assert (str(again), again.column, again.row) == (str(row), "k", 3)
