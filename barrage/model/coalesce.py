@@ -4,11 +4,12 @@ Row sets only, no values: modified and added cells are read when the merged upda
 rules are those of barrage-wire.md section 11.1. With u1 then u2, and keys written before u1 (pre),
 between (mid), after u2 (post):
 
-* removed (pre) = u1's removed, and u2's removed that u1 did not add, moved back to pre; * added
-(post) = what u1 added and u2 kept, moved to post, and u2's added; * a row removed by u1 and another
-added later under the same key stay in both sets; * a row added by u1 and removed by u2 is in
-neither; * modified (post) = u1's modified that u2 kept, moved to post, and u2's modified, less all
-added rows; * shifts are composed.
+* removed (pre) = u1's removed, and u2's removed that u1 did not add, moved back to pre;
+* added (post) = what u1 added and u2 kept, moved to post, and u2's added;
+* a row removed by u1 and another added later under the same key stay in both sets;
+* a row added by u1 and removed by u2 is in neither;
+* modified (post) = u1's modified that u2 kept, moved to post, and u2's modified, less added rows;
+* shifts are composed.
 
 Worked example: u1 adds 5 and modifies 7; u2 removes 7, shifts 5 by +10 and modifies 15. Merged:
 removed 7, added 15, nothing modified; the shift has no surviving row but stays, it does no harm.

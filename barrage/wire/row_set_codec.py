@@ -15,8 +15,13 @@ from barrage.errors import RemoteProtocolError
 from barrage.limits import DEFAULT_LIMITS, ROW_KEY_MAX, Limits
 from barrage.rowset import RowSet, RowSetShiftData
 from barrage.rowset.arrays import NO_KEYS
+from barrage.wire.row_set_few import (
+    ENCODED_BYTES_FEW_MAX,
+    RANGES_FEW_MAX,
+    decode_few,
+    encode_few,
+)
 from barrage.wire.row_set_reader import AnyIntArray, read_deltas
-from barrage.wire.row_set_few import RANGES_FEW_MAX, encode_few
 from barrage.wire.row_set_writer import write_deltas
 
 if TYPE_CHECKING:
@@ -70,6 +75,10 @@ def _decode_at(data: memoryview, start: int, limits: Limits) -> tuple[RowSet, in
         raise RemoteProtocolError(
             f"encoded row set of {len(data) - start} bytes, the limit is {limits.row_set_bytes_max}"
         )
+    if len(data) - start <= ENCODED_BYTES_FEW_MAX:
+        few = decode_few(bytes(data[start:]))
+        if few is not None and len(few[0]) <= limits.row_set_ranges_max:
+            return _row_set_of_few(few[0], few[1]), start + few[2]
     # Two deltas make a range, so this bounds the memory before anything is allocated.
     deltas, stop = read_deltas(data, start, deltas_max=2 * limits.row_set_ranges_max)
     if len(deltas) == 0:
@@ -80,6 +89,14 @@ def _decode_at(data: memoryview, start: int, limits: Limits) -> tuple[RowSet, in
             f"row set of {rows.range_count} ranges, the limit is {limits.row_set_ranges_max}"
         )
     return rows, stop
+
+
+def _row_set_of_few(firsts: list[int], lasts: list[int]) -> RowSet:
+    if len(firsts) == 1:
+        return RowSet.of_range(firsts[0], lasts[0])
+    first_keys = np.array(firsts, dtype=np.int64)
+    last_keys = first_keys if firsts == lasts else np.array(lasts, dtype=np.int64)
+    return RowSet.from_trusted_ranges(first_keys, last_keys, is_touching=False)
 
 
 def _row_set_of_deltas(deltas: AnyIntArray) -> RowSet:

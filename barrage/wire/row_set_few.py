@@ -1,4 +1,4 @@
-"""Row sets of few ranges to bytes, without arrays.
+"""Row sets of few ranges to bytes and back, without arrays.
 
 A message to one viewport carries about ten row sets of a handful of rows. At that size the
 vectorised writer (:mod:`barrage.wire.row_set_writer`) is all fixed cost, some 25 numpy calls; the
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 
+from barrage.limits import ROW_KEY_MAX
 from barrage.wire.row_set_writer import BYTE_ARRAY, END, OFFSET, SHORT_ARRAY, command_value
 
 RANGES_FEW_MAX = 24
@@ -22,6 +23,12 @@ _PACKED_BYTES = tuple(
     struct.Struct(f"<BB{count}bB") for count in range(2 * RANGES_FEW_MAX + 1)
 )  # command, count, deltas, END
 _BYTE_ARRAY_HEAD = command_value(BYTE_ARRAY, 1)[0]
+
+ENCODED_BYTES_FEW_MAX = 64
+"""Longest encoding read by the loop."""
+
+_COMMAND_BITS = 0xF8
+_VALUE_WIDTHS = (0, 2, 4, 8, 1, 0, 0, 0)
 
 
 def encode_few(firsts: list[int], lasts: list[int]) -> bytes:
@@ -81,3 +88,62 @@ def _array(deltas: list[int], command: int, code: str, parts: list[bytes]) -> No
     elif deltas:
         parts.append(command_value(command, len(deltas)))
         parts.append(struct.pack(f"<{len(deltas)}{code}", *deltas))
+
+
+def decode_few(data: bytes) -> tuple[list[int], list[int], int] | None:
+    """First keys, last keys and the length of the row set at the start of ``data``.
+
+    None for anything out of the ordinary: the array reader takes another look and says what is
+    wrong.
+    """
+    found = _read_deltas(data)
+    if found is None:
+        return None
+    deltas, length = found
+    firsts: list[int] = []
+    lasts: list[int] = []
+    key = 0
+    is_open = False
+    for delta in deltas:
+        if delta < 0:
+            if not is_open:
+                return None
+            key -= delta
+            lasts[-1] = key
+            is_open = False
+        else:
+            key += delta
+            if firsts and delta <= 1:  # does not grow, or touches the range before
+                return None
+            firsts.append(key)
+            lasts.append(key)
+            is_open = True
+    return None if key > ROW_KEY_MAX else (firsts, lasts, length)
+
+
+def _read_deltas(data: bytes) -> tuple[list[int], int] | None:
+    """Deltas and length of the row set at the start of ``data``; None if it is malformed."""
+    deltas: list[int] = []
+    position = 0
+    while position < len(data):
+        head = data[position]
+        command = head & _COMMAND_BITS
+        if command == END:
+            return deltas, position + 1
+        stop = position + 1 + _VALUE_WIDTHS[head & 7]
+        value = int.from_bytes(data[position + 1 : stop], "little", signed=True)
+        if stop == position + 1 or stop > len(data) or command not in (OFFSET, *_ELEMENT_CODES):
+            return None
+        position = stop
+        if command == OFFSET:
+            deltas.append(value)
+        elif value > 0:
+            width, code = _ELEMENT_CODES[command]
+            position += value * width
+            if position > len(data):
+                return None
+            deltas += struct.unpack_from(f"<{value}{code}", data, stop)
+    return None
+
+
+_ELEMENT_CODES = {SHORT_ARRAY: (2, "h"), BYTE_ARRAY: (1, "b")}

@@ -4,9 +4,9 @@ The reference algorithm (barrage-wire.md section 4.2) walks the deltas one by on
 pending list. What it produces can be said without the walk. Every delta belongs to one of three
 kinds:
 
-* OFFSET: magnitude 32767 or more; a command of its own, and the pending list ends there; * BYTE:
-part of an unbroken run of int8 deltas that is four or more long, or that ends a pending list; *
-SHORT: everything else.
+* OFFSET: magnitude 32767 or more; a command of its own, and the pending list ends there;
+* BYTE: part of an unbroken run of int8 deltas that has four or more, or ends a pending list;
+* SHORT: everything else.
 
 A command is a maximal run of one kind (OFFSETs never join); a run of one is written as an OFFSET.
 Example with the deltas 1 2 3 4 500 1 2 40000: kinds B B B B S B B O, so BYTE_ARRAY(4), OFFSET short

@@ -83,6 +83,7 @@ def path(request) -> None:
     patch = pytest.MonkeyPatch()
     if request.param != "few ranges":
         patch.setattr(row_set_codec, "RANGES_FEW_MAX", -1)
+        patch.setattr(row_set_codec, "ENCODED_BYTES_FEW_MAX", -1)
     if request.param not in ("few ranges", "few commands"):
         patch.setattr(row_set_writer, "_COMMANDS_LOOPED_MAX", 0)
         patch.setattr(row_set_writer, "_DELTAS_PER_COMMAND_LOOPED", 1 << 40)
