@@ -58,7 +58,7 @@ class ChunkLog:
         self._merge_tail()
 
     def _merge_tail(self) -> None:
-        while True:
+        while len(self._chunks) >= MERGE_WIDTH:
             level = _size_class(self._chunks[-1])
             if level is None:
                 return
@@ -163,7 +163,8 @@ def _size_class(chunk: pa.Array) -> int | None:
 
 def _unpinned(values: pa.Array) -> pa.Array:
     """``values``, copied if it is a thin slice that would keep a much larger buffer alive."""
-    if values.get_total_buffer_size() <= 2 * values.nbytes + PINNED_BYTES_SLACK:
+    held = values.get_total_buffer_size()
+    if held <= PINNED_BYTES_SLACK or held <= 2 * values.nbytes + PINNED_BYTES_SLACK:
         return values
     return values.take(pa.array(np.arange(len(values), dtype=np.int64)))
 
