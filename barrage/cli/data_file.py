@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from barrage.cli.cells import json_values_text
 from barrage.cli.failures import CommandError, usage_error
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 64 * 1024
 PART_BYTES = 32 * 1024 * 1024
+WRITE_ROWS = 256 * 1024
+"""Rows written at a time: how soon Ctrl+C and the progress bar get a turn."""
 ARROW_ENDINGS = (".arrow", ".arrows", ".feather", ".ipc")
 PARQUET_ENDINGS = (".parquet", ".pq")
 CSV_ENDINGS = (".csv",)
@@ -73,14 +77,24 @@ def read_data_file(path: Path) -> pa.Table:
         return pa.Table.from_batches(opened.batches, schema=opened.schema)
 
 
-def write_data_file(path: Path, table: pa.Table) -> None:
-    """Write by the end of the name; the file appears under its name only when complete."""
-    writer = _WRITERS.get(path.suffix.lower())
-    if writer is None:
+def write_data_file(
+    path: Path, table: pa.Table, *, on_progress: Callable[[int], None] | None = None
+) -> None:
+    """Write by the end of the name; the file appears under its name only when complete.
+
+    ``on_progress`` gets the rows written so far.
+    """
+    open_writer = _WRITERS.get(path.suffix.lower())
+    if open_writer is None:
         raise usage_error(f"{path}: cannot tell the format; use .parquet, .arrow or .csv")
+    ready = csv_ready(table) if path.suffix.lower() in CSV_ENDINGS else table
     partial = path.with_name(f"{path.name}.part")
     try:
-        writer(partial, table)
+        with open_writer(partial, ready.schema) as writer:
+            for start in range(0, ready.num_rows, WRITE_ROWS):
+                writer.write_table(ready.slice(start, WRITE_ROWS))
+                if on_progress is not None:
+                    on_progress(min(start + WRITE_ROWS, ready.num_rows))
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -95,14 +109,25 @@ def check_writable(path: Path) -> None:
 
 
 def csv_ready(table: pa.Table) -> pa.Table:
-    """Columns CSV has no words for (lists, structs, bytes) as JSON text."""
-    from barrage.cli.cells import json_values_text
-
+    """The same table in words CSV has, quickly: lists, structs and bytes become JSON text, and so
+    that Arrow need not look up the time zone of every row (25 times slower), UTC times their text.
+    """
     for index, field in enumerate(table.schema):
-        if not _is_csv_type(field.type):
-            texts = pa.array(json_values_text(table.column(index)), pa.string())
+        texts = _csv_texts(table.column(index))
+        if texts is not None:
             table = table.set_column(index, field.name, texts)
     return table
+
+
+def _csv_texts(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array | None:
+    """The column as text; None where Arrow writes it well as it is."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.tz == "UTC":
+        naive = column.cast(pa.timestamp(kind.unit)).cast(pa.string())
+        return pc.binary_join_element_wise(naive, "Z", "")
+    if _is_csv_type(kind):
+        return None
+    return pa.array(json_values_text(column), pa.string())
 
 
 def _is_csv_type(kind: pa.DataType) -> bool:
@@ -175,25 +200,24 @@ def _unreadable(path: Path, error: Exception) -> CommandError:
     return CommandError(f"cannot read {path}: {first_line}")
 
 
-def _write_parquet(path: Path, table: pa.Table) -> None:
+def _parquet_writer(path: Path, schema: pa.Schema) -> Any:
     import pyarrow.parquet as pq
 
-    pq.write_table(table, path)
+    return pq.ParquetWriter(path, schema)
 
 
-def _write_arrow(path: Path, table: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=BATCH_ROWS)
+def _arrow_writer(path: Path, schema: pa.Schema) -> Any:
+    return pa.ipc.new_file(str(path), schema)
 
 
-def _write_csv(path: Path, table: pa.Table) -> None:
+def _csv_writer(path: Path, schema: pa.Schema) -> Any:
     from pyarrow import csv
 
-    csv.write_csv(csv_ready(table), path)
+    return csv.CSVWriter(str(path), schema)
 
 
-_WRITERS: dict[str, Callable[[Path, pa.Table], None]] = {
-    **dict.fromkeys(PARQUET_ENDINGS, _write_parquet),
-    **dict.fromkeys(ARROW_ENDINGS, _write_arrow),
-    **dict.fromkeys(CSV_ENDINGS, _write_csv),
+_WRITERS: dict[str, Callable[[Path, pa.Schema], Any]] = {
+    **dict.fromkeys(PARQUET_ENDINGS, _parquet_writer),
+    **dict.fromkeys(ARROW_ENDINGS, _arrow_writer),
+    **dict.fromkeys(CSV_ENDINGS, _csv_writer),
 }

@@ -8,7 +8,9 @@ sent (this is how Deephaven hands out session tokens).
 from __future__ import annotations
 
 import asyncio
+import weakref
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -18,7 +20,7 @@ from barrage.errors import ConnectionLostError, SubscriptionClosedError
 from barrage.transport.status import error_from_rpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 
 FLIGHT = "/arrow.flight.protocol.FlightService/"
 
@@ -27,6 +29,9 @@ SETTLE_SECONDS_MAX = 0.2
 
 _AUTHORIZATION = "authorization"
 _GRPC_CALL_TASKS = "_AioCall."
+_WRITE_MET_THE_END = "Internal error from Core"
+_STATUS_POLL_SECONDS = 0.005
+_STATUS_POLLS_MAX = 200
 
 _EOF: Any = aio.EOF  # type: ignore[attr-defined]
 
@@ -200,6 +205,8 @@ class GrpcStream:
         self._call = call
         self._table = table
         self._write_lock = asyncio.Lock()
+        self._peers_end: aio.AioRpcError | None = None
+        call.add_done_callback(partial(_note_end_of, weakref.WeakMethod(self._note_end)))
 
     async def read(self) -> bytes | None:
         try:
@@ -208,9 +215,10 @@ class GrpcStream:
                 return message  # type: ignore[no-any-return]
             code = await self._call.code()
             if code is not grpc.StatusCode.OK:
-                raise error_from_rpc(await self._failure(), table=self._table)
+                failure = await self._peers_word(await self._failure())
+                raise error_from_rpc(failure, table=self._table)
         except aio.AioRpcError as error:
-            raise error_from_rpc(error, table=self._table) from error
+            raise error_from_rpc(await self._peers_word(error), table=self._table) from error
         except asyncio.CancelledError:
             self._channel._raise_if_closed(self._call)
             raise
@@ -222,7 +230,7 @@ class GrpcStream:
             async with self._write_lock:
                 await self._call.write(frame)
         except aio.AioRpcError as error:
-            raise error_from_rpc(error, table=self._table) from error
+            raise error_from_rpc(await self._peers_word(error), table=self._table) from error
         except asyncio.InvalidStateError as error:
             raise error_from_rpc(await self._failure(), table=self._table) from error
         except asyncio.CancelledError:
@@ -233,7 +241,7 @@ class GrpcStream:
         try:
             await self._call.done_writing()
         except aio.AioRpcError as error:
-            raise error_from_rpc(error, table=self._table) from error
+            raise error_from_rpc(await self._peers_word(error), table=self._table) from error
         except asyncio.InvalidStateError:
             # The peer ended the call first; reading says how.
             return
@@ -249,3 +257,46 @@ class GrpcStream:
             await self._call.details(),
             None,
         )
+
+    async def _peers_word(self, error: aio.AioRpcError) -> aio.AioRpcError:
+        """How the peer ended the call.
+
+        A write that meets a call the peer has just ended makes gRPC say INTERNAL in place of the
+        peer's status, which has either come already (and was noted) or is about to.
+        """
+        for _ in range(_STATUS_POLLS_MAX):
+            if error.details() != _WRITE_MET_THE_END:
+                break
+            if self._peers_end is not None:
+                return self._peers_end
+            await asyncio.sleep(_STATUS_POLL_SECONDS)
+        return error
+
+    def _note_end(self, call: Any) -> None:
+        """The call has a status. None of these coroutines waits for anything any more."""
+        details = _result_of(call.details())
+        if details != _WRITE_MET_THE_END:
+            self._peers_end = aio.AioRpcError(
+                _result_of(call.code()),
+                _result_of(call.initial_metadata()),
+                _result_of(call.trailing_metadata()),
+                details=details,
+                debug_error_string=None,
+            )
+
+
+def _note_end_of(stream: weakref.WeakMethod[Callable[[Any], None]], call: Any) -> None:
+    """A call must not keep its stream alive."""
+    note = stream()
+    if note is not None:
+        note(call)
+
+
+def _result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as finished:
+        return finished.value
+    coroutine.close()
+    raise AssertionError("a finished call has its status")

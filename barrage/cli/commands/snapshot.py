@@ -13,7 +13,7 @@ from barrage.cli.cells import json_line, json_rows
 from barrage.cli.commands.schema import TableArgument
 from barrage.cli.data_file import BATCH_ROWS, check_writable, csv_ready, write_data_file
 from barrage.cli.failures import usage_error
-from barrage.cli.progress import byte_progress
+from barrage.cli.progress import byte_progress, row_progress
 from barrage.cli.target import (
     JsonOption,
     QuietOption,
@@ -86,7 +86,8 @@ def snapshot(
         address, token, columns=split_names(columns), rows=span, is_reverse=reverse, is_quiet=quiet
     )
     if out is not None:
-        write_data_file(out, data)
+        with row_progress(f"writing {out.name}", total=data.num_rows, is_quiet=quiet) as progress:
+            write_data_file(out, data, on_progress=progress.advance_to)
         if not quiet:
             typer.echo(f"{data.num_rows:,} rows written to {out}", err=True)
     elif is_screen:
@@ -138,5 +139,7 @@ def _print_csv(data: pa.Table) -> None:
     from pyarrow import csv
 
     ready = csv_ready(data)
-    csv.write_csv(ready, sys.stdout.buffer)
+    with csv.CSVWriter(sys.stdout.buffer, ready.schema) as writer:
+        for start in range(0, ready.num_rows, BATCH_ROWS):
+            writer.write_table(ready.slice(start, BATCH_ROWS))
     sys.stdout.flush()

@@ -31,6 +31,7 @@ _GAP = "  "
 _WHEEL_ROWS = 3
 _ROW_DIGITS_MAX = 19
 
+# Every segment has a style: Textual cannot take the colours out of none (NO_COLOR).
 _PLAIN = Style()
 _NAMES = Style(bold=True, underline=True)
 _DIM = Style(dim=True)
@@ -206,8 +207,8 @@ class GridView(Widget, can_focus=True):
         else:
             position = self.scroller.top + y - 1
             segments = self._row_segments(position) if position < self.scroller.table_size else []
-        body = Strip(segments).adjust_cell_length(max(0, width - 1))
-        return Strip([*body, self._scrollbar(y)]).adjust_cell_length(width)
+        body = Strip(segments).adjust_cell_length(max(0, width - 1), _PLAIN)
+        return Strip([*body, self._scrollbar(y)]).adjust_cell_length(width, _PLAIN)
 
     @property
     def _gutter(self) -> int:
@@ -215,9 +216,9 @@ class GridView(Widget, can_focus=True):
         return len(str(max(0, self.scroller.table_size - 1)))
 
     def _name_segments(self) -> list[Segment]:
-        segments = [Segment(" " * self._gutter)]
+        segments = [Segment(" " * self._gutter, _PLAIN)]
         for index in range(self._first_column, len(self._names)):
-            segments.append(Segment(_GAP))
+            segments.append(Segment(_GAP, _PLAIN))
             text = fit(self._names[index], self._widths[index], is_right=self._right[index])
             segments.append(Segment(text, _NAMES))
         return segments
@@ -232,7 +233,7 @@ class GridView(Widget, can_focus=True):
         for index in range(self._first_column, len(self._names)):
             if room <= 0:
                 break
-            segments.append(Segment(_GAP))
+            segments.append(Segment(_GAP, _PLAIN))
             segments.append(self._cell(row, index))
             room -= self._widths[index] + len(_GAP)
         return segments
@@ -248,7 +249,7 @@ class GridView(Widget, can_focus=True):
         """Where the screen stands in the table; empty when everything is in view."""
         size, height = self.scroller.table_size, self.scroller.height
         if y == 0 or size <= height:
-            return Segment(" ")
+            return Segment(" ", _PLAIN)
         thumb = max(1, height * height // size)
         start = self.scroller.top * (height - thumb) // max(1, size - height)
         return Segment("█" if start <= y - 1 < start + thumb else "│", _DIM)

@@ -68,6 +68,14 @@ def test_csv_writes_lists_as_json(tmp_path: Path) -> None:
     assert path.read_text() == '"l","b"\n"[1, 2]","""01"""\n,""""""\n'
 
 
+def test_csv_times_are_read_as_the_same_times(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    times = pa.array([START, None], pa.timestamp("us", "UTC"))
+    write_data_file(path, pa.table({"n": [1, 2], "t": times}))
+    assert path.read_text() == '"n","t"\n1,"2026-01-01 00:00:00.000000Z"\n2,\n'
+    assert read_data_file(path).column("t").to_pylist() == times.to_pylist()
+
+
 @pytest.mark.parametrize("ending", [".parquet", ".arrow", ".csv"])
 def test_a_broken_file_is_one_line(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"t{ending}"

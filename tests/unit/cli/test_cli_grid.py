@@ -132,6 +132,18 @@ def test_changed_cells_flash_and_stop() -> None:
     run(FakeFeed(100, key_columns=("id",)), steps, clock=clock)
 
 
+def test_no_color_draws_without_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
+        feed.tick(3, 2.5)
+        app.redraw()
+        await pilot.pause()
+        assert lines(app)[1].split()[2] == "row-0"
+
+    assert run(FakeFeed(1000), steps).return_value is None
+
+
 def test_pause_holds_the_picture_but_scrolling_still_works() -> None:
     async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
         await pilot.press("space")
