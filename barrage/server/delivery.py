@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import itertools
 import logging
-import uuid
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from barrage.engine.producer import Disconnect
-from barrage.errors import BarrageError, EngineError
+from barrage.errors import BarrageError
+from barrage.server.failure import unexpected_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -176,11 +176,3 @@ def convert(item: Delivery | Disconnect) -> Iterable[HandoverItem]:
     except Exception:
         failure = unexpected_failure(log, "an update could not be encoded")
     return [StreamEnded(subscription_id, failure) for subscription_id in item.subscription_ids]
-
-
-def unexpected_failure(logger: logging.Logger, what: str) -> EngineError:
-    """Log the exception being handled under a fresh id; the error to send names the id and nothing
-    else."""
-    failure_id = uuid.uuid4().hex[:12]
-    logger.exception("%s (id %s)", what, failure_id)
-    return EngineError(f"internal error, details are logged with id {failure_id}")

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from barrage.engine import UpdateGraph
 from barrage.engine.producer import Producer
-from barrage.errors import BarrageError, EngineError, LimitExceededError, TransportError
+from barrage.errors import BarrageError, LimitExceededError, TransportError
 from barrage.limits import NANOS_PER_MS
+from barrage.server.failure import unexpected_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -42,6 +43,9 @@ HANDOVERS_MAX = 2
 """Hand-overs the event loop may have outstanding before the engine stops propagating."""
 
 CYCLES_REMEMBERED = 1024
+
+FAILED_CYCLE_REST_NS = 1000 * NANOS_PER_MS
+"""Pause after a cycle that raised instead of failing its tables."""
 
 
 class Outlet(Protocol):
@@ -300,7 +304,13 @@ class EngineRuntime:
 
     def _cycle(self) -> None:
         started_ns = self._clock.monotonic_ns()
-        result = self.graph.run_cycle()
+        try:
+            result = self.graph.run_cycle()
+        except Exception:
+            # The graph promises to contain failures; if it ever breaks that, nobody may hang.
+            self._rest_until_ns = started_ns + FAILED_CYCLE_REST_NS
+            self._refuse_uncommitted(unexpected_failure(log, "a cycle failed"))
+            return
         wall_ns = self._clock.wall_ns()
         for table, update in result.updates.items():
             producer = self._producers.get(table)
@@ -312,6 +322,12 @@ class EngineRuntime:
         self._rest_until_ns = ended_ns + min(ended_ns - started_ns, self._rest_ns_max)
         self._count_cycle(ended_ns - started_ns)
         self._settle()
+
+    def _refuse_uncommitted(self, error: BarrageError) -> None:
+        refused, self._uncommitted = self._uncommitted, []
+        for command, _ in refused:
+            assert command.future is not None
+            command.future.set_exception(error)
 
     def _count_cycle(self, took_ns: int) -> None:
         self.stats.cycles += 1
@@ -350,9 +366,12 @@ class EngineRuntime:
             has_run = True
             try:
                 propagated = producer.propagate(now_ns)
-            except Exception as error:
-                log.exception("propagation of a table failed; its subscriptions end")
-                self.fail_subscribers(table, _as_engine_error(error))
+            except BarrageError as error:
+                self.fail_subscribers(table, error)
+                continue
+            except Exception:
+                failure = unexpected_failure(log, "propagation of a table failed")
+                self.fail_subscribers(table, failure)
                 continue
             for item in propagated:
                 self._items.extend(outlet.convert(item))
@@ -385,9 +404,3 @@ class EngineRuntime:
                 return
             if command is not None and command.future is not None:
                 command.future.set_exception(TransportError("the server has stopped"))
-
-
-def _as_engine_error(error: Exception) -> BarrageError:
-    if isinstance(error, BarrageError):
-        return error
-    return EngineError("the table's updates could not be computed")

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from barrage.errors import BarrageError, ConnectionLostError, StatusCode, TransportError
-from barrage.server.delivery import unexpected_failure
+from barrage.server.failure import unexpected_failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
