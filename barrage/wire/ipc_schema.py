@@ -26,7 +26,7 @@ HEADER_SCHEMA = 1
 _IPC_PREFIX_BYTES = 8
 _VERSION_MIN = 3  # V4
 
-_ITEMS_MAX = 1_000_000
+_ITEMS_MAX = 100_000
 """Fields and metadata entries believed in one schema message; each costs work, and a flatbuffer may
 refer to the same bytes any number of times."""
 

@@ -28,14 +28,6 @@ class WireRevision(Enum):
         return self is WireRevision.R1_0_0
 
     @property
-    def has_message_size_limit(self) -> bool:
-        return self is WireRevision.R1_0_0
-
-    @property
-    def has_preview_limit(self) -> bool:
-        return self is WireRevision.R1_0_0
-
-    @property
     def counts_batches(self) -> bool:
         """Whether metadata says how many record batches follow; otherwise receivers count rows
         (section 8.4)."""
