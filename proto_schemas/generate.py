@@ -39,7 +39,7 @@ def module_text(descriptor: bytes) -> str:
         f'    "{line}"' for line in textwrap.wrap(base64.b64encode(descriptor).decode(), 88)
     )
     return (
-        '"""Generated from proto_schemas/flight.proto by proto_schemas/generate.sh; do not edit."""\n\n'
+        '"""Generated from flight.proto by proto_schemas/generate.sh; do not edit."""\n\n'
         "import base64\n\n"
         f"FILE_DESCRIPTOR = base64.b64decode(\n{lines}\n)\n"
     )

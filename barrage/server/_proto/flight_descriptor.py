@@ -1,4 +1,4 @@
-"""Generated from proto_schemas/flight.proto by proto_schemas/generate.sh; do not edit."""
+"""Generated from flight.proto by proto_schemas/generate.sh; do not edit."""
 
 import base64
 
