@@ -126,8 +126,6 @@ def _members_between(ranges: RangeList, keys: Int64Array) -> Int64Array:
     """The sorted ``keys`` that lie in one of fewer ``ranges``."""
     low = np.searchsorted(keys, ranges[0], side="left")
     high = np.searchsorted(keys, ranges[1], side="right")
-    if len(low) == 1:
-        return keys[low[0] : high[0]]
     return keys[expand(low, high - low)]
 
 

@@ -478,6 +478,8 @@ class RowSet:
         if positions.range_count == 1:
             return self.slice(positions.first, positions.last + 1)
         existing = positions.clip(0, self.size - 1)
+        if self.range_count == 1:
+            return existing.offset(self.first)
         if existing.is_empty:
             return _EMPTY
         if self._is_singles:
@@ -495,6 +497,8 @@ class RowSet:
             return RowSet.of_span(0, keys.size)
         if not self.contains_all(keys):
             raise ValueError("keys that are not in the row set have no position")
+        if self.range_count == 1:
+            return keys.offset(-self.first)
         firsts = self.rank_many(keys._firsts)
         if keys._is_singles:
             return RowSet._of(arrays.from_sorted(firsts))

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from barrage.rowset import RowSet, RowSetBuilder
+from barrage.rowset import RowSet, RowSetBuilder, arrays
 
 KEY_MAX = 2**63 - 1
 
@@ -220,3 +220,30 @@ def test_algebra_of_many_fragments(gap: int) -> None:
     assert (rows_a & rows_b).to_numpy().tolist() == np.intersect1d(a, b).tolist()
     assert (rows_a - rows_b).to_numpy().tolist() == np.setdiff1d(a, b).tolist()
     assert (rows_a ^ rows_b).to_numpy().tolist() == np.setxor1d(a, b).tolist()
+
+
+def test_a_set_with_itself() -> None:
+    rows = RowSet.parse("1-3,7")
+    assert rows | rows == rows & rows == rows
+    assert (rows - rows).is_empty
+    assert (rows ^ rows).is_empty
+    assert rows.contains_all(rows)
+    assert rows.positions_of(rows) == RowSet.of_span(0, 4)
+
+
+def test_few_keys_below_and_among_many_single_keys() -> None:
+    many = RowSet(range(1000, 100_000, 2))
+    assert list((RowSet((3, 5)) | many).ranges())[:3] == [(3, 3), (5, 5), (1000, 1000)]
+    assert (many - RowSet((2000, 2001, 99_998))).nbytes == 8 * (len(many) - 2)
+    assert (many | RowSet((2001,))).slice(500, 503) == RowSet.of_range(2000, 2002)
+
+
+def test_complement_of_nothing_is_everything() -> None:
+    assert RowSet.from_ranges(*arrays.complement(arrays.NO_RANGES)).size == 2**63
+
+
+def test_positions_in_one_long_range() -> None:
+    rows = RowSet.of_range(10, KEY_MAX)
+    positions = RowSet((0, 5, KEY_MAX - 10, KEY_MAX))
+    assert rows.keys_at(positions) == RowSet((10, 15, KEY_MAX))
+    assert rows.positions_of(RowSet((10, 15, KEY_MAX))) == RowSet((0, 5, KEY_MAX - 10))
