@@ -30,6 +30,8 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
+_GRPC_CONNECT_WORDS = "failed to connect to all addresses"
+
 # typer exports only the leaf of its usage errors; the base catches wrong flags and missing
 # arguments too.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -66,6 +68,12 @@ def describe(error: BaseException) -> str:
             # An error that names its own remedy needs no second one.
             return words if "`" in words else f"{words}; {next_step}"
     return words
+
+
+def short_reason(error: BaseException) -> str:
+    """Why a connection failed, without the layers gRPC puts before it."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words.rpartition(": ")[2] if words.startswith(_GRPC_CONNECT_WORDS) else words
 
 
 def _fail(message: str, exit_code: int) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from barrage.cli.failures import CommandError, usage_error
+from barrage.cli.failures import CommandError, short_reason, usage_error
 from barrage.errors import TransportError
 
 if TYPE_CHECKING:
@@ -132,6 +132,6 @@ async def open_async_session(
 
 def _unreachable(address: ServerAddress, error: TransportError) -> CommandError:
     return CommandError(
-        f"cannot connect to {address} ({' '.join(str(error).split())}); is the server running? "
+        f"cannot connect to {address} ({short_reason(error)}); is the server running? "
         f"start one with `barrage serve --port {address.port}`"
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from barrage.cli.failures import short_reason
 from barrage.cli.watch.feed import FeedStatus, Frame
 from barrage.client.state import State
 
@@ -58,7 +59,7 @@ class SessionFeed:
         is_live = ticking.state is State.LIVE
         state = ticking.state.value
         if ticking.error is not None and not is_live:
-            state = f"{state}: {' '.join(str(ticking.error).split())}"
+            state = f"{state}: {short_reason(ticking.error)}"
         return FeedStatus(
             state=state,
             is_live=is_live,

@@ -114,7 +114,7 @@ def test_no_server_is_one_line_and_exit_code_1(command: str, tmp_path: Path) -> 
     after = ["--time", "t"] if command == "replay" else []
     code, out, err = run(command, *before, target, *after)
     assert (code, out) == (1, "")
-    assert err.startswith(f"error: cannot connect to 127.0.0.1:{port}")
+    assert err.startswith(f"error: cannot connect to 127.0.0.1:{port} (Connection refused);")
     assert f"`barrage serve --port {port}`" in err
     assert err.count("\n") == 1
 
@@ -157,7 +157,7 @@ def test_small_arguments() -> None:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (TableNotFoundError("oders", known=["orders"]), "did you mean 'orders'?; `barrage ls"),
+        (TableNotFoundError("order", known=["orders"]), "did you mean 'orders'?; `barrage ls"),
         (AuthenticationError("no token"), "pass --token or set BARRAGE_TOKEN"),
         (ConnectionLostError("gone"), "`barrage serve`"),
         (BarrageError("two\nlines"), "two lines"),
