@@ -11,6 +11,7 @@ everything read is immutable. Not thread safe.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 from barrage.errors import RemoteProtocolError
@@ -43,7 +44,7 @@ class FullReplica:
         self._present = EMPTY
         self._server_viewport: Viewport | None = None
         self._has_snapshot = False
-        self._table: pa.Table | None = None
+        self._table: weakref.ref[pa.Table] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -74,10 +75,13 @@ class FullReplica:
         return self._rows.nbytes + self._keys.nbytes
 
     def to_arrow(self) -> pa.Table:
-        """All rows whose cells are present, in row order; immutable."""
-        if self._table is None:
-            self._table = self._rows.read()
-        return self._table
+        """All rows whose cells are present, in row order; immutable. Built once per update as long as
+        somebody keeps it."""
+        table = None if self._table is None else self._table()
+        if table is None:
+            table = self._rows.read()
+            self._table = weakref.ref(table)
+        return table
 
     def rows(self, row_keys: RowSet) -> pa.Table:
         """The present ones of ``row_keys``, in order."""
@@ -192,7 +196,7 @@ class ViewReplica:
         self._rows = ReplicaRows(schema)
         self._table_size = 0
         self._has_snapshot = False
-        self._table: pa.Table | None = None
+        self._table: weakref.ref[pa.Table] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -222,9 +226,11 @@ class ViewReplica:
 
     def to_arrow(self) -> pa.Table:
         """All rows of the view; immutable."""
-        if self._table is None:
-            self._table = self._rows.read()
-        return self._table
+        table = None if self._table is None else self._table()
+        if table is None:
+            table = self._rows.read()
+            self._table = weakref.ref(table)
+        return table
 
     def rows(self, positions: RowSet) -> pa.Table:
         """The rows at ``positions`` of the view as it is now; positions past the end are

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pyarrow as pa
 import pytest
 
 from barrage.errors import RemoteProtocolError
 from barrage.model.replica import FullReplica, ViewReplica
+from barrage.model.snapshot_parts import SnapshotParts
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.rowset import RowSet, RowSetShiftData, Shift
 
@@ -299,3 +302,87 @@ def test_a_subscription_to_no_columns_has_no_cells():
     replica.apply(view("0-1", nothing, is_snapshot=True, columns=()))
     assert replica.to_arrow().num_columns == 0
     assert len(replica) == 2
+
+
+def test_many_scattered_rows_go_through_a_mask():
+    count = 4_000
+    replica = filled(f"0-{count - 1}", range(count))
+    odd = RowSet.from_keys([k for k in range(count) if k % 2])
+    replica.apply(full(removed=odd.to_text()))
+    assert xs(replica) == list(range(0, count, 2))
+    replica.apply(full(odd.to_text(), [-k for k in odd]))
+    assert xs(replica) == [-k if k % 2 else k for k in range(count)]
+    assert replica.rows(RowSet.parse("3-5"))["x"].to_pylist() == [-3, 4, -5]
+    assert replica.rows(EMPTY).num_rows == 0
+    assert replica.nbytes > 0
+    replica.validate()
+
+
+def test_rows_enter_in_the_middle_and_the_front():
+    replica = filled("10-12", [10, 11, 12])
+    replica.apply(full("0,5,20", [0, 5, 20]))
+    assert xs(replica) == [0, 5, 10, 11, 12, 20]
+    replica.apply(full(removed="5,10-11"))
+    assert xs(replica) == [0, 12, 20]
+    assert replica.schema == SCHEMA
+
+
+def test_rows_sent_again_replace_the_old_ones():
+    replica = filled("0-3", range(4))
+    replica.apply(full("0-3", [11, 12], included="1-2", is_snapshot=True))
+    assert xs(replica) == [0, 11, 12, 3]
+    assert replica.present_keys == replica.row_keys
+
+
+def test_answers_without_row_sets_of_a_subscription_apply():
+    """Answers to snapshot requests name neither removed nor modified rows."""
+    replica = FullReplica(SCHEMA)
+    update = dataclasses.replace(
+        full("0-1", [1, 2], is_snapshot=True), removed_keys_pre=None, modified_keys_post=None
+    )
+    replica.apply(update)
+    assert xs(replica) == [1, 2]
+
+
+def test_a_table_is_built_once_while_somebody_holds_it():
+    for replica in (filled("0-3", range(4)), viewed([1, 2])):
+        table = replica.to_arrow()
+        assert replica.to_arrow() is table
+
+
+def test_a_view_has_no_keys():
+    replica = viewed([1])
+    assert replica.row_keys is None
+    assert replica.nbytes > 0
+    replica.apply(view(removed="0"))
+    assert replica.rows(RowSet.parse("0-5")).num_rows == 0
+
+
+def test_modifications_of_columns_not_held_are_ignored():
+    replica = FullReplica(SCHEMA)
+    values = (pa.array([], pa.int64()), pa.array(["a"]))
+    replica.apply(full("0", values, is_snapshot=True, columns=(1,)))
+    replica.apply(
+        full(
+            modified=(RowSet.parse("0"), EMPTY),
+            modified_values=(pa.array([5], pa.int64()), pa.array([], pa.string())),
+        )
+    )
+    assert replica.to_arrow().to_pylist() == [{"s": "a"}]
+    view_replica = ViewReplica(SCHEMA)
+    view_replica.apply(view("0", values, is_snapshot=True, columns=(1,)))
+    view_replica.apply(
+        view(
+            modified=(RowSet.parse("0"), EMPTY),
+            modified_values=(pa.array([5], pa.int64()), pa.array([], pa.string())),
+        )
+    )
+    assert view_replica.to_arrow().to_pylist() == [{"s": "a"}]
+
+
+def test_parts_of_a_snapshot_must_have_whole_columns():
+    parts = SnapshotParts(SCHEMA, (0,))
+    with pytest.raises(RemoteProtocolError, match="1 values for 2 rows"):
+        parts.add(full("0-1", [1], is_snapshot=True))
+    parts.add(full("", [], is_snapshot=True))
+    assert parts.to_arrow().num_rows == 0
