@@ -54,11 +54,12 @@ def _signed_deltas(rows: RowSet) -> Int64Array:
     at = has_last + np.arange(1, len(has_last) + 1)
     is_first = np.ones(count + len(has_last), dtype=np.bool_)
     is_first[at] = False
-    bounds = np.empty(len(is_first) + 1, dtype=np.int64)
-    bounds[0] = 0
-    bounds[1:][is_first] = firsts
-    bounds[1:][at] = lasts[has_last]
-    deltas = bounds[1:] - bounds[:-1]
+    bounds = np.empty(len(is_first), dtype=np.int64)
+    bounds[is_first] = firsts
+    bounds[at] = lasts[has_last]
+    deltas = np.empty_like(bounds)
+    deltas[0] = bounds[0]
+    np.subtract(bounds[1:], bounds[:-1], out=deltas[1:])
     deltas[at] *= -1
     return deltas
 
@@ -111,16 +112,16 @@ def _row_set_of_deltas(deltas: AnyIntArray) -> RowSet:
         raise RemoteProtocolError("row set: a range ends that did not start")
     # The canonical form never has a range that touches the one before: its step would be 1.
     is_touching = bool((deltas[1:] == 1).any())
-    # Narrow deltas are a view of the peer's bytes; int64 ones are ours, and no longer needed.
-    keys = np.abs(deltas, dtype=np.int64, out=deltas if deltas.dtype == np.int64 else None)
-    if len(keys) > 1 and smallest <= 0 and not bool(keys[1:].all()):
+    if smallest <= 0 and not bool(deltas[1:].all()):
         raise RemoteProtocolError("row set: a key does not grow")
-    largest = int(keys.max())
+    largest = max(int(deltas.max()), -smallest)
+    # Narrow deltas may be a view of the peer's bytes; int64 ones are ours, and no longer needed.
+    keys = np.abs(deltas, dtype=np.int64, out=deltas if deltas.dtype == np.int64 else None)
     np.cumsum(keys, out=keys)
     # Steps are not negative and below 2^63: the first sum past 2^63-1 comes out negative.
     if len(keys) * largest > ROW_KEY_MAX and int(keys.min()) < 0:
         raise RemoteProtocolError("row set: a key is past 2^63-1")
-    if smallest < 0:
+    if len(ends):
         is_first = np.ones(len(keys), dtype=np.bool_)
         is_first[ends] = False
         firsts = keys[is_first]

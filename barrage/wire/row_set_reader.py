@@ -116,14 +116,18 @@ class _DeltaParts:
 
     def _flush_values(self) -> None:
         if self._values:
-            self._arrays.append(np.array(self._values, dtype=np.int64))
+            values = np.array(self._values, dtype=np.int64)
+            narrow = values.astype(np.int16)
+            self._arrays.append(narrow if np.array_equal(values, narrow) else values)
             self._values = []
 
     def joined(self) -> AnyIntArray:
+        """Everything as one array, as narrow as it came: what follows reads it several times."""
         self._flush_values()
-        if len(self._arrays) == 1:
-            return self._arrays[0]
-        return np.concatenate(self._arrays, dtype=np.int64) if self._arrays else NO_KEYS
+        if len(self._arrays) < 2:
+            return self._arrays[0] if self._arrays else NO_KEYS
+        is_narrow = all(array.itemsize <= 2 for array in self._arrays)
+        return np.concatenate(self._arrays, dtype=np.int16 if is_narrow else np.int64)
 
 
 def _read_command(data: memoryview, position: int) -> tuple[int, int, int]:
