@@ -107,6 +107,7 @@ class FullReplica:
             self._keys = update.shifts.apply(self._keys)
             self._present = self._keys if is_whole else update.shifts.apply(self._present)
         if update.is_snapshot:
+            self._forget_stale(update)
             self._rows.hold(columns)
         self._add(update)
         self._modify(update)
@@ -126,6 +127,17 @@ class FullReplica:
         self._rows.delete(self._present.positions_of(gone))
         self._keys = self._keys - removed
         self._present = self._keys if is_whole else self._present - removed
+
+    def _forget_stale(self, update: FullUpdate) -> None:
+        """Before a snapshot changes the columns: cells that come again, and cells that leave the
+        view."""
+        stale = self._present & update.data_keys_post
+        if self._server_viewport is not None:
+            keys = self._keys | update.added_keys_post
+            stale = stale | (self._present - keys.keys_at(self._server_viewport.resolve(len(keys))))
+        if not stale.is_empty:
+            self._rows.delete(self._present.positions_of(stale))
+            self._present = self._present - stale
 
     def _add(self, update: FullUpdate) -> None:
         added, data_keys = update.added_keys_post, update.data_keys_post

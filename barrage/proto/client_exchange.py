@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 STORY_LINES_MAX = 64
 """Lines of :meth:`ClientExchange.story` kept."""
 
+SETTINGS_MAX = 256
+"""Earlier requests whose late answers are recognised."""
+
 
 class ClientState(Enum):
     """Where the exchange stands."""
@@ -96,6 +99,7 @@ TRANSITIONS: dict[tuple[ClientState, Stimulus], ClientState] = {
     (_S.LIVE, _I.PART): _S.GROWING,
     (_S.LIVE, _I.DELTA): _S.LIVE,
     (_S.LIVE, _I.ANSWER): _S.LIVE,
+    (_S.LIVE, _I.EARLIER_ANSWER): _S.CHANGING,
     (_S.SNAPSHOT_REQUESTED, _I.SCHEMA): _S.RECEIVING,
     (_S.RECEIVING, _I.PART): _S.RECEIVING,
 }
@@ -135,6 +139,7 @@ class ClientExchange:
         self._assembler: UpdateAssembler | None = None
         self._column_count = 0
         self._unanswered: deque[_Setting] = deque()
+        self._asked: deque[_Setting] = deque(maxlen=SETTINGS_MAX)
         self._wanted: _Setting | None = None
         self._has_snapshot = False
         self._is_half_closed = False
@@ -256,6 +261,7 @@ class ClientExchange:
             positions=request.viewport, is_reverse=request.is_reverse, columns=columns
         )
         self._unanswered.append(self._wanted)
+        self._asked.append(self._wanted)
         return frame
 
     def _encode(self, request: SubscriptionRequest | SnapshotRequest) -> bytes:
@@ -342,6 +348,10 @@ class ClientExchange:
                 for _ in range(index + 1):
                     self._unanswered.popleft()
                 return Stimulus.EARLIER_ANSWER
+        if any(echoed == self._comparable(setting) for setting in self._asked):
+            # The same setting was asked for twice, and the answer to the first was taken for that
+            # to the second, with everything in between.
+            return Stimulus.EARLIER_ANSWER
         return Stimulus.PART
 
     def _comparable(self, setting: _Setting) -> _Setting:

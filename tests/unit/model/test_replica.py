@@ -276,6 +276,21 @@ def test_a_new_column_needs_all_rows():
     assert replica.to_arrow()["s"].to_pylist() == ["s3", "s4"]
 
 
+def test_a_new_column_in_row_keys_comes_with_the_rows_of_the_new_view():
+    """A draft viewport: the snapshot removes nothing, its rows replace those held."""
+    replica = FullReplica(SCHEMA)
+    numbers = (pa.array([0, 1, 2], pa.int64()), pa.array([], pa.string()))
+    first = full("0-9", numbers, included="0-2", is_snapshot=True, viewport="0-2", columns=(0,))
+    replica.apply(first)
+    replica.apply(full("0-9", [2, 3], included="2-3", is_snapshot=True, viewport="2-3"))
+    assert replica.to_arrow()["s"].to_pylist() == ["s2", "s3"]
+    replica.validate()
+    replica = FullReplica(SCHEMA)
+    replica.apply(first)
+    with pytest.raises(RemoteProtocolError, match="column 1 enters"):
+        replica.apply(full("0-9", [3], included="3", is_snapshot=True, viewport="2-3"))
+
+
 @pytest.mark.parametrize(
     "update",
     [

@@ -172,8 +172,8 @@ def test_an_answer_to_an_earlier_request_of_a_burst_is_consistent_but_not_curren
         exchange.change(columns=None, viewport=Viewport.of(start, start + 3))
     assert flags(receive(exchange, peer.view("0-2", viewport="10-12"))) == [(True, False)]
     assert exchange.state is ClientState.CHANGING
-    # The first request cannot be answered any more: this is a part of something else.
-    assert flags(receive(exchange, peer.view(viewport="0-2"))) == [(False, False)]
+    # Nobody ever asked for this: it is a part of something else.
+    assert flags(receive(exchange, peer.view(viewport="30-31"))) == [(False, False)]
     assert flags(receive(exchange, peer.view(viewport="30-32"))) == [(True, True)]
 
 
@@ -183,6 +183,20 @@ def test_going_back_to_an_earlier_setting_needs_its_own_answer():
     exchange.change(columns=None, viewport=Viewport.of(5, 8))
     exchange.change(columns=None, viewport=Viewport.of(0, 3))
     assert flags(receive(exchange, peer.view(viewport="0-2"))) == [(True, True)]
+
+
+def test_late_answers_are_recognised_after_a_setting_was_asked_for_twice():
+    exchange, peer = subscribed(Viewport.of(0, 3))
+    exchange.change(columns=None, viewport=Viewport.of(5, 8))
+    exchange.change(columns=None, viewport=Viewport.of(0, 3))
+    first = peer.view("0-2", viewport="0-2")
+    assert flags(receive(exchange, first)) == [(True, True)]  # taken for the third answer
+    second = peer.view("0-2", viewport="5-7", removed="0-2")
+    assert flags(receive(exchange, second)) == [(True, False)]
+    assert exchange.state is ClientState.CHANGING
+    third = peer.view("0-2", viewport="0-2", removed="0-2")
+    assert flags(receive(exchange, third)) == [(True, True)]
+    assert exchange.state is ClientState.LIVE
 
 
 def test_a_full_subscription_cannot_change():
