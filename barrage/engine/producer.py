@@ -287,6 +287,9 @@ class Producer:
         is_behind = self._held_rounds.get(slot, group.round) != group.round
         self._roster.move(slot, SlotInput.RELEASE_BEHIND if is_behind else SlotInput.RELEASE)
         self._forget_hold(slot)
+        point = int(self._roster.point[slot])
+        if point != NOWHERE and self._feed.has_news(point):
+            group.is_pending = True
 
     def _forget_hold(self, slot: int) -> None:
         self._held_ns.pop(slot, None)
@@ -361,10 +364,17 @@ class Producer:
         self._send_deltas(self._due_slots(now_ns), output)
         if self._requests:
             self._send_snapshots(output)
-        for group in self._groups.values():
-            if not group.is_pending and self._table.is_blink:
-                group.is_pending = self._has_news(group)
+        if self._table.is_blink:
+            self._await_removals(now_ns)
         return output
+
+    def _await_removals(self, now_ns: int) -> None:
+        """Whoever now shows rows of a blink table that has none any more waits for their removal."""
+        for group in self._groups.values():
+            if not group.is_pending and self._has_news(group):
+                group.is_pending = True
+                if group.due_ns <= now_ns:
+                    group.last_ns = now_ns
 
     def _has_news(self, group: _Group) -> bool:
         roster = self._roster
