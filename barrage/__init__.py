@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "connect": "barrage.client",
     "aconnect": "barrage.client",
+    "AsyncServer": "barrage.server",
     "Server": "barrage.server",
     "RowSet": "barrage.rowset",
     "wire": "",
@@ -24,9 +25,18 @@ if TYPE_CHECKING:
     from barrage import errors, wire
     from barrage.client import aconnect, connect
     from barrage.rowset import RowSet
-    from barrage.server import Server
+    from barrage.server import AsyncServer, Server
 
-__all__ = ["RowSet", "Server", "__version__", "aconnect", "connect", "errors", "wire"]
+__all__ = [
+    "AsyncServer",
+    "RowSet",
+    "Server",
+    "__version__",
+    "aconnect",
+    "connect",
+    "errors",
+    "wire",
+]
 
 
 def __getattr__(name: str) -> Any:

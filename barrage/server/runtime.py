@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 HANDOVERS_MAX = 2
 """Hand-overs the event loop may have outstanding before the engine stops propagating."""
 
+HANDOVER_ITEMS = 256
+"""Items passed on at once while more are being encoded, so that the loop can start writing."""
+
 CYCLES_REMEMBERED = 1024
 
 FAILED_CYCLE_REST_NS = 1000 * NANOS_PER_MS
@@ -375,6 +378,8 @@ class EngineRuntime:
                 continue
             for item in propagated:
                 self._items.extend(outlet.convert(item))
+                if len(self._items) >= HANDOVER_ITEMS:
+                    self._pass_on()
             self.producer_shrank(table)
         if has_run:
             self.stats.propagations += 1
@@ -383,6 +388,9 @@ class EngineRuntime:
     def _hand_over(self) -> None:
         if not self._uncommitted_is_pending():
             self._settle()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
         if not self._items or self._outlet is None:
             return
         items, self._items = self._items, []
