@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 CELLS_MIN = 1 << 20
 """Below this the fixed cost of a thread and a second connection outweighs what it saves."""
+
+CANCEL_SECONDS_MAX = 1.0
+"""How long a cancelled read may take to notice."""
 
 _REVISION = WireRevision.R1_0_0
 """The draft is not spoken here."""
@@ -46,35 +50,67 @@ async def fetch_bulk_snapshot(
         is_reverse=viewport is not None and viewport.is_reverse,
         options=options,
     )
-    metadata = encode_wrapper(request, _REVISION)
-    answer = await asyncio.to_thread(client.exchange, metadata, headers=headers, table=table)
-    reading = asyncio.ensure_future(asyncio.to_thread(_read, answer, limits, on_progress))
+    reading = _Reading(client, table, limits, on_progress)
+    work = asyncio.ensure_future(
+        asyncio.to_thread(reading.run, encode_wrapper(request, _REVISION), headers)
+    )
     try:
-        return await asyncio.shield(reading)
+        return await asyncio.shield(work)
     except asyncio.CancelledError:
-        answer.cancel()
-        await asyncio.wait([reading])
-        # The error of the cancelled read has been expected.
-        reading.exception()
+        reading.cancel()
+        await asyncio.wait([work], timeout=CANCEL_SECONDS_MAX)
+        if work.done():
+            # That the cancelled read failed is no news.
+            work.exception()
         raise
 
 
-def _read(
-    answer: ArrowFlightAnswer, limits: Limits, on_progress: Callable[[int], None] | None
-) -> pa.Table:
-    try:
+class _Reading:
+    """One blocking read, which another thread may cancel at any moment."""
+
+    def __init__(
+        self,
+        client: ArrowFlightClient,
+        table: str,
+        limits: Limits,
+        on_progress: Callable[[int], None] | None,
+    ) -> None:
+        self._client = client
+        self._table = table
+        self._limits = limits
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._answer: ArrowFlightAnswer | None = None
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._is_cancelled = True
+            if self._answer is not None:
+                self._answer.cancel()
+
+    def run(self, metadata: bytes, headers: dict[str, str]) -> pa.Table:
+        answer = self._client.exchange(metadata, headers=headers, table=self._table)
+        with self._lock:
+            self._answer = answer
+            if self._is_cancelled:
+                answer.cancel()
+        try:
+            return self._read(answer)
+        finally:
+            answer.close()
+
+    def _read(self, answer: ArrowFlightAnswer) -> pa.Table:
         parts = SnapshotParts(answer.schema(), None)
-        collector = _Collector(parts, limits)
+        collector = _Collector(parts, self._limits)
         size = 0
         for batch, metadata in answer.batches():
             collector.take(batch, metadata)
-            if on_progress is not None:
+            if self._on_progress is not None:
                 size += batch.nbytes
-                on_progress(size)
+                self._on_progress(size)
         collector.finish()
         return parts.to_arrow()
-    finally:
-        answer.close()
 
 
 class _Collector:

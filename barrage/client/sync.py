@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from barrage.client.callbacks import CallbackThread
 from barrage.client.session import CONNECT_TIMEOUT_SECONDS, TIMEOUT_SECONDS, AsyncSession, aconnect
-from barrage.errors import SubscriptionClosedError
+from barrage.errors import LocalProtocolError, SubscriptionClosedError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.wire.revision import WireRevision
 
@@ -60,13 +60,17 @@ class LoopThread:
             self._loop.run_forever()
         finally:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None) -> T:
         """Run ``work`` on the loop and wait for it. TimeoutError; an interrupt cancels it."""
-        if threading.current_thread() is self._thread or self._loop.is_closed():
+        if self._loop.is_closed():
             work.close()
             raise SubscriptionClosedError("the session is closed")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise LocalProtocolError("the session's own thread would wait for itself here")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout)

@@ -3,7 +3,8 @@
 Small chunks are merged four at a time into the next size class, so a row is copied about
 log4(frozen / batch) times in its life and one-row appends at 10 Hz stay cheap. A chunk of
 ``FROZEN_ROWS`` rows or ``FROZEN_BYTES`` bytes is never copied again. 10^8 rows therefore live in a
-few hundred chunks and a read is one bisection and one slice per column.
+few hundred chunks and a read is one bisection and one slice per column. The pieces of one large
+append are not merged either: a snapshot of 10^7 rows would stand in memory twice while they are.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ FROZEN_BYTES = 1 << 24
 MERGE_WIDTH = 4
 """How many chunks of one size class are merged into one."""
 
+BULK_PIECE_ROWS_MIN = 1 << 12
+"""Pieces of a large append that are on average shorter than this are merged after all."""
+
 PINNED_BYTES_SLACK = 1 << 16
 """A chunk may keep this many bytes alive that are not its own before it is copied."""
 
@@ -36,7 +40,7 @@ class ChunkLog:
     """Arrow chunks addressed by slot. ``base`` is the first slot still held, ``length`` one past
     the last."""
 
-    __slots__ = ("_chunks", "_starts", "base", "length", "type")
+    __slots__ = ("_chunks", "_frozen_count", "_starts", "base", "length", "type")
 
     def __init__(self, data_type: pa.DataType) -> None:
         self.type = data_type
@@ -44,6 +48,8 @@ class ChunkLog:
         self.length = 0
         self._chunks: list[pa.Array] = []
         self._starts: list[int] = []
+        self._frozen_count = 0
+        """So many chunks at the front are not merged any more."""
 
     @property
     def nbytes(self) -> int:
@@ -57,13 +63,21 @@ class ChunkLog:
         self.length += len(values)
         self._merge_tail()
 
+    def append_pieces(self, values: pa.ChunkedArray) -> None:
+        """Append all chunks; those of a large batch stay as they are."""
+        is_bulk = len(values) >= max(FROZEN_ROWS, BULK_PIECE_ROWS_MIN * values.num_chunks)
+        for piece in values.chunks:
+            self.append(piece)
+            if is_bulk:
+                self._frozen_count = len(self._chunks)
+
     def _merge_tail(self) -> None:
-        while len(self._chunks) >= MERGE_WIDTH:
+        while len(self._chunks) - self._frozen_count >= MERGE_WIDTH:
             level = _size_class(self._chunks[-1])
             if level is None:
                 return
             count = 0
-            for chunk in reversed(self._chunks):
+            for chunk in reversed(self._chunks[self._frozen_count :]):
                 other = _size_class(chunk)
                 if other is None or other > level:
                     break
@@ -80,6 +94,7 @@ class ChunkLog:
         while keep < len(self._chunks) and self._starts[keep] + len(self._chunks[keep]) <= slot:
             keep += 1
         del self._chunks[:keep], self._starts[:keep]
+        self._frozen_count = max(self._frozen_count - keep, 0)
         self.base = max(self.base, min(slot, self.length))
 
     def slice(self, start: int, stop: int) -> pa.Array | pa.ChunkedArray:

@@ -60,6 +60,9 @@ class ColumnStore:
         """Add cells at slots len.. ; SchemaError when the type differs."""
         self._check_type(values)
         if isinstance(values, pa.ChunkedArray):
+            if isinstance(self._cells, ChunkLog):
+                self._cells.append_pieces(values)
+                return
             for chunk in values.chunks:
                 self._cells.append(chunk)
         else:

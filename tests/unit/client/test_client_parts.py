@@ -35,6 +35,7 @@ from barrage.errors import (
     BarrageError,
     ConfigError,
     ConnectionLostError,
+    LocalProtocolError,
     RemoteProtocolError,
     SchemaError,
     SlowConsumerError,
@@ -292,7 +293,7 @@ def test_a_loop_thread_refuses_to_wait_for_itself():
         await asyncio.sleep(60)
 
     assert thread.call(nothing(), 1) == 1
-    with pytest.raises(SubscriptionClosedError):
+    with pytest.raises(LocalProtocolError, match="wait for itself"):
         thread.call(inner(), 1)
     with pytest.raises(TimeoutError, match=r"0\.01 seconds"):
         thread.call(sleeps(), 0.01)

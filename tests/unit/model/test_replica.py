@@ -401,3 +401,19 @@ def test_parts_of_a_snapshot_must_have_whole_columns():
         parts.add(full("0-1", [1], is_snapshot=True))
     parts.add(full("", [], is_snapshot=True))
     assert parts.to_arrow().num_rows == 0
+
+
+def test_a_large_snapshot_is_kept_as_it_arrived():
+    """Merging its pieces would hold it in memory twice."""
+    pieces = [rows(range(start, start + 10_000)) for start in range(0, 100_000, 10_000)]
+    columns = tuple(pa.chunked_array([piece[i] for piece in pieces]) for i in (0, 1))
+    replica = FullReplica(SCHEMA)
+    replica.apply(full("0-99999", columns, is_snapshot=True))
+    shown = replica.to_arrow()["x"]
+    assert shown.num_chunks == 10
+    addresses = [piece[0].buffers()[1].address for piece in pieces]
+    assert [chunk.buffers()[1].address for chunk in shown.chunks] == addresses
+    for number in range(100_000, 100_020):
+        replica.apply(full(f"{number}", [number], removed=f"{number - 100_000}"))
+    assert xs(replica) == list(range(20, 100_020))
+    replica.validate()

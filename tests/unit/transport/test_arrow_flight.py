@@ -78,8 +78,14 @@ def test_a_cancelled_read_ends(server):
 def test_a_cancelled_snapshot_leaves_no_reader(server):
     client = ArrowFlightClient(server.uri.partition("//")[2], None)
 
-    async def test():
-        begun = threading.Event()
+    async def test(cancels_late):
+        reached, go = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def on_progress(_):
+            loop.call_soon_threadsafe(reached.set)
+            go.wait(WAIT)
+
         fetching = asyncio.ensure_future(
             fetch_bulk_snapshot(
                 client,
@@ -89,16 +95,15 @@ def test_a_cancelled_snapshot_leaves_no_reader(server):
                 options=SnapshotOptions(),
                 headers={"authorization": "Bearer secret"},
                 limits=DEFAULT_LIMITS,
-                on_progress=lambda _: begun.wait(WAIT),
+                on_progress=on_progress,
             )
         )
-        # The reader stands in its first progress report when the cancellation comes.
-        await asyncio.sleep(0)
-        while not any("asyncio" in thread.name for thread in threading.enumerate()):
-            await asyncio.sleep(0)
+        await (reached.wait() if cancels_late else asyncio.sleep(0))
         fetching.cancel()
-        begun.set()
+        go.set()
         with pytest.raises(asyncio.CancelledError):
             await fetching
 
-    asyncio.run(test())
+    asyncio.run(test(cancels_late=True))
+    asyncio.run(test(cancels_late=False))
+    assert not [thread for thread in threading.enumerate() if "asyncio" in thread.name]
