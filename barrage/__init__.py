@@ -15,6 +15,7 @@ _HOMES = {
     "connect": "barrage.client",
     "aconnect": "barrage.client",
     "AsyncServer": "barrage.server",
+    "AsyncServer": "barrage.server",
     "Server": "barrage.server",
     "RowSet": "barrage.rowset",
     "wire": "",

@@ -64,10 +64,16 @@ server.stop()
     assert out == "[{'id': 2, 'symbol': 'MSFT', 'price': 412.0}]\n"
 
 
+def test_the_publishing_page_runs() -> None:
+    blocks = python_blocks("docs/publishing.md")
+    out = run_python("-c", "\n".join(blocks) + "\nimport asyncio\nprint(asyncio.run(main()))\n")
+    assert out == "2\n"
+
+
 def test_the_readme_stays_short_and_its_links_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 150
-    for name in ("README.md", "docs/cli.md", "docs/getting-started.md"):
+    for name in ("README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))):
         page = ROOT / name
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{name} links to {link}"
