@@ -89,7 +89,8 @@ class PublishedTable(View, SourceHandle):
     Rows may be Arrow, pandas, polars, anything with ``__arrow_c_stream__``, a list of dicts or a
     dict of lists. A batch is applied whole or not at all: SchemaError and RowError name what does
     not fit. With ``wait=False`` rows are still checked for their form at once; the future gets the
-    step, or the error that only the engine can find (a duplicate key, for example).
+    step, or the error that only the engine can find (a null key, for example). Such calls block
+    only while ``limits.ingest_bytes_pending_max`` bytes wait to be committed.
     """
 
     @overload
@@ -142,8 +143,9 @@ class PublishedTable(View, SourceHandle):
         return self._commit(self._replace(rows), wait)
 
     def _commit(self, change: Change, wait: bool) -> int | Future[int]:
-        future = self._service.change([change])
-        return future.result() if wait else future
+        if wait:
+            return self._service.change([change]).result()
+        return self._service.change_soon(change)
 
 
 class Transaction:
@@ -222,6 +224,7 @@ class Server:
         self._app: ServerApp | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._is_asked_to_stop = threading.Event()
 
     # --- life ---
 
@@ -251,6 +254,7 @@ class Server:
     def stop(self, grace: float | None = None) -> None:
         """Stop serving: streams get what is queued for them and end with UNAVAILABLE; what is left
         after ``grace`` seconds is cut. Then the engine ends. Idempotent."""
+        self._is_asked_to_stop.set()
         loop, app, thread = self._loop, self._app, self._thread
         if loop is not None and app is not None and thread is not None and thread.is_alive():
             grace_ms = None if grace is None else int(grace * 1000)
@@ -260,16 +264,16 @@ class Server:
         self._parts.runtime.stop()
 
     def serve_forever(self) -> None:
-        """Serve until Ctrl+C or SIGTERM, then drain. Call on the main thread; starts if need be."""
+        """Serve until Ctrl+C, SIGTERM or :meth:`stop`, then drain. Call on the main thread; starts
+        if need be."""
         if self._thread is None:
             self.start()
-        asked = threading.Event()
         before = {
-            number: signal.signal(number, lambda *_: asked.set())
+            number: signal.signal(number, lambda *_: self._is_asked_to_stop.set())
             for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
-            asked.wait()
+            self._is_asked_to_stop.wait()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -150,13 +150,13 @@ class AsyncServer:
         """Serve until Ctrl+C or SIGTERM (on the main thread) or :meth:`stop`, then drain."""
         if self._app is None:
             await self.start()
+        app = self._running
         loop = asyncio.get_running_loop()
-        asked = asyncio.Event()
         numbers = (signal.SIGTERM, signal.SIGINT)
         for number in numbers:
-            loop.add_signal_handler(number, asked.set)
+            loop.add_signal_handler(number, app.begin_stop)
         try:
-            await asked.wait()
+            await app.wait_for_termination()
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)

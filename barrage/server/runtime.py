@@ -109,7 +109,7 @@ class EngineRuntime:
     def __init__(
         self, *, limits: Limits, clock: Clock, rest_ns_max: int = 5 * NANOS_PER_MS
     ) -> None:
-        self.graph = UpdateGraph()
+        self.graph = UpdateGraph(limits)
         self.stats = RuntimeStats()
         self._limits = limits
         self._clock = clock

@@ -30,7 +30,7 @@ class ServingParts:
             clock=self.clock,
             rest_ns_max=config.cycle_rest_ms_max * NANOS_PER_MS,
         )
-        self.tables = TableService(self.runtime, self.catalog)
+        self.tables = TableService(self.runtime, self.catalog, limits=config.limits)
 
     def make_app(self) -> ServerApp:
         """The serving instance; call on the event loop that will run it."""

@@ -21,6 +21,7 @@ from barrage.engine import (
 from barrage.engine.source import SourceTable
 from barrage.errors import BarrageError, SchemaError, TableNotFoundError, UnsupportedError
 from barrage.server.catalog import Publication
+from barrage.server.ingest_budget import IngestBudget
 from barrage.server.tickets import check_table_name
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.engine.table import Table
+    from barrage.limits import Limits
     from barrage.server.catalog import Catalog
     from barrage.server.runtime import EngineRuntime
 
@@ -110,9 +112,10 @@ class TableFacts:
 class TableService:
     """Creates, changes, derives, publishes and drops tables."""
 
-    def __init__(self, runtime: EngineRuntime, catalog: Catalog) -> None:
+    def __init__(self, runtime: EngineRuntime, catalog: Catalog, *, limits: Limits) -> None:
         self._runtime = runtime
         self._catalog = catalog
+        self._budget = IngestBudget(limits.ingest_bytes_pending_max)
 
     def create(self, recipe: TableRecipe, data: pa.Table | None) -> Future[Publication]:
         """Make and publish a source table holding ``data``; resolves when that is committed.
@@ -145,6 +148,19 @@ class TableService:
     def change(self, changes: Sequence[Change]) -> Future[int]:
         """Apply changes in order, all of them or none; resolves to the step that committed them."""
         return self._runtime.write(partial(self._stage, tuple(changes)))
+
+    def change_soon(self, change: Change) -> Future[int]:
+        """Like :meth:`change`, for a caller that does not wait for the result: blocks while too
+        many bytes of such changes are pending."""
+        byte_count = sum(getattr(argument, "nbytes", 0) for argument in change.arguments)
+        self._budget.take(byte_count)
+        try:
+            future = self.change([change])
+        except BarrageError:
+            self._budget.give_back(byte_count)
+            raise
+        future.add_done_callback(lambda _: self._budget.give_back(byte_count))
+        return future
 
     def derive(self, make: Callable[[], Table]) -> Future[Table]:
         """Apply an operator; SchemaError or ExpressionError."""

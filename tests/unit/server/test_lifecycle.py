@@ -219,6 +219,24 @@ def test_sigterm_drains_and_exits_with_zero():
         assert process.exit_code() == 0
 
 
+def test_serving_forever_ends_when_the_server_is_stopped(server):
+    stopper = threading.Timer(0.05, server.stop)
+    stopper.start()
+    server.serve_forever()
+    stopper.join()
+
+
+def test_async_serving_forever_ends_when_the_server_is_stopped():
+    async def scenario() -> None:
+        async with AsyncServer() as server:
+            serving = asyncio.create_task(server.serve_forever())
+            await asyncio.sleep(0)
+            await server.stop()
+            await serving
+
+    asyncio.run(scenario())
+
+
 def test_a_port_that_is_taken_is_a_config_error(server):
     with pytest.raises(ConfigError, match="cannot listen"):
         barrage.Server(port=server.port).start()

@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+import barrage
 from barrage.errors import (
     ExpressionError,
     LocalProtocolError,
@@ -21,6 +22,9 @@ from barrage.errors import (
     TableNotFoundError,
     UnsupportedError,
 )
+from barrage.limits import Limits
+from barrage.server import ServerConfig
+from tests.helpers.server_process import wait_until
 
 SCHEMA = {"k": "int64", "s": "string"}
 ROWS = [{"k": 1, "s": "a"}, {"k": 2, "s": None}]
@@ -199,6 +203,28 @@ def test_not_waiting_gives_a_future(server):
     assert len(table) == 100
     refused = table.upsert({"k": [1, None], "s": ["a", "b"]}, wait=False)
     assert isinstance(refused.exception(10), RowError)
+
+
+def test_not_waiting_is_bounded_by_the_ingest_limit():
+    limits = Limits(ingest_bytes_pending_max=1000)
+    with barrage.Server(config=ServerConfig(limits=limits)) as server:
+        table = server.create_table("t", {"x": "int64"})
+        gate = threading.Event()
+        server._parts.runtime.submit(gate.wait)
+        part = pa.table({"x": range(50)})
+        futures = [table.add(part, wait=False) for _ in range(2)]
+        third = threading.Thread(target=lambda: futures.append(table.add(part, wait=False)))
+        third.start()
+        budget = server._parts.tables._budget
+        wait_until(lambda: budget._has_room._waiters)
+        assert budget.bytes_pending == 800
+        gate.set()
+        third.join()
+        for future in futures:
+            future.result(10)
+        assert len(table) == 150
+        wait_until(lambda: budget.bytes_pending == 0)
+        table.add(pa.table({"x": range(10_000)}), wait=False).result(10)
 
 
 # --- transactions ---
