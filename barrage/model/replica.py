@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from barrage.model.update import FullUpdate, UpdateMessage, ViewUpdate
     from barrage.model.viewport import ColumnSet
+    from barrage.rowset import RowSetShiftData
 
 EMPTY = RowSet.empty()
 
@@ -103,9 +104,7 @@ class FullReplica:
         if update.removed_keys_pre is not None and not update.removed_keys_pre.is_empty:
             self._remove(update.removed_keys_pre)
         if not update.shifts.is_empty:
-            is_whole = self._present is self._keys
-            self._keys = update.shifts.apply(self._keys)
-            self._present = self._keys if is_whole else update.shifts.apply(self._present)
+            self._shift(update.shifts)
         if update.is_snapshot:
             self._forget_stale(update)
             self._rows.hold(columns)
@@ -127,6 +126,14 @@ class FullReplica:
         self._rows.delete(self._present.positions_of(gone))
         self._keys = self._keys - removed
         self._present = self._keys if is_whole else self._present - removed
+
+    def _shift(self, shifts: RowSetShiftData) -> None:
+        is_whole = self._present is self._keys
+        try:
+            self._keys = shifts.apply(self._keys)
+        except ValueError as error:
+            raise RemoteProtocolError(f"a shift moves rows onto others: {error}") from error
+        self._present = self._keys if is_whole else shifts.apply(self._present)
 
     def _forget_stale(self, update: FullUpdate) -> None:
         """Before a snapshot changes the columns: cells that come again, and cells that leave the

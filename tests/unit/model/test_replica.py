@@ -219,8 +219,14 @@ def test_a_blink_table_replaces_its_rows():
             modified_values=(pa.array([1], pa.int64()), pa.array([], pa.string())),
         ),
         full(modified=(RowSet.parse("1"), EMPTY)),
+        full(shifts=[Shift(0, 1, 2)]),
     ],
-    ids=["too few added values", "row never sent", "too few modified values"],
+    ids=[
+        "too few added values",
+        "row never sent",
+        "too few modified values",
+        "shift onto kept rows",
+    ],
 )
 def test_updates_that_do_not_fit_are_refused(update):
     replica = filled("0-3", range(4))
