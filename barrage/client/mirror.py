@@ -77,7 +77,8 @@ class Mirror:
             self._shown, self._kept = replica, None
             self._steps = (message.first_step, message.last_step)
             self._source_time_ns = message.source_time_ns
-            if not is_shown or replica.columns != columns_before:
+            has_window = isinstance(replica, FullReplica) and replica.has_window
+            if not is_shown or replica.columns != columns_before or has_window:
                 return self._replacement()
             return relative_update(
                 message,

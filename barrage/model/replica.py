@@ -72,12 +72,17 @@ class FullReplica:
         return len(self._keys)
 
     @property
+    def has_window(self) -> bool:
+        """Rows leave without being named as removed, by sliding out of the server's viewport."""
+        return self._server_viewport is not None
+
+    @property
     def nbytes(self) -> int:
         return self._rows.nbytes + self._keys.nbytes
 
     def to_arrow(self) -> pa.Table:
-        """All rows whose cells are present, in row order; immutable. Built once per update as long as
-        somebody keeps it."""
+        """All rows whose cells are present, in row order; immutable. Built once per update as long
+        as somebody keeps it."""
         table = None if self._table is None else self._table()
         if table is None:
             table = self._rows.read()

@@ -318,6 +318,31 @@ def test_the_asynchronous_client_has_the_same_shape(server):
     asyncio.run(limited())
 
 
+def test_the_2020_draft_is_spoken_on_request(server):
+    keys = list(range(20))
+    table = server.create_table("t", SCHEMA, key="k", data={"k": keys, "s": ["x"] * 20})
+    with (
+        barrage.connect(server.uri, auth=server.token, revision="2020") as session,
+        session.table("t").subscribe(interval_ms=10) as whole,
+        session.table("t").subscribe(viewport=(2, 5), interval_ms=10) as view,
+    ):
+        assert session.table("t").snapshot(rows=(2, 5))["k"].to_pylist() == [2, 3, 4]
+        whole.wait_ready(WAIT)
+        view.wait_ready(WAIT)
+        updates = view.updates(timeout=WAIT)
+        table.remove([0, 3])
+        until(updates, lambda: view.to_arrow()["k"].to_pylist() == [4, 5, 6])
+        until(whole.updates(timeout=WAIT), lambda: len(whole) == 18)
+        table.upsert({"k": [5], "s": ["five"]})
+        update = next(updates)
+        # Rows leave a window of the draft without being named: every update is the whole window.
+        assert update.is_replacement
+        assert update.added["s"].to_pylist() == ["x", "five", "x"]
+        view.set_viewport((10, 12))
+        view.wait_ready(WAIT)
+        assert view.to_arrow()["k"].to_pylist() == [12, 13]
+
+
 INTERRUPTED = """
 import sys, barrage
 with barrage.connect(sys.argv[1]) as session:
