@@ -1,0 +1,273 @@
+"""The server of a simulation: exchanges, producers and encoders on one thread, and as little else
+as possible. It does what the real driver does at cycle boundaries, without threads or gRPC."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from barrage.engine import UpdateGraph
+from barrage.engine.producer import Delivery, Disconnect, Producer
+from barrage.engine.snapshot import snapshot_messages
+from barrage.engine.subscription import SubscriptionSpec
+from barrage.errors import BarrageError, LocalProtocolError, ProtocolError, TableNotFoundError
+from barrage.limits import NANOS_PER_MS, Limits
+from barrage.model.update import FullUpdate, ViewUpdate
+from barrage.proto.events import (
+    Cancelled,
+    HalfClosed,
+    ServerEvent,
+    SnapshotRequested,
+    SubscriptionChanged,
+    SubscriptionRequested,
+)
+from barrage.proto.server_exchange import ServerExchange
+from barrage.wire.revision import WireRevision
+from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+from tests.sim.network import End, Link
+from tests.sim.tables import SimTable
+
+Message = FullUpdate | ViewUpdate
+Sabotage = Callable[[Message], Message | None]
+
+
+class ServerStream:
+    """One exchange with its outbox: updates as lists of frames."""
+
+    def __init__(self, number: int, link: Link, revision: WireRevision, limits: Limits) -> None:
+        self.number = number
+        self.link = link
+        self.revision = revision
+        self.exchange = ServerExchange(number, revision, limits)
+        self.table: SimTable | None = None
+        self.outbox: deque[deque[bytes]] = deque()
+        self.is_held = False
+        self.end: End | None = None
+        self.is_snapshot = False
+
+    def finish(self, error: BarrageError | None, *, is_flushed: bool = True) -> None:
+        """End the stream after the outbox, or at once."""
+        if self.end is None:
+            self.end = End(error)
+        if not is_flushed:
+            self.outbox.clear()
+
+
+class SimServer:
+    """All streams and producers. ``sabotage`` may change or drop messages, to prove that the
+    checkers see it."""
+
+    def __init__(
+        self,
+        graph: UpdateGraph,
+        tables: dict[str, SimTable],
+        limits: Limits,
+        sabotage: Sabotage | None = None,
+    ) -> None:
+        self.graph = graph
+        self.tables = tables
+        self.limits = limits
+        self.streams: dict[int, ServerStream] = {}
+        self.producers: dict[str, Producer] = {}
+        self._encoders: dict[tuple[str, EncodeOptions], UpdateEncoder] = {}
+        self._sabotage = sabotage
+        self._numbers = 0
+
+    def accept(self, link: Link, revision: WireRevision) -> None:
+        """A client has connected."""
+        self._numbers += 1
+        stream = ServerStream(self._numbers, link, revision, self.limits)
+        self.streams[stream.number] = stream
+
+    # --- what clients send ------------------------------------------------------------------------
+
+    def read(self, now_ns: int) -> None:
+        """Take everything that has arrived."""
+        for stream in list(self.streams.values()):
+            if stream.link.is_cut:
+                stream.exchange.receive_cancel()
+                self._drop(stream)
+                continue
+            while stream.end is None:
+                item = stream.link.up.receive(now_ns)
+                if item is None:
+                    break
+                self._take(stream, item, now_ns)
+
+    def _take(self, stream: ServerStream, item: bytes | End, now_ns: int) -> None:
+        try:
+            if isinstance(item, End):
+                events = stream.exchange.receive_half_close()
+            else:
+                events = stream.exchange.receive_frame(item)
+            stream.exchange.validate()
+            for event in events:
+                self._handle(stream, event, now_ns)
+        except BarrageError as error:
+            self._unsubscribe(stream)
+            stream.finish(error, is_flushed=isinstance(error, ProtocolError))
+
+    def _handle(self, stream: ServerStream, event: ServerEvent, now_ns: int) -> None:
+        if isinstance(event, SubscriptionRequested):
+            self._subscribe(stream, event, now_ns)
+        elif isinstance(event, SubscriptionChanged):
+            assert stream.table is not None
+            producer = self.producers[stream.table.name]
+            producer.change(stream.number, event.columns, event.viewport, now_ns)
+        elif isinstance(event, SnapshotRequested):
+            self._answer_snapshot(stream, event)
+        elif isinstance(event, HalfClosed):
+            self._unsubscribe(stream)
+            stream.finish(None, is_flushed=stream.is_snapshot)
+        else:
+            assert isinstance(event, Cancelled)
+
+    def _table(self, ticket: bytes) -> SimTable:
+        name = ticket.removeprefix(b"s/").decode()
+        if name not in self.tables:
+            raise TableNotFoundError(name, known=self.tables)
+        return self.tables[name]
+
+    def _encoder(self, table: SimTable, options: EncodeOptions) -> UpdateEncoder:
+        key = (table.name, options)
+        if key not in self._encoders:
+            self._encoders[key] = UpdateEncoder(table.table.schema, options, self.limits)
+        return self._encoders[key]
+
+    def _subscribe(self, stream: ServerStream, event: SubscriptionRequested, now_ns: int) -> None:
+        table = self._table(event.ticket)
+        options = EncodeOptions.for_subscription(
+            event.options, self.limits, revision=stream.revision
+        )
+        encoder = self._encoder(table, options)
+        if table.name not in self.producers:
+            self.producers[table.name] = Producer(table.table, self.limits, step=self.graph.step)
+        spec = SubscriptionSpec(
+            columns=event.columns,
+            viewport=event.viewport,
+            interval_ns=event.options.min_update_interval_ms * NANOS_PER_MS,
+            is_key_space=event.viewport is None or not stream.revision.has_view_positions,
+            encoding=encoder,
+            is_reverse_echo=event.is_reverse,
+        )
+        self.producers[table.name].add(stream.number, spec, now_ns)
+        stream.table = table
+        stream.outbox.append(deque([encoder.schema_frame()]))
+
+    def _answer_snapshot(self, stream: ServerStream, event: SnapshotRequested) -> None:
+        table = self._table(event.ticket)
+        stream.is_snapshot = True
+        options = EncodeOptions.for_snapshot(event.options, self.limits, revision=stream.revision)
+        encoder = self._encoder(table, options)
+        stream.outbox.append(deque([encoder.schema_frame()]))
+        messages = snapshot_messages(
+            table.table, event.columns, event.viewport, step=self.graph.step
+        )
+        for message in messages:
+            stream.outbox.append(deque(encoder.encode(message)))
+
+    def _unsubscribe(self, stream: ServerStream) -> None:
+        if stream.table is None:
+            return
+        producer = self.producers.get(stream.table.name)
+        stream.table = None
+        if producer is None:  # it has ended all its subscriptions at once
+            return
+        producer.remove(stream.number)
+        producer.validate()
+        if not producer.subscription_count:
+            assert producer.next_due_ns() is None
+            self.producers = {n: p for n, p in self.producers.items() if p is not producer}
+
+    def _drop(self, stream: ServerStream) -> None:
+        self._unsubscribe(stream)
+        del self.streams[stream.number]
+
+    # --- what the engine does ---------------------------------------------------------------------
+
+    def run_cycle(self, now_ns: int) -> None:
+        """One step of the graph, recorded with every producer it concerns."""
+        result = self.graph.run_cycle()
+        assert not result.failed, result.failed
+        for table in self.tables.values():
+            update = result.updates.get(table.table)
+            table.cycle_done(result.step, has_changed=update is not None)
+            if update is not None and table.name in self.producers:
+                self.producers[table.name].record(update, now_ns)
+
+    def propagate(self, now_ns: int) -> None:
+        """Everything that is due, encoded once for all who get it, into the outboxes."""
+        for producer in list(self.producers.values()):
+            due_ns = producer.next_due_ns()
+            if due_ns is None or due_ns > now_ns:
+                continue
+            for item in producer.propagate(now_ns):
+                if isinstance(item, Disconnect):
+                    self._disconnect(item)
+                else:
+                    self._deliver(item)
+            self._hold_full_streams(producer, now_ns)
+            producer.validate()
+            after_ns = producer.next_due_ns()
+            assert after_ns is None or after_ns > now_ns, "propagation left something due"
+
+    def _disconnect(self, item: Disconnect) -> None:
+        stream = self.streams[item.subscription_id]
+        self._unsubscribe(stream)
+        stream.finish(item.error, is_flushed=False)
+
+    def _deliver(self, item: Delivery) -> None:
+        message: Message | None = item.message
+        if self._sabotage is not None:
+            message = self._sabotage(item.message)
+        if message is None:
+            return
+        frames = list(item.encoding.encode(message))
+        assert all(len(frame) <= self.limits.message_bytes_max for frame in frames)
+        for number in item.subscription_ids:
+            stream = self.streams[number]
+            assert not stream.is_held, "a held subscription was sent something"
+            stream.outbox.append(deque(frames))
+
+    def _hold_full_streams(self, producer: Producer, now_ns: int) -> None:
+        for stream in self.streams.values():
+            if (
+                stream.table is not None
+                and self.producers[stream.table.name] is producer
+                and not stream.is_held
+                and len(stream.outbox) >= self.limits.exchange_outbox_updates_max
+            ):
+                stream.is_held = True
+                producer.hold(stream.number, now_ns)
+
+    # --- what goes out ----------------------------------------------------------------------------
+
+    def write(self, now_ns: int, order: list[int]) -> None:
+        """Give the links what their windows take."""
+        for number in order:
+            stream = self.streams.get(number)
+            if stream is None:
+                continue
+            self._write_stream(stream, now_ns)
+            if stream.end is not None and not stream.outbox and stream.link.down.has_room:
+                stream.link.down.send(stream.end, now_ns)
+                self._drop(stream)
+
+    def _write_stream(self, stream: ServerStream, now_ns: int) -> None:
+        """Snapshots and schemas may exceed the outbox limit by one update each, nothing else."""
+        assert stream.is_snapshot or (
+            len(stream.outbox) <= self.limits.exchange_outbox_updates_max + 3
+        )
+        while stream.outbox and stream.link.down.has_room:
+            update = stream.outbox[0]
+            stream.link.down.send(update.popleft(), now_ns)
+            if not update:
+                stream.outbox.popleft()
+        is_full = len(stream.outbox) >= self.limits.exchange_outbox_updates_max
+        if stream.is_held and not is_full:
+            stream.is_held = False
+            if stream.table is not None:
+                try:
+                    self.producers[stream.table.name].release(stream.number)
+                except LocalProtocolError:
+                    assert stream.end is not None

@@ -1,0 +1,224 @@
+"""One simulated world: engine, server, network and clients on one thread and one virtual clock, all
+drawn from one seed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from random import Random
+
+from barrage.clock import VirtualClock
+from barrage.engine import UpdateGraph
+from barrage.limits import NANOS_PER_MS, Limits
+from tests.sim.client import SimClient
+from tests.sim.network import Link
+from tests.sim.options import Faults, Options
+from tests.sim.server import Sabotage, SimServer
+from tests.sim.tables import SimTable
+
+TICK_MS = 5
+CALM_TICKS_MAX = 1500
+CLOSING_TICKS = 60
+"""Longer than the slowest link."""
+
+STORY_LINES_MAX = 60
+
+
+class SimulationError(AssertionError):
+    """A checker failed; carries the seed and the latest events."""
+
+    def __init__(self, seed: int, options: Options, story: list[str], cause: BaseException) -> None:
+        lines = "\n  ".join(story)
+        super().__init__(
+            f"seed {seed}: {type(cause).__name__}: {cause}\n  {options}\n  {lines}\n"
+            f"repeat with: python -m tests.sim --seed {seed}"
+        )
+
+
+class World:
+    """Phase one, safety: changes and faults, every message checked. Phase two, liveness: all faults
+    stop, and every client must converge. Then everything is closed and nothing may be left."""
+
+    def __init__(self, seed: int, *, sabotage: Sabotage | None = None) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.options = Options.draw(self.random)
+        self.clock = VirtualClock()
+        self.limits = Limits(
+            stall_ns_max=self.options.stall_ms_max * NANOS_PER_MS,
+            exchange_outbox_updates_max=self.options.outbox_updates_max,
+            delta_segments_max=self.options.delta_segments_max,
+        )
+        self.graph = UpdateGraph()
+        self.tables = {
+            f"t{index}": SimTable(f"t{index}", kind, self.graph, self._child_random())
+            for index, kind in enumerate(self.options.table_kinds)
+        }
+        self.server = SimServer(self.graph, self.tables, self.limits, sabotage)
+        self.faults = self.options.faults
+        names = list(self.tables)
+        self.clients = [
+            SimClient(
+                number,
+                self.tables[self.random.choice(names)],
+                self._child_random(),
+                takes_snapshots=self.random.random() < self.options.snapshot_client,
+            )
+            for number in range(self.options.client_count)
+        ]
+        self._hash = hashlib.sha256()
+        self._story: deque[str] = deque(maxlen=STORY_LINES_MAX)
+        self._next_cycle_ns = 0
+        self.is_calm = False
+
+    def _child_random(self) -> Random:
+        return Random(self.random.getrandbits(64))
+
+    @property
+    def trace_hash(self) -> str:
+        """Of everything that was received by anybody, and when."""
+        return self._hash.hexdigest()
+
+    def run(self) -> None:
+        """All phases. Raises SimulationError."""
+        try:
+            self._fill()
+            for _ in range(self.options.ticks):
+                self._tick()
+            self._calm_down()
+            self._close()
+        except Exception as error:
+            raise SimulationError(self.seed, self.options, list(self._story), error) from error
+
+    def _fill(self) -> None:
+        for table in self.tables.values():
+            if self.options.initial_rows:
+                table.change(self.options.initial_rows if table.source_kind != "keyed" else 20)
+        self.server.run_cycle(self.clock.wall_ns())
+
+    # --- one tick ---------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self.clock.advance(TICK_MS * NANOS_PER_MS)
+        now_ns = self.clock.monotonic_ns()
+        if not self.is_calm:
+            self._disturb(now_ns)
+        self._connect(now_ns)
+        self.server.read(now_ns)
+        if now_ns >= self._next_cycle_ns:
+            self._next_cycle_ns = now_ns + self.options.cycle_ms * NANOS_PER_MS
+            if not self.is_calm:
+                self._change_tables()
+            if self.graph.has_pending:
+                self.server.run_cycle(now_ns)
+        self.server.propagate(now_ns)
+        order = list(self.server.streams)
+        self.random.shuffle(order)
+        self.server.write(now_ns, order)
+        for client in self.random.sample(self.clients, len(self.clients)):
+            for frame in client.read(now_ns):
+                self._trace(f"{now_ns} client {client.number} <- ", frame)
+
+    def _trace(self, text: str, frame: bytes) -> None:
+        self._hash.update(text.encode())
+        self._hash.update(frame)
+        self._story.append(f"{text}{len(frame)} bytes")
+
+    def _change_tables(self) -> None:
+        for table in self.tables.values():
+            if self.random.random() < self.options.change_chance:
+                for _ in range(self.options.changes_per_cycle):
+                    table.change(3)
+
+    def _connect(self, now_ns: int) -> None:
+        for client in self.clients:
+            if not client.is_connected and now_ns >= client.connect_at_ns:
+                link = Link(self._child_random(), self.faults)
+                self.server.accept(link, client.revision)
+                client.connect(link, now_ns)
+                self._story.append(f"{now_ns} client {client.number} connects")
+
+    def _disturb(self, now_ns: int) -> None:
+        """Faults and second thoughts."""
+        if self.random.random() < self.faults.restart:
+            self._story.append(f"{now_ns} every link is cut")
+            for client in self.clients:
+                if client.link is not None:
+                    client.link.cut()
+        for client in self.clients:
+            if client.link is not None:
+                self._disturb_link(client, client.link, now_ns)
+                self._disturb_client(client, now_ns)
+
+    def _disturb_link(self, client: SimClient, link: Link, now_ns: int) -> None:
+        if self.random.random() < self.faults.cut:
+            self._story.append(f"{now_ns} the link of client {client.number} is cut")
+            link.cut()
+        elif self.random.random() < self.faults.clog:
+            until_ms = self.random.randint(1, self.faults.clog_ms_max)
+            link.clog(now_ns + until_ms * NANOS_PER_MS)
+
+    def _disturb_client(self, client: SimClient, now_ns: int) -> None:
+        faults, chance = self.faults, self.random.random
+        if chance() < faults.slow_reader:
+            client.reads_again_ns = now_ns + self.random.randint(10, 600) * NANOS_PER_MS
+        if client.is_misbehaving:
+            return
+        if chance() < faults.half_close:
+            client.half_close(now_ns)
+        elif chance() < faults.misbehave:
+            client.misbehave(now_ns)
+        elif chance() < self.options.viewport_change:
+            client.change(now_ns)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _calm_down(self) -> None:
+        """No more faults and changes: everybody converges within a bounded time."""
+        self.is_calm = True
+        self.faults = Faults()
+        for client in self.clients:
+            client.reads_again_ns = 0
+            client.frames_per_tick = 1000
+            if client.link is not None:
+                client.link.clog(0)
+                client.link.down.window = 64
+        for _ in range(CALM_TICKS_MAX):
+            self._tick()
+            if self._is_quiet():
+                break
+        for client in self.clients:
+            if not client.takes_snapshots:
+                client.check_converged()
+        assert self._is_quiet(), "the world does not come to rest"
+
+    def _is_quiet(self) -> bool:
+        """Nothing under way and nothing due; one-shot clients come and go for ever."""
+        followers = [client for client in self.clients if not client.takes_snapshots]
+        return (
+            not self.graph.has_pending
+            and all(client.link is not None for client in followers)
+            and all(
+                client.link is None or (client.link.up.is_empty and client.link.down.is_empty)
+                for client in followers
+            )
+            and all(not stream.outbox for stream in self.server.streams.values())
+            and all(producer.next_due_ns() is None for producer in self.server.producers.values())
+        )
+
+    def _close(self) -> None:
+        """Everybody hangs up or half-closes; no stream, producer or subscription may be left."""
+        for client in self.clients:
+            client.connect_at_ns = 2**62
+            if client.link is None:
+                continue
+            if self.random.random() < 0.5 and not client.takes_snapshots:
+                client.half_close(self.clock.monotonic_ns())
+            else:
+                client.link.cut()
+        for _ in range(CLOSING_TICKS):
+            self._tick()
+            for client in self.clients:
+                client.connect_at_ns = 2**62
+        assert not self.server.streams, "streams are left after the last close"
+        assert not self.server.producers, "producers are left after the last close"
