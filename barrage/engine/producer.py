@@ -145,6 +145,7 @@ class Producer:
         self._requests: dict[int, _Request] = {}
         self._held_ns: dict[int, int] = {}
         self._held_rounds: dict[int, int] = {}
+        self._unstamped: list[int] = []
         self._known: dict[int, Known] = {}
 
     @property
@@ -274,7 +275,9 @@ class Producer:
         elif self._roster.state[slot] == SlotState.CATCHING_UP:
             self._held_rounds[slot] = NOWHERE  # it has missed a round already
         self._roster.move(slot, SlotInput.HOLD)
-        if now_ns is not None:
+        if now_ns is None:
+            self._unstamped.append(slot)
+        else:
             self._held_ns.setdefault(slot, now_ns)
 
     def release(self, subscription_id: int) -> None:
@@ -296,9 +299,13 @@ class Producer:
         self._held_rounds.pop(slot, None)
 
     def _disconnect_stalled(self, now_ns: int) -> list[Disconnect]:
-        for slot in self._held_rounds:
-            self._held_ns.setdefault(slot, now_ns)
+        for slot in self._unstamped:
+            if slot in self._held_rounds:
+                self._held_ns.setdefault(slot, now_ns)
+        self._unstamped.clear()
         stall_ns_max = self._limits.stall_ns_max
+        if now_ns - min(self._held_ns.values(), default=now_ns) < stall_ns_max:
+            return []
         stalled = [
             (slot, now_ns - since)
             for slot, since in self._held_ns.items()

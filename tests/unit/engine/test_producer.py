@@ -418,6 +418,18 @@ def test_past_the_limit_of_points_the_oldest_held_are_resynchronised(viewport, p
     assert sent[0].first_step == 1
 
 
+def test_points_where_somebody_flows_are_not_vacated() -> None:
+    """Only who is held may be resynchronised; others leave their points within an interval."""
+    scene = Scene(Limits(delta_segments_max=1))
+    for number in range(4):
+        scene.subscribe(number, interval_ns=10_000 * MS)
+        scene.send()
+        scene.change(added=[100 + number])
+        scene.producer.validate()
+    sent = [each.message for each in scene.send(10_000)]
+    assert sorted(len(message.added_keys_post) for message in sent) == [1, 2, 3, 4]
+
+
 # --- limits, failures, misuse ---------------------------------------------------------------------
 
 

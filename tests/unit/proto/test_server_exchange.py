@@ -143,6 +143,7 @@ def test_a_publication_request_is_refused() -> None:
 
 def test_the_drafts_session_messages_are_accepted_and_ignored() -> None:
     made = ServerExchange(1, WireRevision.DRAFT_2020)
+    assert made.revision is WireRevision.DRAFT_2020
     assert made.receive_frame(SESSION) == []
     request = SubscriptionRequest(ticket=b"s/t", viewport=RowSet.of_range(1, 2))
     (event,) = made.receive_frame(frame(request, WireRevision.DRAFT_2020))
