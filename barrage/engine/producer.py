@@ -376,7 +376,8 @@ class Producer:
         return output
 
     def _await_removals(self, now_ns: int) -> None:
-        """Whoever now shows rows of a blink table that has none any more waits for their removal."""
+        """Whoever now shows rows of a blink table that has none any more waits for their
+        removal."""
         for group in self._groups.values():
             if not group.is_pending and self._has_news(group):
                 group.is_pending = True
