@@ -15,7 +15,6 @@ _HOMES = {
     "connect": "barrage.client",
     "aconnect": "barrage.client",
     "AsyncServer": "barrage.server",
-    "AsyncServer": "barrage.server",
     "Server": "barrage.server",
     "RowSet": "barrage.rowset",
     "wire": "",

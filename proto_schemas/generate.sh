@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compile flight.proto into barrage/server/_proto/flight_descriptor.py (needs grpcio-tools).
+# Compile every .proto here into barrage/transport/_proto/ (needs grpcio-tools).
 set -eu
 cd "$(dirname "$0")/.."
 exec "${PYTHON:-python3}" proto_schemas/generate.py

@@ -12,12 +12,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from barrage.errors import AuthenticationError, BarrageError
-from barrage.transport.flight_messages import decode_configuration
+from barrage.transport._proto.deephaven_descriptor import FILE_DESCRIPTOR
+from barrage.transport.protobuf import MessageSet
 
 if TYPE_CHECKING:
     from barrage.transport.grpc_channel import GrpcChannel
 
 logger = logging.getLogger(__name__)
+
+_MESSAGES = MessageSet(FILE_DESCRIPTOR)
 
 METHOD = "/io.deephaven.proto.backplane.grpc.ConfigService/GetConfigurationConstants"
 
@@ -60,6 +63,10 @@ class DeephavenLogin:
                 logger.info("keep-alive failed: %s", error)
 
     async def _ask(self, timeout: float | None) -> None:
-        self.constants = decode_configuration(
-            await self._channel.unary(METHOD, b"", timeout=timeout)
-        )
+        self.constants = _configuration(await self._channel.unary(METHOD, b"", timeout=timeout))
+
+
+def _configuration(message: bytes) -> dict[str, str]:
+    """The constants of a ConfigurationConstantsResponse, by name."""
+    values = _MESSAGES.decode("ConfigurationConstantsResponse", message).config_values
+    return {str(name): str(value.string_value) for name, value in values.items()}

@@ -12,9 +12,8 @@ import pyarrow as pa
 from barrage.client.arrow_input import to_arrow_table, without_dictionaries
 from barrage.errors import ConfigError, RemoteProtocolError
 from barrage.transport.flight_messages import (
+    Descriptor,
     decode_put_result,
-    encode_cmd_descriptor,
-    encode_path_descriptor,
 )
 from barrage.wire.flight_data import encode_flight_data
 from barrage.wire.frame import FlightFrame
@@ -82,7 +81,7 @@ def _descriptor(
     """A plain path where that says everything, as any Flight client would send it; else a
     command."""
     if mode is None and not keys and kind is None:
-        return encode_path_descriptor(name)
+        return Descriptor(path=(name,)).encode()
     command: dict[str, Any] = {"table": name, "mode": mode or ("upsert" if keys else "append")}
     if keys:
         command["key"] = list(keys)
@@ -90,7 +89,7 @@ def _descriptor(
         command["kind"] = kind
     if capacity is not None:
         command["capacity"] = capacity
-    return encode_cmd_descriptor(json.dumps(command).encode())
+    return Descriptor(command=json.dumps(command).encode()).encode()
 
 
 async def _send(

@@ -73,17 +73,18 @@ class TableInfo:
     step: int | None = None
 
 
-def _table_info(message: bytes, name: str | None = None) -> TableInfo:
-    info = flight_messages.decode_flight_info(message)
+def _table_info(answer: bytes, name: str | None = None) -> TableInfo:
+    info = flight_messages.FlightInfo.decode(answer)
     try:
-        facts = json.loads(info.app_metadata) if info.app_metadata else {}
-        schema = pa.ipc.read_schema(pa.py_buffer(info.schema)) if info.schema else pa.schema([])
+        facts = json.loads(info.metadata) if info.metadata else {}
+        message = info.schema_message
+        schema = pa.ipc.read_schema(pa.py_buffer(message)) if message else pa.schema([])
     except (ValueError, pa.ArrowException) as error:
         raise RemoteProtocolError(f"flight info cannot be read: {error}") from error
     if not isinstance(facts, dict):
         facts = {}
     return TableInfo(
-        name=name or (info.path[-1] if info.path else ""),
+        name=name or (info.descriptor.path[-1] if info.descriptor.path else ""),
         schema=schema,
         total_records=info.total_records if info.total_records >= 0 else None,
         kind=facts.get("kind"),
@@ -199,7 +200,7 @@ class AsyncSession:
 
     async def info(self, name: str, *, timeout: float | None = TIMEOUT_SECONDS) -> TableInfo:
         """What the server says about one table; TableNotFoundError."""
-        descriptor = flight_messages.encode_path_descriptor("scope", name)
+        descriptor = flight_messages.Descriptor(path=("scope", name)).encode()
         message = await self._channel.unary(
             FLIGHT + "GetFlightInfo", descriptor, timeout=timeout, table=name
         )

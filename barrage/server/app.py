@@ -23,8 +23,9 @@ from barrage.server.exchange_driver import ExchangeHub
 from barrage.server.flight.call_guard import DRAINING, CallGuard
 from barrage.server.flight.catalog_calls import CatalogCalls
 from barrage.server.flight.data_calls import DataCalls
-from barrage.server.flight.messages import POOL, SERVICE_NAME
 from barrage.server.flight.put_calls import PutCalls
+from barrage.server.reflection import reflection_pool
+from barrage.transport.flight_messages import SERVICE_NAME
 
 if TYPE_CHECKING:
     from barrage.clock import Clock
@@ -81,7 +82,7 @@ class ServerApp:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._config.reflection:
             names = (SERVICE_NAME, _HEALTH_SERVICE, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, server, pool=POOL)
+            reflection.enable_server_reflection(names, server, pool=reflection_pool())
         address = _join(self._config.host, self._config.port)
         try:
             self.port = server.add_insecure_port(address)

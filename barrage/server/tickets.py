@@ -12,7 +12,7 @@ from barrage.errors import LimitExceededError, SchemaError, TicketError
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
-    from barrage.server.flight.messages import Descriptor
+    from barrage.transport.flight_messages import Descriptor
 
 SCOPE_ROUTE = b"s/"
 _SCOPE_PATH = "scope"

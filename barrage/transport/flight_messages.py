@@ -1,137 +1,164 @@
-"""The messages of ``arrow.flight.protocol`` a client sends and reads, except FlightData
-(barrage.wire.flight_data).
+"""The unary messages of Arrow Flight, both ways: descriptors, tickets, infos, actions.
 
-Field numbers: Flight.proto of Apache Arrow. Also the one Deephaven message a client needs to log in
-(deephaven-clients notes, appendix A.1: ConfigurationConstantsResponse).
+Field numbers and types: ``proto_schemas/flight.proto``. FlightData is in :mod:`barrage.wire`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from barrage.errors import RemoteProtocolError
-from barrage.transport.protobuf import bytes_field, read_fields, signed64, varint_field
+from barrage.transport._proto.flight_descriptor import FILE_DESCRIPTOR
+from barrage.transport.protobuf import MessageSet
 
-DESCRIPTOR_PATH, DESCRIPTOR_CMD = 1, 2
-"""FlightDescriptor.DescriptorType."""
+SERVICE_NAME = "arrow.flight.protocol.FlightService"
+
+_MESSAGES = MessageSet(FILE_DESCRIPTOR)
+_PATH = 1
+_CMD = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """A FlightDescriptor: a path, or the bytes of a command."""
+
+    path: tuple[str, ...] = ()
+    command: bytes | None = None
+
+    @classmethod
+    def decode(cls, buffer: bytes | memoryview) -> Descriptor:
+        """Read the message; RemoteProtocolError when it is malformed or names nothing."""
+        found = cls._of(_MESSAGES.decode("FlightDescriptor", buffer))
+        if found is None:
+            raise RemoteProtocolError("flight descriptor has neither a path nor a command")
+        return found
+
+    @classmethod
+    def _of(cls, message: Any) -> Descriptor | None:
+        if message.type == _PATH:
+            return cls(path=tuple(message.path))
+        if message.type == _CMD:
+            return cls(command=bytes(message.cmd))
+        return None
+
+    def _to_message(self) -> Any:
+        if self.command is not None:
+            return _MESSAGES.new("FlightDescriptor", type=_CMD, cmd=self.command)
+        return _MESSAGES.new("FlightDescriptor", type=_PATH, path=list(self.path))
+
+    def encode(self) -> bytes:
+        return bytes(self._to_message().SerializeToString())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightInfo:
-    """What a server says about one flight. ``schema`` is an encapsulated IPC message; -1 means not
-    known."""
+    """What ListFlights and GetFlightInfo tell about one table.
 
-    schema: bytes = b""
-    path: tuple[str, ...] = ()
-    tickets: tuple[bytes, ...] = ()
-    total_records: int = -1
-    total_bytes: int = -1
-    app_metadata: bytes = b""
+    ``schema_message`` is an encapsulated IPC message, ``ticket`` that of the first endpoint; totals
+    of -1 are not known.
+    """
+
+    schema_message: bytes
+    descriptor: Descriptor
+    ticket: bytes
+    total_records: int
+    total_bytes: int
+    metadata: bytes
+
+    def encode(self) -> bytes:
+        ticket = _MESSAGES.new("Ticket", ticket=self.ticket)
+        return _MESSAGES.encode(
+            "FlightInfo",
+            schema=self.schema_message,
+            flight_descriptor=self.descriptor._to_message(),
+            endpoint=[_MESSAGES.new("FlightEndpoint", ticket=ticket)],
+            total_records=self.total_records,
+            total_bytes=self.total_bytes,
+            app_metadata=self.metadata,
+            ordered=True,
+        )
+
+    @classmethod
+    def decode(cls, buffer: bytes) -> FlightInfo:
+        """Read the message of any Flight server; RemoteProtocolError when it is malformed."""
+        info = _MESSAGES.decode("FlightInfo", buffer)
+        return cls(
+            schema_message=bytes(info.schema),
+            descriptor=Descriptor._of(info.flight_descriptor) or Descriptor(),
+            ticket=bytes(info.endpoint[0].ticket.ticket) if info.endpoint else b"",
+            total_records=int(info.total_records),
+            total_bytes=int(info.total_bytes),
+            metadata=bytes(info.app_metadata),
+        )
 
 
 def encode_ticket(ticket: bytes) -> bytes:
-    """Ticket: 1 ticket."""
-    return bytes_field(1, ticket)
+    return _MESSAGES.encode("Ticket", ticket=ticket)
 
 
-def encode_path_descriptor(*path: str) -> bytes:
-    """FlightDescriptor: 1 type, 3 path."""
-    return varint_field(1, DESCRIPTOR_PATH) + b"".join(bytes_field(3, part) for part in path)
+def decode_ticket(buffer: bytes) -> bytes:
+    """The bytes inside a Ticket message."""
+    return bytes(_MESSAGES.decode("Ticket", buffer).ticket)
 
 
-def encode_cmd_descriptor(command: bytes) -> bytes:
-    """FlightDescriptor: 1 type, 2 cmd."""
-    return varint_field(1, DESCRIPTOR_CMD) + bytes_field(2, command)
+def decode_criteria(buffer: bytes) -> bytes:
+    """The expression of a Criteria message."""
+    return bytes(_MESSAGES.decode("Criteria", buffer).expression)
 
 
 def encode_action(kind: str, body: bytes) -> bytes:
-    """Action: 1 type, 2 body."""
-    return bytes_field(1, kind) + bytes_field(2, body)
+    return _MESSAGES.encode("Action", type=kind, body=body)
 
 
-def decode_result(message: bytes) -> bytes:
-    """Result: 1 body."""
-    return _only_bytes(message, 1)
+def decode_action(buffer: bytes) -> tuple[str, bytes]:
+    """Type and body of an Action."""
+    action = _MESSAGES.decode("Action", buffer)
+    return str(action.type), bytes(action.body)
 
 
-def decode_put_result(message: bytes) -> bytes:
-    """PutResult: 1 app_metadata."""
-    return _only_bytes(message, 1)
+def encode_action_type(name: str, description: str) -> bytes:
+    return _MESSAGES.encode("ActionType", type=name, description=description)
 
 
-def decode_schema_result(message: bytes) -> bytes:
-    """SchemaResult: 1 schema, an encapsulated IPC message."""
-    return _only_bytes(message, 1)
+def encode_result(body: bytes) -> bytes:
+    return _MESSAGES.encode("Result", body=body)
 
 
-def decode_flight_info(message: bytes) -> FlightInfo:
-    """FlightInfo: 1 schema, 2 descriptor, 3 endpoints, 4 total_records, 5 total_bytes, 7
-    app_metadata."""
-    found: dict[int, bytes | int] = {}
-    tickets: list[bytes] = []
-    for number, value in read_fields(message):
-        if number == 3:
-            tickets.append(_endpoint_ticket(_as_bytes(value)))
-        else:
-            found[number] = value
-    return FlightInfo(
-        schema=_as_bytes(found.get(1, b"")),
-        path=_descriptor_path(_as_bytes(found.get(2, b""))),
-        tickets=tuple(tickets),
-        total_records=signed64(_as_int(found.get(4, 0))),
-        total_bytes=signed64(_as_int(found.get(5, 0))),
-        app_metadata=_as_bytes(found.get(7, b"")),
-    )
+def decode_result(buffer: bytes) -> bytes:
+    """The body of an action's Result."""
+    return bytes(_MESSAGES.decode("Result", buffer).body)
 
 
-def decode_configuration(message: bytes) -> dict[str, str]:
-    """ConfigurationConstantsResponse: 1 map entries of 1 key, 2 ConfigValue (3 string_value)."""
-    constants: dict[str, str] = {}
-    for number, entry in read_fields(message):
-        if number != 1:
-            continue
-        key, value = "", b""
-        for part, payload in read_fields(_as_bytes(entry)):
-            if part == 1:
-                key = _as_text(payload)
-            elif part == 2:
-                value = _only_bytes(_as_bytes(payload), 3)
-        constants[key] = _as_text(value)
-    return constants
+def decode_handshake(buffer: bytes) -> tuple[int, bytes]:
+    """Protocol version and payload of a HandshakeRequest."""
+    request = _MESSAGES.decode("HandshakeRequest", buffer)
+    return int(request.protocol_version), bytes(request.payload)
 
 
-def _endpoint_ticket(message: bytes) -> bytes:
-    """FlightEndpoint: 1 ticket."""
-    return _only_bytes(_only_bytes(message, 1), 1)
+def decode_basic_auth(buffer: bytes) -> tuple[str, str]:
+    """User name and password of a BasicAuth payload."""
+    auth = _MESSAGES.decode("BasicAuth", buffer)
+    return str(auth.username), str(auth.password)
 
 
-def _descriptor_path(message: bytes) -> tuple[str, ...]:
-    return tuple(_as_text(value) for number, value in read_fields(message) if number == 3)
+def encode_handshake_response(payload: bytes) -> bytes:
+    return _MESSAGES.encode("HandshakeResponse", payload=payload)
 
 
-def _only_bytes(message: bytes, wanted: int) -> bytes:
-    """The last value of one bytes field; empty when absent, as Protocol Buffers define it."""
-    result = b""
-    for number, value in read_fields(message):
-        if number == wanted:
-            result = _as_bytes(value)
-    return result
+def encode_schema_result(schema_message: bytes) -> bytes:
+    return _MESSAGES.encode("SchemaResult", schema=schema_message)
 
 
-def _as_bytes(value: bytes | int) -> bytes:
-    if isinstance(value, int):
-        raise RemoteProtocolError("protobuf: a number stands where bytes belong")
-    return value
+def decode_schema_result(buffer: bytes) -> bytes:
+    """The encapsulated schema message of a SchemaResult."""
+    return bytes(_MESSAGES.decode("SchemaResult", buffer).schema)
 
 
-def _as_int(value: bytes | int) -> int:
-    if isinstance(value, bytes):
-        raise RemoteProtocolError("protobuf: bytes stand where a number belongs")
-    return value
+def encode_put_result(metadata: bytes) -> bytes:
+    return _MESSAGES.encode("PutResult", app_metadata=metadata)
 
 
-def _as_text(value: bytes | int) -> str:
-    try:
-        return _as_bytes(value).decode()
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"protobuf: text is not UTF-8: {error}") from error
+def decode_put_result(buffer: bytes) -> bytes:
+    """The app_metadata of a PutResult."""
+    return bytes(_MESSAGES.decode("PutResult", buffer).app_metadata)

@@ -1,85 +1,40 @@
-"""Just enough Protocol Buffers for the Flight and session messages a client needs: varints and byte
-fields.
+"""Protocol Buffers messages out of a compiled descriptor, in a descriptor pool of its own.
 
-Hand written because the messages are tiny and generated code would register global descriptors that
-clash with other Flight libraries in the same process. Cost: O(bytes); nothing is copied.
+The process-wide pool is left alone: another copy of the same definitions in the process (a client
+library's stubs) would otherwise collide with ours. FlightData is not handled here: it is on the hot
+path and has its own codec in :mod:`barrage.wire`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from barrage.errors import RemoteProtocolError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types (Protocol Buffers encoding)."""
+class MessageSet:
+    """The messages of one .proto file by their short names."""
 
-_VARINT_BYTES_MAX = 10
-_FIXED_BYTES = {FIXED64: 8, FIXED32: 4}
+    def __init__(self, file_descriptor: bytes) -> None:
+        file = descriptor_pb2.FileDescriptorProto.FromString(file_descriptor)
+        pool = descriptor_pool.DescriptorPool()
+        pool.AddSerializedFile(file_descriptor)
+        self._classes: dict[str, Any] = message_factory.GetMessageClassesForFiles([file.name], pool)
+        self._prefix = f"{file.package}."
 
+    def new(self, name: str, **fields: Any) -> Any:
+        """A message with these fields."""
+        return self._classes[self._prefix + name](**fields)
 
-def encode_varint(value: int) -> bytes:
-    """Base 128, least significant group first; ``value`` >= 0."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    def encode(self, name: str, **fields: Any) -> bytes:
+        """The bytes of a message with these fields."""
+        return bytes(self.new(name, **fields).SerializeToString())
 
-
-def bytes_field(number: int, value: bytes | str) -> bytes:
-    """A string, bytes or message field."""
-    payload = value.encode() if isinstance(value, str) else value
-    return encode_varint(number << 3 | BYTES) + encode_varint(len(payload)) + payload
-
-
-def varint_field(number: int, value: int) -> bytes:
-    """An int, bool or enum field; zero is the default and is left out."""
-    return encode_varint(number << 3 | VARINT) + encode_varint(value) if value else b""
-
-
-def read_varint(buffer: bytes | memoryview, start: int) -> tuple[int, int]:
-    """The value at ``start`` as an unsigned number, and the offset after it."""
-    value = 0
-    for index in range(_VARINT_BYTES_MAX):
-        if start + index >= len(buffer):
-            break
-        byte = buffer[start + index]
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value, start + index + 1
-    raise RemoteProtocolError(f"protobuf: no valid varint at offset {start}")
-
-
-def read_fields(buffer: bytes | memoryview) -> Iterator[tuple[int, int | bytes]]:
-    """Fields of one message in order: number and value (int for numbers, bytes for the rest)."""
-    offset = 0
-    while offset < len(buffer):
-        tag, offset = read_varint(buffer, offset)
-        number, wire_type = tag >> 3, tag & 7
-        if wire_type == VARINT:
-            value, offset = read_varint(buffer, offset)
-            yield number, value
-            continue
-        if wire_type == BYTES:
-            length, offset = read_varint(buffer, offset)
-        elif wire_type in _FIXED_BYTES:
-            length = _FIXED_BYTES[wire_type]
-        else:
-            raise RemoteProtocolError(f"protobuf: wire type {wire_type} in field {number}")
-        if length > len(buffer) - offset:
-            raise RemoteProtocolError(
-                f"protobuf: field {number} says {length} bytes, {len(buffer) - offset} are left"
-            )
-        payload = bytes(buffer[offset : offset + length])
-        offset += length
-        yield number, payload if wire_type == BYTES else int.from_bytes(payload, "little")
-
-
-def signed64(value: int) -> int:
-    """A varint as the int64 it stands for."""
-    return value - (1 << 64) if value >= 1 << 63 else value
+    def decode(self, name: str, buffer: bytes | memoryview) -> Any:
+        """Read a message; RemoteProtocolError when the bytes are malformed."""
+        try:
+            return self._classes[self._prefix + name].FromString(bytes(buffer))
+        except message.DecodeError as error:
+            raise RemoteProtocolError(f"malformed {name} message") from error

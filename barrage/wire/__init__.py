@@ -7,12 +7,7 @@ wrong.
 from barrage.wire.batch_reader import BatchReader, ReceivedBatch
 from barrage.wire.bitset import decode_bit_set, encode_bit_set
 from barrage.wire.flight_data import (
-    DESCRIPTOR_COMMAND,
-    DESCRIPTOR_PATH,
-    FlightDescriptor,
-    decode_descriptor,
     decode_flight_data,
-    encode_descriptor,
     encode_flight_data,
 )
 from barrage.wire.frame import FlightFrame
@@ -45,12 +40,9 @@ from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
 from barrage.wire.wire_schema import wire_schema, with_deephaven_metadata
 
 __all__ = [
-    "DESCRIPTOR_COMMAND",
-    "DESCRIPTOR_PATH",
     "BarrageMessage",
     "BatchReader",
     "EncodeOptions",
-    "FlightDescriptor",
     "FlightFrame",
     "OpaqueMessage",
     "ReceivedBatch",
@@ -66,7 +58,6 @@ __all__ = [
     "WireRevision",
     "WrongMagicError",
     "decode_bit_set",
-    "decode_descriptor",
     "decode_flight_data",
     "decode_row_set",
     "decode_schema",
@@ -74,7 +65,6 @@ __all__ = [
     "decode_wrapper",
     "encapsulate_schema",
     "encode_bit_set",
-    "encode_descriptor",
     "encode_flight_data",
     "encode_row_set",
     "encode_schema",

@@ -1,4 +1,4 @@
-"""FlightData and FlightDescriptor as protobuf bytes, written and read by hand.
+"""FlightData as protobuf bytes, written and read by hand.
 
 Source: barrage-wire.md section 3.1 and appendix B of deephaven-clients.md. A protobuf library would
 drop an empty body, which the Java client refuses, and would copy the body; this module does
@@ -10,7 +10,6 @@ body.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from barrage.errors import RemoteProtocolError
@@ -35,12 +34,6 @@ _WIRE_VARINT = 0
 _WIRE_FIXED64 = 1
 _WIRE_BYTES = 2
 _WIRE_FIXED32 = 5
-
-DESCRIPTOR_PATH = 1
-"""FlightDescriptor.type of a path (appendix B)."""
-DESCRIPTOR_COMMAND = 2
-"""FlightDescriptor.type of a command."""
-_PATH_ELEMENTS_MAX = 1024
 
 
 def encode_varint(value: int) -> bytes:
@@ -92,51 +85,6 @@ def decode_flight_data(
         metadata=None if metadata is None else bytes(metadata),
         body=fields.get(_FIELD_BODY),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlightDescriptor:
-    """What a caller names: a path (``path``, text elements) or a command (``command``, opaque
-    bytes)."""
-
-    kind: int = 0
-    command: bytes = b""
-    path: tuple[str, ...] = ()
-
-
-def decode_descriptor(buffer: bytes) -> FlightDescriptor:
-    """Read a FlightDescriptor; raises RemoteProtocolError when it is malformed."""
-    kind = 0
-    command = b""
-    path: list[str] = []
-    for number, value in _fields(memoryview(buffer)):
-        if number == 1 and isinstance(value, int):
-            kind = value
-        elif number == 2 and not isinstance(value, int):
-            command = bytes(value)
-        elif number == 3 and not isinstance(value, int):
-            if len(path) == _PATH_ELEMENTS_MAX:
-                raise RemoteProtocolError(f"descriptor path has over {_PATH_ELEMENTS_MAX} elements")
-            path.append(_text(value))
-    return FlightDescriptor(kind=kind, command=command, path=tuple(path))
-
-
-def encode_descriptor(descriptor: FlightDescriptor) -> bytes:
-    """The protobuf bytes of ``descriptor``."""
-    parts = [b"\x08" + encode_varint(descriptor.kind)] if descriptor.kind else []
-    if descriptor.command:
-        parts.append(b"\x12" + encode_varint(len(descriptor.command)) + descriptor.command)
-    for element in descriptor.path:
-        text = element.encode()
-        parts.append(b"\x1a" + encode_varint(len(text)) + text)
-    return b"".join(parts)
-
-
-def _text(value: memoryview) -> str:
-    try:
-        return str(value, "utf-8")
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError("descriptor path element is not UTF-8") from error
 
 
 def _length_delimited_fields(view: memoryview) -> Iterator[tuple[int, memoryview]]:

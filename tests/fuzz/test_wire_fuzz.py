@@ -22,7 +22,6 @@ from barrage.wire import (
     SubscriptionRequest,
     UpdateAssembler,
     WireRevision,
-    decode_descriptor,
     decode_flight_data,
     decode_schema,
     decode_wrapper,
@@ -88,7 +87,7 @@ def test_headers(raw):
 
 @given(st.binary(max_size=200))
 def test_random_bytes(raw):
-    for decode in (decode_flight_data, decode_descriptor, decode_schema):
+    for decode in (decode_flight_data, decode_schema):
         _only_protocol_errors(decode, raw)
     _only_protocol_errors(lambda b: decode_wrapper(b, R1), raw)
     _only_protocol_errors(lambda b: decode_batch_header(b, 0), raw)

@@ -9,9 +9,7 @@ import pyarrow as pa
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.rowset import RowSet, RowSetShiftData
 from barrage.wire import (
-    DESCRIPTOR_COMMAND,
     EncodeOptions,
-    FlightDescriptor,
     FlightFrame,
     SnapshotOptions,
     SnapshotRequest,
@@ -21,7 +19,6 @@ from barrage.wire import (
     UpdateEncoder,
     WireRevision,
     decode_flight_data,
-    encode_descriptor,
     encode_flight_data,
     encode_wrapper,
 )
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 
 Column = pa.Array | pa.ChunkedArray
 
-BARRAGE_DESCRIPTOR = encode_descriptor(FlightDescriptor(kind=DESCRIPTOR_COMMAND, command=b"dphn"))
+BARRAGE_DESCRIPTOR = bytes.fromhex("080212046470686e")
 """What C++ and Python clients send before their request (barrage-wire.md section 3.2)."""
 
 

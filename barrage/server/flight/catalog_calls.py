@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
-from barrage.server.flight import messages
-from barrage.server.flight.messages import Descriptor, FlightInfo
 from barrage.server.table_service import TableRecipe
 from barrage.server.tickets import table_name_of_descriptor, ticket_of
+from barrage.transport import flight_messages
+from barrage.transport.flight_messages import Descriptor, FlightInfo
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -56,30 +56,30 @@ class CatalogCalls:
 
     async def list_flights(self, request: bytes, context: Context) -> None:
         """One FlightInfo per table; a criteria expression is a prefix of the name."""
-        prefix = messages.parse_criteria(request)
+        prefix = flight_messages.decode_criteria(request)
         for facts in await asyncio.wrap_future(self._tables.all_facts()):
             if facts.name.encode().startswith(prefix):
-                await context.write(flight_info(facts, Descriptor(path=(facts.name,))).serialize())
+                await context.write(flight_info(facts, Descriptor(path=(facts.name,))).encode())
 
     async def get_flight_info(self, request: bytes, _: Context) -> bytes:
-        descriptor = Descriptor.parse(request)
-        return flight_info(await self._facts(descriptor), descriptor).serialize()
+        descriptor = Descriptor.decode(request)
+        return flight_info(await self._facts(descriptor), descriptor).encode()
 
     async def get_schema(self, request: bytes, _: Context) -> bytes:
-        facts = await self._facts(Descriptor.parse(request))
-        return messages.schema_result(facts.schema.serialize().to_pybytes())
+        facts = await self._facts(Descriptor.decode(request))
+        return flight_messages.encode_schema_result(facts.schema.serialize().to_pybytes())
 
     async def list_actions(self, _request: bytes, context: Context) -> None:
         for name, description in ACTION_DESCRIPTIONS.items():
-            await context.write(messages.action_type(name, description))
+            await context.write(flight_messages.encode_action_type(name, description))
 
     async def do_action(self, request: bytes, context: Context) -> None:
-        name, body = messages.parse_action(request)
+        name, body = flight_messages.decode_action(request)
         act = self._actions.get(name)
         if act is None:
             known = ", ".join(self._actions)
             raise UnsupportedError(f"unknown action {name!r}; this server has {known}")
-        await context.write(messages.action_result(await act(body)))
+        await context.write(flight_messages.encode_result(await act(body)))
 
     async def _facts(self, descriptor: Descriptor) -> TableFacts:
         name = table_name_of_descriptor(descriptor, self._limits)

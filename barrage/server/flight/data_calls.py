@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from barrage.errors import AuthenticationError, UnsupportedError
 from barrage.server.auth import AUTHORIZATION, header_value
-from barrage.server.flight import messages
 from barrage.server.frame_writing import write_frames
 from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.tickets import table_name_of_ticket
+from barrage.transport import flight_messages
 from barrage.wire.messages import SnapshotOptions
 from barrage.wire.revision import WireRevision
 from barrage.wire.update_codec import EncodeOptions
@@ -57,7 +57,7 @@ class DataCalls:
 
     async def do_get(self, request: bytes, context: Context) -> None:
         """A snapshot of a whole table with default options."""
-        name = table_name_of_ticket(messages.parse_ticket(request), self._limits)
+        name = table_name_of_ticket(flight_messages.decode_ticket(request), self._limits)
         options = EncodeOptions.for_snapshot(
             SnapshotOptions(), self._limits, revision=WireRevision.R1_0_0
         )
@@ -70,18 +70,18 @@ class DataCalls:
         """Turn credentials into the bearer token: a basic header, or a BasicAuth payload."""
         header = header_value(context.invocation_metadata() or (), AUTHORIZATION)
         request = await context.read()
-        payload = b"" if request is END_OF_STREAM else messages.parse_handshake(request)[1]
+        payload = b"" if request is END_OF_STREAM else flight_messages.decode_handshake(request)[1]
         if header is None and self._authenticator.bearer_header is not None:
             if not payload:
                 raise AuthenticationError(
                     "no credentials: send a basic header or a BasicAuth message"
                 )
-            _, password = messages.parse_basic_auth(payload)
+            _, password = flight_messages.decode_basic_auth(payload)
             self._authenticator.check_password(password)
         bearer = self._authenticator.bearer_header
         if bearer is not None:
             await context.send_initial_metadata(((AUTHORIZATION, bearer),))
-        await context.write(messages.handshake_response((bearer or "").encode()))
+        await context.write(flight_messages.encode_handshake_response((bearer or "").encode()))
 
 
 def chosen_revision(header: str | None, draft_2020: str) -> WireRevision:

@@ -24,11 +24,11 @@ from barrage.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from barrage.server.flight.messages import Descriptor, put_result
 from barrage.server.flight.upload import BatchReader, PutCommand
 from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.rows import key_columns_of
 from barrage.server.table_service import Change, TableRecipe, source_of
+from barrage.transport.flight_messages import Descriptor, encode_put_result
 from barrage.wire.flight_data import decode_flight_data
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class _Upload:
     async def _take(self, message: bytes) -> None:
         frame = decode_flight_data(message, self._limits)
         if self._command is None and frame.descriptor is not None:
-            self._command = PutCommand.parse(Descriptor.parse(frame.descriptor), self._limits)
+            self._command = PutCommand.parse(Descriptor.decode(frame.descriptor), self._limits)
         had_schema = self._batches.schema is not None
         batch = self._batches.read(frame)
         if batch is not None:
@@ -136,7 +136,7 @@ class _Upload:
             self._target = await self._find_or_create(command, schema)
         elif command.mode != "create":
             raise SchemaError("a static table is filled when it is created: use mode 'create'")
-        await self._context.write(put_result(b'{"rows": 0}'))
+        await self._context.write(encode_put_result(b'{"rows": 0}'))
 
     async def _find_or_create(self, command: PutCommand, schema: pa.Schema) -> SourceTable:
         if command.mode != "create":
@@ -254,7 +254,7 @@ class _Upload:
                 raise self._located(error, batch_number) from error
             rows_committed += row_count
             told = json.dumps({"rows": rows_committed, "step": step})
-            await self._context.write(put_result(told.encode()))
+            await self._context.write(encode_put_result(told.encode()))
 
     def _located(self, error: BarrageError, batch_number: int | None = None) -> BarrageError:
         """The error with the number of its batch; rows are counted inside the batch."""

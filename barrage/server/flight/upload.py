@@ -27,7 +27,7 @@ from barrage.wire.revision import WireRevision
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
-    from barrage.server.flight.messages import Descriptor
+    from barrage.transport.flight_messages import Descriptor
     from barrage.wire.frame import FlightFrame
 
 MODES = ("append", "upsert", "create", "replace", "delete")

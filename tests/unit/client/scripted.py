@@ -12,7 +12,7 @@ from barrage.client.session import AsyncSession
 from barrage.clock import VirtualClock
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.rowset import RowSet, RowSetShiftData
-from barrage.transport.protobuf import bytes_field, varint_field
+from barrage.transport.flight_messages import Descriptor, FlightInfo
 from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.metadata import decode_wrapper
 from barrage.wire.revision import WireRevision
@@ -161,8 +161,14 @@ class ScriptedConnector:
 
     async def unary(self, method, request, *, timeout, table=None):
         schema = SCHEMA.serialize().to_pybytes()
-        descriptor = varint_field(1, 1) + bytes_field(3, table or "")
-        return bytes_field(1, schema) + bytes_field(2, descriptor)
+        return FlightInfo(
+            schema_message=schema,
+            descriptor=Descriptor(path=(table or "",)),
+            ticket=b"",
+            total_records=-1,
+            total_bytes=-1,
+            metadata=b"",
+        ).encode()
 
     async def results(self, method, request, *, timeout, table=None):
         for message in ():

@@ -46,7 +46,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.model.snapshot_parts import SnapshotParts
 from barrage.model.viewport import Viewport
 from barrage.rowset import RowSet
-from barrage.transport.protobuf import bytes_field
+from barrage.transport.flight_messages import encode_put_result
 from barrage.wire.messages import SnapshotRequest, UpdateMetadata
 from barrage.wire.metadata import encode_wrapper
 from barrage.wire.revision import WireRevision
@@ -382,7 +382,7 @@ class PutStub:
 
 
 def test_acknowledgements_without_metadata_say_nothing():
-    stub = PutStub([b"", bytes_field(1, b'{"rows": 2, "step": 9}'), None])
+    stub = PutStub([b"", encode_put_result(b'{"rows": 2, "step": 9}'), None])
     progress = asyncio.run(put_rows(stub, "t", {"a": [1, 2]}))
     assert progress == PutProgress(rows=2, total=2, step=9)
     assert stub.is_cancelled
@@ -391,7 +391,7 @@ def test_acknowledgements_without_metadata_say_nothing():
 @pytest.mark.parametrize("answer", [b'{"rows": "many"}', b"[]", b"{}", b"\xff"])
 def test_acknowledgements_that_cannot_be_read(answer):
     with pytest.raises(RemoteProtocolError, match="acknowledgement"):
-        asyncio.run(put_rows(PutStub([bytes_field(1, answer), None]), "t", {"a": [1]}))
+        asyncio.run(put_rows(PutStub([encode_put_result(answer), None]), "t", {"a": [1]}))
 
 
 def test_a_refused_upload_stops_sending():
@@ -418,8 +418,9 @@ class LoginStub:
 
 
 def test_logging_in_takes_the_token_and_renews_it():
-    entry = bytes_field(1, "http.session.durationMs") + bytes_field(2, bytes_field(3, "4000"))
-    stub = LoginStub(bytes_field(1, entry))
+    # ConfigurationConstantsResponse: 1 map entry of 1 key, 2 ConfigValue (3 string_value).
+    entry = b"\x0a\x17http.session.durationMs\x12\x06\x1a\x044000"
+    stub = LoginStub(b"\x0a" + bytes((len(entry),)) + entry)
     login = DeephavenLogin(stub)
 
     async def test():

@@ -11,7 +11,7 @@ import pytest
 
 from barrage import wire
 from barrage.rowset import RowSet
-from barrage.server.flight.messages import Descriptor
+from barrage.transport.flight_messages import Descriptor
 from barrage.wire.flight_data import encode_varint
 from tests.helpers.server_process import (
     FLIGHT,
@@ -163,13 +163,13 @@ def test_too_large_a_viewport_is_refused_and_can_be_beyond_the_table(server, cha
 @pytest.mark.parametrize(
     ("method", "request_bytes", "code"),
     [
-        ("GetFlightInfo", Descriptor(path=("nope",)).serialize(), NOT_FOUND),
-        ("GetFlightInfo", Descriptor(path=()).serialize(), FAILED),
-        ("GetFlightInfo", Descriptor(path=("a", "b", "c")).serialize(), FAILED),
-        ("GetFlightInfo", Descriptor(command=b"?").serialize(), FAILED),
+        ("GetFlightInfo", Descriptor(path=("nope",)).encode(), NOT_FOUND),
+        ("GetFlightInfo", Descriptor(path=()).encode(), FAILED),
+        ("GetFlightInfo", Descriptor(path=("a", "b", "c")).encode(), FAILED),
+        ("GetFlightInfo", Descriptor(command=b"?").encode(), FAILED),
         ("GetFlightInfo", b"", INVALID),
         ("GetFlightInfo", b"\xff\xff", INVALID),
-        ("GetSchema", Descriptor(path=("nope",)).serialize(), NOT_FOUND),
+        ("GetSchema", Descriptor(path=("nope",)).encode(), NOT_FOUND),
     ],
 )
 def test_bad_unary_requests(channel, method, request_bytes, code):
@@ -237,11 +237,11 @@ def put(channel: grpc.Channel, frames: list[bytes]) -> tuple[list[dict], grpc.St
 
 
 def command(**fields: object) -> bytes:
-    return Descriptor(command=json.dumps(fields).encode()).serialize()
+    return Descriptor(command=json.dumps(fields).encode()).encode()
 
 
 ROWS = pa.table({"k": [1, 2], "v": [1.0, 2.0]})
-PATH = Descriptor(path=("full",)).serialize()
+PATH = Descriptor(path=("full",)).encode()
 
 BAD_UPLOADS = {
     "no descriptor": (put_frames(ROWS, None), INVALID, "descriptor"),
@@ -291,11 +291,11 @@ BAD_UPLOADS = {
         "blink",
     ),
     "view": (
-        put_frames(ROWS, Descriptor(path=("view",)).serialize()),
+        put_frames(ROWS, Descriptor(path=("view",)).encode()),
         grpc.StatusCode.UNIMPLEMENTED,
         "derived",
     ),
-    "not JSON": (put_frames(ROWS, Descriptor(command=b"{").serialize()), INVALID, "JSON"),
+    "not JSON": (put_frames(ROWS, Descriptor(command=b"{").encode()), INVALID, "JSON"),
     "not Arrow": (
         [wire.encode_flight_data(wire.FlightFrame(descriptor=PATH, header=b"garbage"))],
         INVALID,
@@ -329,7 +329,7 @@ def test_batches_before_a_bad_one_are_applied_and_answered(tables, channel):
 def test_offsets_from_a_peer_are_not_believed(server, channel):
     server.create_table("s", {"s": "string"})
     rows = pa.table({"s": ["aaaa", "bbbb"]})
-    frames = put_frames(rows, Descriptor(path=("s",)).serialize())
+    frames = put_frames(rows, Descriptor(path=("s",)).encode())
     offsets = struct.pack("<iii", 0, 4, 8)
     assert offsets in frames[1]
     frames[1] = frames[1].replace(offsets, struct.pack("<iii", 0, 2**30, 8))

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from barrage.errors import BarrageError, RemoteProtocolError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.flight import messages
-from barrage.server.flight.messages import Descriptor
 from barrage.server.flight.upload import PutCommand
 from barrage.server.tickets import (
     table_name_of_descriptor,
     table_name_of_ticket,
     ticket_of,
 )
+from barrage.transport import flight_messages
+from barrage.transport.flight_messages import Descriptor
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -40,12 +40,12 @@ def test_any_bytes_as_a_ticket_give_a_name_or_one_of_our_errors(ticket):
 @given(st.binary(max_size=80))
 def test_any_bytes_as_a_message_parse_or_are_a_protocol_error(buffer):
     for parse in (
-        Descriptor.parse,
-        messages.parse_ticket,
-        messages.parse_action,
-        messages.parse_criteria,
-        messages.parse_handshake,
-        messages.parse_basic_auth,
+        Descriptor.decode,
+        flight_messages.decode_ticket,
+        flight_messages.decode_action,
+        flight_messages.decode_criteria,
+        flight_messages.decode_handshake,
+        flight_messages.decode_basic_auth,
     ):
         with contextlib.suppress(RemoteProtocolError):
             parse(buffer)
@@ -62,7 +62,7 @@ def test_any_bytes_as_a_put_command_are_read_or_refused(command):
     [Descriptor(path=("a",)), Descriptor(path=("scope", "a")), Descriptor(command=b"s/a")],
 )
 def test_descriptors_survive_the_wire(descriptor):
-    again = Descriptor.parse(descriptor.serialize())
+    again = Descriptor.decode(descriptor.encode())
     assert again == descriptor
     assert table_name_of_descriptor(again, DEFAULT_LIMITS) == "a"
 
@@ -77,20 +77,22 @@ def test_a_path_element_at_the_limit_and_one_past_it():
 def test_another_copy_of_flight_in_the_process_does_not_collide():
     script = (
         "from google.protobuf import descriptor_pb2, descriptor_pool\n"
-        "from barrage.server._proto.flight_descriptor import FILE_DESCRIPTOR\n"
+        "from barrage.transport._proto.flight_descriptor import FILE_DESCRIPTOR\n"
         "file = descriptor_pb2.FileDescriptorProto.FromString(FILE_DESCRIPTOR)\n"
         "file.name = 'Flight.proto'\n"
         "descriptor_pool.Default().AddSerializedFile(file.SerializeToString())\n"
-        "import barrage.server.flight.messages\n"
+        "import barrage.server.app\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
-def test_the_compiled_descriptor_matches_its_source():
+def test_the_compiled_descriptors_match_their_sources():
     pytest.importorskip("grpc_tools")
     sys.path.insert(0, str(ROOT / "proto_schemas"))
     try:
         import generate
     finally:
         sys.path.pop(0)
-    assert generate.TARGET.read_text() == generate.module_text(generate.compiled())
+    assert len(generate.SOURCES) == 2
+    for source in generate.SOURCES:
+        assert generate.target_of(source).read_text() == generate.module_text(source)

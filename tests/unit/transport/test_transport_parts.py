@@ -10,48 +10,16 @@ from hypothesis import strategies as st
 
 from barrage.errors import RemoteProtocolError, RowError, SlowConsumerError, StatusCode
 from barrage.transport import flight_messages as messages
-from barrage.transport.protobuf import (
-    bytes_field,
-    encode_varint,
-    read_fields,
-    read_varint,
-    signed64,
-    varint_field,
-)
 from barrage.transport.status import error_from_status
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
 
-@given(st.integers(0, 2**64 - 1))
-def test_varints_come_back(value):
-    encoded = encode_varint(value)
-    assert read_varint(encoded, 0) == (value, len(encoded))
-
-
-def test_negative_numbers_are_ten_byte_varints():
-    assert signed64(2**64 - 1) == -1
-    assert signed64(5) == 5
-
-
-def test_fields_of_every_wire_type():
-    message = varint_field(1, 300) + bytes_field(2, "hé") + b"\x1d\x01\x00\x00\x00"
-    message += b"\x21" + (7).to_bytes(8, "little")
-    assert list(read_fields(message)) == [(1, 300), (2, "hé".encode()), (3, 1), (4, 7)]
-    assert varint_field(1, 0) == b""
-
-
-@pytest.mark.parametrize("message", [b"\xff" * 11, b"\x08", b"\x12\x05ab", b"\x0b", b"\x0d\x00"])
-def test_broken_messages_are_refused(message):
-    with pytest.raises(RemoteProtocolError):
-        list(read_fields(message))
-
-
 @given(st.binary(max_size=60))
 def test_garbage_never_raises_anything_else(message):
     for decode in (
-        messages.decode_flight_info,
-        messages.decode_configuration,
+        messages.Descriptor.decode,
+        messages.FlightInfo.decode,
         messages.decode_result,
         messages.decode_schema_result,
     ):
@@ -65,32 +33,24 @@ def test_messages_agree_with_arrow():
     ticket = flight.Ticket(b"s/t")
     assert messages.encode_ticket(b"s/t") == ticket.serialize()
     path = flight.FlightDescriptor.for_path("scope", "t")
-    assert messages.encode_path_descriptor("scope", "t") == path.serialize()
+    assert messages.Descriptor(path=("scope", "t")).encode() == path.serialize()
     command = flight.FlightDescriptor.for_command(b"dphn")
-    assert messages.encode_cmd_descriptor(b"dphn") == command.serialize()
+    assert messages.Descriptor(command=b"dphn").encode() == command.serialize()
     assert messages.encode_action("x", b"y") == flight.Action("x", b"y").serialize()
     assert messages.decode_result(flight.Result(b"z").serialize()) == b"z"
     info = flight.FlightInfo(
         SCHEMA, path, [flight.FlightEndpoint(ticket, [])], total_records=7, total_bytes=-1,
         app_metadata=b"{}",
     )  # fmt: skip
-    decoded = messages.decode_flight_info(info.serialize())
-    assert decoded.path == ("scope", "t")
-    assert decoded.tickets == (b"s/t",)
+    decoded = messages.FlightInfo.decode(info.serialize())
+    assert decoded.descriptor.path == ("scope", "t")
+    assert decoded.ticket == b"s/t"
     assert (decoded.total_records, decoded.total_bytes) == (7, -1)
-    assert decoded.app_metadata == b"{}"
-    assert pa.ipc.read_schema(pa.py_buffer(decoded.schema)) == SCHEMA
+    assert decoded.metadata == b"{}"
+    assert pa.ipc.read_schema(pa.py_buffer(decoded.schema_message)) == SCHEMA
     schema_result = flight.SchemaResult(SCHEMA).serialize()
     encoded = messages.decode_schema_result(schema_result)
     assert pa.ipc.read_schema(pa.py_buffer(encoded)) == SCHEMA
-
-
-def test_configuration_is_a_map_of_texts():
-    def entry(key, value):
-        return bytes_field(1, bytes_field(1, key) + bytes_field(2, bytes_field(3, value)))
-
-    message = entry("a", "1") + entry("b", "2") + varint_field(9, 1)
-    assert messages.decode_configuration(message) == {"a": "1", "b": "2"}
 
 
 @pytest.mark.parametrize(

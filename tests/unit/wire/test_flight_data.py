@@ -7,12 +7,7 @@ import pytest
 from barrage.errors import RemoteProtocolError
 from barrage.limits import Limits
 from barrage.wire.flight_data import (
-    DESCRIPTOR_COMMAND,
-    DESCRIPTOR_PATH,
-    FlightDescriptor,
-    decode_descriptor,
     decode_flight_data,
-    encode_descriptor,
     encode_flight_data,
     encode_varint,
 )
@@ -85,19 +80,3 @@ def test_the_message_limit_holds_at_its_edge():
 def test_varints_match_the_recorded_form(value):
     raw = b"\x20" + encode_varint(value) + b"\x12\x00"
     assert decode_flight_data(raw).header == b""
-
-
-def test_descriptors_round_trip():
-    path = FlightDescriptor(kind=DESCRIPTOR_PATH, path=("scope", "größe"))
-    command = FlightDescriptor(kind=DESCRIPTOR_COMMAND, command=b"dphn")
-    assert decode_descriptor(encode_descriptor(path)) == path
-    assert encode_descriptor(command) == bytes.fromhex("0802120464706 86e".replace(" ", ""))
-    assert decode_descriptor(encode_descriptor(command)) == command
-    assert decode_descriptor(b"") == FlightDescriptor()
-
-
-def test_malformed_descriptors_are_refused():
-    with pytest.raises(RemoteProtocolError, match="UTF-8"):
-        decode_descriptor(b"\x1a\x01\xff")
-    with pytest.raises(RemoteProtocolError, match="1024 elements"):
-        decode_descriptor(b"\x1a\x01a" * 1025)

@@ -1,0 +1,19 @@
+"""What gRPC server reflection describes: every service on the port."""
+
+from __future__ import annotations
+
+from google.protobuf import descriptor_pool
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from barrage.transport._proto.flight_descriptor import FILE_DESCRIPTOR
+
+
+def reflection_pool() -> descriptor_pool.DescriptorPool:
+    """Flight, health and reflection itself. Not the process-wide pool, which another copy of Arrow
+    Flight in the process may have filled."""
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(FILE_DESCRIPTOR)
+    for other in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+        pool.AddSerializedFile(other.serialized_pb)
+    return pool
