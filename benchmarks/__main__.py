@@ -9,7 +9,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.report import markdown, save
+from benchmarks.report import markdown, replace_table, save
 
 NAMES = (
     "row_set_codec",
@@ -36,6 +36,9 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("build/bench"), help="directory for the JSON files"
     )
+    parser.add_argument(
+        "--update", type=Path, metavar="PAGE", help="also put the table into a page"
+    )
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(NAMES))
     if unknown:
@@ -47,7 +50,10 @@ def main() -> int:
         answers.append(import_module(f"benchmarks.{name}").run(quick=arguments.quick))
         path = save(answers[-1], arguments.out)
         print(f"  {time.monotonic() - started:.0f} s, {path}", file=sys.stderr, flush=True)
-    print(markdown(answers))
+    table = markdown(answers)
+    print(table)
+    if arguments.update is not None:
+        replace_table(arguments.update, table, answers[-1]["machine"])
     return 0
 
 

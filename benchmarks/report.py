@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+TABLE_BEGIN, TABLE_END = "<!-- table: begin -->", "<!-- table: end -->"
 PACKAGES = ("pyarrow", "numpy", "grpcio", "pyroaring")
 
 
@@ -115,3 +116,13 @@ def markdown(answers: list[dict[str, Any]]) -> str:
                 f"| {baseline} | {ratio} | {row['goal']} | {met} |"
             )
     return "\n".join(lines)
+
+
+def replace_table(page: Path, table: str, machine: dict[str, Any]) -> None:
+    """Put ``table`` and what it was measured on between the marks of ``page``."""
+    before, _, rest = page.read_text().partition(TABLE_BEGIN)
+    _, found, after = rest.partition(TABLE_END)
+    if not found:
+        raise ValueError(f"{page} has no marks {TABLE_BEGIN} and {TABLE_END}")
+    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
+    page.write_text(f"{before}{TABLE_BEGIN}\n{table}\n\nMeasured on: {facts}.\n{TABLE_END}{after}")

@@ -31,9 +31,8 @@ def serve(pipe: Connection, big_rows: int, sorted_rows: int) -> None:
     """One process with both tables, and the bare echo service of the baseline on a second port."""
     with barrage.Server() as server:
         big = server.create_table("big", shapes.SCHEMA, kind="append_only")
-        part = shapes.batch(0, min(FILL_ROWS, big_rows))
-        for _ in range(max(1, big_rows // FILL_ROWS)):
-            big.add(part)
+        for first in range(0, big_rows, FILL_ROWS):
+            big.add(shapes.batch(first, min(FILL_ROWS, big_rows - first)))
         base = server.create_table(
             "base", shapes.SCHEMA, kind="append_only", data=shapes.batch(0, sorted_rows)
         )
