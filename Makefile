@@ -46,7 +46,7 @@ interop: $(VENV)/.interop ## our client and server against real Deephaven 42.7 (
 	$(BIN)/python -m pytest -m interop tests/interop
 
 bench: $(VENV)/.dev ## every benchmark; prints the table and writes build/bench/*.json
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --update docs/performance.md
 
 flatbuf: ## generate the flatbuffers code (needs flatc)
 	flatbuf_schemas/generate.sh
