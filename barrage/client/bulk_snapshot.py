@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -28,6 +30,9 @@ CELLS_MIN = 1 << 20
 CANCEL_SECONDS_MAX = 1.0
 """How long a cancelled read may take to notice."""
 
+READERS_MAX = 4
+"""Large snapshots read at the same time in one process; more wait their turn."""
+
 _REVISION = WireRevision.R1_0_0
 """The draft is not spoken here."""
 
@@ -51,8 +56,8 @@ async def fetch_bulk_snapshot(
         options=options,
     )
     reading = _Reading(client, table, limits, on_progress)
-    work = asyncio.ensure_future(
-        asyncio.to_thread(reading.run, encode_wrapper(request, _REVISION), headers)
+    work = asyncio.get_running_loop().run_in_executor(
+        _readers(), reading.run, encode_wrapper(request, _REVISION), headers
     )
     try:
         return await asyncio.shield(work)
@@ -63,6 +68,17 @@ async def fetch_bulk_snapshot(
             # That the cancelled read failed is no news.
             work.exception()
         raise
+
+
+@cache
+def _readers() -> ThreadPoolExecutor:
+    """The threads that read, kept for the life of the process.
+
+    Received memory belongs to the reading thread's part of the heap. With new threads for every
+    session each would take fresh memory while that of earlier answers, freed, lies idle: 400 MB
+    more with every second snapshot of 400 MB (measured).
+    """
+    return ThreadPoolExecutor(READERS_MAX, thread_name_prefix="bulk snapshot")
 
 
 class _Reading:

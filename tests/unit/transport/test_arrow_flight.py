@@ -106,4 +106,3 @@ def test_a_cancelled_snapshot_leaves_no_reader(server):
 
     asyncio.run(test(cancels_late=True))
     asyncio.run(test(cancels_late=False))
-    assert not [thread for thread in threading.enumerate() if "asyncio" in thread.name]
