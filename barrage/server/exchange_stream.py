@@ -78,11 +78,16 @@ class ExchangeStream:
 
     async def run(self) -> None:
         """Serve the call until it ends; returns for OK, raises what it ends with."""
-        tasks = [
-            asyncio.create_task(self._guarded(self._read_requests())),
-            asyncio.create_task(self._guarded(self._write_updates())),
-        ]
+        tasks: list[asyncio.Task[None]] = []
         try:
+            # gRPC sends the headers with the first message otherwise, and knows that they are gone
+            # only when that is written: a call that ends in between would send them twice, which
+            # fails, and the peer would never hear how its call ended.
+            await self._context.send_initial_metadata(())
+            tasks += [
+                asyncio.create_task(self._guarded(self._read_requests())),
+                asyncio.create_task(self._guarded(self._write_updates())),
+            ]
             await self._ended
         finally:
             self._hub.close(self)
