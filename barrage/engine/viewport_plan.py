@@ -199,32 +199,20 @@ def window_sets(
     rows: RowSet, starts: Int64Array, stops: Int64Array, bases: Int64Array
 ) -> list[RowSet]:
     """For each half-open window its members of ``rows``, counted from that window's base (<=
-    start).
-
-    One pass over all windows, then one set object each: a quarter of the time of clipping and
-    moving each.
-    """
+    start). One pass over all windows, then one set object each."""
     firsts, lasts = rows.firsts, rows.lasts
     low = np.searchsorted(lasts, starts, side="left")
     high = np.maximum(np.searchsorted(firsts, stops, side="left"), low)
     counts = np.where(starts < stops, high - low, 0)
     picked = expand(low, counts)
     base = np.repeat(bases, counts)
+    ends = np.cumsum(counts)
+    # Pieces of maximal ranges are maximal, so nothing is left to check or to merge.
     if firsts is lasts:
-        part_firsts = part_lasts = firsts[picked] - base
-    else:
-        part_firsts = np.maximum(firsts[picked], np.repeat(starts, counts)) - base
-        part_lasts = np.minimum(lasts[picked], np.repeat(stops, counts) - 1) - base
-        if np.array_equal(part_firsts, part_lasts):
-            part_lasts = part_firsts
-    ends = np.cumsum(counts).tolist()
-    sets = []
-    start = 0
-    for stop in ends:
-        # Pieces of maximal ranges are maximal, so nothing is left to check or to merge.
-        part = part_firsts[start:stop]
-        sets.append(
-            RowSet._of((part, part if part_lasts is part_firsts else part_lasts[start:stop]))
-        )
-        start = stop
-    return sets
+        keys = firsts[picked] - base
+        return RowSet.trusted_pieces(keys, keys, ends.tolist(), counts.tolist())
+    part_firsts = np.maximum(firsts[picked], np.repeat(starts, counts)) - base
+    part_lasts = np.minimum(lasts[picked], np.repeat(stops, counts) - 1) - base
+    passed = np.concatenate(((0,), np.cumsum(part_lasts - part_firsts + 1)))
+    sizes = passed[ends] - passed[ends - counts]
+    return RowSet.trusted_pieces(part_firsts, part_lasts, ends.tolist(), sizes.tolist())
