@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from barrage.model.viewport import ColumnSet
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
+
+Entry = TypeVar("Entry")
 
 COMBINE_ROWS_MAX = 64 * 1024
 """Chunked columns of at most this many rows are copied into one array, which is cheaper to slice
@@ -64,6 +66,17 @@ class TableReader:
         for column, column_values in zip(columns, values, strict=True):
             filled[column] = column_values
         return tuple(filled)
+
+    def only(
+        self, entries: tuple[Entry, ...], columns: ColumnSet, none: tuple[Entry, ...]
+    ) -> tuple[Entry, ...]:
+        """Of one entry per schema column those of ``columns``, and ``none`` for the others."""
+        if len(columns) == self.column_count:
+            return entries
+        kept = list(none)
+        for column in columns:
+            kept[column] = entries[column]
+        return tuple(kept)
 
     def modified_of(self, modified: tuple[RowSet, ...]) -> tuple[Column, ...]:
         """Values of each column's own modified rows; columns with equal rows are read together."""

@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from barrage.engine.propagation.modified_rows import KeptRows, modifications
 from barrage.engine.propagation.reader import Column, compact, span
 from barrage.engine.propagation.view_messages import view_update
-from barrage.engine.viewport_plan import (
-    PositionDelta,
-    SpanPlan,
-    union_of_windows,
-    window_sets,
-)
+from barrage.engine.viewport_plan import PositionDelta, SpanPlan, union_of_windows
 
 if TYPE_CHECKING:
     from barrage.engine.propagation.reader import Stamp, TableReader
@@ -28,10 +24,6 @@ if TYPE_CHECKING:
     from barrage.model.viewport import ColumnSet
     from barrage.rowset import RowSet
     from barrage.rowset.arrays import Int64Array
-
-SPARSE_FACTOR = 2
-"""Rows outside all views are read along as long as they are at most this many times the rows
-inside."""
 
 
 def span_messages(
@@ -48,14 +40,10 @@ def span_messages(
         delta.removed, plan.old_start, ends.old_first, ends.old_stop, plan.old_stop
     )
     adds = _AddedRows.read(reader, delta, plan, ends, columns)
-    blocks = []
-    for rows, members in delta.modified_groups(columns):
-        block = _ModifiedRows.read(reader, delta, plan, ends, rows, members)
-        if block is not None:
-            blocks.append(block)
+    kept = KeptRows(start=ends.new_first, stop=ends.new_stop, view_start=plan.new_start)
+    modified = modifications(reader, delta, kept, columns)
     messages = []
     for i, shape in enumerate(shapes):
-        modified, modified_columns = _modifications(reader, blocks, i, shape.column_indices)
         messages.append(
             view_update(
                 stamp,
@@ -63,8 +51,10 @@ def span_messages(
                 removed=removed[i],
                 added=adds.sets[i],
                 added_columns=adds.columns_of(reader, i, shape.column_indices),
-                modified=modified,
-                modified_columns=modified_columns,
+                modified=reader.only(modified.rows[i], shape.column_indices, reader.no_rows),
+                modified_columns=reader.only(
+                    modified.values[i], shape.column_indices, reader.no_values
+                ),
             )
         )
     return messages
@@ -188,67 +178,3 @@ class _AddedRows:
             picks = self.rows.positions_of(indices.offset(self.starts[i])).to_numpy()
             found = [self.values[column].take(picks) for column in columns]
         return reader.spread(tuple(found), columns)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ModifiedRows:
-    """Rows modified in ``columns``, with their values there, for all views.
-
-    View i keeps the rows [low[i], high[i]), whose view indices are ``sets[i]``.
-    """
-
-    columns: ColumnSet
-    values: tuple[Column, ...]
-    sets: list[RowSet]
-    low: list[int]
-    high: list[int]
-
-    @classmethod
-    def read(
-        cls,
-        reader: TableReader,
-        delta: PositionDelta,
-        plan: SpanPlan,
-        ends: _KeptEnds,
-        rows: RowSet,
-        columns: ColumnSet,
-    ) -> _ModifiedRows | None:
-        """None if no view keeps any of ``rows``."""
-        low, high = rows.rank_many(ends.new_first), rows.rank_many(ends.new_stop)
-        needed = int((high - low).sum())
-        if needed == 0:
-            return None
-        if len(rows) > SPARSE_FACTOR * needed:
-            rows = rows & union_of_windows(ends.new_first, ends.new_stop)
-            low, high = rows.rank_many(ends.new_first), rows.rank_many(ends.new_stop)
-        values = reader.table.read(delta.keys_after.keys_at(rows), columns)
-        return cls(
-            columns=columns,
-            values=tuple(map(compact, values)),
-            sets=window_sets(rows, ends.new_first, ends.new_stop, plan.new_start),
-            low=low.tolist(),
-            high=high.tolist(),
-        )
-
-
-def _modifications(
-    reader: TableReader, blocks: list[_ModifiedRows], i: int, columns: ColumnSet
-) -> tuple[tuple[RowSet, ...], tuple[Column, ...]]:
-    """Modified view indices and values of view ``i``, one entry per schema column each."""
-    modified: list[RowSet] | None = None
-    values: list[Column] = []
-    is_all = len(columns) == reader.column_count
-    for block in blocks:
-        low, count = block.low[i], block.high[i] - block.low[i]
-        if not count:
-            continue
-        if modified is None:
-            modified, values = list(reader.no_rows), list(reader.no_values)
-        rows = block.sets[i]
-        for column, found in zip(block.columns, block.values, strict=True):
-            if is_all or column in columns:
-                modified[column] = rows
-                values[column] = found.slice(low, count)
-    if modified is None:
-        return reader.no_rows, reader.no_values
-    return tuple(modified), tuple(values)
