@@ -40,6 +40,8 @@ def encode_varint(value: int) -> bytes:
     """Protobuf base-128 form of a non-negative integer."""
     if value < 0x80:
         return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     groups = bytearray()
     while value >= 0x80:
         groups.append(value & 0x7F | 0x80)

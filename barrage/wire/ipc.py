@@ -10,6 +10,7 @@ offsets; the two vectors start at multiples of eight):
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from barrage.errors import RemoteProtocolError
@@ -51,13 +52,12 @@ HEADER_RECORD = 3
 _VERSION_V5 = 4
 _VERSION_MIN = 3  # V4
 
-_COUNT = struct.Struct("<4xI")
 # Message (bodyLength, version, type), then RecordBatch (length), up to the count of nodes.
-_RECORD = struct.Struct("<I6HiIqhBx5H2xiIqII")
+_RECORD = "<I6HiIqhBx5H2xiIqII"
 _RECORD_BUFFERS_AT = 64
 _RECORD_NODES_AT = 72
 # The same with a DictionaryBatch (id, isDelta) in between.
-_DICTIONARY = struct.Struct("<I6HiIqhBx5H2xiIqB3x5H2xiIqII")
+_DICTIONARY = "<I6HiIqhBx5H2xiIqB3x5H2xiIqII"
 _DICTIONARY_BUFFERS_AT = 96
 _DICTIONARY_NODES_AT = 104
 
@@ -67,14 +67,16 @@ def encode_record_header(
 ) -> bytes:
     """Header of a record batch; ``nodes`` and ``buffers`` are flat pairs."""
     node_bytes = 8 * len(nodes)
-    head = _RECORD.pack(
+    return _layout(_RECORD, len(nodes), len(buffers)).pack(
         *(16, 12, 20, 16, 18, 4, 8),
         *(12, 28, body_bytes, _VERSION_V5, HEADER_RECORD),
         *(10, 20, 8, 4, 16, 12, 16, length),
         _RECORD_NODES_AT + node_bytes + 4 - _RECORD_BUFFERS_AT,
         len(nodes) >> 1,
+        *nodes,
+        len(buffers) >> 1,
+        *buffers,
     )
-    return head + _vectors(nodes, buffers)
 
 
 def encode_dictionary_header(
@@ -88,20 +90,24 @@ def encode_dictionary_header(
 ) -> bytes:
     """Header of a dictionary batch."""
     node_bytes = 8 * len(nodes)
-    head = _DICTIONARY.pack(
+    return _layout(_DICTIONARY, len(nodes), len(buffers)).pack(
         *(16, 12, 20, 16, 18, 4, 8),
         *(12, 28, body_bytes, _VERSION_V5, HEADER_DICTIONARY),
         *(10, 20, 8, 4, 16, 12, 28, dictionary_id, is_delta),
         *(10, 20, 8, 4, 16, 12, 16, length),
         _DICTIONARY_NODES_AT + node_bytes + 4 - _DICTIONARY_BUFFERS_AT,
         len(nodes) >> 1,
+        *nodes,
+        len(buffers) >> 1,
+        *buffers,
     )
-    return head + _vectors(nodes, buffers)
 
 
-def _vectors(nodes: Sequence[int], buffers: Sequence[int]) -> bytes:
-    """Node structs, the count of buffers, buffer structs."""
-    return struct.pack(f"<{len(nodes)}q4xI{len(buffers)}q", *nodes, len(buffers) >> 1, *buffers)
+@lru_cache(maxsize=256)
+def _layout(head: str, node_longs: int, buffer_longs: int) -> struct.Struct:
+    """``head``, node structs, the count of buffers, buffer structs; the same for every batch of a
+    table."""
+    return struct.Struct(f"{head}{node_longs}q4xI{buffer_longs}q")
 
 
 class BatchHeader(NamedTuple):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -175,9 +174,7 @@ class UpdateEncoder:
         """
         added: Sequence[Column] = message.added_columns
         modified: Sequence[Column] = message.modified_columns
-        self._check_columns(added)
-        self._check_columns(modified)
-        added_rows, modified_rows = _row_counts(message)
+        added_rows, modified_rows = self._row_counts(message)
         if self._dictionary_columns:
             frames, added, modified = self._with_dictionaries(message)
             yield from frames
@@ -225,16 +222,37 @@ class UpdateEncoder:
         head, tail = self._empty_parts
         return b"".join((head, encode_varint(len(metadata)), metadata, tail))
 
-    def _check_columns(self, columns: Sequence[Column]) -> None:
-        if len(columns) != len(self._plans):
+    def _row_counts(self, message: FullUpdate | ViewUpdate) -> tuple[int, int]:
+        """Rows of the add batches and of the modification batches.
+
+        Receivers count rows to find the end of an update (section 8.4), so a column that has values
+        must have exactly as many as its row set; columns not subscribed have none.
+        """
+        if isinstance(message, FullUpdate):
+            rows, modified = message.data_keys_post.size, message.modified_keys_post
+        else:
+            rows, modified = message.added_positions.size, message.modified_positions
+        counts = [keys.size for keys in modified] if modified else [0] * len(self._plans)
+        self._check_columns(message.added_columns, [rows] * len(self._plans))
+        self._check_columns(message.modified_columns, counts)
+        return rows, max(counts, default=0)
+
+    def _check_columns(self, columns: Sequence[Column], counts: list[int]) -> None:
+        """Refuse columns that have values, but not as many or not of the type they should be."""
+        if not len(columns) == len(counts) == len(self._plans):
             raise LocalProtocolError(
                 f"update has {len(columns)} columns, its schema {len(self._plans)}"
             )
-        for plan, column in zip(self._plans, columns, strict=True):
+        for plan, column, count in zip(self._plans, columns, counts, strict=True):
+            rows = len(column)
+            if not rows:
+                continue
             if column.type != plan.source_type:
                 raise LocalProtocolError(
                     f"column {plan.name!r} holds {column.type} instead of {plan.source_type}"
                 )
+            if rows != count:
+                raise LocalProtocolError(f"{rows} values for {count} rows of {plan.name!r}")
 
     def _batches(self, columns: Sequence[Column], rows: int) -> Iterator[_Batch]:
         """Cut ``rows`` indices of all columns at once (section 8.4); columns may be shorter."""
@@ -270,15 +288,16 @@ class UpdateEncoder:
         """Collect rows [start, start + count) of every column that has them."""
         sink = BatchSink()
         as_list = self.options.columns_as_list
-        for plan, column in zip(self._plans, columns, strict=True):
-            rows = min(count, len(column) - start)
+        for (_, _, codec, convert), column in zip(self._plans, columns, strict=True):
+            available = len(column) - start
+            rows = count if count < available else available
             if as_list:
                 _open_list(sink, max(rows, 0))
             if rows <= 0:
-                sink.no_rows(plan.codec)
+                sink.no_rows(codec)
                 continue
             array = _piece(column, start, rows)
-            plan.codec.encode(array if plan.convert is None else plan.convert(array), sink)
+            codec.encode(array if convert is None else convert(array), sink)
         return sink
 
     # --- framing ---
@@ -391,29 +410,6 @@ def _plan_columns(
     return tuple(plans)
 
 
-def _row_counts(message: FullUpdate | ViewUpdate) -> tuple[int, int]:
-    """Rows of the add batches and of the modification batches.
-
-    Receivers count rows to find the end of an update (section 8.4), so a column that has values
-    must have exactly as many as its row set; columns not subscribed have none.
-    """
-    if isinstance(message, FullUpdate):
-        added, modified = message.data_keys_post, message.modified_keys_post or ()
-    else:
-        added, modified = message.added_positions, message.modified_positions
-    rows = added.size
-    for column in message.added_columns:
-        if len(column) != rows and len(column):
-            raise LocalProtocolError(f"{len(column)} values for {rows} included rows")
-    modified_rows = 0
-    for keys, column in zip_longest(modified, message.modified_columns):
-        expected = 0 if keys is None else keys.size
-        if column is not None and len(column) != expected and len(column):
-            raise LocalProtocolError(f"{len(column)} values for {expected} modified rows")
-        modified_rows = max(modified_rows, expected)
-    return rows, modified_rows
-
-
 def column_bytes(column: Column) -> int:
     """Bytes the rows of ``column`` refer to; whole buffers where Arrow cannot tell."""
     try:
@@ -424,15 +420,12 @@ def column_bytes(column: Column) -> int:
 
 def _piece(column: Column, start: int, rows: int) -> pa.Array:
     """Rows [start, start + rows) as one array; copies only where chunks meet."""
+    if len(column) != rows:
+        column = column.slice(start, rows)
     if isinstance(column, pa.ChunkedArray):
-        if column.num_chunks != 1:
-            column = column.slice(start, rows)
-            chunks = column.chunks
-            return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-        column = column.chunk(0)
-    if start == 0 and len(column) == rows:
-        return column
-    return column.slice(start, rows)
+        chunks = column.chunks
+        return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+    return column
 
 
 def _open_list(sink: BatchSink, rows: int) -> None:
@@ -454,9 +447,10 @@ def _join_frame(
         return b"".join((TAG_HEADER, encode_varint(len(header)), header))
     tail = TAG_BODY + encode_varint(body_bytes)
     between = b"" if metadata is None else TAG_METADATA + encode_varint(len(metadata)) + metadata
-    rest = len(tail) + len(between) + 1 + len(header)
-    for padding in range(16):
+    rest = len(tail) + len(between) + len(TAG_HEADER) + len(header)
+    padding = -(rest + len(encode_varint(len(header)))) & 7
+    length = encode_varint(len(header) + padding)
+    if (rest + padding + len(length)) & 7:  # the padding made the length one byte longer
+        padding += 7
         length = encode_varint(len(header) + padding)
-        if (rest + padding + len(length)) & 7 == 0:
-            break
     return b"".join((TAG_HEADER, length, header, b"\0" * padding, between, tail, *parts))

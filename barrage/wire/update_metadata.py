@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from operator import sub
 from typing import TYPE_CHECKING, NamedTuple
 
 from barrage.errors import LimitExceededError
 from barrage.wire.bitset import encode_bit_set
 from barrage.wire.messages import TYPE_UPDATE_METADATA
-from barrage.wire.revision import WireRevision
 from barrage.wire.row_set_codec import encode_row_set, encode_shifts
 
 if TYPE_CHECKING:
     from barrage.rowset import RowSet, RowSetShiftData
     from barrage.wire.messages import UpdateMetadata
+    from barrage.wire.revision import WireRevision
 
 MAGIC = 0x6E687064
 """First field of every wrapper, "dphn" on the wire (section 2.1)."""
@@ -51,9 +52,10 @@ _R1_BYTES = 60
 _DRAFT_TABLE = struct.Struct("<I14H4xiqq7IHH?3x")
 _DRAFT_BYTES = 56
 
-_NODE_VTABLE = struct.pack("<HHH2x", 6, 8, 4)
-_NODE = struct.Struct("<iI")
+_NODE_VTABLE = (6, 8, 4)
+_NODE_VTABLE_BYTES = 8
 _COUNT = struct.Struct("<I")
+_PADDING = tuple(b"\0" * count for count in range(4))
 
 
 class EncodedUpdate(NamedTuple):
@@ -104,14 +106,9 @@ def encode_shift_data(shifts: RowSetShiftData) -> bytes:
 
 def encode_modified_rows(row_sets: tuple[RowSet, ...]) -> tuple[bytes, ...]:
     """One encoding per column; columns that share a row set object are encoded once."""
-    encoded: dict[int, bytes] = {}
-    result = []
-    for rows in row_sets:
-        content = encoded.get(id(rows))
-        if content is None:
-            content = encoded[id(rows)] = encode_rows(rows)
-        result.append(content)
-    return tuple(result)
+    distinct = {id(rows): rows for rows in row_sets}
+    encoded = {key: encode_rows(rows) for key, rows in distinct.items()}
+    return tuple([encoded[id(rows)] for rows in row_sets])
 
 
 def encode_update_metadata(metadata: UpdateMetadata, revision: WireRevision) -> bytes:
@@ -150,7 +147,7 @@ def _optional_rows(rows: RowSet | None) -> bytes | None:
 
 def encode_update(update: EncodedUpdate, revision: WireRevision) -> bytes:
     """The wrapper bytes of an update."""
-    encode = _encode_r1 if revision is WireRevision.R1_0_0 else _encode_draft
+    encode = _encode_draft if revision.counts_batches else _encode_r1
     payload = encode(update)
     return wrap_payload(TYPE_UPDATE_METADATA, payload, update.source_time_ns)
 
@@ -162,15 +159,14 @@ def _vectors(update: EncodedUpdate, table_end: int) -> tuple[list[int], list[byt
     placed: dict[bytes, int] = {}
     position = table_end
     mods = update.modified_rows
-    mods_at = 0
+    distinct: tuple[bytes, ...] = ()
     if mods is not None:
-        mods_at = table_end
         distinct = tuple(dict.fromkeys(mods))
-        position += 4 + 4 * len(mods) + 8 * len(distinct) + len(_NODE_VTABLE)
+        position += 4 + 4 * len(mods) + 8 * len(distinct) + _NODE_VTABLE_BYTES
     contents = (
         *(update.effective_viewport, update.effective_columns, update.added_rows),
         *(update.removed_rows, update.shift_data, update.added_rows_included),
-        *(distinct if mods is not None else ()),
+        *distinct,
     )
     positions: list[int] = []
     for content in contents:
@@ -180,43 +176,40 @@ def _vectors(update: EncodedUpdate, table_end: int) -> tuple[list[int], list[byt
         at = placed.get(content)
         if at is None:
             at = placed[content] = position
-            padding = -len(content) % 4
-            parts += (_COUNT.pack(len(content)), content, b"\0" * padding)
-            position += 4 + len(content) + padding
+            length = len(content)
+            padding = -length & 3
+            parts += (_COUNT.pack(length), content, _PADDING[padding])
+            position += 4 + length + padding
         positions.append(at)
-    if mods is not None:
-        parts.insert(0, _mod_section(mods, distinct, positions[6:], table_end))
-    return [*positions[:6], mods_at], parts
+    if mods is None:
+        return [*positions, 0], parts
+    parts.insert(0, _mod_section(mods, placed, distinct, table_end))
+    return [*positions[:6], table_end], parts
 
 
 def _mod_section(
-    mods: tuple[bytes, ...], distinct: tuple[bytes, ...], rows_at: list[int], start: int
+    mods: tuple[bytes, ...], placed: dict[bytes, int], distinct: tuple[bytes, ...], start: int
 ) -> bytes:
     """Vector of tables, the tables themselves (one per distinct row set) and their vtable, from
-    ``start``."""
+    ``start``; ``placed`` tells where the row sets lie."""
     count = len(mods)
     nodes_at = 4 + 4 * count
     vtable_at = nodes_at + 8 * len(distinct)
-    if len(distinct) == 1:
-        offsets = _offsets_to_one_node(count)
-    else:
-        node_of = {content: nodes_at + 8 * k for k, content in enumerate(distinct)}
-        offsets = struct.pack(
-            f"<{count + 1}I",
-            count,
-            *[node_of[content] - 4 - 4 * i for i, content in enumerate(mods)],
-        )
-    nodes = []
-    for k, target in enumerate(rows_at):
-        at = nodes_at + 8 * k
-        nodes.append(_NODE.pack(at - vtable_at, target - start - at - 4))
-    return b"".join((offsets, *nodes, _NODE_VTABLE))
+    node_of: dict[bytes, int] = {}
+    nodes: list[int] = []
+    at = nodes_at
+    for content in distinct:
+        node_of[content] = at
+        nodes += (at - vtable_at, placed[content] - start - at - 4)
+        at += 8
+    offsets = map(sub, map(node_of.__getitem__, mods), range(4, nodes_at, 4))
+    return _mod_layout(count, len(distinct)).pack(count, *offsets, *nodes, *_NODE_VTABLE)
 
 
-@lru_cache(maxsize=1024)
-def _offsets_to_one_node(count: int) -> bytes:
-    """A vector of ``count`` offsets that all lead to the table right behind the vector."""
-    return struct.pack(f"<{count + 1}I", count, *range(4 * count, 0, -4))
+@lru_cache(maxsize=256)
+def _mod_layout(count: int, nodes: int) -> struct.Struct:
+    """Count and offsets of a vector of ``count`` tables, ``nodes`` tables, their vtable."""
+    return struct.Struct(f"<{count + 1}I" + "iI" * nodes + "HHH2x")
 
 
 def _encode_r1(update: EncodedUpdate) -> bytes:

@@ -60,6 +60,17 @@ class BatchSink:
         self.buffers += (self.position, length + padding)
         self.position += length + padding
 
+    def plain(self, rows: int, content: BufferLike, length: int) -> None:
+        """Add the node of a column without nulls, its absent validity, and one buffer."""
+        padding = -length & 7
+        position = self.position
+        self.nodes += (rows, 0)
+        self.buffers += (position, 0, position, length + padding)
+        self.parts.append(content)
+        if padding:
+            self.parts.append(_PADDING[padding])
+        self.position = position + length + padding
+
     def no_buffer(self) -> None:
         """Add a buffer of no bytes: absent validity, or anything of a column without rows."""
         self.buffers += (self.position, 0)

@@ -63,20 +63,18 @@ class SentinelCodec(ColumnCodec):
         nulls = array.null_count
         data = array.buffers()[1]
         if nulls == 0:
-            sink.nodes += (rows, 0)
-            sink.no_buffer()
             start = array.offset * width
-            sink.buffer(memoryview(data)[start : start + rows * width], rows * width)
+            length = rows * width
+            sink.plain(rows, memoryview(data)[start : start + length], length)
             return
         values = np.frombuffer(data, self._dtype, rows, array.offset * width).copy()
         values[np.flatnonzero(~valid_mask(array))] = self._sentinel
         if self._as_sentinel:
-            sink.node(rows, 0)
-            sink.no_buffer()
-        else:
-            sink.node(rows, nulls)
-            words = slice_bits(array.buffers()[0], array.offset, rows)
-            sink.buffer(words, len(words))
+            sink.plain(rows, values, rows * width)
+            return
+        sink.node(rows, nulls)
+        words = slice_bits(array.buffers()[0], array.offset, rows)
+        sink.buffer(words, len(words))
         sink.buffer(values, rows * width)
 
     def decode_rows(self, source: BatchSource) -> pa.Array:

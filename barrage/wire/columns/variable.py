@@ -30,25 +30,31 @@ class VariableCodec(ColumnCodec):
         self.arrow_type = arrow_type
         is_large = pa.types.is_large_string(arrow_type) or pa.types.is_large_binary(arrow_type)
         self._dtype = np.dtype(np.int64 if is_large else np.int32)
+        self._width = self._dtype.itemsize
         self._is_text = pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type)
         self._blank = "" if self._is_text else b""
 
     def encode(self, array: pa.Array, sink: BatchSink) -> None:
         rows = len(array)
-        has_nulls = add_validity(array, sink)
-        offsets = self._offsets(array)
-        if has_nulls and (offsets[1:] - offsets[:-1])[~valid_mask(array)].any():
-            array = pc.fill_null(array, self._blank)
-            offsets = self._offsets(array)
-        first, last = int(offsets[0]), int(offsets[-1])
-        sink.buffer(offsets - first if first else offsets, (rows + 1) * self._dtype.itemsize)
-        data = array.buffers()[2]
+        if array.null_count:
+            add_validity(array, sink)
+            offsets, data = self._buffers(array)
+            if (offsets[1:] - offsets[:-1])[~valid_mask(array)].any():
+                offsets, data = self._buffers(pc.fill_null(array, self._blank))
+            first = int(offsets[0])
+            sink.buffer(offsets - first, (rows + 1) * self._width)
+        else:
+            offsets, data = self._buffers(array)
+            first = int(offsets[0])
+            sink.plain(rows, offsets - first if first else offsets, (rows + 1) * self._width)
+        last = int(offsets[-1])
         sink.buffer(memoryview(data)[first:last] if last > first else b"", last - first)
 
-    def _offsets(self, array: pa.Array) -> np.ndarray:
-        dtype = self._dtype
-        start = array.offset * dtype.itemsize
-        return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, start)
+    def _buffers(self, array: pa.Array) -> tuple[np.ndarray, pa.Buffer]:
+        """Offsets of the rows, and the bytes they point into."""
+        _, offsets, data = array.buffers()
+        start = array.offset * self._width
+        return np.frombuffer(offsets, self._dtype, len(array) + 1, start), data
 
     def decode_rows(self, source: BatchSource) -> pa.Array:
         rows, nulls = source.node()

@@ -425,10 +425,10 @@ class TestRefusals:
     def test_row_counts_must_fit_the_row_sets(self):
         """A mismatch would leave the receiver waiting for ever."""
         encoder = UpdateEncoder(SCHEMA, EncodeOptions())
-        with pytest.raises(LocalProtocolError, match="3 values for 2 included rows"):
+        with pytest.raises(LocalProtocolError, match="3 values for 2 rows of 'A'"):
             list(encoder.encode(full_update(SCHEMA, added=RowSet.parse("0-1"), values=_values(3))))
         update = full_update(SCHEMA, modified=[RowSet.parse("0")] * 3, modified_values=_values(2))
-        with pytest.raises(LocalProtocolError, match="2 values for 1 modified rows"):
+        with pytest.raises(LocalProtocolError, match="2 values for 1 rows of 'A'"):
             list(encoder.encode(update))
 
 
