@@ -154,7 +154,7 @@ class UpdateEncoder:
         )
         self._message_bytes_max = options.message_bytes_max
         self._target_bytes = int(
-            min(limits.message_bytes_target, options.message_bytes_max * _SIZE_MARGIN)
+            max(1, min(limits.message_bytes_target, options.message_bytes_max * _SIZE_MARGIN))
         )
         list_count = len(self._plans) if options.columns_as_list else 0
         nodes = sum(plan.codec.node_count for plan in self._plans) + list_count

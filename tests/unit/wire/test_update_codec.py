@@ -253,6 +253,16 @@ class TestSplitting:
         received, _ = through_the_wire(schema, update, EncodeOptions(message_bytes_max=2000))
         assert received.added_columns[0].to_pylist() == values[0].to_pylist()
 
+    @pytest.mark.parametrize("limit", [1, 2, 3])
+    def test_a_limit_no_message_can_keep_gives_one_row_a_batch(self, limit):
+        """A peer may ask for max_message_size 1 (section 8.3: one row is sent regardless)."""
+        update = full_update(SCHEMA, added=RowSet.of_span(0, 5), values=_values(5))
+        options = EncodeOptions(message_bytes_max=limit)
+        assert UpdateEncoder(SCHEMA, options).estimate_bytes(update) > 0
+        received, frames = through_the_wire(SCHEMA, update, options)
+        assert frames == 5
+        assert received.added_columns[0].to_pylist() == [0, 1, 2, 3, 4]
+
     def test_a_row_larger_than_the_limit_is_sent_alone(self):
         schema = pa.schema([("s", pa.string())])
         values = [pa.array(["a", "x" * 5000, "b", "c"])]
