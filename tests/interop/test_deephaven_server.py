@@ -35,21 +35,20 @@ def session(server):
         yield session
 
 
-def arrives_at(live, updates, expected):
-    """Follow ``updates`` until the live table equals ``expected``; TimeoutError if it never
-    does."""
-    while not live.to_arrow().equals(expected):
+def arrives_at(live, updates, truth, view):
+    """Follow ``updates`` until the live table shows ``view`` of ``truth`` and knows its size;
+    TimeoutError if it never does."""
+    expected = view(truth)
+    while live.table_size != truth.num_rows or not live.to_arrow().equals(expected):
         next(updates)
 
 
 def follow(server, live, name, view=lambda table: table, steps=STEPS):
     with live.updates(timeout=WAIT_SECONDS) as updates:
-        arrives_at(live, updates, view(server.truth(name)))
+        arrives_at(live, updates, server.truth(name), view)
         for _ in range(steps):
             server.step()
-            truth = server.truth(name)
-            arrives_at(live, updates, view(truth))
-            assert live.table_size == truth.num_rows
+            arrives_at(live, updates, server.truth(name), view)
             assert live.state is State.LIVE
 
 
