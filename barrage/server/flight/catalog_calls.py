@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
+from barrage.server.flight.arrow_messages import read_schema_message
 from barrage.server.table_service import TableRecipe
 from barrage.server.tickets import table_name_of_descriptor, ticket_of
 from barrage.transport import flight_messages
@@ -163,6 +164,6 @@ def _schema(encoded: object) -> pa.Schema:
     if not isinstance(encoded, str):
         raise RemoteProtocolError("'schema' must be base64 of an Arrow IPC schema message")
     try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded, validate=True)))
+        return read_schema_message(base64.b64decode(encoded, validate=True))
     except (binascii.Error, ValueError, pa.ArrowException, OSError) as error:
         raise SchemaError("the schema is not base64 of an Arrow IPC schema message") from error

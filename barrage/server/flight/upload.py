@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from barrage.errors import LimitExceededError, RemoteProtocolError, UnsupportedError
+from barrage.server.flight.arrow_messages import check_decompressed_size, read_schema_message
 from barrage.server.flight.catalog_calls import parse_json_object, string_list
 from barrage.server.tickets import (
     SCOPE_ROUTE,
@@ -102,6 +103,8 @@ class BatchReader:
         if frame.header is None:
             check_upload_options(frame.metadata, self._limits)
             return None
+        if frame.body is not None:
+            check_decompressed_size(frame.header, frame.body, self._limits)
         message_bytes = _encapsulated(frame.header, frame.body)
         try:
             message = pa.ipc.read_message(pa.py_buffer(message_bytes))
@@ -120,7 +123,7 @@ class BatchReader:
     def _take_schema(self, message_bytes: bytes) -> None:
         if self._schema is not None:
             raise RemoteProtocolError("an upload has one schema")
-        self._schema = pa.ipc.read_schema(pa.py_buffer(message_bytes))
+        self._schema = read_schema_message(message_bytes)
         self._schema_message = message_bytes
 
     def _take_dictionary(self, message_bytes: bytes) -> None:
