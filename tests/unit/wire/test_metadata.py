@@ -296,6 +296,52 @@ def test_generated_code_reads_what_is_written_directly(revision):
         assert (table.NumAddBatches(), table.NumModBatches()) == (65535, 2)
 
 
+def test_generated_code_reads_requests_written_directly():
+    """All fields, and 64-bit ones at multiples of eight whatever the vectors before them."""
+    from barrage.wire._fbs.r1_0_0 import BarrageSnapshotRequest, BarrageSubscriptionRequest
+
+    for ticket in (b"", b"s/t", b"s/a longer name"):
+        options = m.SubscriptionOptions(
+            use_deephaven_nulls=True,
+            min_update_interval_ms=-1,
+            batch_size=2,
+            max_message_size=3,
+            columns_as_list=True,
+            preview_list_length_limit=-(2**40),
+            column_conversion_mode=2,
+        )
+        request = m.SubscriptionRequest(
+            ticket=ticket,
+            columns=(1, 9),
+            viewport=RowSet.parse("5-9,70000"),
+            is_reverse=True,
+            options=options,
+            subscription_token=b"token",
+        )
+        table = BarrageSubscriptionRequest.BarrageSubscriptionRequest.GetRootAs(
+            bytearray(_payload(encode_wrapper(request, R1)))
+        )
+        assert table.TicketLength() == len(ticket)
+        assert bytes(table.Ticket(i) for i in range(len(ticket))) == ticket
+        assert decode_bit_set(table.ColumnsAsNumpy().tobytes()) == (1, 9)
+        assert decode_row_set(table.ViewportAsNumpy().tobytes()) == RowSet.parse("5-9,70000")
+        assert table.ReverseViewport() is True
+        assert table.SubscriptionTokenAsNumpy().tobytes() == b"token"
+        said = table.SubscriptionOptions()
+        assert said.ColumnConversionMode() == options.column_conversion_mode
+        assert (said.UseDeephavenNulls(), said.ColumnsAsList()) == (True, True)
+        assert (said.MinUpdateIntervalMs(), said.BatchSize(), said.MaxMessageSize()) == (-1, 2, 3)
+        assert said.PreviewListLengthLimit() == -(2**40)
+        assert (said._tab.Pos + said._tab.Offset(16)) % 8 == 0
+        snapshot = m.SnapshotRequest(
+            ticket=ticket, options=m.SnapshotOptions(batch_size=7, preview_list_length_limit=5)
+        )
+        said = BarrageSnapshotRequest.BarrageSnapshotRequest.GetRootAs(
+            bytearray(_payload(encode_wrapper(snapshot, R1)))
+        ).SnapshotOptions()
+        assert (said.BatchSize(), said.PreviewListLengthLimit()) == (7, 5)
+
+
 def test_64_bit_fields_lie_at_multiples_of_eight():
     for source_time in (None, 5):
         raw = encode_wrapper(_sample_update(source_time_ns=source_time), R1)
