@@ -20,7 +20,7 @@ from barrage.client.rows_argument import RowsArgument, column_indices, viewport_
 from barrage.client.snapshot import fetch_snapshot
 from barrage.client.subscription import AsyncTickingTable, SubscriptionSettings
 from barrage.clock import SystemClock
-from barrage.errors import RemoteProtocolError, SubscriptionClosedError
+from barrage.errors import ConfigError, RemoteProtocolError, SubscriptionClosedError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT, TLS, GrpcChannel
@@ -447,6 +447,15 @@ def _message_size(address: Address) -> int:
     return DEEPHAVEN_MESSAGE_BYTES if address.is_deephaven else 0
 
 
+def _revision_of(revision: WireRevision | str) -> WireRevision:
+    if isinstance(revision, WireRevision):
+        return revision
+    by_name = {known.value: known for known in WireRevision}
+    if revision not in by_name:
+        raise ConfigError(f"revision {revision!r} is not one of {', '.join(by_name)}")
+    return by_name[revision]
+
+
 def aconnect(
     uri: str,
     *,
@@ -467,7 +476,7 @@ def aconnect(
 
     async def open_it() -> AsyncSession:
         session = AsyncSession(
-            address, auth=auth, tls=tls, revision=WireRevision(revision), limits=limits
+            address, auth=auth, tls=tls, revision=_revision_of(revision), limits=limits
         )
         try:
             await session.open(timeout)
