@@ -20,7 +20,7 @@ def to_arrow_table(data: TableLike) -> pa.Table:
     it."""
     try:
         return _convert(data)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SchemaError(f"cannot make a table of {type(data).__name__}: {error}") from error
 
 

@@ -83,9 +83,9 @@ class Mirror:
             return relative_update(
                 message,
                 schema=replica.schema,
-                columns=replica.columns,
+                columns=self._in_order(replica),
                 table_size=replica.table_size,
-                removed=removed,
+                removed=None if removed is None else self._ordered(removed),
             )
 
     def replacement(self) -> Update | None:
@@ -142,6 +142,14 @@ class Mirror:
             return table
         known = [name for name in self._column_order if name in table.column_names]
         return table.select(known) if len(known) == table.num_columns else table
+
+    def _in_order(self, replica: Replica) -> Sequence[int]:
+        """The subscribed columns in the order in which :meth:`_ordered` shows them."""
+        if self._column_order is None:
+            return replica.columns
+        index_of = {replica.schema.field(index).name: index for index in replica.columns}
+        known = [index_of[name] for name in self._column_order if name in index_of]
+        return known if len(known) == len(replica.columns) else replica.columns
 
     @staticmethod
     def _removed_rows(replica: Replica, message: FullUpdate | ViewUpdate) -> pa.Table | None:

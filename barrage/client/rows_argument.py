@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
 from barrage.errors import ConfigError, SchemaError
+from barrage.limits import ROW_KEY_MAX
 from barrage.model.viewport import Viewport
 from barrage.rowset import RowSet
 
@@ -36,22 +38,39 @@ def viewport_of(rows: RowsArgument, *, reverse: bool = False) -> Viewport | None
     start, stop = _span(rows)
     if start < 0 and stop is None and not reverse:
         return Viewport.of(0, -start, is_reverse=True)
-    if stop is None or start < 0 or stop < start:
+    if stop is None or start < 0 or stop < start or stop > ROW_KEY_MAX:
         raise ConfigError(
-            f"rows {rows!r} is not a span of positions; use (start, stop) with 0 <= start <= stop, "
-            "or (-n, None) for the last n"
+            f"rows {rows!r} is not a span of positions; use (start, stop) with 0 <= start <= stop "
+            "<= 2**63 - 1, or (-n, None) for the last n"
         )
     return Viewport.of(start, stop, is_reverse=reverse)
 
 
 def _span(rows: tuple[int, int | None] | range | slice) -> tuple[int, int | None]:
-    if isinstance(rows, tuple):
-        if len(rows) != 2:
-            raise ConfigError(f"rows {rows!r} must have two ends: (start, stop)")
-        return rows
-    if rows.step not in (None, 1):
-        raise ConfigError(f"rows {rows!r} may not skip rows")
-    return rows.start or 0, rows.stop
+    if isinstance(rows, range | slice):
+        if rows.step not in (None, 1):
+            raise ConfigError(f"rows {rows!r} may not skip rows")
+        start, stop = rows.start or 0, rows.stop
+    elif not isinstance(rows, tuple) or len(rows) != 2:
+        raise ConfigError(f"rows {rows!r} must have two ends: (start, stop)")
+    else:
+        start, stop = rows
+    try:
+        return operator.index(start), None if stop is None else operator.index(stop)
+    except TypeError as error:
+        raise ConfigError(f"the ends of rows {rows!r} must be whole numbers") from error
+
+
+def column_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The names as a tuple; None for all columns. SchemaError for what is no list of names."""
+    if columns is None:
+        return None
+    if isinstance(columns, str):
+        raise SchemaError(f"columns is a list of names, not the text {columns!r}")
+    names = tuple(columns)
+    if not all(isinstance(name, str) for name in names):
+        raise SchemaError(f"columns is a list of names, not {list(names)}")
+    return names
 
 
 def column_indices(schema: pa.Schema, names: Sequence[str] | None) -> ColumnSet | None:
@@ -59,8 +78,7 @@ def column_indices(schema: pa.Schema, names: Sequence[str] | None) -> ColumnSet 
     not have."""
     if names is None:
         return None
-    if isinstance(names, str):
-        raise SchemaError(f"columns is a list of names, not the text {names!r}")
+    names = column_names(names) or ()
     if len(set(names)) != len(names):
         raise SchemaError(f"a column is named twice in {list(names)}")
     return tuple(sorted(_index_of(schema, name) for name in names))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,12 @@ from barrage.client.bulk_snapshot import CELLS_MIN, fetch_bulk_snapshot
 from barrage.client.deephaven import DeephavenLogin
 from barrage.client.opening import Opening
 from barrage.client.put import PutProgress, put_rows
-from barrage.client.rows_argument import RowsArgument, column_indices, viewport_of
+from barrage.client.reconnect import Backoff
+from barrage.client.rows_argument import RowsArgument, column_indices, column_names, viewport_of
 from barrage.client.snapshot import fetch_snapshot
 from barrage.client.subscription import AsyncTickingTable, SubscriptionSettings
 from barrage.clock import SystemClock
-from barrage.errors import ConfigError, RemoteProtocolError, SubscriptionClosedError
+from barrage.errors import ConfigError, RemoteProtocolError, SchemaError, SubscriptionClosedError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT, TLS, GrpcChannel
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from barrage.client.address import Auth
     from barrage.client.arrow_input import TableLike
-    from barrage.client.reconnect import Backoff
     from barrage.clock import Clock
     from barrage.limits import Limits
     from barrage.model.viewport import Viewport
@@ -245,6 +245,8 @@ class AsyncSession:
     ) -> AsyncRemoteTable:
         """Create an empty table; TableExistsError. ``kind`` is "keyed" when there is a key, else
         "append_only"."""
+        if not isinstance(schema, pa.Schema):
+            raise SchemaError(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
         async with asyncio.timeout(timeout):
             await put_rows(
                 self._channel.put(table=name),
@@ -420,17 +422,19 @@ class AsyncRemoteTable:
         does.
         """
         options = SubscriptionOptions(
-            min_update_interval_ms=interval_ms,
+            min_update_interval_ms=_whole("interval_ms", interval_ms, bits=32, minimum=0),
             max_message_size=_message_size(self._session.address),
-            preview_list_length_limit=preview_list_length_limit,
+            preview_list_length_limit=_whole(
+                "preview_list_length_limit", preview_list_length_limit, bits=64
+            ),
         )
         settings = SubscriptionSettings(
             table=self.name,
-            columns=None if columns is None else tuple(columns),
+            columns=column_names(columns),
             viewport=viewport_of(viewport, reverse=reverse),
             options=options,
             reconnects=reconnect is not False,
-            **({} if isinstance(reconnect, bool) else {"backoff": reconnect}),
+            backoff=_backoff_of(reconnect),
         )
 
         async def open_it() -> AsyncTickingTable:
@@ -445,6 +449,24 @@ class AsyncRemoteTable:
 def _message_size(address: Address) -> int:
     """0 lets the server choose, which ours does well."""
     return DEEPHAVEN_MESSAGE_BYTES if address.is_deephaven else 0
+
+
+def _whole(name: str, value: int, *, bits: int, minimum: int | None = None) -> int:
+    """``value`` if it fits a signed number of so many bits and is not below ``minimum``."""
+    lowest = -(2 ** (bits - 1)) if minimum is None else minimum
+    highest = 2 ** (bits - 1) - 1
+    if not isinstance(value, int) or not lowest <= value <= highest:
+        raise ConfigError(f"{name} is {value!r}, it must be a whole number {lowest} to {highest}")
+    return value
+
+
+def _backoff_of(reconnect: bool | Backoff) -> Backoff:
+    """A backoff of the subscription's own: the caller may give one to several of them."""
+    if isinstance(reconnect, bool):
+        return Backoff()
+    if not isinstance(reconnect, Backoff):
+        raise ConfigError(f"reconnect is {reconnect!r}, it must be True, False or a Backoff")
+    return replace(reconnect, attempt=0)
 
 
 def _revision_of(revision: WireRevision | str) -> WireRevision:

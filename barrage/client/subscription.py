@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from barrage.client.mirror import Mirror
 from barrage.client.reconnect import Backoff, is_worth_retrying
-from barrage.client.rows_argument import RowsArgument, column_indices, viewport_of
+from barrage.client.rows_argument import (
+    RowsArgument,
+    column_indices,
+    column_names,
+    viewport_of,
+)
 from barrage.client.state import TRANSITIONS, State, Stats, StatsRecorder
 from barrage.client.update_queue import UpdateQueue
 from barrage.errors import BarrageError, LocalProtocolError, SubscriptionClosedError
@@ -222,7 +227,7 @@ class AsyncTickingTable:
         change."""
         if self._viewport is None:
             raise LocalProtocolError("only a subscription with a viewport can change its columns")
-        names = None if columns is None else tuple(columns)
+        names = column_names(columns)
         if self._schema is not None:
             column_indices(self._schema, names)
         self._columns = names

@@ -19,8 +19,6 @@ from barrage.rowset import RowSet, RowSetShiftData
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.model.viewport import ColumnSet
-
 EMPTY = RowSet.empty()
 
 
@@ -96,13 +94,13 @@ def relative_update(
     message: FullUpdate | ViewUpdate,
     *,
     schema: pa.Schema,
-    columns: ColumnSet,
+    columns: Sequence[int],
     table_size: int,
     removed: pa.Table | None,
 ) -> Update:
     """The update that ``message`` is, for somebody who holds the state before it.
 
-    ``schema`` is the whole table's, ``columns`` the subscribed ones.
+    ``schema`` is the whole table's, ``columns`` the subscribed ones in the order to show them.
     """
     is_view = isinstance(message, ViewUpdate)
     if isinstance(message, ViewUpdate):
