@@ -23,6 +23,7 @@ from barrage.errors import BarrageError, SchemaError, TableNotFoundError, Unsupp
 from barrage.server.catalog import Publication
 from barrage.server.ingest_budget import IngestBudget
 from barrage.server.tickets import check_table_name
+from barrage.wire.wire_schema import wire_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,6 +116,7 @@ class TableService:
     def __init__(self, runtime: EngineRuntime, catalog: Catalog, *, limits: Limits) -> None:
         self._runtime = runtime
         self._catalog = catalog
+        self._limits = limits
         self._budget = IngestBudget(limits.ingest_bytes_pending_max)
 
     def create(self, recipe: TableRecipe, data: pa.Table | None) -> Future[Publication]:
@@ -180,6 +182,8 @@ class TableService:
         self, recipe: TableRecipe, data: pa.Table | None
     ) -> tuple[tuple[Table, ...], Publication]:
         self._catalog.check_free(recipe.name)
+        # A table nobody could subscribe to is refused now, not when its first reader comes.
+        wire_schema(recipe.schema, self._limits)
         table = self._make(recipe, data)
         if data is not None and len(data) and recipe.kind != "static":
             if recipe.kind == "keyed":
@@ -204,6 +208,7 @@ class TableService:
 
     def _publish(self, name: str, table: Table) -> Publication:
         table.check_alive()
+        wire_schema(table.schema, self._limits)
         publication = Publication(name=name, table=table, kind=self._kind_of(table))
         self._catalog.add(publication)
         return publication
