@@ -173,13 +173,14 @@ class _Upload:
         if self._target is None:
             self._gather(batch)
             return
-        size = batch.nbytes
-        while self._uncommitted and not self._has_room(size):
-            await asyncio.wait([self._uncommitted[0]])
         try:
             rows = self._fitting(batch, self._target)
         except (SchemaError, RowError) as error:
             raise self._located(error) from error
+        # As the table will hold them: a few bytes of run-ends or nulls can stand for many rows.
+        size = max(batch.nbytes, rows.nbytes)
+        while self._uncommitted and not self._has_room(size):
+            await asyncio.wait([self._uncommitted[0]])
         committed = self._tables.change([Change(self._target, self._operation(), (rows,))])
         self._bytes_pending += size
         self._calls.bytes_pending += size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 
 import grpc
 import numpy as np
@@ -16,9 +17,10 @@ from barrage.errors import LimitExceededError, RemoteProtocolError
 from barrage.limits import Limits
 from barrage.server import ServerConfig
 from barrage.server.flight.arrow_messages import check_decompressed_size, read_schema_message
+from barrage.server.flight.put_calls import PutCalls
 from barrage.transport import flight_messages
 from barrage.transport.flight_messages import Descriptor
-from tests.helpers.server_process import FLIGHT, TIMEOUT_SECONDS, raw_channel
+from tests.helpers.server_process import FLIGHT, TIMEOUT_SECONDS, raw_channel, wait_until
 from tests.unit.server.test_refusals import put
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -115,3 +117,38 @@ def test_names_that_are_not_utf8_are_refused(server, channel, schema, caplog):
     assert call.code() is INVALID
     assert server.table_names() == []
     assert caplog.records == []
+
+
+def test_rows_that_wait_for_the_engine_count_with_their_size_in_the_table(monkeypatch):
+    """A few bytes of nulls stand for many rows; without a limit they would all be unpacked."""
+    made: list[PutCalls] = []
+
+    def recorded(*arguments):
+        made.append(PutCalls(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr("barrage.server.app.PutCalls", recorded)
+    limits = Limits(ingest_bytes_pending_max=1_000_000)
+    schema, batch = frames(pa.table({"x": pa.nulls(100_000)}))
+    is_open, may_go_on = threading.Event(), threading.Event()
+
+    def requests():
+        yield schema
+        is_open.wait(TIMEOUT_SECONDS)
+        yield from [batch] * 10
+
+    with (
+        barrage.Server(config=ServerConfig(limits=limits)) as server,
+        raw_channel(server.address) as channel,
+    ):
+        server.create_table("t", {"x": "int64"})
+        call = channel.stream_stream(FLIGHT + "DoPut")(requests(), timeout=TIMEOUT_SECONDS)
+        next(call)
+        server._parts.runtime.submit(may_go_on.wait)
+        is_open.set()
+        try:
+            wait_until(lambda: made[0].bytes_pending >= 800_000)
+        finally:
+            may_go_on.set()
+        assert len(list(call)) == 10
+        assert len(server.table("t")) == 1_000_000
