@@ -58,9 +58,9 @@ class DataCalls:
     async def do_get(self, request: bytes, context: Context) -> None:
         """A snapshot of a whole table with default options."""
         name = table_name_of_ticket(flight_messages.decode_ticket(request), self._limits)
-        options = EncodeOptions.for_snapshot(
-            SnapshotOptions(), self._limits, revision=WireRevision.R1_0_0
-        )
+        header = header_value(context.invocation_metadata() or (), REVISION_HEADER)
+        revision = chosen_revision(header, self._draft_2020)
+        options = EncodeOptions.for_snapshot(SnapshotOptions(), self._limits, revision=revision)
         encoder, answer = await self._hub.snapshot(name, None, None, options)
         await context.write(encoder.schema_frame())
         for message in answer:
