@@ -50,6 +50,8 @@ class LoopThread:
     """An event loop on a daemon thread."""
 
     def __init__(self, name: str) -> None:
+        self.callbacks: weakref.WeakSet[CallbackThread] = weakref.WeakSet()
+        """Threads of the session's tables, which end with it."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -160,6 +162,8 @@ class Session:
             # The thread is ended anyway; closing never complains.
             pass
         finally:
+            for callbacks in list(self._thread.callbacks):
+                callbacks.close()
             self._thread.close()
 
     def __enter__(self) -> Session:
@@ -269,6 +273,7 @@ class TickingTable:
         self._table = table
         self._thread = thread
         self._callbacks = CallbackThread(table)
+        thread.callbacks.add(self._callbacks)
 
     # --- reading: answered by the calling thread ------------------------------------------------
 
