@@ -300,7 +300,7 @@ def decode_update_payload(
     table: FlatTable, revision: WireRevision, limits: Limits, source_time_ns: int | None = None
 ) -> UpdateMetadata:
     """The update metadata in ``table``; every slot differs between the revisions (section 2.4)."""
-    if revision is WireRevision.R1_0_0:
+    if not revision.counts_batches:
         return UpdateMetadata(
             first_seq=table.int64(4),
             last_seq=table.int64(6),

@@ -91,6 +91,8 @@ class UpdateAssembler:
             limits, columns_as_list=columns_as_list, use_deephaven_nulls=use_deephaven_nulls
         )
         self._columns_as_list = columns_as_list
+        self._empty_columns: tuple[pa.Array, ...] = ()
+        self._is_encoded: tuple[bool, ...] = ()
         self._pending: _Pending | None = None
         self._selected: ColumnSet | None = None
         """Columns of the latest snapshot; None is all."""
@@ -108,7 +110,7 @@ class UpdateAssembler:
         """
         received = self._reader.receive(frame)
         if isinstance(received, SchemaReceived):
-            return self._decoded_schema(received)
+            return self._take_schema(received)
         if received is None:
             return None
         pending = self._pending_for(frame.metadata)
@@ -235,19 +237,28 @@ class UpdateAssembler:
 
     def _joined(self, columns: list[list[pa.Array]]) -> tuple[pa.Array | pa.ChunkedArray, ...]:
         """Every column's pieces as one array, or as a chunked array of several."""
-        empty = self._reader.empty_columns()
         joined: list[pa.Array | pa.ChunkedArray] = []
-        for i, pieces in enumerate(columns):
-            arrays = pieces or [empty[i]]
-            if self._decodes:
-                arrays = [_plain(array) for array in arrays]
+        for pieces, nothing, is_encoded in zip(
+            columns, self._empty_columns, self._is_encoded, strict=True
+        ):
+            if not pieces:
+                joined.append(nothing)
+                continue
+            arrays = [_plain(piece) for piece in pieces] if is_encoded else pieces
             joined.append(arrays[0] if len(arrays) == 1 else pa.chunked_array(arrays))
         return tuple(joined)
 
-    def _decoded_schema(self, received: SchemaReceived) -> SchemaReceived:
+    def _take_schema(self, received: SchemaReceived) -> SchemaReceived:
+        """Prepare for columns of this schema; returns the one they are handed out in."""
+        self._empty_columns = self._reader.empty_columns()
+        self._is_encoded = (False,) * len(received.schema)
         if not self._decodes:
             return received
         fields = [field.with_type(_plain_type(field.type)) for field in received.schema]
+        self._empty_columns = tuple(map(_plain, self._empty_columns))
+        self._is_encoded = tuple(
+            field.type != sent.type for field, sent in zip(fields, received.schema, strict=True)
+        )
         return SchemaReceived(schema=pa.schema(fields, metadata=received.schema.metadata))
 
 
