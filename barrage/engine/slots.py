@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from barrage.model.storage import ColumnStore
+from barrage.model.storage import ColumnStore, take_cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,4 +64,4 @@ class SlotStorage:
         return pa.chunked_array(chunks, type=store.type)
 
     def take(self, slots: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
-        return tuple(self.columns[index].take(slots) for index in columns)
+        return take_cells([self.columns[index] for index in columns], slots)

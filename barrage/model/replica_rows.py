@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError
-from barrage.model.storage import ColumnStore
+from barrage.model.storage import ColumnStore, take_cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -278,7 +278,7 @@ class ReplicaRows:
         if span is not None:
             return [store.slice(*span) for store in stores]
         at = slots.all_slots() if positions is None else slots.slots_of(positions)
-        return [store.take(at) for store in stores]
+        return take_cells(stores, at)
 
     def _table(self, columns: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Table:
         fields = [self._schema.field(index) for index in self._columns]

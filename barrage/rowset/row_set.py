@@ -42,6 +42,8 @@ _COMPACT_FRACTION: Final = 4
 memory.
 """
 
+_NO_POSITION: Final = "keys that are not in the row set have no position"
+
 _NO_ROOMS: Final[tuple[Room | None, Room | None, Room | None]] = (None, None, None)
 
 
@@ -426,6 +428,8 @@ class RowSet:
             return _EMPTY
         if first <= self.first and last >= self.last:
             return self
+        if self.range_count == 1:
+            return RowSet.of_range(max(first, self.first), min(last, self.last))
         start = int(self._lasts.searchsorted(first, side="left"))
         stop = int(self._firsts.searchsorted(last, side="right"))
         return self._part(start, stop, first, last)
@@ -525,10 +529,12 @@ class RowSet:
         """The positions of the given keys; ValueError unless all are members."""
         if keys is self or keys.is_empty:
             return RowSet.of_span(0, keys.size)
-        if not self.contains_all(keys):
-            raise ValueError("keys that are not in the row set have no position")
         if self.range_count == 1:
+            if keys.first < self.first or keys.last > self.last:
+                raise ValueError(_NO_POSITION)
             return keys.offset(-self.first)
+        if not self.contains_all(keys):
+            raise ValueError(_NO_POSITION)
         firsts = self.rank_many(keys._firsts)
         if keys._is_singles:
             return RowSet._of(arrays.from_sorted(firsts))

@@ -10,19 +10,15 @@ append are not merged either: a snapshot of 10^7 rows would stand in memory twic
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from barrage.model.storage.picks import Picks
 
 if TYPE_CHECKING:
     from barrage.model.storage.growth import Int64Array
-
-_INT64 = pa.int64()
-_TAKE = pc.get_function("array_take")
-_UNCHECKED = pc.TakeOptions(boundscheck=False)
 
 FROZEN_ROWS = 1 << 16
 FROZEN_BYTES = 1 << 24
@@ -116,56 +112,21 @@ class ChunkLog:
             index += 1
         return pa.chunked_array(parts, type=self.type)
 
-    def take(self, slots: Int64Array) -> pa.Array:
-        """The cells at ``slots``, in the order given. One Arrow take per chunk touched."""
+    def picks(self, slots: Int64Array) -> Picks:
+        """Where ``slots``, at least one, lie in the chunks."""
+        return Picks(slots, self._starts, self.length)
+
+    def take(self, slots: Int64Array, picks: Picks | None = None) -> pa.Array:
+        """The cells at ``slots``, in the order given; ``picks`` are those of another column."""
         if len(slots) == 0:
             return _empty(self.type)
-        low, high = int(slots.min()), int(slots.max())
-        first = bisect_right(self._starts, low) - 1
-        if first < 0 or high >= self.length:
-            raise IndexError(f"slots {low} to {high} are not all held")
-        last = bisect_right(self._starts, high) - 1
-        if first == last:
-            return gather(self._chunks[first], slots - self._starts[first])
-        return self._take_scattered(slots)
-
-    def _take_scattered(self, slots: Int64Array) -> pa.Array:
-        # Arrow's own take on many chunks concatenates all of them first, which costs the whole
-        # column.
-        order: Int64Array | None = None
-        ordered = slots
-        if np.any(slots[1:] < slots[:-1]):
-            order = np.argsort(slots, kind="stable")
-            ordered = slots[order]
-        starts = np.array(self._starts, dtype=np.int64)
-        chunk_of = np.searchsorted(starts, ordered, side="right") - 1
-        cuts = np.flatnonzero(chunk_of[1:] != chunk_of[:-1]) + 1
-        local = ordered - starts[chunk_of]
-        edges = [0, *cuts.tolist(), len(local)]
-        parts = [
-            gather(self._chunks[chunk_of[begin]], local[begin:end])
-            for begin, end in pairwise(edges)
-        ]
-        gathered = pa.concat_arrays(parts)
-        if order is None:
-            return gathered
-        inverse = np.empty(len(order), dtype=np.int64)
-        inverse[order] = np.arange(len(order), dtype=np.int64)
-        return gather(gathered, inverse)
+        if picks is None or not picks.fits(self._starts, self.length):
+            picks = self.picks(slots)
+        return picks.taken_from(self._chunks)
 
     def chunks(self) -> list[pa.Array]:
         """All chunks in slot order."""
         return list(self._chunks)
-
-
-def gather(values: pa.Array, indices: Int64Array) -> pa.Array:
-    """``values`` at ``indices``, which must be in range: nothing checks them again.
-
-    The kernel is called directly because for a viewport's few rows the usual path through
-    ``Array.take`` costs twice as much as the work itself.
-    """
-    picked = pa.Array.from_buffers(_INT64, len(indices), [None, pa.py_buffer(indices)])
-    return _TAKE.call([values, picked], _UNCHECKED)
 
 
 def _size_class(chunk: pa.Array) -> int | None:

@@ -22,7 +22,10 @@ from barrage.model.storage.fixed import FixedColumn, fixed_dtype
 from barrage.model.storage.log import LogColumn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from barrage.model.storage.growth import Int64Array
+    from barrage.model.storage.picks import Picks
 
 COMPACT_ROWS = 1 << 17
 """Rows copied at a time by :meth:`ColumnStore.compacted`."""
@@ -111,6 +114,25 @@ class ColumnStore:
     def _check_type(self, values: pa.Array | pa.ChunkedArray) -> None:
         if values.type != self.type:
             raise SchemaError(f"values of type {values.type} do not fit a column of {self.type}")
+
+
+def take_cells(stores: Sequence[ColumnStore], slots: Int64Array) -> tuple[pa.Array, ...]:
+    """The cells at ``slots`` of several columns, as :meth:`ColumnStore.take`.
+
+    Columns that are only appended to are mostly cut into chunks alike, because they got the same
+    batches: then the slots are looked up once.
+    """
+    slots = np.ascontiguousarray(slots, dtype=np.int64)
+    picks: Picks | None = None
+    taken = []
+    for store in stores:
+        cells = store._cells
+        if isinstance(cells, ChunkLog) and len(slots):
+            picks = picks or cells.picks(slots)
+            taken.append(cells.take(slots, picks))
+        else:
+            taken.append(cells.take(slots))
+    return tuple(taken)
 
 
 def _representation(data_type: pa.DataType) -> _Representation:
