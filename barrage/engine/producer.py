@@ -32,12 +32,15 @@ import numpy as np
 from barrage.engine.propagation.blink_feed import BlinkFeed
 from barrage.engine.propagation.table_feed import TableFeed
 from barrage.engine.subscription import (
+    CATCHING_UP,
+    FLOWING,
+    FREE,
+    HELD,
     NOWHERE,
     Roster,
     Shape,
     ShapeKind,
     SlotInput,
-    SlotState,
 )
 from barrage.errors import (
     BarrageError,
@@ -270,9 +273,9 @@ class Producer:
         The stall limit counts from ``now_ns``; without it, from the next :meth:`propagate`.
         """
         slot = self._roster.slot_of(subscription_id)
-        if self._roster.state[slot] == SlotState.FLOWING:
+        if self._roster.state[slot] == FLOWING:
             self._held_rounds[slot] = self._groups[int(self._roster.group[slot])].round
-        elif self._roster.state[slot] == SlotState.CATCHING_UP:
+        elif self._roster.state[slot] == CATCHING_UP:
             self._held_rounds[slot] = NOWHERE  # it has missed a round already
         self._roster.move(slot, SlotInput.HOLD)
         if now_ns is None:
@@ -325,8 +328,8 @@ class Producer:
         for point in crowded:
             if surplus <= 0:
                 return
-            slots = np.flatnonzero((roster.point == point) & (roster.state != SlotState.FREE))
-            if not (roster.state[slots] == SlotState.HELD).all():
+            slots = np.flatnonzero((roster.point == point) & (roster.state != FREE))
+            if not (roster.state[slots] == HELD).all():
                 continue
             known = self._feed.known(point)
             for slot in slots.tolist():
@@ -351,9 +354,9 @@ class Producer:
         due += [
             request.asked_ns
             for slot, request in self._requests.items()
-            if roster.state[slot] != SlotState.HELD
+            if roster.state[slot] != HELD
         ]
-        if (roster.state == SlotState.CATCHING_UP).any():
+        if (roster.state == CATCHING_UP).any():
             due.append(0)
         if self._held_ns:
             due.append(min(self._held_ns.values()) + self._limits.stall_ns_max)
@@ -386,7 +389,7 @@ class Producer:
 
     def _has_news(self, group: _Group) -> bool:
         roster = self._roster
-        members = (roster.group == group.interval_ns) & (roster.state == SlotState.FLOWING)
+        members = (roster.group == group.interval_ns) & (roster.state == FLOWING)
         points = np.unique(roster.point[members & (roster.point != NOWHERE)])
         return any(self._feed.has_news(point) for point in points.tolist())
 
@@ -394,15 +397,15 @@ class Producer:
         """Slots that get what they lack now: of due groups, catching up, or about to get a
         snapshot."""
         roster = self._roster
-        is_due = roster.state == SlotState.CATCHING_UP
+        is_due = roster.state == CATCHING_UP
         for group in self._groups.values():
             if group.is_pending and now_ns >= group.due_ns:
-                is_due |= (roster.group == group.interval_ns) & (roster.state == SlotState.FLOWING)
+                is_due |= (roster.group == group.interval_ns) & (roster.state == FLOWING)
                 group.is_pending = False
                 group.round += 1
                 group.last_ns = max(group.due_ns, now_ns - group.interval_ns // JITTER_DIVISOR)
         for slot in self._requests:
-            is_due[slot] |= roster.state[slot] == SlotState.FLOWING
+            is_due[slot] |= roster.state[slot] == FLOWING
         return np.flatnonzero(is_due & (roster.point != NOWHERE))
 
     # --- messages ---------------------------------------------------------------------------------
@@ -411,7 +414,7 @@ class Producer:
         """Updates for subscribers of whom only the rows are remembered, if they have been
         released."""
         roster = self._roster
-        ready = [slot for slot in self._known if roster.state[slot] != SlotState.HELD]
+        ready = [slot for slot in self._known if roster.state[slot] != HELD]
         for slot in ready:
             message = self._feed.resync(roster.shape_of(slot), self._known.pop(slot))
             output.append(self._delivery(message, [slot]))
@@ -479,7 +482,7 @@ class Producer:
     def _send_snapshots(self, output: list[Delivery | Disconnect]) -> None:
         """Answer all requests of subscribers that are not held; equal ones share one message."""
         roster = self._roster
-        ready = [slot for slot in self._requests if roster.state[slot] != SlotState.HELD]
+        ready = [slot for slot in self._requests if roster.state[slot] != HELD]
         together: dict[tuple[int | None, int], dict[int, list[int]]] = {}
         for slot in ready:
             request = self._requests.pop(slot)
@@ -523,12 +526,12 @@ class Producer:
         self._roster.validate()
         self._feed.validate()
         states = self._roster.state
-        placed = (states != SlotState.FREE) & (self._roster.point != NOWHERE)
+        placed = (states != FREE) & (self._roster.point != NOWHERE)
         assert self._feed.standing_count == int(placed.sum())
         changing = sum(request.shape is not None for request in self._requests.values())
         assert self._roster.shapes.use_count == len(self._roster) + changing
         assert sum(group.members for group in self._groups.values()) == len(self._roster)
-        assert all(states[slot] != SlotState.FREE for slot in self._requests)
-        assert set(self._held_rounds) == set(np.flatnonzero(states == SlotState.HELD).tolist())
+        assert all(states[slot] != FREE for slot in self._requests)
+        assert set(self._held_rounds) == set(np.flatnonzero(states == HELD).tolist())
         assert set(self._held_ns) <= set(self._held_rounds)
         assert all(self._roster.point[slot] == NOWHERE for slot in self._known)
