@@ -59,14 +59,13 @@ async def fetch_bulk_snapshot(
     work = asyncio.get_running_loop().run_in_executor(
         _readers(), reading.run, encode_wrapper(request, _REVISION), headers
     )
+    # That a cancelled read failed is no news, whenever it ends.
+    work.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         reading.cancel()
         await asyncio.wait([work], timeout=CANCEL_SECONDS_MAX)
-        if work.done():
-            # That the cancelled read failed is no news.
-            work.exception()
         raise
 
 

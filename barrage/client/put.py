@@ -65,8 +65,7 @@ async def put_rows(
         await _send(stream, table, descriptor, acknowledged)
         return await acknowledged
     finally:
-        acknowledged.cancel()
-        await asyncio.wait([acknowledged])
+        await _end_quietly(acknowledged)
         stream.cancel()
 
 
@@ -109,8 +108,15 @@ async def _send(
             acknowledged.result()
         await writing
     finally:
-        writing.cancel()
-        await asyncio.wait([writing])
+        await _end_quietly(writing)
+
+
+async def _end_quietly(work: asyncio.Future[Any]) -> None:
+    """Cancel ``work`` and wait for its end; what it failed with is said by somebody else."""
+    work.cancel()
+    await asyncio.wait([work])
+    if not work.cancelled():
+        work.exception()
 
 
 async def _write_all(stream: FrameStream, table: pa.Table, descriptor: bytes) -> None:

@@ -173,10 +173,12 @@ class GrpcChannel:
     def _raise_if_closed(self, call: Any) -> None:
         """grpc turns a call that another task cancelled into CancelledError; that is not a
         cancelled task."""
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            return
         if self._is_closed:
             raise SubscriptionClosedError("the session is closed")
-        task = asyncio.current_task()
-        if call.cancelled() and task is not None and not task.cancelling():
+        if call.cancelled():
             raise ConnectionLostError("the call was cancelled")
 
 

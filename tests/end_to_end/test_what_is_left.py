@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import psutil
 import pytest
 
 import barrage
 from barrage.client import State
+from barrage.errors import ConnectionLostError, SubscriptionClosedError
 from tests.helpers.server_process import wait_until
 
 
@@ -69,3 +72,50 @@ def test_two_hundred_clients_leave_no_thread_and_no_socket(server):
     wait_until(lambda: process.num_fds() <= files + 2)
     assert threading.active_count() <= threads
     assert process.memory_info().rss - memory < 50_000_000
+
+
+def test_an_upload_that_is_given_up_and_closed_is_quiet(server, caplog):
+    """As after Ctrl+C: nobody is there to hear how its tasks end."""
+    may_go_on = threading.Event()
+    for _ in range(3):
+        session = barrage.connect(server.uri)
+        server.create_table("up", {"x": "int64"})
+        blocked = server._parts.runtime.submit(may_go_on.wait)
+        with pytest.raises(TimeoutError):
+            session.put("up", {"x": range(3_000_000)}, timeout=0.05)
+        session.close()
+        may_go_on.set()
+        blocked.result()
+        server.drop_table("up")
+        may_go_on.clear()
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_snapshot_that_is_given_up_and_closed_is_quiet(server, caplog):
+    server.create_table("big", data={"x": range(3_000_000)})
+    for timeout in (0.005, 0.01, 0.02, 0.05):
+        session = barrage.connect(server.uri)
+        with contextlib.suppress(TimeoutError):
+            session.table("big").snapshot(timeout=timeout)
+        session.close()
+    gc.collect()
+    wait_until(lambda: client_threads() == [])
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_session_closed_under_a_call_ends_it_with_an_error_and_is_quiet(server, caplog):
+    may_go_on = threading.Event()
+    server.create_table("up", {"x": "int64"})
+    session = barrage.connect(server.uri)
+    blocked = server._parts.runtime.submit(may_go_on.wait)
+    with ThreadPoolExecutor(1) as pool:
+        upload = pool.submit(session.put, "up", {"x": range(3_000_000)})
+        wait_until(lambda: upload.running())
+        session.close()
+        with pytest.raises((SubscriptionClosedError, ConnectionLostError, CancelledError)):
+            upload.result(5)
+    may_go_on.set()
+    blocked.result()
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records] == []
