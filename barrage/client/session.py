@@ -21,10 +21,17 @@ from barrage.client.rows_argument import RowsArgument, column_indices, column_na
 from barrage.client.snapshot import fetch_snapshot
 from barrage.client.subscription import AsyncTickingTable, SubscriptionSettings
 from barrage.clock import SystemClock
-from barrage.errors import ConfigError, RemoteProtocolError, SchemaError, SubscriptionClosedError
+from barrage.errors import (
+    ConfigError,
+    ConnectionLostError,
+    RemoteProtocolError,
+    SchemaError,
+    SubscriptionClosedError,
+)
 from barrage.limits import DEFAULT_LIMITS
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT, TLS, GrpcChannel
+from barrage.transport.status import DeadlineError
 from barrage.wire.messages import SnapshotOptions, SubscriptionOptions
 from barrage.wire.revision import WireRevision
 
@@ -142,8 +149,11 @@ class AsyncSession:
             await self._login.open(timeout)
             self.spawn(self._login.keep_alive())
             return
-        async for _ in self._channel.results(FLIGHT + "ListActions", b"", timeout=timeout):
-            pass
+        try:
+            async for _ in self._channel.results(FLIGHT + "ListActions", b"", timeout=timeout):
+                pass
+        except DeadlineError as error:
+            raise ConnectionLostError(f"no answer within {timeout} seconds") from error
 
     async def renew(self) -> None:
         """Before a stream is opened again: a Deephaven server that restarted does not know the old

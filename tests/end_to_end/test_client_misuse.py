@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 import barrage
 from barrage.client.reconnect import Backoff
-from barrage.errors import ConfigError, SchemaError
+from barrage.errors import ConfigError, ConnectionLostError, SchemaError
 
 
 @pytest.fixture
@@ -19,6 +21,13 @@ def server():
 def test_an_unknown_revision_names_the_known_ones(server):
     with pytest.raises(ConfigError, match=r"'1999' is not one of 1\.0\.0, 2020"):
         barrage.connect(server.uri, revision="1999")
+
+
+def test_a_port_that_accepts_and_never_answers():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(ConnectionLostError, match=r"no answer within 0\.3 seconds"):
+            barrage.connect(f"localhost:{port}", timeout=0.3)
 
 
 @pytest.fixture
