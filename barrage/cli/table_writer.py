@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from barrage.cli.data_file import BATCH_ROWS
+from barrage.errors import RowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,8 @@ TICK_NS = 50_000_000
 class TableWriter:
     """Sends batches to one table.
 
-    The first creates it unless told to append, the others add to it.
+    The first creates it, or with ``is_append`` finds it; the others add to it. A table that was
+    created and then refused its first rows is dropped again.
     """
 
     def __init__(
@@ -32,7 +34,8 @@ class TableWriter:
         self._session = session
         self._name = name
         self._key_columns = key_columns
-        self._is_created = is_append
+        self._is_append = is_append
+        self._is_found = False
         self.row_count = 0
         """Rows the server has committed."""
 
@@ -48,12 +51,24 @@ class TableWriter:
             if on_progress is not None:
                 on_progress(self.row_count)
 
+        is_new = not self._is_found and not self._is_append
+        if not self._is_found and self._is_append:
+            # Rows for a table that does not exist would create it.
+            self._session.table(self._name).info()
+        self._is_found = True
         add = "upsert" if self._key_columns else "append"
-        mode = add if self._is_created else "create"
-        self._session.put(
-            self._name, data, key=self._key_columns, mode=mode, on_progress=acknowledge
-        )
-        self._is_created = True
+        try:
+            self._session.put(
+                self._name,
+                data,
+                key=self._key_columns,
+                mode="create" if is_new else add,
+                on_progress=acknowledge,
+            )
+        except RowError:
+            if is_new and not self.row_count:
+                self._session.drop_table(self._name)
+            raise
         self.row_count = before + data.num_rows
 
 

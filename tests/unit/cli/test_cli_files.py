@@ -196,6 +196,13 @@ class FakeSession:
     ) -> None:
         self.puts.append((self.clock.monotonic_ns(), name, mode, data.num_rows))
 
+    def table(self, name: str) -> FakeSession:
+        """Every table exists."""
+        return self
+
+    def info(self) -> None:
+        """There is nothing to know about it."""
+
 
 class NoProgress:
     def advance_to(self, row_count: int, *, note: str = "") -> None:

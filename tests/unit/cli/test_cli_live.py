@@ -135,6 +135,33 @@ def test_put_creates_appends_and_upserts(address: str, tmp_path: Path) -> None:
     assert len(run("snapshot", keyed).splitlines()) == 16
 
 
+@pytest.mark.parametrize("command", [("put",), ("replay", "--time", "id", "--speed", "inf")])
+def test_append_wants_a_table_that_exists(
+    server: barrage.Server, address: str, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(TRADES.slice(0, 10), file)
+    name, *options = command
+    error = run(name, str(file), f"{address}/trads", *options, "--append", code=1)
+    assert "did you mean 'trades'" in error
+    assert "trads" not in server.table_names()
+
+
+def test_a_put_refused_from_its_first_row_on_leaves_no_table(
+    server: barrage.Server, address: str, tmp_path: Path
+) -> None:
+    """So that the corrected file can be put under the same name."""
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": [1, 1]}), file)
+    assert "twice" in run("put", str(file), f"{address}/put_twice", "--key", "id", code=1)
+    assert "put_twice" not in server.table_names()
+    pq.write_table(pa.table({"id": [1, 2]}), file)
+    run("put", str(file), f"{address}/put_twice", "--key", "id")
+    pq.write_table(pa.table({"id": [3, 3]}), file)
+    run("put", str(file), f"{address}/put_twice", "--key", "id", "--append", code=1)
+    assert len(server.table("put_twice")) == 2
+
+
 def test_put_of_a_file_without_rows_makes_the_table(address: str, tmp_path: Path) -> None:
     file = tmp_path / "none.parquet"
     pq.write_table(TRADES.slice(0, 0), file)
