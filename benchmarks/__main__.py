@@ -9,7 +9,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.report import markdown, replace_table, save
+from benchmarks.report import load, markdown, replace_table, save
 
 NAMES = (
     "row_set_codec",
@@ -50,10 +50,10 @@ def main() -> int:
         answers.append(import_module(f"benchmarks.{name}").run(quick=arguments.quick))
         path = save(answers[-1], arguments.out)
         print(f"  {time.monotonic() - started:.0f} s, {path}", file=sys.stderr, flush=True)
-    table = markdown(answers)
-    print(table)
+    print(markdown(answers))
     if arguments.update is not None:
-        replace_table(arguments.update, table, answers[-1]["machine"])
+        saved = [answer for name in NAMES if (answer := load(name, arguments.out)) is not None]
+        replace_table(arguments.update, markdown(saved), saved[-1]["machine"])
     return 0
 
 

@@ -115,9 +115,10 @@ class Load:
                     self.delays.append(time.time() - update.source_time_ns / 1e9)
 
     async def close(self) -> None:
+        """Half-close every stream; a burst of cancellations would look like an attack to gRPC."""
         for call in self.calls:
-            call.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+            await call.done_writing()
+        await asyncio.gather(*self.tasks)
         await self.channel.close()
 
 

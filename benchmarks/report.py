@@ -89,6 +89,12 @@ def save(answer: dict[str, Any], directory: Path) -> Path:
     return path
 
 
+def load(name: str, directory: Path) -> dict[str, Any] | None:
+    """The saved answer of one benchmark; None when there is none."""
+    path = directory / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
 def number(value: float | None) -> str:
     """Three significant digits, with thousands separated."""
     if value is None:
