@@ -1,6 +1,6 @@
 """FlightData as protobuf bytes, written and read by hand.
 
-Source: barrage-wire.md section 3.1 and appendix B of deephaven-clients.md. A protobuf library would
+Source: barrage-wire.md section 3.1 and the public Arrow Flight protocol. A protobuf library would
 drop an empty body, which the Java client refuses, and would copy the body; this module does
 neither. Fields are written in the order 1, 2, 3, 1000: some readers stop at field 1000.
 

@@ -1,9 +1,9 @@
 """Which schema travels for a table, and how columns of other types are turned into it.
 
-Source: barrage-wire.md sections 12.1 and 12.3, deephaven-clients.md sections 2.7 and 3.6. Types the
-protocol carries stay as they are; types it does not know become the nearest carried one (large and
-view types their plain form, narrow unsigned integers the next signed one, decimals of 32 and 64
-bits 128 bits); structs are refused, because no client reads them.
+Source: barrage-wire.md sections 12.1 to 12.3. Types the protocol carries stay as they are; types it
+does not know become the nearest carried one (large and view types their plain form, narrow unsigned
+integers the next signed one, decimals of 32 and 64 bits 128 bits); structs are refused, because no
+client reads them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which schema travels (barrage-wire.md section 12, deephaven-clients.md section 2.7)."""
+"""Which schema travels (barrage-wire.md sections 12.1 to 12.3)."""
 
 from __future__ import annotations
 
