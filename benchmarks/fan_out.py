@@ -30,6 +30,8 @@ ROWS = 100_000
 ROWS_SHOWN = 50
 EXCHANGE = "/arrow.flight.protocol.FlightService/DoExchange"
 SAMPLE_EVERY = 10
+OPENED_TOGETHER = 200
+"""gRPC refuses calls when thousands wait to be accepted."""
 COUNTS = (100, 200, 500, 1000, 2000, 4000)
 
 
@@ -90,16 +92,21 @@ class Load:
 
     async def open(self, count: int, *, is_different: bool, interval_ms: int) -> None:
         stride = (ROWS - ROWS_SHOWN) // count
-        for number in range(count):
-            call = self.channel.stream_stream(EXCHANGE)(
-                metadata=(("x-barrage-extensions", "source-time"),)
-            )
-            await call.write(request_bytes(number * stride if is_different else 0, interval_ms))
-            self.calls.append(call)
-        for call in self.calls:
-            await call.read()
-            await call.read()
+        starts = [number * stride if is_different else 0 for number in range(count)]
+        for first in range(0, count, OPENED_TOGETHER):
+            portion = starts[first : first + OPENED_TOGETHER]
+            await asyncio.gather(*(self.open_one(start, interval_ms) for start in portion))
         self.tasks = [asyncio.create_task(self.follow(call)) for call in self.calls]
+
+    async def open_one(self, start: int, interval_ms: int) -> None:
+        """Subscribe and wait for the schema and the first snapshot."""
+        call = self.channel.stream_stream(EXCHANGE)(
+            metadata=(("x-barrage-extensions", "source-time"),)
+        )
+        await call.write(request_bytes(start, interval_ms))
+        await call.read()
+        await call.read()
+        self.calls.append(call)
 
     async def follow(self, call: Any) -> None:
         while True:
