@@ -87,5 +87,32 @@ class Limits:
     client_updates_pending_max: int = 64
     """Updates waiting for a slow iterator in the client before they are merged into one."""
 
+    sessions_max: int = 10_000
+    """Most open sessions of Deephaven clients."""
+
+    session_lifetime_ns: int = 300 * 1_000_000_000
+    """How long a session lives without a sign of life; the reference server's default."""
+
+    session_exports_max: int = 100_000
+    """Most exports one session may hold."""
+
+    shared_tickets_max: int = 10_000
+    """Most tables published under shared tickets."""
+
+    export_wait_ns_max: int = 10 * 1_000_000_000
+    """How long a call waits for an export that nobody has defined yet."""
+
+    operations_max: int = 1_000
+    """Most operations in one batch or query."""
+
+    expression_bytes_max: int = 64 * 1024
+    """Longest text of a filter or formula from a peer."""
+
+    expression_depth_max: int = 64
+    """Deepest nesting of a structured condition or of a query's tables."""
+
+    created_rows_max: int = 16 * 1024 * 1024
+    """Most rows of a table a peer may ask for without sending any."""
+
 
 DEFAULT_LIMITS = Limits()

@@ -1,0 +1,1 @@
+"""The services Deephaven clients call besides Flight: sessions, tables, input tables, fields."""
