@@ -12,15 +12,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from barrage.errors import AuthenticationError, BarrageError
-from barrage.transport._proto.deephaven_descriptor import FILE_DESCRIPTOR
-from barrage.transport.protobuf import MessageSet
+from barrage.transport.deephaven_messages import MESSAGES as _MESSAGES
 
 if TYPE_CHECKING:
     from barrage.transport.grpc_channel import GrpcChannel
 
 logger = logging.getLogger(__name__)
-
-_MESSAGES = MessageSet(FILE_DESCRIPTOR)
 
 METHOD = "/io.deephaven.proto.backplane.grpc.ConfigService/GetConfigurationConstants"
 

@@ -1,0 +1,16 @@
+"""Generated from deephaven_storage.proto by proto_schemas/generate.sh; do not edit."""
+
+import base64
+
+FILE_DESCRIPTOR = base64.b64decode(
+    "ChdkZWVwaGF2ZW5fc3RvcmFnZS5wcm90bxIhaW8uZGVlcGhhdmVuLnByb3RvLmJhY2twbGFuZS5ncnBjIlwKEExp"
+    "c3RJdGVtc1JlcXVlc3QSEgoEcGF0aBgBIAEoCVIEcGF0aBIkCgtmaWx0ZXJfZ2xvYhgEIAEoCUgAUgpmaWx0ZXJH"
+    "bG9iiAEBQg4KDF9maWx0ZXJfZ2xvYiJ9ChFMaXN0SXRlbXNSZXNwb25zZRJBCgVpdGVtcxgBIAMoCzIrLmlvLmRl"
+    "ZXBoYXZlbi5wcm90by5iYWNrcGxhbmUuZ3JwYy5JdGVtSW5mb1IFaXRlbXMSJQoOY2Fub25pY2FsX3BhdGgYAiAB"
+    "KAlSDWNhbm9uaWNhbFBhdGgilQEKCEl0ZW1JbmZvEhIKBHBhdGgYASABKAlSBHBhdGgSPwoEdHlwZRgCIAEoDjIr"
+    "LmlvLmRlZXBoYXZlbi5wcm90by5iYWNrcGxhbmUuZ3JwYy5JdGVtVHlwZVIEdHlwZRISCgRzaXplGAMgASgSUgRz"
+    "aXplEhcKBGV0YWcYBCABKAlIAFIEZXRhZ4gBAUIHCgVfZXRhZyowCghJdGVtVHlwZRILCgdVTktOT1dOEAASDQoJ"
+    "RElSRUNUT1JZEAESCAoERklMRRACMogBCg5TdG9yYWdlU2VydmljZRJ2CglMaXN0SXRlbXMSMy5pby5kZWVwaGF2"
+    "ZW4ucHJvdG8uYmFja3BsYW5lLmdycGMuTGlzdEl0ZW1zUmVxdWVzdBo0LmlvLmRlZXBoYXZlbi5wcm90by5iYWNr"
+    "cGxhbmUuZ3JwYy5MaXN0SXRlbXNSZXNwb25zZWIGcHJvdG8z"
+)
