@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from barrage.client.address import Address, authorization_header, parse_address
 from barrage.client.bulk_snapshot import CELLS_MIN, fetch_bulk_snapshot
-from barrage.client.deephaven import DeephavenLogin
+from barrage.client.deephaven.login import DeephavenLogin
 from barrage.client.opening import Opening
 from barrage.client.put import PutProgress, put_rows
 from barrage.client.reconnect import Backoff

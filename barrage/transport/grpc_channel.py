@@ -118,12 +118,13 @@ class GrpcChannel:
         self, method: str, request: bytes, *, timeout: float | None, table: str | None = None
     ) -> bytes:
         self._check_open()
+        sent = self.authorization
         call = self._channel.unary_unary(method, None, None)(
             request, timeout=timeout, metadata=self._metadata(None)
         )
         try:
             answer = await call
-            self._take_token(await call.initial_metadata())
+            self._take_token(await call.initial_metadata(), sent)
         except aio.AioRpcError as error:
             raise error_from_rpc(error, table=table) from error
         except asyncio.CancelledError:
@@ -161,7 +162,11 @@ class GrpcChannel:
             pairs.append((_AUTHORIZATION, self.authorization))
         return pairs
 
-    def _take_token(self, metadata: Any) -> None:
+    def _take_token(self, metadata: Any, sent: str | None) -> None:
+        """Use the token of an answer from now on, unless a newer one came since ``sent`` went out:
+        answers overtake each other, and one of an ended session must not bring its token back."""
+        if self.authorization != sent:
+            return
         for key, value in metadata or ():
             if key == _AUTHORIZATION and str(value).startswith("Bearer "):
                 self.authorization = str(value)
@@ -208,12 +213,17 @@ class GrpcStream:
         self._table = table
         self._write_lock = asyncio.Lock()
         self._peers_end: aio.AioRpcError | None = None
+        self._sent: str | None = channel.authorization
+        self._has_headers = False
         call.add_done_callback(partial(_note_end_of, weakref.WeakMethod(self._note_end)))
 
     async def read(self) -> bytes | None:
         try:
             message = await self._call.read()
             if message is not _EOF:
+                if not self._has_headers:
+                    self._has_headers = True
+                    self._channel._take_token(await self._call.initial_metadata(), self._sent)
                 return message  # type: ignore[no-any-return]
             code = await self._call.code()
             if code is not grpc.StatusCode.OK:

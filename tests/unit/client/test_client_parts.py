@@ -20,7 +20,7 @@ from barrage.client.address import (
 )
 from barrage.client.arrow_input import to_arrow_table, without_dictionaries
 from barrage.client.bulk_snapshot import _Collector
-from barrage.client.deephaven import DeephavenLogin
+from barrage.client.deephaven.login import DeephavenLogin
 from barrage.client.mirror import Mirror
 from barrage.client.put import PutProgress, put_rows
 from barrage.client.reconnect import Backoff, is_worth_retrying

@@ -1,0 +1,158 @@
+"""Logging in to a Deephaven server, staying logged in, and logging out.
+
+The first call asks for the configuration constants with the credentials in its ``authorization``
+header; the answer's header holds the session token, which the channel takes over. The same call,
+repeated within half the session's lifetime, keeps it alive and renews the token. A server that
+restarted, or that heard nothing for too long, does not know the token any more: then a new session
+is opened, and everything that was exported in the old one is gone (deephaven-clients.md section
+2.2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, TypeVar
+
+from barrage.client.reconnect import Backoff
+from barrage.errors import AuthenticationError, BarrageError, ConnectionLostError
+from barrage.transport.deephaven_messages import CONFIG_SERVICE, MESSAGES, SESSION_SERVICE
+from barrage.transport.status import DeadlineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from barrage.transport.grpc_channel import GrpcChannel
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+METHOD = f"/{CONFIG_SERVICE}/GetConfigurationConstants"
+
+CLOSE_METHOD = f"/{SESSION_SERVICE}/CloseSession"
+
+LIFETIME_MS_DEFAULT = 10_000
+"""Assumed when the server does not say how long a session lives; short, so that it never ends by
+surprise."""
+
+RENEW_SECONDS_MAX = 10.0
+"""How long the server may take to confirm a session or to open one."""
+
+CLOSE_SECONDS_MAX = 2.0
+"""How long logging out may take; a session that is not closed ends by itself."""
+
+_LIFETIME_KEY = "http.session.durationMs"
+
+
+class DeephavenLogin:
+    """The session of one channel."""
+
+    def __init__(self, channel: GrpcChannel, credentials: str | None = None) -> None:
+        """``credentials`` is the header that opens a session; by default the channel's."""
+        self._channel = channel
+        self._credentials = credentials or channel.authorization
+        self._renewal: asyncio.Future[None] | None = None
+        self.constants: dict[str, str] = {}
+        self.generation = 0
+        """How many sessions were opened; what was exported belongs to one of them."""
+
+    @property
+    def lifetime_seconds(self) -> float:
+        """How long a session lives without a sign of life."""
+        text = self.constants.get(_LIFETIME_KEY, "")
+        return (int(text) if text.isdigit() else LIFETIME_MS_DEFAULT) / 1000
+
+    async def open(self, timeout: float | None) -> None:
+        """Get a token for the credentials; AuthenticationError when they are refused,
+        ConnectionLostError when nobody answers."""
+        self._channel.authorization = self._credentials
+        try:
+            await self._ask(timeout)
+        except DeadlineError as error:
+            raise ConnectionLostError(f"no answer within {timeout} seconds") from error
+        if not (self._channel.authorization or "").startswith("Bearer "):
+            raise AuthenticationError("the server accepted the credentials but sent no token")
+        self.generation += 1
+
+    async def renew(self) -> None:
+        """Make sure of the session before something is opened again; log in anew when the server
+        does not know it. Callers at the same time share one attempt."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.ensure_future(self._renew())
+            self._renewal.add_done_callback(_notice)
+        await asyncio.shield(self._renewal)
+
+    async def _renew(self) -> None:
+        try:
+            await self._ask(RENEW_SECONDS_MAX)
+        except DeadlineError as error:
+            raise ConnectionLostError(str(error)) from error
+        except AuthenticationError:
+            logger.info("the server has forgotten the session; logging in again")
+            await self.open(RENEW_SECONDS_MAX)
+
+    async def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do ``work``; once more when the server refused it because the session had ended."""
+        generation = self.generation
+        try:
+            return await work()
+        except AuthenticationError:
+            if self.generation == generation:
+                await self.renew()
+            if self.generation == generation:
+                # The session is fine: this user may not do it.
+                raise
+        return await work()
+
+    async def keep_alive(self) -> None:
+        """Until cancelled. A failure is logged and tried again, soon at first; who uses the session
+        finds out for himself."""
+        backoff = Backoff(seconds_max=max(self.lifetime_seconds / 10, 0.1))
+        delay = self._quiet_seconds
+        while True:
+            await asyncio.sleep(delay)
+            try:
+                await self._ask(self._quiet_seconds)
+            except AuthenticationError as error:
+                # Nothing is left to keep alive. The next call that is refused logs in again.
+                logger.info("the session has ended: %s", error)
+                delay = self._quiet_seconds
+            except BarrageError as error:
+                logger.info("keep-alive failed: %s", error)
+                delay = backoff.next_delay()
+            else:
+                backoff.reset()
+                delay = self._quiet_seconds
+
+    async def close(self) -> None:
+        """Tell the server that the session is over. Quiet: a server that cannot be told forgets it
+        by itself."""
+        token = self._channel.authorization or ""
+        if not self.generation or not token.startswith("Bearer "):
+            return
+        request = MESSAGES.encode("HandshakeRequest", payload=token.encode())
+        try:
+            await self._channel.unary(CLOSE_METHOD, request, timeout=CLOSE_SECONDS_MAX)
+        except BarrageError as error:
+            logger.debug("logging out failed: %s", error)
+
+    @property
+    def _quiet_seconds(self) -> float:
+        return max(self.lifetime_seconds / 2, 0.1)
+
+    async def _ask(self, timeout: float | None) -> None:
+        self.constants = _configuration(await self._channel.unary(METHOD, b"", timeout=timeout))
+
+
+def _notice(renewal: asyncio.Future[None]) -> None:
+    """An attempt whose callers were all cancelled has failed for nobody."""
+    if not renewal.cancelled():
+        renewal.exception()
+
+
+def _configuration(message: bytes) -> dict[str, str]:
+    """The constants of a ConfigurationConstantsResponse, by name."""
+    values = MESSAGES.decode("ConfigurationConstantsResponse", message).config_values
+    return {str(name): str(value.string_value) for name, value in values.items()}
