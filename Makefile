@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim fuzz interop bench flatbuf fmt check clean
+.PHONY: help run test property sim fuzz interop bench bench-interop proto flatbuf fmt check clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,12 @@ interop: $(VENV)/.interop ## our client and server against real Deephaven 42.7 (
 
 bench: $(VENV)/.dev ## every benchmark; prints the table and writes build/bench/*.json
 	$(BIN)/python -m benchmarks --update docs/performance.md
+
+bench-interop: $(VENV)/.interop ## Deephaven's ticking client on our server and on a real one (needs Java 17)
+	$(BIN)/python -m benchmarks ticking_client --update docs/performance.md
+
+proto: $(VENV)/.dev ## compile the .proto files
+	PYTHON=$(BIN)/python proto_schemas/generate.sh
 
 flatbuf: ## generate the flatbuffers code (needs flatc)
 	flatbuf_schemas/generate.sh

@@ -22,6 +22,7 @@ NAMES = (
     "viewport",
     "fan_out",
     "stalled_reader",
+    "ticking_client",
 )
 
 
