@@ -8,6 +8,7 @@ client reads them.
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,9 @@ ATTRIBUTE = b"deephaven:attribute."
 ATTRIBUTE_TYPE = b"deephaven:attribute_type."
 FIELD_TYPE = b"deephaven:type"
 COMPONENT_TYPE = b"deephaven:componentType"
+INPUT_COLUMN = b"deephaven:inputtable."
+UNSENT_ATTRIBUTE = b"deephaven:unsent.attribute."
+TABLE_METADATA = b"deephaven:tableMetadata"
 
 _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
     (_T.is_large_string, pa.string()),
@@ -146,7 +150,7 @@ def converter(source: pa.DataType, target: pa.DataType) -> Callable[[pa.Array], 
         return None
 
     def convert(array: pa.Array) -> pa.Array:
-        return _plain(array).cast(wanted)
+        return plain_array(array).cast(wanted)
 
     try:
         convert(pa.nulls(0, source))
@@ -155,7 +159,7 @@ def converter(source: pa.DataType, target: pa.DataType) -> Callable[[pa.Array], 
     return convert
 
 
-def _plain(array: pa.Array) -> pa.Array:
+def plain_array(array: pa.Array) -> pa.Array:
     """Values without extension type or run-end encoding on the outside."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -224,11 +228,13 @@ def with_deephaven_metadata(
     is_flat: bool = False,
     key_columns: tuple[str, ...] = (),
     attributes: Mapping[str, str] | None = None,
+    input_metadata: bytes | None = None,
 ) -> pa.Schema:
     """``schema`` with what Deephaven clients read from metadata; entries already there are kept.
 
     ``is_flat`` promises row keys 0..n-1: a false promise stops Java clients (trap 39).
-    ``attributes`` are further text attributes of the table.
+    ``attributes`` are further text attributes of the table. ``input_metadata`` is the message that
+    describes the columns of an input table; with it, columns that are no keys are marked as values.
     """
     flags = {"BlinkTable": is_blink, "AppendOnly": is_append_only, "IsFlat": is_flat}
     entries: dict[bytes, bytes] = {}
@@ -239,20 +245,33 @@ def with_deephaven_metadata(
     for name, text in (attributes or {}).items():
         entries[ATTRIBUTE + name.encode()] = text.encode()
         entries[ATTRIBUTE_TYPE + name.encode()] = b"java.lang.String"
-    fields = [_with_java_type(field, is_key=field.name in key_columns) for field in schema]
+    fields = [_with_java_type(field) for field in schema]
+    fields = [
+        _with_mark(field, b"isKey") if field.name in key_columns else field for field in fields
+    ]
+    if input_metadata is not None:
+        entries[TABLE_METADATA] = base64.b64encode(input_metadata)
+        entries[UNSENT_ATTRIBUTE + b"InputTable"] = b""
+        fields = [
+            field if field.name in key_columns else _with_mark(field, b"isValue")
+            for field in fields
+        ]
     metadata = {**entries, **(schema.metadata or {})}
     return pa.schema(fields, metadata=metadata or None)
 
 
-def _with_java_type(field: pa.Field, *, is_key: bool) -> pa.Field:
+def _with_mark(field: pa.Field, mark: bytes) -> pa.Field:
+    return field.with_metadata({INPUT_COLUMN + mark: b"true", **(field.metadata or {})})
+
+
+def _with_java_type(field: pa.Field) -> pa.Field:
     entries: dict[bytes, bytes] = {}
-    name = java_type(field.type)
+    given = (field.metadata or {}).get(FIELD_TYPE)
+    name = given.decode(errors="replace") if given else java_type(field.type)
     if name is not None:
         entries[FIELD_TYPE] = name.encode()
         if name.endswith("[]"):
             entries[COMPONENT_TYPE] = name[:-2].encode()
-        else:
+        elif not _T.is_list(field.type):
             entries[b"deephaven:isSortable"] = b"true"
-    if is_key:
-        entries[b"deephaven:inputtable.isKey"] = b"true"
     return field.with_metadata({**entries, **(field.metadata or {})})
