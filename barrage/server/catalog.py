@@ -1,14 +1,21 @@
-"""The published tables by name. Belongs to the engine thread."""
+"""The published tables by name. Belongs to the engine thread.
+
+Whoever wants to know when the set of names changes registers a callback. It is told *that*
+something changed, not what: it reads :meth:`Catalog.listing` when it has time and compares. So a
+thousand changes cost a slow listener nothing but the last look.
+"""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from barrage.engine.source import SourceTable
 from barrage.errors import TableExistsError, TableFailedError, TableNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from barrage.engine import Table
 
@@ -22,6 +29,18 @@ class Publication:
     kind: str
     """``static``, ``append_only``, ``keyed``, ``list``, ``ring``, ``blink``, or ``view`` for a
     derived table."""
+    is_read_only: bool = False
+    """Whether peers may only read it, although it is a source."""
+
+    @property
+    def input_target(self) -> SourceTable | None:
+        """The table peers may write under this name; None for one they may only read."""
+        return None if self.is_read_only else writable_source(self.table)
+
+
+def writable_source(table: Table) -> SourceTable | None:
+    """``table`` if rows can be written to it; None for derived and for static tables."""
+    return table if isinstance(table, SourceTable) and not table.is_static else None
 
 
 class Catalog:
@@ -29,6 +48,9 @@ class Catalog:
 
     def __init__(self) -> None:
         self._publications: dict[str, Publication] = {}
+        self._serials: dict[str, int] = {}
+        self._serial_next = itertools.count(1)
+        self._listeners: dict[int, Callable[[], None]] = {}
 
     def __iter__(self) -> Iterator[Publication]:
         return iter(sorted(self._publications.values(), key=lambda p: p.name))
@@ -36,7 +58,14 @@ class Catalog:
     def add(self, publication: Publication) -> None:
         """TableExistsError when the name is taken."""
         self.check_free(publication.name)
+        self.put(publication)
+
+    def put(self, publication: Publication) -> None:
+        """Let a name stand for this table from now on. Who reads the table it stood for before
+        keeps reading that one."""
         self._publications[publication.name] = publication
+        self._serials[publication.name] = next(self._serial_next)
+        self._tell_listeners()
 
     def check_free(self, name: str) -> None:
         """TableExistsError when the name is taken."""
@@ -60,9 +89,30 @@ class Catalog:
     def remove(self, name: str) -> Publication:
         """Forget a name; TableNotFoundError when there is none."""
         publication = self.get(name)
-        del self._publications[name]
+        del self._publications[name], self._serials[name]
+        self._tell_listeners()
         return publication
 
     def is_published(self, table: Table) -> bool:
         """Whether any name still stands for ``table``."""
         return any(p.table is table for p in self._publications.values())
+
+    def listing(self) -> Mapping[str, int]:
+        """Every name with a number that is another one once the name stands for another table. A
+        copy."""
+        return dict(self._serials)
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call ``listener`` on the engine thread after every change of the names; the function
+        returned ends that. It must not raise and must cost nothing worth mentioning."""
+        number = next(self._serial_next)
+        self._listeners[number] = listener
+
+        def end() -> None:
+            self._listeners.pop(number, None)
+
+        return end
+
+    def _tell_listeners(self) -> None:
+        for listener in list(self._listeners.values()):
+            listener()

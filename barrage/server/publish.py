@@ -346,21 +346,32 @@ class Server:
         kind: str | None = None,
         capacity: int | None = None,
         data: Any = None,
+        is_read_only: bool = False,
     ) -> PublishedTable:
         """Create and publish a table. ``kind`` is ``static``, ``append_only``, ``keyed``, ``list``,
         ``ring`` (the last ``capacity`` rows) or ``blink`` (rows live for one cycle); without it,
         keyed when there is a ``key``, ring when there is a ``capacity``, else append_only.
 
         ``schema`` is a pyarrow.Schema or a dict of name to type; without it, that of ``data``.
+        Clients may write the table (DoPut, Deephaven's input tables) unless it ``is_read_only``.
         Errors: TableExistsError, SchemaError, RowError.
         """
-        recipe, rows = recipe_and_rows(name, schema, data, key=key, kind=kind, capacity=capacity)
+        recipe, rows = recipe_and_rows(
+            name,
+            schema,
+            data,
+            key=key,
+            kind=kind,
+            capacity=capacity,
+            is_read_only=is_read_only,
+        )
         made = self._parts.tables.create(recipe, rows).result()
         return PublishedTable(self._parts.tables, made.table, name)
 
-    def publish(self, name: str, view: TableHandle) -> View:
-        """Publish a derived table (or another name for a table). TableExistsError."""
-        self._parts.tables.publish(name, view._table).result()
+    def publish(self, name: str, view: TableHandle, *, is_read_only: bool = False) -> View:
+        """Publish a derived table (or another name for a table, which clients may write unless it
+        ``is_read_only``). TableExistsError."""
+        self._parts.tables.publish(name, view._table, is_read_only=is_read_only).result()
         return View(self._parts.tables, view._table, name)
 
     def drop_table(self, name: str) -> None:

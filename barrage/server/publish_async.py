@@ -193,15 +193,28 @@ class AsyncServer:
         kind: str | None = None,
         capacity: int | None = None,
         data: Any = None,
+        is_read_only: bool = False,
     ) -> AsyncPublishedTable:
         """Create and publish a table; see :meth:`barrage.server.Server.create_table`."""
-        recipe, rows = recipe_and_rows(name, schema, data, key=key, kind=kind, capacity=capacity)
+        recipe, rows = recipe_and_rows(
+            name,
+            schema,
+            data,
+            key=key,
+            kind=kind,
+            capacity=capacity,
+            is_read_only=is_read_only,
+        )
         made = await asyncio.wrap_future(self._parts.tables.create(recipe, rows))
         return AsyncPublishedTable(self._parts.tables, made.table, name)
 
-    async def publish(self, name: str, view: TableHandle) -> AsyncView:
-        """Publish a derived table. TableExistsError."""
-        await asyncio.wrap_future(self._parts.tables.publish(name, view._table))
+    async def publish(
+        self, name: str, view: TableHandle, *, is_read_only: bool = False
+    ) -> AsyncView:
+        """Publish a derived table (or another name for a table, which clients may write unless it
+        ``is_read_only``). TableExistsError."""
+        published = self._parts.tables.publish(name, view._table, is_read_only=is_read_only)
+        await asyncio.wrap_future(published)
         return AsyncView(self._parts.tables, view._table, name)
 
     async def drop_table(self, name: str) -> None:

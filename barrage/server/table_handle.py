@@ -106,6 +106,7 @@ def recipe_and_rows(
     key: str | Sequence[str] | None,
     kind: str | None,
     capacity: int | None,
+    is_read_only: bool = False,
 ) -> tuple[TableRecipe, pa.Table | None]:
     """The recipe of a new table and its first rows; the schema is taken from the rows when it is
     not given."""
@@ -118,4 +119,7 @@ def recipe_and_rows(
     else:
         known = schema_of(schema)
         rows = None if data is None else rows_table(data, known)
-    return TableRecipe.checked(name, known, key=key, kind=kind, capacity=capacity), rows
+    recipe = TableRecipe.checked(
+        name, known, key=key, kind=kind, capacity=capacity, is_read_only=is_read_only
+    )
+    return recipe, rows

@@ -19,14 +19,20 @@ from barrage.engine import (
     StaticTable,
 )
 from barrage.engine.source import SourceTable
-from barrage.errors import BarrageError, SchemaError, TableNotFoundError, UnsupportedError
+from barrage.errors import (
+    BarrageError,
+    SchemaError,
+    StatusCode,
+    TableNotFoundError,
+    UnsupportedError,
+)
 from barrage.server.catalog import Publication
 from barrage.server.ingest_budget import IngestBudget
 from barrage.server.tickets import check_table_name
 from barrage.wire.wire_schema import wire_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     import pyarrow as pa
@@ -37,8 +43,14 @@ if TYPE_CHECKING:
     from barrage.server.runtime import EngineRuntime
 
 KINDS = ("static", "append_only", "keyed", "list", "ring", "blink")
+INPUT_KINDS = ("append_only", "keyed", "blink")
+"""Kinds of tables Deephaven clients can make to write to."""
+
 VIEW = "view"
 """The kind of a derived table."""
+
+UNPUBLISHED = "(unpublished)"
+"""The name in the recipe of a table without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +63,7 @@ class TableRecipe:
     kind: str
     key: tuple[str, ...] = ()
     capacity: int | None = None
+    is_read_only: bool = False
 
     @classmethod
     def checked(
@@ -61,6 +74,7 @@ class TableRecipe:
         key: str | Sequence[str] | None = None,
         kind: str | None = None,
         capacity: int | None = None,
+        is_read_only: bool = False,
     ) -> TableRecipe:
         """The recipe for these wishes; the kind follows from key and capacity when it is not
         given."""
@@ -85,7 +99,14 @@ class TableRecipe:
         for column in columns:
             if column not in schema.names:
                 raise SchemaError(f"key column {column!r} is not in the schema")
-        return cls(name=name, schema=schema, kind=chosen, key=columns, capacity=capacity)
+        return cls(
+            name=name,
+            schema=schema,
+            kind=chosen,
+            key=columns,
+            capacity=capacity,
+            is_read_only=is_read_only,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +147,36 @@ class TableService:
         """
         return self._runtime.write_returning(partial(self._create, recipe, data))
 
-    def publish(self, name: str, table: Table) -> Future[Publication]:
-        """Publish a derived table under a name."""
+    def create_input(
+        self, kind: str, schema: pa.Schema, key: Sequence[str] = ()
+    ) -> Future[SourceTable]:
+        """Make an empty table nobody has published, to be written by whoever holds it: ``kind`` is
+        ``append_only``, ``keyed`` (with ``key`` columns) or ``blink``. SchemaError."""
+        if kind not in INPUT_KINDS:
+            raise SchemaError(
+                f"kind {kind!r} of an input table is not one of {', '.join(INPUT_KINDS)}"
+            )
+        recipe = TableRecipe.checked(UNPUBLISHED, schema, key=key, kind=kind)
+        return self._runtime.submit(partial(self._make_unpublished, recipe, None))
+
+    def create_static(self, rows: pa.Table) -> Future[SourceTable]:
+        """Make a table nobody has published, which holds ``rows`` and never changes.
+        SchemaError."""
+        recipe = TableRecipe.checked(UNPUBLISHED, rows.schema, kind="static")
+        return self._runtime.submit(partial(self._make_unpublished, recipe, rows))
+
+    def publish(
+        self, name: str, table: Table, *, is_read_only: bool = False
+    ) -> Future[Publication]:
+        """Publish a table under a name. TableExistsError."""
         check_table_name(name)
-        return self._runtime.submit(partial(self._publish, name, table))
+        return self._runtime.submit(partial(self._publish, name, table, is_read_only))
+
+    def bind(self, name: str, table: Table, *, is_read_only: bool = False) -> Future[Publication]:
+        """Publish a table under a name, whatever the name stood for before. Who subscribes to the
+        table of before keeps that one."""
+        check_table_name(name)
+        return self._runtime.submit(partial(self._bind, name, table, is_read_only))
 
     def drop(self, name: str) -> Future[None]:
         """Take a table out of the catalog and end its subscriptions; TableNotFoundError."""
@@ -146,6 +193,18 @@ class TableService:
     def all_facts(self) -> Future[list[TableFacts]]:
         """What is known about every published table, by name."""
         return self._runtime.submit(lambda: [self._facts(p) for p in self._catalog])
+
+    def listing(self) -> Future[Mapping[str, int]]:
+        """Every published name, with a number that is another one once the name stands for another
+        table."""
+        return self._runtime.submit(self._catalog.listing)
+
+    def on_catalog_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call ``listener`` on the engine thread after every change of the published names; the
+        function returned ends that."""
+        ends: list[Callable[[], None]] = []
+        self._runtime.post(lambda: ends.append(self._catalog.on_change(listener)))
+        return lambda: self._runtime.post(lambda: ends.pop()())
 
     def change(self, changes: Sequence[Change]) -> Future[int]:
         """Apply changes in order, all of them or none; resolves to the step that committed them."""
@@ -190,9 +249,15 @@ class TableService:
                 table.stage_upsert(data)
             else:
                 table.stage_add(data)
-        publication = Publication(name=recipe.name, table=table, kind=recipe.kind)
+        publication = Publication(
+            name=recipe.name, table=table, kind=recipe.kind, is_read_only=recipe.is_read_only
+        )
         self._catalog.add(publication)
         return (table,), publication
+
+    def _make_unpublished(self, recipe: TableRecipe, rows: pa.Table | None) -> SourceTable:
+        wire_schema(recipe.schema, self._limits)
+        return self._make(recipe, rows)
 
     def _make(self, recipe: TableRecipe, data: pa.Table | None) -> SourceTable:
         graph, schema = self._runtime.graph, recipe.schema
@@ -206,16 +271,18 @@ class TableService:
         plain = {"append_only": AppendOnlyTable, "list": ListTable, "blink": BlinkTable}
         return plain[recipe.kind](graph, schema)
 
-    def _publish(self, name: str, table: Table) -> Publication:
+    def _publish(self, name: str, table: Table, is_read_only: bool) -> Publication:
+        self._catalog.check_free(name)
+        return self._bind(name, table, is_read_only)
+
+    def _bind(self, name: str, table: Table, is_read_only: bool) -> Publication:
         table.check_alive()
         wire_schema(table.schema, self._limits)
-        publication = Publication(name=name, table=table, kind=self._kind_of(table))
-        self._catalog.add(publication)
+        publication = Publication(
+            name=name, table=table, kind=kind_of(table), is_read_only=is_read_only
+        )
+        self._catalog.put(publication)
         return publication
-
-    def _kind_of(self, table: Table) -> str:
-        known = next((p.kind for p in self._catalog if p.table is table), VIEW)
-        return known
 
     def _drop(self, name: str) -> None:
         table = self._catalog.remove(name).table
@@ -248,12 +315,23 @@ class TableService:
         return tuple(marks)
 
 
+def kind_of(table: Table) -> str:
+    """What kind of table it is, in the words of :data:`KINDS`; :data:`VIEW` for a derived one."""
+    return table.kind.replace("-", "_") if isinstance(table, SourceTable) else VIEW
+
+
 class TableDroppedError(TableNotFoundError):
     """Ends the subscriptions of a table that was dropped."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.args = (f"table {name!r} was dropped",)
+
+
+class ReadOnlyTableError(BarrageError):
+    """A peer wants to write a table that was published for reading only."""
+
+    status_code = StatusCode.PERMISSION_DENIED
 
 
 def _forget(references: list[Table]) -> None:
@@ -265,3 +343,12 @@ def source_of(table: Table, name: str) -> SourceTable:
     if not isinstance(table, SourceTable):
         raise UnsupportedError(f"table {name!r} is derived from another one and cannot be written")
     return table
+
+
+def source_for_peers(publication: Publication) -> SourceTable:
+    """The published table as one a peer may write; UnsupportedError for a derived one,
+    ReadOnlyTableError for one that was published for reading only."""
+    source = source_of(publication.table, publication.name)
+    if publication.is_read_only:
+        raise ReadOnlyTableError(f"table {publication.name!r} is published for reading only")
+    return source
