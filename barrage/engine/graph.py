@@ -2,8 +2,8 @@
 together.
 
 A cycle first commits what was staged in the sources, then lets every operator below a changed table
-compute its own update from its parent's. Each operator has exactly one parent, so parents always
-come first in a plain walk down the tree. A table that fails takes its dependents with it and
+compute its own update from its parents'. Operators run in order of depth, so each runs once, after
+all its parents, whatever ways lead to it. A table that fails takes its dependents with it and
 nothing else.
 
 Tables are held weakly: a table lives as long as somebody (a user, a dependent table, a producer)
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import BarrageError, TableFailedError
 from barrage.limits import DEFAULT_LIMITS, Limits
+from barrage.model.update import TableUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from barrage.engine.source import SourceTable
     from barrage.engine.table import DerivedTable, Table
-    from barrage.model.update import TableUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +55,14 @@ class UpdateGraph:
         """Whether the next cycle has anything to do."""
         return any(source.has_pending for source in self._live_sources())
 
+    def new_serial(self) -> int:
+        """A number that tells one table of this graph from all others, dead ones included."""
+        self._serial_next += 1
+        return self._serial_next
+
     def add_source(self, source: SourceTable) -> None:
         """Called by a source when it is made."""
-        serial = self._serial_next
-        self._serial_next += 1
+        serial = source.serial
         self._sources[serial] = weakref.ref(source, lambda _: self._sources.pop(serial, None))
 
     def _live_sources(self) -> list[SourceTable]:
@@ -73,7 +77,8 @@ class UpdateGraph:
         cycle = _Cycle(step)
         for source in self._live_sources():
             if source.has_pending:
-                cycle.run(source, source.commit)
+                cycle.commit(source)
+        cycle.run_operators()
         return CycleResult(step=step, updates=cycle.updates, failed=cycle.failed)
 
 
@@ -84,22 +89,51 @@ class _Cycle:
         self.step = step
         self.updates: dict[Table, TableUpdate] = {}
         self.failed: dict[Table, BarrageError] = {}
+        self._waiting: list[dict[DerivedTable, None]] = []
+        """Per depth the operators with a parent that changed or failed, in the order they were
+        met."""
 
-    def run(self, source: SourceTable, commit: Callable[[int], TableUpdate]) -> None:
-        self._advance(source, lambda: commit(self.step))
-        waiting: list[tuple[DerivedTable, Table]] = [
-            (child, source) for child in source.live_children()
-        ]
-        while waiting:
-            child, parent = waiting.pop()
-            if parent in self.failed:
-                self._fail(child, _dependent_failure(self.failed[parent]))
-            elif parent in self.updates and child.failure is None:
-                update = self.updates[parent]
-                self._advance(child, lambda c=child, u=update: c.advance(u))  # type: ignore[misc]
-            else:
-                continue
-            waiting.extend((grandchild, child) for grandchild in child.live_children())
+    def commit(self, source: SourceTable) -> None:
+        """Let one source take over what was staged in it."""
+        self._settle(source, lambda: source.commit(self.step))
+
+    def run_operators(self) -> None:
+        """Bring everything below the committed sources up to date."""
+        depth = 0
+        # Children are always deeper than their parents, so no level grows once it is reached.
+        while depth < len(self._waiting):
+            for table in self._waiting[depth]:
+                self._run(table)
+            depth += 1
+
+    def _run(self, table: DerivedTable) -> None:
+        if table.failure is not None:
+            return
+        if self.failed:
+            for parent in table.parents:
+                if parent in self.failed:
+                    self._fail(table, _dependent_failure(self.failed[parent]))
+                    self._wake_children(table)
+                    return
+        self._settle(table, lambda: table.advance_all([self._update_of(p) for p in table.parents]))
+
+    def _update_of(self, parent: Table) -> TableUpdate:
+        update = self.updates.get(parent)
+        if update is None:
+            return TableUpdate.nothing(step=self.step, column_count=len(parent.schema))
+        return update
+
+    def _wake_children(self, table: Table) -> None:
+        """Have everything run that depends on a table which changed or failed."""
+        for child in table.live_children():
+            while len(self._waiting) <= child.depth:
+                self._waiting.append({})
+            self._waiting[child.depth][child] = None
+
+    def _settle(self, table: Table, compute: Callable[[], TableUpdate]) -> None:
+        self._advance(table, compute)
+        if table in self.updates or table in self.failed:
+            self._wake_children(table)
 
     def _advance(self, table: Table, compute: Callable[[], TableUpdate]) -> None:
         try:

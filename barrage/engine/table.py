@@ -18,13 +18,15 @@ from barrage.model.viewport import ColumnSet, effective_columns
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
 
+    from barrage.engine.aggregation import Aggregation
     from barrage.engine.expression import Expression
     from barrage.engine.graph import UpdateGraph
+    from barrage.engine.operators.convert import ColumnConversion
     from barrage.engine.operators.sort import SortKey
     from barrage.model.update import TableUpdate
 
@@ -56,8 +58,13 @@ class TableTraits:
 class Table:
     """A ticking table. Subclasses provide the cells and keep ``_row_keys`` up to date."""
 
+    depth = 0
+    """Longest way from a source, in operators."""
+
     def __init__(self, graph: UpdateGraph, schema: pa.Schema, traits: TableTraits) -> None:
         self.graph = graph
+        self.serial = graph.new_serial()
+        """Tells the tables of a graph apart, in the order they were made; never used twice."""
         self.schema: pa.Schema = schema
         self.traits = traits
         self._row_keys = RowSet.empty()
@@ -135,14 +142,27 @@ class Table:
         """Operators fed by this table, oldest first."""
         return list(self._children.values())
 
-    def _derive(self, identity: Hashable, make: Callable[[], DerivedTable]) -> Table:
-        """The operator of that identity: the existing one while somebody uses it, else a new
-        one."""
-        self.check_alive()
+    def _derive(
+        self,
+        identity: Hashable,
+        make: Callable[[], DerivedTable],
+        others: Sequence[Table] = (),
+    ) -> Table:
+        """The operator of that identity: the existing one while somebody uses it, else a new one.
+
+        ``others`` are its further parents, each of which learns about it as well.
+        """
+        for parent in (self, *others):
+            parent.check_alive()
+        if others:
+            identity = (identity, tuple(other.serial for other in others))
         child = self._children.get(identity)
         if child is None or child.failure is not None:
             child = make()
             self._children[identity] = child
+            for other in others:
+                if other is not self:
+                    other._children["fed by", self.serial, identity] = child
         return child
 
     def select(self, *columns: str, **computed: str) -> Table:
@@ -199,17 +219,116 @@ class Table:
         names = parse_key_columns(self.schema, columns)
         return self._derive(("last_by", names), lambda: LastByTable(self, names))
 
+    def agg_by(self, *by: str, **aggregations: str) -> Table:
+        """One row per combination of values in ``by``: these columns, then the aggregations.
+
+        An aggregation is ``name="function(column)"``, such as ``total="sum(price)"`` or
+        ``n="count()"``.
+        """
+        from barrage.engine.aggregation import parse_aggregations
+
+        return self.aggregate(by, parse_aggregations(self.schema, by, aggregations))
+
+    def aggregate(self, by: Sequence[str], aggregations: Sequence[Aggregation]) -> Table:
+        """``agg_by`` with aggregations that are parsed already."""
+        from barrage.engine.operators.agg_by import AggByTable
+
+        names, parsed = tuple(by), tuple(aggregations)
+        return self._derive(("agg_by", names, parsed), lambda: AggByTable(self, names, parsed))
+
+    def select_distinct(self, *columns: str) -> Table:
+        """Each combination of values in ``columns`` (none: all columns) once, in order of first
+        appearance."""
+        from barrage.engine.operators.select_distinct import SelectDistinctTable
+
+        names = tuple(columns) or tuple(self.schema.names)
+        return self._derive(("select_distinct", names), lambda: SelectDistinctTable(self, names))
+
+    def natural_join(self, right: Table, on: Sequence[str], add: Sequence[str] = ()) -> Table:
+        """Every row, with columns of the one row of ``right`` that has the same key; null where
+        there is none.
+
+        ``on`` names the key columns as ``"name"`` or ``"left=right"``, ``add`` the columns wanted
+        as ``"name"`` or ``"new=right"`` (none: all of ``right`` but its key columns). Two rows of
+        ``right`` with one key are an error.
+        """
+        from barrage.engine.operators.natural_join import NaturalJoinTable, parse_join
+
+        join = parse_join(self.schema, right.schema, on, add)
+        return self._derive(
+            ("natural_join", join.identity), lambda: NaturalJoinTable(self, right, join), (right,)
+        )
+
+    def merge(self, *others: Table) -> Table:
+        """The rows of this table, then those of the others, which have the same columns."""
+        from barrage.engine.operators.merge import MergeTable, merged_parents
+
+        parents = merged_parents(self, others)
+        if len(parents) == 1:
+            return self
+        return parents[0]._derive("merge", lambda: MergeTable(parents), parents[1:])
+
+    def flatten(self) -> Table:
+        """The same rows under the keys 0 to size-1."""
+        from barrage.engine.operators.flatten import FlattenTable
+
+        return self if self.is_flat else self._derive("flatten", lambda: FlattenTable(self))
+
+    def slice(self, start: int, stop: int) -> Table:
+        """The rows at positions ``start`` to ``stop`` (exclusive).
+
+        Negative positions count from the end, as does a ``stop`` of 0 after a negative ``start``:
+        ``slice(-3, 0)`` is the last three rows.
+        """
+        from barrage.engine.operators.slice_rows import SliceTable, check_slice
+
+        check_slice(start, stop)
+        return self._derive(("slice", start, stop), lambda: SliceTable(self, start, stop))
+
+    def snapshot(self) -> Table:
+        """A static table of the rows as they are now."""
+        from barrage.engine.operators.snapshot_copy import snapshot_of
+
+        return snapshot_of(self)
+
+    def convert(
+        self, schema: pa.Schema, identity: Hashable, conversions: Mapping[int, ColumnConversion]
+    ) -> Table:
+        """The same rows with some columns turned into other types when they are read.
+
+        ``identity`` stands for the conversions: equal ones give one table.
+        """
+        from barrage.engine.operators.convert import ConvertTable
+
+        return self._derive(
+            ("convert", schema, identity), lambda: ConvertTable(self, schema, conversions)
+        )
+
 
 class DerivedTable(Table):
-    """An operator: a table computed from one parent, which it keeps alive."""
+    """An operator: a table computed from other tables of the same graph, which it keeps alive.
 
-    def __init__(self, parent: Table, schema: pa.Schema, traits: TableTraits) -> None:
+    ``parent`` is the first of ``parents``. Most operators have one parent and implement
+    ``advance``; one with several implements ``advance_all``.
+    """
+
+    def __init__(
+        self, parent: Table, schema: pa.Schema, traits: TableTraits, others: Iterable[Table] = ()
+    ) -> None:
         super().__init__(parent.graph, schema, traits)
         self.parent = parent
+        self.parents: tuple[Table, ...] = (parent, *others)
+        if any(table.graph is not self.graph for table in self.parents):
+            raise EngineError("tables of different update graphs cannot be combined")
+        self.depth = 1 + max(table.depth for table in self.parents)
 
     def advance(self, update: TableUpdate) -> TableUpdate:
         """Follow the parent, which has already moved to the state after ``update``."""
         raise NotImplementedError
+
+    def advance_all(self, updates: Sequence[TableUpdate]) -> TableUpdate:
+        """Follow all parents, one update per entry of ``parents``; some of them may be empty."""
+        return self.advance(updates[0])
 
 
 def check_count(count: int) -> None:
