@@ -80,7 +80,10 @@ def stored_schema(schema: pa.Schema, limits: Limits) -> pa.Schema:
             raise SchemaError(
                 f"column {field.name!r} is {field.type}; supported types are {SUPPORTED}"
             )
-    fields = [field.with_metadata(_without_deephaven(field.metadata)) for field in schema]
+    fields = [
+        pa.field(field.name, field.type, field.nullable, _without_deephaven(field.metadata))
+        for field in schema
+    ]
     return pa.schema(fields, metadata=_without_deephaven(schema.metadata))
 
 
