@@ -3,23 +3,30 @@
 ``connect`` gives a synchronous :class:`Session`, ``aconnect`` an asyncio one with the same names.
 """
 
-from barrage.client.address import Basic, PreSharedKey, Token
+from barrage.client.address import Basic, Handler, PreSharedKey, Token
 from barrage.client.put import PutProgress
 from barrage.client.reconnect import Backoff
-from barrage.client.session import AsyncRemoteTable, AsyncSession, TableInfo, aconnect
+from barrage.client.remote_table import AsyncInputTable, AsyncRemoteTable
+from barrage.client.session import AsyncSession, aconnect
 from barrage.client.state import State, Stats
 from barrage.client.subscription import AsyncTickingTable
-from barrage.client.sync import RemoteTable, Session, TickingTable, connect
+from barrage.client.sync import Session, connect
+from barrage.client.sync_tables import InputTable, RemoteTable
+from barrage.client.sync_ticking import TickingTable
+from barrage.client.table_info import TableInfo
 from barrage.client.update import Update
 from barrage.transport.grpc_channel import TLS
 
 __all__ = [
     "TLS",
+    "AsyncInputTable",
     "AsyncRemoteTable",
     "AsyncSession",
     "AsyncTickingTable",
     "Backoff",
     "Basic",
+    "Handler",
+    "InputTable",
     "PreSharedKey",
     "PutProgress",
     "RemoteTable",

@@ -100,7 +100,25 @@ class Basic:
         return f"Basic({self.user!r}, ...)"
 
 
-Auth = str | tuple[str, str] | Token | PreSharedKey | Basic | None
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Any other way to log in to a Deephaven server: the name of its authentication handler, and
+    what that wants to hear."""
+
+    name: str
+    secret: str = ""
+
+    @property
+    def header(self) -> str:
+        if not self.name or " " in self.name:
+            raise ConfigError(f"{self.name!r} is no name of an authentication handler")
+        return f"{self.name} {self.secret}"
+
+    def __repr__(self) -> str:
+        return f"Handler({self.name!r}, ...)"
+
+
+Auth = str | tuple[str, str] | Token | PreSharedKey | Basic | Handler | None
 
 
 def authorization_header(auth: Auth, *, is_deephaven: bool) -> str | None:

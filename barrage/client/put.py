@@ -57,12 +57,26 @@ async def put_rows(
     """Send ``data`` and wait for the last acknowledgement. The stream is used up."""
     if mode is not None and mode not in MODES:
         raise ConfigError(f"mode {mode!r} is not one of {', '.join(MODES)}")
-    table = without_dictionaries(to_arrow_table(data))
     keys = (key,) if isinstance(key, str) else tuple(key or ())
     descriptor = _descriptor(name, keys=keys, mode=mode, kind=kind, capacity=capacity)
+    table = without_dictionaries(to_arrow_table(data))
+    return await send_table(stream, table, descriptor, on_progress=on_progress)
+
+
+async def send_table(
+    stream: FrameStream,
+    table: pa.Table,
+    descriptor: bytes,
+    *,
+    on_progress: Callable[[PutProgress], None] | None = None,
+    sends_empty: bool = False,
+) -> PutProgress:
+    """Send ``table`` to what ``descriptor`` says and wait for the last acknowledgement. With
+    ``sends_empty`` there is a batch even when there are no rows."""
     acknowledged = asyncio.ensure_future(_acknowledgements(stream, table.num_rows, on_progress))
     try:
-        await _send(stream, table, descriptor, acknowledged)
+        frames = _frames(table, descriptor, sends_empty=sends_empty)
+        await _send(stream, frames, acknowledged)
         return await acknowledged
     finally:
         await _end_quietly(acknowledged)
@@ -93,12 +107,11 @@ def _descriptor(
 
 async def _send(
     stream: FrameStream,
-    table: pa.Table,
-    descriptor: bytes,
+    frames: Iterator[bytes],
     acknowledged: asyncio.Future[PutProgress],
 ) -> None:
     """Write everything. Stops when the call failed; the acknowledgements say with what."""
-    writing = asyncio.ensure_future(_write_all(stream, table, descriptor))
+    writing = asyncio.ensure_future(_write_all(stream, frames))
     try:
         await asyncio.wait(
             {writing, acknowledged},  # type: ignore[type-var]
@@ -119,21 +132,23 @@ async def _end_quietly(work: asyncio.Future[Any]) -> None:
         work.exception()
 
 
-async def _write_all(stream: FrameStream, table: pa.Table, descriptor: bytes) -> None:
-    for frame in _frames(table, descriptor):
+async def _write_all(stream: FrameStream, frames: Iterator[bytes]) -> None:
+    for frame in frames:
         await stream.write(frame)
     await stream.half_close()
 
 
-def _frames(table: pa.Table, descriptor: bytes) -> Iterator[bytes]:
+def _frames(table: pa.Table, descriptor: bytes, *, sends_empty: bool) -> Iterator[bytes]:
     schema_header, _ = _split(table.schema.serialize())
     yield encode_flight_data(FlightFrame(descriptor=descriptor, header=schema_header))
     bytes_per_row = max(table.nbytes // max(table.num_rows, 1), 1)
     batch_rows = max(min(BATCH_BYTES_TARGET // bytes_per_row, BATCH_ROWS_MAX), 1)
-    for batch in table.to_batches(max_chunksize=batch_rows):
-        if batch.num_rows:
-            header, body = _split(batch.serialize())
-            yield encode_flight_data(FlightFrame(header=header, body=body))
+    batches = [batch for batch in table.to_batches(max_chunksize=batch_rows) if batch.num_rows]
+    if not batches and sends_empty:
+        batches = [pa.RecordBatch.from_pylist([], schema=table.schema)]
+    for batch in batches:
+        header, body = _split(batch.serialize())
+        yield encode_flight_data(FlightFrame(header=header, body=body))
 
 
 def _split(encapsulated: pa.Buffer) -> tuple[bytes, memoryview]:

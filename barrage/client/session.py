@@ -1,38 +1,39 @@
-"""The asyncio client: :class:`AsyncSession` and its tables."""
+"""The asyncio client: :class:`AsyncSession`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+import re
+import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from barrage.client.address import Address, authorization_header, parse_address
-from barrage.client.bulk_snapshot import CELLS_MIN, fetch_bulk_snapshot
+from barrage.client.connection import Connection
 from barrage.client.deephaven.login import DeephavenLogin
+from barrage.client.deephaven.tables import DeephavenTables
 from barrage.client.opening import Opening
 from barrage.client.put import PutProgress, put_rows
-from barrage.client.reconnect import Backoff
-from barrage.client.rows_argument import RowsArgument, column_indices, column_names, viewport_of
-from barrage.client.snapshot import fetch_snapshot
+from barrage.client.remote_table import TIMEOUT_SECONDS, AsyncInputTable, AsyncRemoteTable
+from barrage.client.sources import NamedSource, TableSource, TicketSource
 from barrage.client.subscription import AsyncTickingTable, SubscriptionSettings
+from barrage.client.table_info import TableInfo, info_of_flight
 from barrage.clock import SystemClock
 from barrage.errors import (
     ConfigError,
     ConnectionLostError,
-    RemoteProtocolError,
     SchemaError,
     SubscriptionClosedError,
+    TicketError,
 )
 from barrage.limits import DEFAULT_LIMITS
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT, TLS, GrpcChannel
 from barrage.transport.status import DeadlineError
-from barrage.wire.messages import SnapshotOptions, SubscriptionOptions
 from barrage.wire.revision import WireRevision
 
 if TYPE_CHECKING:
@@ -43,62 +44,14 @@ if TYPE_CHECKING:
     from barrage.client.arrow_input import TableLike
     from barrage.clock import Clock
     from barrage.limits import Limits
-    from barrage.model.viewport import Viewport
-    from barrage.transport.arrow_flight import ArrowFlightClient
-    from barrage.transport.base import FrameStream
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_SECONDS = 30.0
-"""Default timeout of calls that answer once."""
-
 CONNECT_TIMEOUT_SECONDS = 10.0
 
-DEEPHAVEN_MESSAGE_BYTES = 4 * 1024 * 1024
-"""Messages asked of a Deephaven server, which would otherwise send up to 100 MiB at once."""
+_APPLICATION_FIELD = re.compile(r"a/[^/]+/f/.+")
 
-COLUMNS_USUAL_MAX = 100
-"""Rows times this below the bulk threshold: do not even ask how many columns there are."""
-
-_REVISION_HEADER = "x-barrage-revision"
-_EXTENSIONS_HEADER = "x-barrage-extensions"
-_SOURCE_TIME = "source-time"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableInfo:
-    """What a server says about one of its tables."""
-
-    name: str
-    schema: pa.Schema
-    total_records: int | None
-    """Rows when asked; None when the server does not say."""
-    kind: str | None = None
-    """``append_only``, ``keyed``, ``ring``, ``blink``, ``list``, ``static`` or ``view``."""
-    key: tuple[str, ...] = ()
-    is_ticking: bool | None = None
-    step: int | None = None
-
-
-def _table_info(answer: bytes, name: str | None = None) -> TableInfo:
-    info = flight_messages.FlightInfo.decode(answer)
-    try:
-        facts = json.loads(info.metadata) if info.metadata else {}
-        message = info.schema_message
-        schema = pa.ipc.read_schema(pa.py_buffer(message)) if message else pa.schema([])
-    except (ValueError, pa.ArrowException) as error:
-        raise RemoteProtocolError(f"flight info cannot be read: {error}") from error
-    if not isinstance(facts, dict):
-        facts = {}
-    return TableInfo(
-        name=name or (info.descriptor.path[-1] if info.descriptor.path else ""),
-        schema=schema,
-        total_records=info.total_records if info.total_records >= 0 else None,
-        kind=facts.get("kind"),
-        key=tuple(facts.get("key") or ()),
-        is_ticking=facts.get("is_ticking"),
-        step=facts.get("step"),
-    )
+_SHARED_ROUTE = b"h"
 
 
 class AsyncSession:
@@ -120,34 +73,44 @@ class AsyncSession:
         self.revision = revision
         self.limits = limits
         self.clock = clock or SystemClock()
+        self._auth = auth
         self._tls = (tls or TLS()) if address.is_tls else None
-        self._channel = connector or GrpcChannel(
-            address.target,
-            message_bytes_max=limits.message_bytes_max,
-            authorization=authorization_header(auth, is_deephaven=address.is_deephaven),
-            tls=self._tls,
-        )
-        self._login: DeephavenLogin | None = None
-        if address.is_deephaven:
-            self._login = DeephavenLogin(self._channel)
-        self._headers: dict[str, str] = {}
-        if not address.is_deephaven:
-            if revision is WireRevision.DRAFT_2020:
-                self._headers[_REVISION_HEADER] = revision.value
-            self._headers[_EXTENSIONS_HEADER] = _SOURCE_TIME
-        self._bulk: ArrowFlightClient | None = None
+        self._connection = self._connect(address, connector)
+        self._channel = self._connection.channel
+        self._session_tables: DeephavenTables | None = None
+        self._opening_session = asyncio.Lock()
+        self._connections = [self._connection]
         self._subscriptions: set[AsyncTickingTable] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
+
+    def _connect(self, address: Address, connector: GrpcChannel | None = None) -> Connection:
+        channel = connector or GrpcChannel(
+            address.target,
+            message_bytes_max=self.limits.message_bytes_max,
+            authorization=authorization_header(self._auth, is_deephaven=self.address.is_deephaven),
+            tls=self._tls,
+        )
+        login = None
+        if address.is_deephaven:
+            # Where a server wants no credentials, a session still begins with a word.
+            login = DeephavenLogin(channel, channel.authorization or "Anonymous")
+        return Connection(
+            address,
+            channel,
+            tls=self._tls,
+            revision=self.revision,
+            limits=self.limits,
+            login=login,
+        )
 
     # --- connection -----------------------------------------------------------------------------
 
     async def open(self, timeout: float | None = CONNECT_TIMEOUT_SECONDS) -> None:
         """Reach the server and check the credentials; ConnectionLostError or
         AuthenticationError."""
-        if self._login is not None:
-            await self._login.open(timeout)
-            self.spawn(self._login.keep_alive())
+        if self._connection.login is not None:
+            await self._session_calls(timeout)
             return
         try:
             async for _ in self._channel.results(FLIGHT + "ListActions", b"", timeout=timeout):
@@ -155,18 +118,30 @@ class AsyncSession:
         except DeadlineError as error:
             raise ConnectionLostError(f"no answer within {timeout} seconds") from error
 
-    async def renew(self) -> None:
-        """Before a stream is opened again: a Deephaven server that restarted does not know the old
-        token."""
-        if self._login is not None:
-            await self._login.open(CONNECT_TIMEOUT_SECONDS)
+    async def _session_calls(self, timeout: float | None = None) -> DeephavenTables:
+        """What needs a session on the server. One of our servers gets a second connection for it,
+        when it is first needed: tables look different within a session (their types are those of
+        Deephaven's clients)."""
+        self._check_open()
+        async with self._opening_session:
+            if self._session_tables is None:
+                connection = self._connection
+                if connection.login is None:
+                    connection = self._connect(replace(self.address, is_deephaven=True))
+                    self._connections.append(connection)
+                await connection.open(timeout or CONNECT_TIMEOUT_SECONDS)
+                assert connection.login is not None
+                self.spawn(connection.login.keep_alive())
+                self._session_tables = DeephavenTables(connection)
+        return self._session_tables
 
     @property
     def is_closed(self) -> bool:
         return self._is_closed
 
     async def close(self) -> None:
-        """End all subscriptions and the connection. Idempotent and quiet."""
+        """End all subscriptions, the session on the server and the connection. Idempotent and
+        quiet."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -176,9 +151,8 @@ class AsyncSession:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self._channel.close()
-        if self._bulk is not None:
-            self._bulk.close()
+        for connection in self._connections:
+            await connection.close()
 
     async def __aenter__(self) -> AsyncSession:
         return self
@@ -199,22 +173,83 @@ class AsyncSession:
 
     async def tables(self, *, timeout: float | None = TIMEOUT_SECONDS) -> list[TableInfo]:
         """Every table of the server."""
+        self._check_open()
+        if self.address.is_deephaven:
+            calls = await self._session_calls()
+            async with asyncio.timeout(timeout):
+                return await calls.connection.call(calls.tables)
         return [
-            _table_info(message)
+            info_of_flight(message)
             async for message in self._channel.results(FLIGHT + "ListFlights", b"", timeout=timeout)
         ]
 
     def table(self, name: str) -> AsyncRemoteTable:
-        """A handle; nothing is sent until it is used."""
-        return AsyncRemoteTable(self, name)
+        """A handle; nothing is sent until it is used. A Deephaven application field is named by its
+        ticket, ``a/app/f/field``."""
+        if self.address.is_deephaven and _APPLICATION_FIELD.fullmatch(name):
+            return self.table_from_ticket(name.encode())
+        return AsyncRemoteTable(self, NamedSource(self._connection, name))
+
+    async def open_table(
+        self, name: str, *, timeout: float | None = TIMEOUT_SECONDS
+    ) -> AsyncRemoteTable:
+        """A table that is there, with its columns known; TableNotFoundError names a near one.
+
+        A Deephaven server holds it for this session until the handle is closed, also when the
+        name changes its meaning.
+        """
+        if not self.address.is_deephaven:
+            table = self.table(name)
+            await table.info(timeout=timeout)
+            return table
+        calls = await self._session_calls()
+        source = self.table(name)._query_source()
+        async with asyncio.timeout(timeout):
+            return AsyncRemoteTable(self, await calls.open(await source.ticket(), source.label))
+
+    def shared(self, ticket: bytes) -> AsyncRemoteTable:
+        """A table another session has published under a shared ticket (``publish_shared``)."""
+        return self.table_from_ticket(_shared(ticket))
+
+    def table_from_ticket(self, ticket: bytes) -> AsyncRemoteTable:
+        """A table by its ticket, of any kind the server knows; nothing is sent until it is used."""
+        if not isinstance(ticket, bytes) or not ticket:
+            raise TicketError(f"a ticket is some bytes, not {ticket!r}")
+        return AsyncRemoteTable(self, TicketSource(self._connection, ticket))
 
     async def info(self, name: str, *, timeout: float | None = TIMEOUT_SECONDS) -> TableInfo:
         """What the server says about one table; TableNotFoundError."""
-        descriptor = flight_messages.Descriptor(path=("scope", name)).encode()
-        message = await self._channel.unary(
-            FLIGHT + "GetFlightInfo", descriptor, timeout=timeout, table=name
-        )
-        return _table_info(message, name)
+        return await self.table(name).info(timeout=timeout)
+
+    async def publish(
+        self, source: TableSource, ticket: bytes | None, *, timeout: float | None = TIMEOUT_SECONDS
+    ) -> bytes:
+        """See :meth:`AsyncRemoteTable.publish_shared`."""
+        shared = _SHARED_ROUTE + secrets.token_bytes(16) if ticket is None else _shared(ticket)
+        calls = await self._session_calls()
+        async with asyncio.timeout(timeout):
+            await calls.connection.call(lambda: calls.publish(source, shared))
+        return shared
+
+    # --- writing --------------------------------------------------------------------------------
+
+    async def upload(
+        self,
+        data: TableLike,
+        *,
+        name: str = "uploaded table",
+        on_progress: Callable[[PutProgress], None] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncRemoteTable:
+        """Send rows as a table without a name, which the server holds for this session until the
+        handle is closed. ``name`` is what messages call it. SchemaError when the server cannot
+        hold a column."""
+        calls = await self._session_calls()
+        async with asyncio.timeout(timeout):
+            source = await calls.connection.call(
+                lambda: calls.upload(data, label=name, on_progress=on_progress)
+            )
+        return AsyncRemoteTable(self, source)
 
     async def put(
         self,
@@ -230,9 +265,20 @@ class AsyncSession:
 
         ``mode``: None (append, or upsert when ``key`` is given), ``"append"``, ``"upsert"``,
         ``"create"``, ``"replace"`` or ``"delete"``. ``on_progress`` is called with every
-        acknowledgement.
+        acknowledgement. On a Deephaven server rows are added to input tables; any other name
+        becomes a new table, static unless it has a key.
         """
         self._check_open()
+        if self.address.is_deephaven:
+            calls = await self._session_calls()
+            async with asyncio.timeout(timeout):
+                rows = await calls.connection.call(
+                    lambda: calls.put(name, data, key=_names(key), mode=mode)
+                )
+            progress = PutProgress(rows=rows, total=rows)
+            if on_progress is not None:
+                on_progress(progress)
+            return progress
         async with asyncio.timeout(timeout):
             return await put_rows(
                 self._channel.put(table=name),
@@ -254,9 +300,18 @@ class AsyncSession:
         timeout: float | None = TIMEOUT_SECONDS,
     ) -> AsyncRemoteTable:
         """Create an empty table; TableExistsError. ``kind`` is "keyed" when there is a key, else
-        "append_only"."""
+        "append_only". On a Deephaven server it is an input table."""
         if not isinstance(schema, pa.Schema):
             raise SchemaError(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
+        if self.address.is_deephaven:
+            if capacity is not None:
+                raise ConfigError("a Deephaven server has no tables of limited capacity")
+            calls = await self._session_calls()
+            async with asyncio.timeout(timeout):
+                await calls.connection.call(
+                    lambda: calls.create(name, schema, key=_names(key), kind=kind)
+                )
+            return self.table(name)
         async with asyncio.timeout(timeout):
             await put_rows(
                 self._channel.put(table=name),
@@ -270,9 +325,45 @@ class AsyncSession:
         return self.table(name)
 
     async def drop_table(self, name: str, *, timeout: float | None = TIMEOUT_SECONDS) -> None:
-        """Remove a table from the server; its subscribers are told. TableNotFoundError."""
+        """Remove a table from the server; its subscribers are told. TableNotFoundError.
+
+        On a Deephaven server the name is taken back; who holds the table keeps it.
+        """
+        if self.address.is_deephaven:
+            calls = await self._session_calls()
+            async with asyncio.timeout(timeout):
+                await calls.connection.call(lambda: calls.drop(name))
+            return
         body = json.dumps({"table": name}).encode()
         await self.act("barrage.drop_table", body, timeout=timeout, table=name)
+
+    async def input_table(
+        self,
+        schema: pa.Schema,
+        *,
+        key: Sequence[str] | str | None = None,
+        kind: str | None = None,
+        name: str = "input table",
+        timeout: float | None = TIMEOUT_SECONDS,
+    ) -> AsyncInputTable:
+        """A new table that rows are added to and deleted from, without a name on the server, held
+        for this session until the handle is closed. ``kind``: "keyed" when there is a key, else
+        "append_only"; or "blink". ``name`` is what messages call it."""
+        calls = await self._session_calls()
+        async with asyncio.timeout(timeout):
+            source = await calls.connection.call(
+                lambda: calls.input_table(schema, key=_names(key), kind=kind, label=name)
+            )
+        return AsyncInputTable(self, source)
+
+    async def open_input_table(
+        self, name: str, *, timeout: float | None = TIMEOUT_SECONDS
+    ) -> AsyncInputTable:
+        """An input table of the server by its name; TableNotFoundError, UnsupportedError when rows
+        cannot be written to it."""
+        calls = await self._session_calls()
+        async with asyncio.timeout(timeout):
+            return AsyncInputTable(self, await calls.open_input(name))
 
     async def act(
         self,
@@ -292,36 +383,6 @@ class AsyncSession:
         ]
 
     # --- for subscriptions ----------------------------------------------------------------------
-
-    def ticket_of(self, name: str) -> bytes:
-        """The ticket of a table. A Deephaven application field is named by its ticket,
-        ``a/app/f/field``."""
-        if self.address.is_deephaven and name.startswith(("a/", "h")) and "/" in name:
-            return name.encode()
-        return b"s/" + name.encode()
-
-    def open_exchange(self, table: str) -> FrameStream:
-        self._check_open()
-        return self._channel.exchange(headers=self._headers, table=table)
-
-    @property
-    def has_bulk_client(self) -> bool:
-        """Whether large snapshots can go through Arrow's own Flight client."""
-        return self.revision is WireRevision.R1_0_0 and find_spec("pyarrow._flight") is not None
-
-    def bulk_client(self) -> ArrowFlightClient:
-        """Arrow's own client, connected when it connects for the first time."""
-        self._check_open()
-        if self._bulk is None:
-            from barrage.transport.arrow_flight import ArrowFlightClient
-
-            self._bulk = ArrowFlightClient(self.address.target, self._tls)
-        return self._bulk
-
-    def call_headers(self) -> dict[str, str]:
-        """What every call carries."""
-        authorization = self._channel.authorization
-        return {} if authorization is None else {"authorization": authorization}
 
     def subscribe(self, settings: SubscriptionSettings) -> AsyncTickingTable:
         self._check_open()
@@ -344,139 +405,14 @@ class AsyncSession:
             raise SubscriptionClosedError("the session is closed")
 
 
-class AsyncRemoteTable:
-    """A table on the server."""
-
-    def __init__(self, session: AsyncSession, name: str) -> None:
-        self._session = session
-        self.name = name
-
-    async def schema(self, *, timeout: float | None = TIMEOUT_SECONDS) -> pa.Schema:
-        """The columns, asked of the server each time."""
-        return (await self._session.info(self.name, timeout=timeout)).schema
-
-    async def info(self, *, timeout: float | None = TIMEOUT_SECONDS) -> TableInfo:
-        return await self._session.info(self.name, timeout=timeout)
-
-    async def snapshot(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        rows: RowsArgument = None,
-        reverse: bool = False,
-        timeout: float | None = None,
-        on_progress: Callable[[int], None] | None = None,
-    ) -> pa.Table:
-        """The rows at one moment, in table order; ``on_progress`` gets the bytes received so far.
-
-        ``rows`` are positions; with ``reverse`` counted from the end.
-        """
-        session = self._session
-        viewport = viewport_of(rows, reverse=reverse)
-        options = SnapshotOptions(max_message_size=_message_size(session.address))
-        async with asyncio.timeout(timeout):
-            if columns is None and await self._is_large(viewport):
-                return await fetch_bulk_snapshot(
-                    session.bulk_client(),
-                    table=self.name,
-                    ticket=session.ticket_of(self.name),
-                    viewport=viewport,
-                    options=options,
-                    headers=session.call_headers(),
-                    limits=session.limits,
-                    on_progress=on_progress,
-                )
-            indices = None
-            if columns is not None:
-                indices = column_indices(await self.schema(), columns)
-            table = await fetch_snapshot(
-                session.open_exchange(self.name),
-                ticket=session.ticket_of(self.name),
-                columns=indices,
-                viewport=viewport,
-                options=options,
-                revision=session.revision,
-                limits=session.limits,
-                on_progress=on_progress,
-            )
-        return table if columns is None else table.select(list(columns))
-
-    async def _is_large(self, viewport: Viewport | None) -> bool:
-        """Whether the answer is worth a connection of Arrow's own client, as far as one can
-        know."""
-        if not self._session.has_bulk_client:
-            return False
-        if viewport is not None and len(viewport.positions) * COLUMNS_USUAL_MAX < CELLS_MIN:
-            return False
-        info = await self._session.info(self.name)
-        rows = info.total_records
-        if viewport is not None:
-            rows = len(viewport.resolve(rows) if rows is not None else viewport.positions)
-        return rows is not None and rows * len(info.schema) >= CELLS_MIN
-
-    def subscribe(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        viewport: RowsArgument = None,
-        reverse: bool = False,
-        interval_ms: int = 0,
-        preview_list_length_limit: int = 0,
-        reconnect: bool | Backoff = True,
-    ) -> Opening[AsyncTickingTable]:
-        """Keep a copy up to date: ``async with table.subscribe() as live`` or ``live = await
-        table.subscribe()``.
-
-        ``viewport`` None is the whole table. ``interval_ms`` is the shortest time between two
-        updates, 0 the server's default. Does not wait for data: ``await live.wait_ready(timeout)``
-        does.
-        """
-        options = SubscriptionOptions(
-            min_update_interval_ms=_whole("interval_ms", interval_ms, bits=32, minimum=0),
-            max_message_size=_message_size(self._session.address),
-            preview_list_length_limit=_whole(
-                "preview_list_length_limit", preview_list_length_limit, bits=64
-            ),
-        )
-        settings = SubscriptionSettings(
-            table=self.name,
-            columns=column_names(columns),
-            viewport=viewport_of(viewport, reverse=reverse),
-            options=options,
-            reconnects=reconnect is not False,
-            backoff=_backoff_of(reconnect),
-        )
-
-        async def open_it() -> AsyncTickingTable:
-            return self._session.subscribe(settings)
-
-        return Opening(open_it)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} on {self._session.address.target}>"
+def _names(key: Sequence[str] | str | None) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key or ())
 
 
-def _message_size(address: Address) -> int:
-    """0 lets the server choose, which ours does well."""
-    return DEEPHAVEN_MESSAGE_BYTES if address.is_deephaven else 0
-
-
-def _whole(name: str, value: int, *, bits: int, minimum: int | None = None) -> int:
-    """``value`` if it fits a signed number of so many bits and is not below ``minimum``."""
-    lowest = -(2 ** (bits - 1)) if minimum is None else minimum
-    highest = 2 ** (bits - 1) - 1
-    if not isinstance(value, int) or not lowest <= value <= highest:
-        raise ConfigError(f"{name} is {value!r}, it must be a whole number {lowest} to {highest}")
-    return value
-
-
-def _backoff_of(reconnect: bool | Backoff) -> Backoff:
-    """A backoff of the subscription's own: the caller may give one to several of them."""
-    if isinstance(reconnect, bool):
-        return Backoff()
-    if not isinstance(reconnect, Backoff):
-        raise ConfigError(f"reconnect is {reconnect!r}, it must be True, False or a Backoff")
-    return replace(reconnect, attempt=0)
+def _shared(ticket: bytes) -> bytes:
+    if not isinstance(ticket, bytes) or len(ticket) < 2 or not ticket.startswith(_SHARED_ROUTE):
+        raise TicketError(f"a shared ticket is h and more bytes, not {ticket!r}")
+    return ticket
 
 
 def _revision_of(revision: WireRevision | str) -> WireRevision:
@@ -501,8 +437,8 @@ def aconnect(
     aconnect(uri)``.
 
     ``uri``: see :func:`barrage.client.address.parse_address`; ``auth``: a token, "Anonymous",
-    (user, password), or one of Token, PreSharedKey, Basic. ConnectionLostError when nobody answers,
-    AuthenticationError when refused.
+    (user, password), or one of Token, PreSharedKey, Basic, Handler. ConnectionLostError when nobody
+    answers, AuthenticationError when refused.
     """
     address = parse_address(uri)
 

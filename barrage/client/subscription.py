@@ -25,7 +25,12 @@ from barrage.client.rows_argument import (
 )
 from barrage.client.state import TRANSITIONS, State, Stats, StatsRecorder
 from barrage.client.update_queue import UpdateQueue
-from barrage.errors import BarrageError, LocalProtocolError, SubscriptionClosedError
+from barrage.errors import (
+    AuthenticationError,
+    BarrageError,
+    LocalProtocolError,
+    SubscriptionClosedError,
+)
 from barrage.proto.client_events import ExchangeEnded, SchemaArrived, UpdateArrived
 from barrage.proto.client_exchange import ClientExchange, ClientState
 
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.client.session import AsyncSession
+    from barrage.client.sources import TableSource
     from barrage.client.update import Update
     from barrage.model.viewport import Viewport
     from barrage.transport.base import FrameStream
@@ -59,7 +65,7 @@ ASYNC_UPDATES_PENDING_MAX = 2
 class SubscriptionSettings:
     """What was asked for when the subscription was opened."""
 
-    table: str
+    source: TableSource
     columns: tuple[str, ...] | None
     viewport: Viewport | None
     options: SubscriptionOptions
@@ -86,6 +92,7 @@ class AsyncTickingTable:
         self._lag_ns: int | None = None
         self._is_current = asyncio.Event()
         self._has_unsent_change = False
+        self._refusals = 0
         self._queues: list[UpdateQueue] = []
         self._on_update: list[OnUpdate] = []
         self._on_state: list[OnState] = []
@@ -99,7 +106,7 @@ class AsyncTickingTable:
 
     @property
     def name(self) -> str:
-        return self._settings.table
+        return self._settings.source.label
 
     @property
     def state(self) -> State:
@@ -252,7 +259,8 @@ class AsyncTickingTable:
     # --- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin; the session does this."""
+        """Begin; the session does this. Ends with :meth:`_finish`, whatever happens."""
+        self._settings.source.retain()
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"barrage subscription {self.name}"
         )
@@ -279,20 +287,18 @@ class AsyncTickingTable:
         await self.close()
 
     async def _run(self) -> None:
-        backoff = self._settings.backoff
+        source, backoff = self._settings.source, self._settings.backoff
         try:
             while not self._state.is_final:
                 try:
+                    if self._state is State.RECONNECTING:
+                        await source.connection.renew()
                     await self._follow_one_stream()
                 except BarrageError as error:
-                    is_retried = self._settings.reconnects and is_worth_retrying(
-                        error, was_live=self._mirror.has_state
-                    )
-                    if not is_retried or self._state.is_final:
+                    if self._state.is_final or not self._is_retried(error):
                         raise
                     await self._lost(error)
                     await asyncio.sleep(backoff.next_delay())
-                    await self._session.renew()
         except BarrageError as error:
             await self._finish(State.FAILED, error)
         except Exception as error:
@@ -300,6 +306,15 @@ class AsyncTickingTable:
             await self._finish(State.FAILED, BarrageError(f"{type(error).__name__}: {error}"))
         finally:
             self._drop_stream()
+
+    def _is_retried(self, error: BarrageError) -> bool:
+        if not self._settings.reconnects:
+            return False
+        if isinstance(error, AuthenticationError) and self._settings.source.connection.login:
+            # The session may have ended; credentials that are refused twice are wrong.
+            self._refusals += 1
+            return self._refusals == 1
+        return is_worth_retrying(error, was_live=self._mirror.has_state)
 
     async def _lost(self, error: BarrageError) -> None:
         self._drop_stream()
@@ -312,20 +327,21 @@ class AsyncTickingTable:
 
     async def _follow_one_stream(self) -> None:
         """Subscribe and apply what comes until the stream breaks, which is an error."""
-        schema = None if self._columns is None else await self._session.table(self.name).schema()
+        source, connection = self._settings.source, self._settings.source.connection
+        schema = None if self._columns is None else await source.schema(None)
         columns = None if schema is None else column_indices(schema, self._columns)
         exchange = ClientExchange(
-            next(_exchange_ids), revision=self._session.revision, limits=self._session.limits
+            next(_exchange_ids), revision=connection.revision, limits=connection.limits
         )
         self._schema = schema
         self._has_unsent_change = False
         frame = exchange.subscribe(
-            self._session.ticket_of(self.name),
+            await source.ticket(),
             columns=columns,
             viewport=self._viewport,
             options=self._settings.options,
         )
-        stream = self._session.open_exchange(self.name)
+        stream = connection.open_exchange(self.name)
         self._exchange, self._stream = exchange, stream
         await stream.write(frame)
         await self._set_state(State.SNAPSHOT)
@@ -370,6 +386,7 @@ class AsyncTickingTable:
             if had_state:
                 await self._set_state(State.RESNAPSHOTTED)
             self._settings.backoff.reset()
+            self._refusals = 0
             self._error = None
             await self._set_state(State.LIVE)
         if event.is_current:
@@ -448,6 +465,7 @@ class AsyncTickingTable:
         self._queues.clear()
         self._is_current.set()
         self._session.forget(self)
+        self._settings.source.release()
         await self._tell(self._on_state, state)
         if error is not None:
             await self._tell(self._on_error, error)

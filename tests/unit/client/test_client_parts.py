@@ -26,7 +26,7 @@ from barrage.client.put import PutProgress, put_rows
 from barrage.client.reconnect import Backoff, is_worth_retrying
 from barrage.client.rows_argument import column_indices, viewport_of
 from barrage.client.state import TRANSITIONS, StatsRecorder
-from barrage.client.sync import LoopThread
+from barrage.client.sync_loop import LoopThread
 from barrage.client.update import replacing_update
 from barrage.client.update_queue import UpdateQueue
 from barrage.clock import VirtualClock

@@ -1,0 +1,127 @@
+"""One way to one server: its channel, what every call carries, and who keeps the session alive."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, TypeVar
+
+from barrage.client.deephaven.calls import DeephavenCalls
+from barrage.errors import SubscriptionClosedError
+from barrage.wire.revision import WireRevision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from barrage.client.address import Address
+    from barrage.client.deephaven.login import DeephavenLogin
+    from barrage.limits import Limits
+    from barrage.transport.arrow_flight import ArrowFlightClient
+    from barrage.transport.base import FrameStream
+    from barrage.transport.grpc_channel import TLS, GrpcChannel
+
+T = TypeVar("T")
+
+SESSION_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Messages asked of a Deephaven server, which would otherwise send up to 100 MiB at once."""
+
+_REVISION_HEADER = "x-barrage-revision"
+_EXTENSIONS_HEADER = "x-barrage-extensions"
+_SOURCE_TIME = "source-time"
+
+
+class Connection:
+    """A channel to one server. With ``login`` its calls belong to a session that can be opened
+    anew; without, every call stands for itself."""
+
+    def __init__(
+        self,
+        address: Address,
+        channel: GrpcChannel,
+        *,
+        tls: TLS | None,
+        revision: WireRevision,
+        limits: Limits,
+        login: DeephavenLogin | None = None,
+    ) -> None:
+        self.address = address
+        self.channel = channel
+        self.revision = revision
+        self.limits = limits
+        self.login = login
+        self._tls = tls
+        self._headers: dict[str, str] = {}
+        if not address.is_deephaven:
+            if revision is WireRevision.DRAFT_2020:
+                self._headers[_REVISION_HEADER] = revision.value
+            self._headers[_EXTENSIONS_HEADER] = _SOURCE_TIME
+        self.calls: DeephavenCalls | None = None
+        """What can be called within the session; None without one."""
+        self._bulk: ArrowFlightClient | None = None
+        self._is_closed = False
+
+    async def open(self, timeout: float | None) -> None:
+        """Log in, where there is a session; AuthenticationError or ConnectionLostError."""
+        if self.login is not None:
+            await self.login.open(timeout)
+            self.calls = DeephavenCalls(self)
+
+    @property
+    def message_bytes(self) -> int:
+        """Largest message to ask for; 0 lets the server choose, which ours does well."""
+        return SESSION_MESSAGE_BYTES if self.address.is_deephaven else 0
+
+    def open_exchange(self, table: str) -> FrameStream:
+        """A stream for a subscription or a snapshot; ``table`` is named in errors."""
+        self.check_open()
+        return self.channel.exchange(headers=self._headers, table=table)
+
+    @property
+    def has_bulk_client(self) -> bool:
+        """Whether large snapshots can go through Arrow's own Flight client."""
+        return self.revision is WireRevision.R1_0_0 and find_spec("pyarrow._flight") is not None
+
+    def bulk_client(self) -> ArrowFlightClient:
+        """Arrow's own client, connected when it connects for the first time."""
+        self.check_open()
+        if self._bulk is None:
+            from barrage.transport.arrow_flight import ArrowFlightClient
+
+            self._bulk = ArrowFlightClient(self.address.target, self._tls)
+        return self._bulk
+
+    def call_headers(self) -> dict[str, str]:
+        """What every call carries."""
+        authorization = self.channel.authorization
+        return {} if authorization is None else {"authorization": authorization}
+
+    async def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do ``work``; once more in a new session when the server has forgotten the old one."""
+        self.check_open()
+        return await (work() if self.login is None else self.login.call(work))
+
+    async def renew(self) -> None:
+        """Before a stream is opened again: a server that restarted does not know the session."""
+        if self.login is not None:
+            await self.login.renew()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def check_open(self) -> None:
+        if self._is_closed:
+            raise SubscriptionClosedError("the session is closed")
+
+    async def close(self) -> None:
+        """Log out and give back the connection. Idempotent and quiet."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self.login is not None:
+            await self.login.close()
+        if self.calls is not None:
+            await self.calls.close()
+        await self.channel.close()
+        if self._bulk is not None:
+            self._bulk.close()

@@ -1,0 +1,132 @@
+"""Input tables: tables on the server that clients add rows to and delete rows from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from barrage.client.arrow_input import to_arrow_table, without_dictionaries
+from barrage.client.deephaven.calls import ticket_message
+from barrage.client.deephaven.upload import upload_table
+from barrage.errors import ConfigError, RowError, SchemaError
+from barrage.transport.deephaven_messages import INPUT_TABLE_SERVICE, MESSAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from barrage.client.deephaven.calls import DeephavenCalls, ExportedTable
+
+KINDS = ("append_only", "keyed", "blink")
+
+
+async def create_input_table(
+    calls: DeephavenCalls,
+    schema: pa.Schema,
+    *,
+    key: Sequence[str] = (),
+    kind: str | None = None,
+    label: str,
+) -> ExportedTable:
+    """An empty input table. ``kind`` is "keyed" when there is a key, else "append_only"."""
+    if not isinstance(schema, pa.Schema):
+        raise SchemaError(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
+    kind = kind or ("keyed" if key else "append_only")
+    if kind not in KINDS:
+        raise ConfigError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
+    if (kind == "keyed") is not bool(key):
+        raise ConfigError(
+            f"a table of kind {kind!r} {'needs a' if kind == 'keyed' else 'has no'} key"
+        )
+    for name in key:
+        if name not in schema.names:
+            raise SchemaError(f"key {name!r} is no column; there are {', '.join(schema.names)}")
+    plain = without_dictionaries(schema.empty_table()).schema
+    request = MESSAGES.new(
+        "CreateInputTableRequest", schema=plain.serialize().to_pybytes(), kind=_kind(kind, key)
+    )
+    return await calls.make("CreateInputTable", request, label=label)
+
+
+def _kind(kind: str, key: Sequence[str]) -> Any:
+    outer = "CreateInputTableRequest.InputTableKind"
+    if kind == "keyed":
+        keyed = MESSAGES.new(f"{outer}.InMemoryKeyBacked", key_columns=key)
+        return MESSAGES.new(outer, in_memory_key_backed=keyed)
+    if kind == "blink":
+        return MESSAGES.new(outer, blink=MESSAGES.new(f"{outer}.Blink"))
+    return MESSAGES.new(outer, in_memory_append_only=MESSAGES.new(f"{outer}.InMemoryAppendOnly"))
+
+
+async def add_rows(calls: DeephavenCalls, target: ExportedTable, rows: Any, *, label: str) -> int:
+    """Add rows, or replace those with the same key; how many were sent."""
+    table = fit_rows(to_arrow_table(rows), target.schema, names=target.schema.names)
+    uploaded = await upload_table(calls, table, label=label)
+    request = MESSAGES.new(
+        "AddTableRequest",
+        input_table=ticket_message(target.ticket),
+        table_to_add=ticket_message(uploaded.ticket),
+    )
+    try:
+        await calls.unary(
+            INPUT_TABLE_SERVICE,
+            "AddTableToInputTable",
+            request,
+            answer="AddTableResponse",
+            table=label,
+        )
+    finally:
+        calls.release_soon(uploaded)
+    return int(table.num_rows)
+
+
+async def delete_rows(
+    calls: DeephavenCalls, target: ExportedTable, rows: Any, key: Sequence[str], *, label: str
+) -> int:
+    """Delete the rows with these keys (without a key: rows equal to these); how many were sent."""
+    names = tuple(key) or tuple(target.schema.names)
+    table = fit_rows(to_arrow_table(rows), target.schema, names=names, ignores_more=True)
+    uploaded = await upload_table(calls, table, label=label)
+    request = MESSAGES.new(
+        "DeleteTableRequest",
+        input_table=ticket_message(target.ticket),
+        table_to_remove=ticket_message(uploaded.ticket),
+    )
+    try:
+        await calls.unary(
+            INPUT_TABLE_SERVICE,
+            "DeleteTableFromInputTable",
+            request,
+            answer="DeleteTableResponse",
+            table=label,
+        )
+    finally:
+        calls.release_soon(uploaded)
+    return int(table.num_rows)
+
+
+def fit_rows(
+    table: pa.Table, schema: pa.Schema, *, names: Sequence[str], ignores_more: bool = False
+) -> pa.Table:
+    """``table`` with the columns ``names`` in the types of ``schema``. SchemaError names a column
+    that is missing, unknown or of a type that does not fit, RowError one with a value that does
+    not."""
+    given = table.column_names
+    missing = [name for name in names if given.count(name) != 1]
+    if missing:
+        raise SchemaError(f"the rows lack column {missing[0]!r}; they have {', '.join(given)}")
+    more = [name for name in given if name not in names]
+    if more and not ignores_more:
+        raise SchemaError(f"the table has no column {more[0]!r}; it has {', '.join(names)}")
+    columns = []
+    for name in names:
+        kind = schema.field(name).type
+        try:
+            columns.append(table.column(name).cast(kind))
+        except pa.ArrowInvalid as error:
+            raise RowError(str(error), column=name) from error
+        except pa.ArrowNotImplementedError as error:
+            raise SchemaError(
+                f"column {name!r} is {table.schema.field(name).type}, it must be {kind}"
+            ) from error
+    return pa.table(columns, names=list(names))

@@ -1,0 +1,284 @@
+"""Tables on the server, for asyncio: :class:`AsyncRemoteTable` and :class:`AsyncInputTable`."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from barrage.client.bulk_snapshot import CELLS_MIN, fetch_bulk_snapshot
+from barrage.client.deephaven.input_tables import add_rows, delete_rows
+from barrage.client.opening import Opening
+from barrage.client.query import QueryMethods, with_steps
+from barrage.client.reconnect import Backoff
+from barrage.client.rows_argument import RowsArgument, column_indices, column_names, viewport_of
+from barrage.client.snapshot import fetch_snapshot
+from barrage.client.subscription import AsyncTickingTable, SubscriptionSettings
+from barrage.client.table_info import key_columns
+from barrage.errors import ConfigError, SubscriptionClosedError
+from barrage.wire.messages import SnapshotOptions, SubscriptionOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    import pyarrow as pa
+
+    from barrage.client.arrow_input import TableLike
+    from barrage.client.query import Step
+    from barrage.client.session import AsyncSession
+    from barrage.client.sources import ExportSource, TableSource
+    from barrage.client.table_info import TableInfo
+    from barrage.model.viewport import Viewport
+
+TIMEOUT_SECONDS = 30.0
+"""Default timeout of calls that answer once."""
+
+COLUMNS_USUAL_MAX = 100
+"""Rows times this below the bulk threshold: do not even ask how many columns there are."""
+
+
+class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
+    """A table on the server, or a query to it.
+
+    A handle of what the session exported gives it back when it is closed or collected;
+    subscriptions that were opened go on.
+    """
+
+    def __init__(self, session: AsyncSession, source: TableSource) -> None:
+        self._session = session
+        self._source = source
+        source.retain()
+        self._giving_back = weakref.finalize(self, source.release)
+        # At exit the server notices that the connection is gone.
+        self._giving_back.atexit = False
+
+    @property
+    def name(self) -> str:
+        return self._source.label
+
+    async def schema(self, *, timeout: float | None = TIMEOUT_SECONDS) -> pa.Schema:
+        """The columns; asked of the server, unless the session exported the table."""
+        source = self._open_source()
+        return await source.connection.call(lambda: source.schema(timeout))
+
+    async def info(self, *, timeout: float | None = TIMEOUT_SECONDS) -> TableInfo:
+        """What the server says about the table."""
+        source = self._open_source()
+        return await source.connection.call(lambda: source.info(timeout))
+
+    async def snapshot(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        rows: RowsArgument = None,
+        reverse: bool = False,
+        timeout: float | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> pa.Table:
+        """The rows at one moment, in table order; ``on_progress`` gets the bytes received so far.
+
+        ``rows`` are positions; with ``reverse`` counted from the end.
+        """
+        viewport = viewport_of(rows, reverse=reverse)
+        names = column_names(columns)
+        source = self._open_source()
+        async with asyncio.timeout(timeout):
+            return await source.connection.call(
+                lambda: self._snapshot(source, names, viewport, on_progress)
+            )
+
+    async def _snapshot(
+        self,
+        source: TableSource,
+        columns: tuple[str, ...] | None,
+        viewport: Viewport | None,
+        on_progress: Callable[[int], None] | None,
+    ) -> pa.Table:
+        connection = source.connection
+        options = SnapshotOptions(max_message_size=connection.message_bytes)
+        if columns is None and await _is_large(source, viewport):
+            return await fetch_bulk_snapshot(
+                connection.bulk_client(),
+                table=source.label,
+                ticket=await source.ticket(),
+                viewport=viewport,
+                options=options,
+                headers=connection.call_headers(),
+                limits=connection.limits,
+                on_progress=on_progress,
+            )
+        indices = None
+        if columns is not None:
+            indices = column_indices(await source.schema(TIMEOUT_SECONDS), columns)
+        table = await fetch_snapshot(
+            connection.open_exchange(source.label),
+            ticket=await source.ticket(),
+            columns=indices,
+            viewport=viewport,
+            options=options,
+            revision=connection.revision,
+            limits=connection.limits,
+            on_progress=on_progress,
+        )
+        return table if columns is None else table.select(list(columns))
+
+    def subscribe(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        viewport: RowsArgument = None,
+        reverse: bool = False,
+        interval_ms: int = 0,
+        preview_list_length_limit: int = 0,
+        reconnect: bool | Backoff = True,
+    ) -> Opening[AsyncTickingTable]:
+        """Keep a copy up to date: ``async with table.subscribe() as live`` or ``live = await
+        table.subscribe()``.
+
+        ``viewport`` None is the whole table. ``interval_ms`` is the shortest time between two
+        updates, 0 the server's default. Does not wait for data: ``await live.wait_ready(timeout)``
+        does.
+        """
+        source = self._open_source()
+        options = SubscriptionOptions(
+            min_update_interval_ms=_whole("interval_ms", interval_ms, bits=32, minimum=0),
+            max_message_size=source.connection.message_bytes,
+            preview_list_length_limit=_whole(
+                "preview_list_length_limit", preview_list_length_limit, bits=64
+            ),
+        )
+        settings = SubscriptionSettings(
+            source=source,
+            columns=column_names(columns),
+            viewport=viewport_of(viewport, reverse=reverse),
+            options=options,
+            reconnects=reconnect is not False,
+            backoff=_backoff_of(reconnect),
+        )
+
+        async def open_it() -> AsyncTickingTable:
+            return self._session.subscribe(settings)
+
+        return Opening(open_it)
+
+    async def publish_shared(
+        self, ticket: bytes | None = None, *, timeout: float | None = TIMEOUT_SECONDS
+    ) -> bytes:
+        """Let other sessions find the table by a shared ticket, which is returned: ``ticket``, or
+        one nobody can guess. It is valid until this session ends; TableExistsError when it is
+        taken."""
+        return await self._session.publish(self._open_source(), ticket, timeout=timeout)
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._giving_back.alive
+
+    async def close(self) -> None:
+        """Give back what the server holds for this handle; subscriptions go on. Idempotent."""
+        self.give_back()
+
+    def give_back(self) -> None:
+        """What :meth:`close` does, from any thread and without waiting."""
+        self._giving_back()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _open_source(self) -> TableSource:
+        if self.is_closed:
+            raise SubscriptionClosedError(f"table {self.name!r} is closed")
+        return self._source
+
+    def _query_source(self) -> TableSource:
+        return self._open_source()
+
+    def _with_steps(self, steps: Sequence[Step]) -> AsyncRemoteTable:
+        return AsyncRemoteTable(self._session, with_steps(self._open_source(), steps))
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.is_closed else ""
+        return f"<{type(self).__name__} {self.name!r} on {self._session.address.target}{state}>"
+
+
+async def _is_large(source: TableSource, viewport: Viewport | None) -> bool:
+    """Whether the answer is worth a connection of Arrow's own client, as far as one can know."""
+    if not source.connection.has_bulk_client:
+        return False
+    if viewport is not None and len(viewport.positions) * COLUMNS_USUAL_MAX < CELLS_MIN:
+        return False
+    info = await source.info(TIMEOUT_SECONDS)
+    rows = info.total_records
+    if viewport is not None:
+        rows = len(viewport.resolve(rows) if rows is not None else viewport.positions)
+    return rows is not None and rows * len(info.schema) >= CELLS_MIN
+
+
+class AsyncInputTable(AsyncRemoteTable):
+    """A table that rows can be added to and deleted from."""
+
+    def __init__(self, session: AsyncSession, source: ExportSource) -> None:
+        super().__init__(session, source)
+        self._export = source
+
+    async def key(self) -> tuple[str, ...]:
+        """The columns that tell rows apart; none when rows are only added."""
+        return key_columns(await self.schema())
+
+    async def add(self, rows: TableLike, *, timeout: float | None = TIMEOUT_SECONDS) -> int:
+        """Add rows, in a table with a key replacing those with the same one; how many there were.
+
+        SchemaError or RowError, before anything is sent, when they do not fit.
+        """
+        source = self._open_export()
+
+        async def work() -> int:
+            target = await source.exported()
+            return await add_rows(source.calls, target, rows, label=source.label)
+
+        async with asyncio.timeout(timeout):
+            return await source.connection.call(work)
+
+    async def delete(self, rows: TableLike, *, timeout: float | None = TIMEOUT_SECONDS) -> int:
+        """Delete the rows with these keys; other columns are ignored. How many keys there were."""
+        source = self._open_export()
+
+        async def work() -> int:
+            target = await source.exported()
+            key = key_columns(target.schema)
+            return await delete_rows(source.calls, target, rows, key, label=source.label)
+
+        async with asyncio.timeout(timeout):
+            return await source.connection.call(work)
+
+    def _open_export(self) -> ExportSource:
+        self._open_source()
+        return self._export
+
+
+def _whole(name: str, value: int, *, bits: int, minimum: int | None = None) -> int:
+    """``value`` if it fits a signed number of so many bits and is not below ``minimum``."""
+    lowest = -(2 ** (bits - 1)) if minimum is None else minimum
+    highest = 2 ** (bits - 1) - 1
+    if not isinstance(value, int) or not lowest <= value <= highest:
+        raise ConfigError(f"{name} is {value!r}, it must be a whole number {lowest} to {highest}")
+    return value
+
+
+def _backoff_of(reconnect: bool | Backoff) -> Backoff:
+    """A backoff of the subscription's own: the caller may give one to several of them."""
+    if isinstance(reconnect, bool):
+        return Backoff()
+    if not isinstance(reconnect, Backoff):
+        raise ConfigError(f"reconnect is {reconnect!r}, it must be True, False or a Backoff")
+    return replace(reconnect, attempt=0)

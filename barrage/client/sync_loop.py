@@ -1,0 +1,87 @@
+"""The private event loop of a synchronous session, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from barrage.errors import LocalProtocolError, SubscriptionClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from barrage.client.callbacks import CallbackThread
+
+T = TypeVar("T")
+
+CLOSE_TIMEOUT_SECONDS = 5.0
+
+
+class LoopThread:
+    """An event loop on a daemon thread."""
+
+    def __init__(self, name: str) -> None:
+        self.callbacks: weakref.WeakSet[CallbackThread] = weakref.WeakSet()
+        """Threads of the session's tables, which end with it."""
+        self._lock = threading.Lock()
+        self._is_ending = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(_end_tasks())
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float | None) -> T:
+        """Run ``work`` on the loop and wait for it. TimeoutError; an interrupt cancels it."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise LocalProtocolError("the session's own thread would wait for itself here")
+        with self._lock:
+            # What is passed on before the end is ended with the loop; nothing comes after it, for
+            # its caller would wait for ever.
+            if self._is_ending:
+                work.close()
+                raise SubscriptionClosedError("the session is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+            raise TimeoutError(f"no answer for {timeout} seconds") from None
+        except CancelledError:
+            raise SubscriptionClosedError("the session was closed meanwhile") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End what still runs on the loop, stop it and wait for the thread. Idempotent."""
+        with self._lock:
+            is_first, self._is_ending = not self._is_ending, True
+        if is_first:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_TIMEOUT_SECONDS)
+
+
+async def _end_tasks() -> None:
+    """Cancel all other tasks of this loop and wait until they are done. Those that are being
+    cancelled already may be waiting for something they began."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        if not task.cancelling():
+            task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_SECONDS)
