@@ -233,7 +233,11 @@ class TableService:
 
     def release(self, table: Table) -> None:
         """Let go of a reference to ``table`` on the engine thread, where freeing it is safe."""
-        self._runtime.post(partial(_forget, [table]))
+        self.forget([table])
+
+    def forget(self, references: list[Table]) -> None:
+        """Empty a list of references on the engine thread, where freeing tables is safe."""
+        self._runtime.post(partial(_forget, references))
 
     # --- engine thread ---
 
