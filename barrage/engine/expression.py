@@ -24,9 +24,11 @@ from barrage.engine.expression_text import (
     Literal,
     Membership,
     Node,
-    error_at,
     parse,
 )
+from barrage.engine.java_functions import JAVA_FUNCTIONS, PREFIX
+from barrage.engine.java_values import KIND_TYPES
+from barrage.engine.tokens import error_at, in_text
 from barrage.errors import ExpressionError
 
 if TYPE_CHECKING:
@@ -35,10 +37,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A parsed expression that fits any schema with its columns."""
+    """A parsed expression that fits any schema with its columns.
+
+    ``text`` is what errors quote. ``scope`` holds whatever else decides what the text means (its
+    dialect, names defined before it), so that equal text and scope always mean the same.
+    """
 
     text: str
     root: Node
+    scope: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Expression:
@@ -57,6 +64,12 @@ class BoundExpression:
     columns: tuple[int, ...]
     names: tuple[str, ...]
     type: pa.DataType
+    scope: str = ""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Equal for expressions that mean the same."""
+        return self.scope, self.text
 
     def evaluate(self, cells: Sequence[pa.Array], row_count: int) -> pa.Array:
         """The value per row. ``cells`` are the columns of ``columns``, each ``row_count`` long.
@@ -75,7 +88,7 @@ def bind(expression: str | Expression, schema: pa.Schema) -> BoundExpression:
         if isinstance(node, Column):
             if schema.get_field_index(node.name) < 0:
                 hint = near_miss(node.name, schema.names)
-                raise _in_text(
+                raise in_text(
                     error_at(node.position, f"unknown column {node.name!r}{hint}"), parsed.text
                 )
             names.append(node.name)
@@ -84,7 +97,12 @@ def bind(expression: str | Expression, schema: pa.Schema) -> BoundExpression:
     empty = {name: pa.array([], type=_plain_type(schema.field(name).type)) for name in bound_names}
     values = _evaluate(parsed.root, parsed.text, empty)
     return BoundExpression(
-        text=parsed.text, root=parsed.root, columns=indices, names=bound_names, type=values.type
+        text=parsed.text,
+        root=parsed.root,
+        columns=indices,
+        names=bound_names,
+        type=values.type,
+        scope=parsed.scope,
     )
 
 
@@ -128,11 +146,6 @@ def _walk(root: Node) -> Iterator[Node]:
             waiting.append(node.operand)
 
 
-def _in_text(error: ExpressionError, text: str) -> ExpressionError:
-    shown = text if len(text) <= 200 else f"{text[:197]}..."
-    return ExpressionError(f"{error}: {shown}")
-
-
 def _evaluate(root: Node, text: str, cells: Mapping[str, pa.Array]) -> Any:
     """Post-order without recursion: chains of operators nest as deep as the text is long."""
     plain = {name: _plain(values) for name, values in cells.items()}
@@ -143,7 +156,7 @@ def _evaluate(root: Node, text: str, cells: Mapping[str, pa.Array]) -> Any:
         if isinstance(node, Column):
             values.append(plain[node.name])
         elif isinstance(node, Literal):
-            values.append(_scalar(node.value))
+            values.append(_scalar(node))
         elif not is_ready:
             waiting.append((node, True))
             operands = node.operands if isinstance(node, Call) else (node.operand,)
@@ -153,8 +166,8 @@ def _evaluate(root: Node, text: str, cells: Mapping[str, pa.Array]) -> Any:
     return values[0]
 
 
-def _scalar(value: bool | float | str | None) -> pa.Scalar:
-    return pa.scalar(value)
+def _scalar(node: Literal) -> pa.Scalar:
+    return pa.scalar(node.value, KIND_TYPES.get(node.kind))
 
 
 def _apply(node: Call | Membership, stack: list[Any], text: str) -> Any:
@@ -166,14 +179,14 @@ def _apply(node: Call | Membership, stack: list[Any], text: str) -> Any:
             return _is_member(operands[0], [literal.value for literal in node.values])
         return _function(node)(*operands)
     except ExpressionError as error:
-        raise _in_text(error, text) from error
+        raise in_text(error, text) from error
     except (pa.ArrowException, TypeError) as error:
         what = f"{_shown_name(node)} cannot be applied: {error}"
-        raise _in_text(error_at(node.position, what), text) from error
+        raise in_text(error_at(node.position, what), text) from error
 
 
 def _shown_name(node: Call | Membership) -> str:
-    return repr(node.name if isinstance(node, Call) else "in")
+    return repr(node.name.removeprefix(PREFIX) if isinstance(node, Call) else "in")
 
 
 def _function(node: Call) -> Callable[..., Any]:
@@ -184,9 +197,8 @@ def _function(node: Call) -> Callable[..., Any]:
     least, most, function = entry
     if not least <= len(node.operands) <= most:
         wanted = str(least) if least == most else f"{least} to {most}"
-        raise error_at(
-            node.position, f"{node.name!r} takes {wanted} operands, not {len(node.operands)}"
-        )
+        what = f"{_shown_name(node)} takes {wanted} operands, not {len(node.operands)}"
+        raise error_at(node.position, what)
     return function
 
 
@@ -292,6 +304,7 @@ _FUNCTIONS: dict[str, tuple[int, int, Callable[..., Any]]] = {
     "hour": (1, 1, _kernel("hour")),
     "minute": (1, 1, _kernel("minute")),
     "second": (1, 1, _kernel("second")),
+    **JAVA_FUNCTIONS,
 }
 """Fewest and most operands, and the function. No entry can loop or touch anything but its
 operands."""

@@ -14,13 +14,22 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from barrage.errors import ExpressionError
+from barrage.engine.tokens import DEPTH_MAX, TEXT_LENGTH_MAX, Token, TokenReader, cut, error_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TEXT_LENGTH_MAX = 16_384
-DEPTH_MAX = 32
+__all__ = [
+    "DEPTH_MAX",
+    "TEXT_LENGTH_MAX",
+    "Call",
+    "Column",
+    "Literal",
+    "Membership",
+    "Node",
+    "error_at",
+    "parse",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +42,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant; None is null."""
+    """A constant; None is null. ``kind`` names its type (``engine.java_values``) where the value
+    alone does not tell it."""
 
     position: int
     value: bool | int | float | str | None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,173 +109,111 @@ _LEVEL_SIGN = 7
 _SAME = {"=": "==", "<>": "!="}
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    position: int
-
-
 def parse(text: str) -> Node:
     """The tree of ``text``; ExpressionError names the position (from 1) of what does not fit."""
-    if len(text) > TEXT_LENGTH_MAX:
-        raise ExpressionError(
-            f"expression of {len(text)} characters, the limit is {TEXT_LENGTH_MAX}"
-        )
-    return _Parser(text).parse()
+    return _Parser(_tokens(text)).parse()
 
 
-def _tokens(text: str) -> list[_Token]:
-    found = []
-    place = 0
-    end = len(text.rstrip())
-    while place < end:
-        match = _TOKEN.match(text, place)
-        if match is None:
-            start = place + len(text[place:]) - len(text[place:].lstrip())
-            what = "unfinished text" if text[start] in "'\"`" else f"unexpected {text[start]!r}"
-            raise error_at(start, what)
-        kind = str(match.lastgroup)
-        word = match.group(kind)
-        start = match.start(kind)
-        if kind == "name" and word.lower() in _WORDS:
-            kind, word = "word", word.lower()
-        found.append(_Token(kind, word, start))
-        place = match.end()
-    found.append(_Token("end", "the end", len(text)))
-    return found
+def _tokens(text: str) -> list[Token]:
+    return [
+        Token("word", token.text.lower(), token.position)
+        if token.kind == "name" and token.text.lower() in _WORDS
+        else token
+        for token in cut(text, _TOKEN)
+    ]
 
 
-def error_at(position: int, what: str) -> ExpressionError:
-    """The error for ``what`` at a 0-based position in the text."""
-    return ExpressionError(f"{what} at position {position + 1}")
-
-
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self._tokens = _tokens(text)
-        self._next = 0
-        self._depth = 0
-
+class _Parser(TokenReader):
     def parse(self) -> Node:
         node = self._binary(0)
-        if self._peek().kind != "end":
-            raise self._unexpected("an operator")
+        self.expect_end()
         return node
 
-    def _peek(self) -> _Token:
-        return self._tokens[self._next]
-
-    def _take(self) -> _Token:
-        token = self._tokens[self._next]
-        self._next += 1
-        return token
-
-    def _unexpected(self, wanted: str) -> ExpressionError:
-        token = self._peek()
-        shown = token.text if token.kind == "end" else repr(token.text)
-        return error_at(token.position, f"expected {wanted}, found {shown}")
-
-    def _accept(self, text: str) -> bool:
-        token = self._peek()
-        if token.kind in ("sign", "word") and token.text == text:
-            self._next += 1
-            return True
-        return False
-
-    def _expect(self, text: str) -> None:
-        if not self._accept(text):
-            raise self._unexpected(repr(text))
-
     def _binary(self, level_min: int) -> Node:
-        self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise error_at(self._peek().position, f"nested deeper than {DEPTH_MAX} levels")
-        left = self._operand()
-        while True:
-            token = self._peek()
-            level = _LEVELS.get(token.text, -1) if token.kind in ("sign", "word") else -1
-            if level < max(level_min, 1):
-                break
-            self._next += 1
-            left = self._extend(left, token, level)
-            if level == _LEVEL_COMPARISON:
-                self._refuse_chained_comparison()
-        self._depth -= 1
-        return left
+        with self.nested():
+            left = self._operand()
+            while True:
+                token = self.peek()
+                level = _LEVELS.get(token.text, -1) if token.kind in ("sign", "word") else -1
+                if level < max(level_min, 1):
+                    return left
+                self.take()
+                left = self._extend(left, token, level)
+                if level == _LEVEL_COMPARISON:
+                    self._refuse_chained_comparison()
 
     def _refuse_chained_comparison(self) -> None:
-        token = self._peek()
+        token = self.peek()
         if token.kind in ("sign", "word") and _LEVELS.get(token.text) == _LEVEL_COMPARISON:
             raise error_at(token.position, "comparisons cannot be chained; join them with 'and'")
 
-    def _extend(self, left: Node, token: _Token, level: int) -> Node:
+    def _extend(self, left: Node, token: Token, level: int) -> Node:
         if token.text == "is":
-            negated = self._accept("not")
-            self._expect("null")
+            negated = self.accept("not")
+            self.expect("null")
             return Call(token.position, "isnotnull" if negated else "isnull", (left,))
         if token.text == "not":
-            self._expect("in")
+            self.expect("in")
             return Call(token.position, "not", (self._membership(left, token),))
         if token.text == "in":
             return self._membership(left, token)
         right = self._binary(level + 1)
         return Call(token.position, _SAME.get(token.text, token.text), (left, right))
 
-    def _membership(self, operand: Node, token: _Token) -> Membership:
-        self._expect("(")
+    def _membership(self, operand: Node, token: Token) -> Membership:
+        self.expect("(")
         values = [self._literal()]
-        while self._accept(","):
+        while self.accept(","):
             values.append(self._literal())
-        self._expect(")")
+        self.expect(")")
         return Membership(token.position, operand, tuple(values))
 
     def _literal(self) -> Literal:
-        start = self._peek().position
+        start = self.peek().position
         node = self._binary(_LEVEL_SIGN)
         if not isinstance(node, Literal) or node.value is None:
             raise error_at(start, "a list after 'in' holds only constants")
         return node
 
     def _operand(self) -> Node:
-        token = self._peek()
+        token = self.peek()
         if token.text == "not" and token.kind == "word":
-            self._next += 1
+            self.take()
             return Call(token.position, "not", (self._binary(_LEVEL_NOT),))
         if token.text == "-" and token.kind == "sign":
-            self._next += 1
+            self.take()
             return _negated(token, self._binary(_LEVEL_SIGN))
-        if self._accept("("):
+        if self.accept("("):
             node = self._binary(0)
-            self._expect(")")
+            self.expect(")")
             return node
         return self._primary()
 
     def _primary(self) -> Node:
-        token = self._peek()
+        token = self.peek()
         make = _PRIMARIES.get(token.kind)
         if make is not None:
-            self._next += 1
+            self.take()
             node = make(token)
-            if token.kind == "name" and self._accept("("):
+            if token.kind == "name" and self.accept("("):
                 return Call(token.position, token.text.lower(), self._arguments())
             return node
         if token.kind == "word" and token.text in _CONSTANTS:
-            self._next += 1
+            self.take()
             return Literal(token.position, _CONSTANTS[token.text])
-        raise self._unexpected("a column, a constant or '('")
+        raise self.unexpected("a column, a constant or '('")
 
     def _arguments(self) -> tuple[Node, ...]:
-        if self._accept(")"):
+        if self.accept(")"):
             return ()
         arguments = [self._binary(0)]
-        while self._accept(","):
+        while self.accept(","):
             arguments.append(self._binary(0))
-        self._expect(")")
+        self.expect(")")
         return tuple(arguments)
 
 
-def _number(token: _Token) -> Literal:
+def _number(token: Token) -> Literal:
     if token.text.isdigit():
         # Every whole number of more than 19 digits is past 64 bits; do not even convert it.
         value = int(token.text) if len(token.text) <= 19 else 2**63
@@ -279,7 +228,7 @@ def _unquoted(text: str) -> str:
     return text[1:-1].replace(quote * 2, quote)
 
 
-_PRIMARIES: dict[str, Callable[[_Token], Node]] = {
+_PRIMARIES: dict[str, Callable[[Token], Node]] = {
     "number": _number,
     "text": lambda token: Literal(token.position, _unquoted(token.text)),
     "quoted": lambda token: Column(token.position, token.text[1:-1]),
@@ -287,7 +236,7 @@ _PRIMARIES: dict[str, Callable[[_Token], Node]] = {
 }
 
 
-def _negated(token: _Token, operand: Node) -> Node:
+def _negated(token: Token, operand: Node) -> Node:
     if isinstance(operand, Literal) and type(operand.value) in (int, float):
         return Literal(token.position, -operand.value)  # type: ignore[operator]
     return Call(token.position, "negate", (operand,))

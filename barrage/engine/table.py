@@ -165,7 +165,7 @@ class Table:
                     other._children["fed by", self.serial, identity] = child
         return child
 
-    def select(self, *columns: str, **computed: str) -> Table:
+    def select(self, /, *columns: str, **computed: str | Expression) -> Table:
         """The named columns, then ``new_name="expression"`` ones; a bare name renames or copies."""
         from barrage.engine.operators.select import SelectTable, parse_selection
 
@@ -184,7 +184,7 @@ class Table:
         from barrage.engine.operators.where import WhereTable
 
         bound = bind_condition(condition, self.schema)
-        return self._derive(("where", bound.text), lambda: WhereTable(self, bound))
+        return self._derive(("where", bound.identity), lambda: WhereTable(self, bound))
 
     def sort(self, *keys: str | tuple[str, str] | SortKey) -> Table:
         """Rows in the order of the sort keys, equal ones in the order they have here.

@@ -24,6 +24,7 @@ from barrage.model.update import TableUpdate
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from barrage.engine.expression import Expression
     from barrage.engine.table import Cells, Int64Array, Table, TableTraits
     from barrage.rowset import RowSet
 
@@ -42,7 +43,7 @@ class Selection:
     """The result columns; ``identity`` is equal for equal selections."""
 
     outputs: tuple[_Output, ...]
-    identity: tuple[tuple[str, str], ...]
+    identity: tuple[tuple[str, str, str], ...]
 
 
 def names_without(schema: pa.Schema, dropped: Sequence[str]) -> list[str]:
@@ -53,7 +54,7 @@ def names_without(schema: pa.Schema, dropped: Sequence[str]) -> list[str]:
 
 
 def parse_selection(
-    schema: pa.Schema, columns: Sequence[str], computed: Mapping[str, str]
+    schema: pa.Schema, columns: Sequence[str], computed: Mapping[str, str | Expression]
 ) -> Selection:
     """Check names and expressions; SchemaError or ExpressionError says what does not fit."""
     outputs = [_pass_through(schema, name, name) for name in columns]
@@ -68,10 +69,15 @@ def parse_selection(
     for name in names:
         if names.count(name) > 1:
             raise SchemaError(f"column {name!r} is selected twice")
-    identity = tuple(
-        (o.field.name, f"={o.computed.text}" if o.computed else str(o.parents[0])) for o in outputs
-    )
+    identity = tuple(_identity(output) for output in outputs)
     return Selection(outputs=tuple(outputs), identity=identity)
+
+
+def _identity(output: _Output) -> tuple[str, str, str]:
+    if output.computed is None:
+        return (output.field.name, "", str(output.parents[0]))
+    scope, text = output.computed.identity
+    return (output.field.name, f"={scope}", text)
 
 
 def _index_of(schema: pa.Schema, name: str) -> int:

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from barrage.engine.java_values import JAVA_FORMS
 from barrage.server.deephaven.text_forms import (
     big_decimal_of,
     big_integer_of,
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 _T = pa.types
 
 SessionTypes: TypeAlias = Literal["deephaven", "ticking"]
-
-UTC_NANOS = pa.timestamp("ns", "UTC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +91,6 @@ def _made(
     return lambda _: ShownType(data_type=kind, java=java, apply=apply)
 
 
-def _is_any_string(kind: pa.DataType) -> bool:
-    return bool(_T.is_string(kind) or _T.is_large_string(kind) or _T.is_string_view(kind))
-
-
 def _is_any_binary(kind: pa.DataType) -> bool:
     return bool(
         _T.is_binary(kind)
@@ -123,13 +118,7 @@ _Rule: TypeAlias = "tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType],
 
 _SHARED: tuple[_Rule, ...] = (
     (_is_plain_number, _same),
-    (_is_any_string, _cast(pa.string())),
-    (_T.is_uint8, _cast(pa.int16())),
-    (_T.is_uint32, _cast(pa.int64())),
-    (_T.is_float16, _cast(pa.float32())),
-    (_T.is_date, _cast(pa.date64())),
-    (_T.is_time, _cast(pa.time64("ns"))),
-    (_T.is_timestamp, _cast(UTC_NANOS, may_fail=True)),
+    *((matches, _cast(form, may_fail=_T.is_timestamp(form))) for matches, form in JAVA_FORMS),
 )
 
 _ANY_TEXT: _Rule = (lambda _: True, _made(pa.string(), text_of))
