@@ -1,0 +1,71 @@
+"""The parent's rows under the keys 0 to size-1: key and position are the same number.
+
+State: the parent's keys. An update is told in positions; its shifts are read off the removed and
+the added positions, so a cycle costs a few operations per changed range of rows, not per row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from barrage.engine.row_sets import each_once
+from barrage.engine.table import DerivedTable
+from barrage.model.update import TableUpdate
+from barrage.rowset import RowSet, RowSetShiftData
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from barrage.engine.table import Cells, Int64Array, Table
+
+
+class FlattenTable(DerivedTable):
+    """The same rows, densely numbered."""
+
+    def __init__(self, parent: Table) -> None:
+        super().__init__(parent, parent.schema, parent.traits.changed(is_flat=True))
+        self._parent_keys = parent.row_keys
+        self._row_keys = RowSet.of_span(0, parent.size)
+
+    def advance(self, update: TableUpdate) -> TableUpdate:
+        before, after = self._parent_keys, self.parent.row_keys
+        removed = before.positions_of(update.removed_keys_pre)
+        added = after.positions_of(update.added_keys_post)
+        shifts = _closing_shifts(self._row_keys - removed, RowSet.of_span(0, len(after)) - added)
+        self._parent_keys = after
+        self._row_keys = RowSet.of_span(0, len(after))
+        return TableUpdate(
+            first_step=update.first_step,
+            last_step=update.last_step,
+            removed_keys_pre=removed,
+            shifts=shifts,
+            added_keys_post=added,
+            modified_keys_post=each_once(update.modified_keys_post, after.positions_of),
+        )
+
+    def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
+        return self.parent.read_cells(self._parent_keys.keys_at(keys), columns)
+
+    def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
+        return self.parent.take_cells(self._parent_keys.select_many(keys), columns)
+
+
+def _closing_shifts(was: RowSet, now: RowSet) -> RowSetShiftData:
+    """The shifts that move the rows at positions ``was`` to as many positions ``now``, in order.
+
+    Example: was 0-1, 3-9 (row 2 removed) and now 0-4, 6-9 (a row inserted at 5): the rows 3-5 move
+    by -1, the others stay. Both lists of ranges are cut where either has a gap; each piece moves as
+    a whole.
+    """
+    if was.is_empty or (was.range_count == 1 and was == now):
+        return RowSetShiftData.empty()
+    cuts = np.union1d(was.rank_many(was.firsts), now.rank_many(now.firsts))
+    lengths = np.diff(np.append(cuts, len(was)))
+    firsts = was.select_many(cuts)
+    deltas = now.select_many(cuts) - firsts
+    moved = deltas != 0
+    return RowSetShiftData.from_arrays(firsts[moved], (firsts + lengths - 1)[moved], deltas[moved])
