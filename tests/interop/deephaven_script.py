@@ -1,72 +1,66 @@
-"""Runs inside the process of a real Deephaven server: tables to subscribe to, changed on command.
+"""Runs inside the process of a real Deephaven server: the tables of the matrix, changed on command.
 
-Commands come as lines on stdin, answers go to stdout, one JSON object per line:
-
-* ``step``: change every ticking table once, wait until the change is visible
-* ``truth NAME PATH``: write the table's present contents to an Arrow file
-* ``quit``
-
-Needs the package ``deephaven-server``; started by :mod:`tests.interop.deephaven_process`.
+Commands come as lines on stdin, answers go to stdout, one JSON object per line; they are listed
+in :mod:`tests.interop.driven_server`, which starts this script. Needs the package
+``deephaven-server``.
 """
 
 import json
+import pathlib
 import sys
 
 from deephaven_server import Server
 
-PORT = int(sys.argv[1])
+PORT, SEED, DIRECTORY = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
 server = Server(
     port=PORT,
     jvm_args=[
-        "-Xmx2g",
+        "-Xmx1500m",
+        "-XX:TieredStopAtLevel=1",
         "-DAuthHandlers=io.deephaven.auth.AnonymousAuthenticationHandler",
         "-Dhttp.host=127.0.0.1",
-        "-DPeriodicUpdateGraph.targetCycleDurationMillis=50",
-        "-Dbarrage.minUpdateInterval=50",
+        "-DPeriodicUpdateGraph.targetCycleDurationMillis=20",
+        "-Dbarrage.minUpdateInterval=20",
     ],
     default_jvm_args=[],
 )
 server.start()
 
 import pyarrow as pa  # noqa: E402
+from deephaven import agg, empty_table, input_table, ring_table  # noqa: E402
 from deephaven import arrow as dharrow  # noqa: E402
-from deephaven import empty_table, input_table  # noqa: E402
 from deephaven.execution_context import get_exec_ctx  # noqa: E402
+from deephaven.stream import blink_to_append_only  # noqa: E402
+from deephaven.stream.table_publisher import table_publisher  # noqa: E402
 from deephaven.update_graph import shared_lock  # noqa: E402
+from workload import AFFECTED, RING_ROWS, SMALL_VALUE, Workload  # noqa: E402
 
-KEYED_ROWS = 200
+workload = Workload(SEED)
 
-keyed = input_table(
-    init_table=empty_table(KEYED_ROWS).update(
-        [
-            "K = (int)i",
-            "V = (long)(i * 7919 % 1000)",
-            "S = i % 11 == 0 ? null : `s` + i",
-            "D = i % 7 == 0 ? NULL_DOUBLE : i * 0.5",
-        ]
-    ),
-    key_cols="K",
+
+def initial(name):
+    return dharrow.to_table(workload.initial[name])
+
+
+keyed = input_table(init_table=initial("keyed"), key_cols="K")
+extra = input_table(init_table=initial("extra"), key_cols="K")
+grown = input_table(init_table=initial("grown"))
+types = input_table(init_table=initial("types"))
+big = input_table(init_table=initial("big"), key_cols="A")
+feed, feed_publisher = table_publisher(
+    "feed", {column.name: column.data_type for column in initial("feed").columns}
 )
-grown = input_table(
-    init_table=empty_table(10).update(
-        ["N = (long)i", "T = `row ` + i", "W = epochNanosToInstant(i)"]
-    )
-)
-sorted_by_value = keyed.sort("V")
-small_values = keyed.where("V < 300")
+ring = ring_table(feed, RING_ROWS)
+_feed_log = blink_to_append_only(feed)
+sorted_by_value = keyed.sort(["V", "K"])
+small_values = keyed.where(f"V < {SMALL_VALUE}")
 last_rows = keyed.tail(20)
-per_digit = keyed.update_view("G = V % 10").count_by("n", "G")
-static_rows = empty_table(1000).update(["A = (int)i", "B = `b` + i % 10"])
-no_rows = empty_table(0).update(["A = (int)i", "B = `b`"])
-big = empty_table(1_000_000).update(
-    [
-        "A = ii",
-        "B = ii * 3",
-        "C = i * 0.25",
-        "D = (int)(i % 1000)",
-        "E = i % 1000 == 0 ? null : `e` + i % 100",
-    ]
+per_digit = keyed.update_view("G = V % 10").agg_by(
+    [agg.count_("n"), agg.sum_("total = V"), agg.min_("lowest = V"), agg.max_("highest = D")], "G"
 )
+joined = keyed.natural_join(extra, "K")
+static_rows = initial("static_rows")
+no_rows = initial("no_rows")
 all_types = empty_table(5).update(
     [
         "Byte = i == 1 ? NULL_BYTE : (byte)i",
@@ -90,57 +84,84 @@ all_types = empty_table(5).update(
     ]
 )
 
-step = 0
+INPUTS = {"keyed": keyed, "extra": extra, "grown": grown, "types": types, "big": big}
+versions = {}
+fed = 0
 
 
-def change():
-    """One deterministic change: upserts, new keys, deletions, appends."""
-    global step
-    step += 1
-    s = step
-    keyed.add(
-        empty_table(30)
-        .update(
-            [
-                f"K = (int)((i * 37 + {s} * 11) % 260)",
-                f"V = (long)((i * 613 + {s} * 271) % 1000)",
-                f"S = `u{s}_` + i",
-                f"D = {s} + i * 0.5",
-            ]
-        )
-        .last_by("K")
-    )
-    keyed.delete(
-        empty_table(5).update([f"K = (int)((i * 53 + {s} * 29) % 260)"]).select_distinct("K")
-    )
-    grown.add(
-        empty_table(s % 4 + 1).update(
-            [
-                f"N = (long)({s} * 100 + i)",
-                f"T = `step {s}`",
-                f"W = epochNanosToInstant({s}L * 1000 + i)",
-            ]
-        )
-    )
-
-
-def truth(name, path):
+def contents(name):
     with shared_lock(get_exec_ctx().update_graph):
-        table = dharrow.to_arrow(globals()[name])
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
+        return dharrow.to_arrow(globals()[name])
 
 
-print(json.dumps({"port": server.port}), flush=True)
+def record(name, table=None):
+    """Keep what ``name`` holds now as its next version."""
+    rows = contents(name) if table is None else table
+    number = versions[name] = versions.get(name, -1) + 1
+    write(rows, DIRECTORY / f"{name}.{number}.arrow")
+
+
+def write(rows, path):
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+
+
+def apply(change):
+    global fed
+    if change.table == "feed":
+        fed += change.rows.num_rows
+        feed_publisher.add(dharrow.to_table(change.rows))
+        with shared_lock(get_exec_ctx().update_graph):
+            pass
+        while _feed_log.size < fed:
+            _feed_log.await_update(100)
+        record("feed", change.rows)
+        record("ring")
+        return
+    table = INPUTS[change.table]
+    rows = dharrow.to_table(change.rows)
+    if change.verb == "remove":
+        table.delete(rows)
+    else:
+        table.add(rows)
+    for name in AFFECTED[change.table]:
+        record(name)
+
+
+def resident_bytes():
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def answer(words):
+    if words[0] == "step":
+        for change in workload.next_step().changes:
+            apply(change)
+    elif words[0] == "big_step":
+        for change in workload.next_big_step().changes:
+            apply(change)
+    elif words[0] == "truth":
+        write(contents(words[1]), words[2])
+    elif words[0] == "stats":
+        return {"rss": resident_bytes()}
+    return {"versions": versions, "step": workload.number}
+
+
+for table_names in AFFECTED.values():
+    for table_name in table_names:
+        if table_name not in versions:
+            record(table_name)
+record("static_rows")
+record("no_rows")
+record("all_types")
+print(json.dumps({"ok": True, "port": server.port, "versions": versions}), flush=True)
 for line in sys.stdin:
     words = line.split()
     if not words or words[0] == "quit":
         break
     try:
-        if words[0] == "step":
-            change()
-        elif words[0] == "truth":
-            truth(*words[1:])
-        print(json.dumps({"ok": True, "step": step}), flush=True)
+        print(json.dumps({"ok": True, **answer(words)}), flush=True)
     except Exception as error:
         print(json.dumps({"ok": False, "error": str(error)[:2000]}), flush=True)

@@ -1,0 +1,142 @@
+"""Runs a server of this package in a process of its own: the tables of the matrix, changed on
+command.
+
+The twin of ``deephaven_script.py``: the same tables under the same names, the same updates from
+the same seed, the same commands (:mod:`tests.interop.driven_server`).
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+import psutil
+import pyarrow as pa
+
+import barrage
+from tests.interop.workload import (
+    AFFECTED,
+    KEY_COLUMNS,
+    RING_ROWS,
+    SMALL_VALUE,
+    SOURCES,
+    Workload,
+)
+
+workload = Workload(int(sys.argv[2]))
+directory = pathlib.Path(sys.argv[3])
+server = barrage.Server("127.0.0.1", int(sys.argv[1]))
+versions: dict[str, int] = {}
+tables: dict = {}
+
+
+def create_tables() -> None:
+    for name, schema in SOURCES.items():
+        kind = "blink" if name == "feed" else None
+        tables[name] = server.create_table(name, schema, key=KEY_COLUMNS.get(name), kind=kind)
+        rows = workload.initial[name]
+        if rows.num_rows:
+            verb = "upsert" if name in KEY_COLUMNS else "add"
+            getattr(tables[name], verb)(rows)
+    tables["ring"] = server.create_table("ring", SOURCES["feed"], capacity=RING_ROWS)
+    for name in ("static_rows", "no_rows"):
+        tables[name] = server.create_table(name, data=workload.initial[name], kind="static")
+    keyed = tables["keyed"]
+    derive("sorted_by_value", lambda: keyed.sort("V", "K"))
+    derive("small_values", lambda: keyed.where(f"V < {SMALL_VALUE}"))
+    derive("last_rows", lambda: keyed.tail(20))
+    derive("joined", lambda: keyed.natural_join(tables["extra"], on=["K"]))
+    derive(
+        "per_digit",
+        lambda: keyed.select("V", "D", G="V - floor(V / 10) * 10").agg_by(
+            "G", n="count()", total="sum(V)", lowest="min(V)", highest="max(D)"
+        ),
+    )
+
+
+def derive(name: str, make) -> None:
+    if not OPERATORS[name](tables["keyed"]):
+        return
+    tables[name] = make()
+    server.publish(name, tables[name])
+
+
+OPERATORS = dict.fromkeys(AFFECTED["keyed"], lambda table: True)
+OPERATORS["joined"] = lambda table: hasattr(table, "natural_join")
+OPERATORS["per_digit"] = lambda table: hasattr(table, "agg_by")
+
+
+def record(name: str, rows: pa.Table | None = None) -> None:
+    """Keep what ``name`` holds now as its next version."""
+    rows = tables[name].to_arrow() if rows is None else rows
+    number = versions[name] = versions.get(name, -1) + 1
+    write(rows, directory / f"{name}.{number}.arrow")
+
+
+def write(rows: pa.Table, path: pathlib.Path | str) -> None:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+
+
+def apply(changes) -> None:
+    """All changes of a step in one transaction, or one by one every other time: both ways must
+    be right."""
+    if workload.number % 2:
+        for change in changes:
+            apply_together([change])
+    else:
+        apply_together(changes)
+
+
+def apply_together(changes) -> None:
+    with server.transaction() as transaction:
+        for change in changes:
+            targets = ("feed", "ring") if change.table == "feed" else (change.table,)
+            for target in targets:
+                getattr(transaction, change.verb)(tables[target], change.rows)
+    affected = {name: None for change in changes for name in AFFECTED[change.table]}
+    for name in affected:
+        if name in tables:
+            record(name, changes_of("feed", changes) if name == "feed" else None)
+
+
+def changes_of(name: str, changes) -> pa.Table:
+    return pa.concat_tables([change.rows for change in changes if change.table == name])
+
+
+def stats() -> dict:
+    return {"rss": psutil.Process().memory_info().rss, "streams": server.stream_count}
+
+
+def answer(words: list[str]) -> dict:
+    if words[0] == "step":
+        apply(workload.next_step().changes)
+    elif words[0] == "big_step":
+        apply(workload.next_big_step().changes)
+    elif words[0] == "truth":
+        write(tables[words[1]].to_arrow(), words[2])
+    elif words[0] == "stats":
+        return stats()
+    return {"versions": versions, "step": workload.number}
+
+
+def main() -> None:
+    create_tables()
+    for name in tables:
+        record(name)
+    server.start()
+    print(json.dumps({"ok": True, "port": server.port, "versions": versions}), flush=True)
+    for line in sys.stdin:
+        words = line.split()
+        if not words or words[0] == "quit":
+            break
+        try:
+            reply = {"ok": True, **answer(words)}
+        except Exception as error:
+            reply = {"ok": False, "error": f"{type(error).__name__}: {error}"[:2000]}
+        print(json.dumps(reply), flush=True)
+    server.stop()
+
+
+main()

@@ -1,0 +1,33 @@
+"""The servers of the interop suite: one of each kind for the whole run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop.driven_server import DrivenServer
+from tests.interop.processes import deephaven_python
+
+
+@pytest.fixture(scope="session")
+def deephaven_interpreter():
+    """The Python that has Deephaven's packages; without one the tests that need it are skipped."""
+    python = deephaven_python()
+    if python is None:
+        pytest.skip("deephaven-server is not installed (extra: interop)")
+    return python
+
+
+@pytest.fixture(scope="session")
+def real_server(deephaven_interpreter, tmp_path_factory):
+    """A real Deephaven server with the tables of ``workload.py``."""
+    server = DrivenServer("deephaven", deephaven_interpreter, tmp_path_factory.mktemp("deephaven"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def our_server(tmp_path_factory):
+    """A server of this package with the same tables."""
+    server = DrivenServer.ours(tmp_path_factory.mktemp("barrage"))
+    yield server
+    server.close()
