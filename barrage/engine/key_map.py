@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from barrage.rowset import RowSetShiftData
 
 Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 ABSENT = -1
 """Never a value; values are non-negative."""
@@ -46,6 +47,16 @@ class KeyMap:
             return self._keys, self._values
         keys = np.flatnonzero(self._dense != ABSENT)
         return keys, self._dense[keys]
+
+    def items_with(self, is_wanted: BoolArray) -> tuple[Int64Array, Int64Array]:
+        """The keys, ascending, whose numbers ``is_wanted`` (one flag per number) names, and the
+        numbers: one pass over all keys."""
+        if self._dense is None:
+            chosen = np.flatnonzero(is_wanted[self._values])
+            return self._keys[chosen], self._values[chosen]
+        # Places without a key hold -1 and find the flag at the end.
+        chosen = np.flatnonzero(np.append(is_wanted, False)[self._dense])
+        return chosen, self._dense[chosen]
 
     def assign(self, keys: Int64Array, values: Int64Array) -> None:
         """Change the numbers of keys that are all present."""
