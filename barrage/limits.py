@@ -84,6 +84,9 @@ class Limits:
     ingest_bytes_pending_max: int = 256 * 1024 * 1024
     """Bytes of ingested batches waiting for the engine before DoPut stops reading."""
 
+    upload_bytes_max: int = 1024 * 1024 * 1024
+    """Bytes that all uploads of whole tables under way may have gathered."""
+
     client_updates_pending_max: int = 64
     """Updates waiting for a slow iterator in the client before they are merged into one."""
 

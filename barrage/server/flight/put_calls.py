@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from barrage.engine.coercion import coerce_rows
 from barrage.errors import (
+    AuthenticationError,
     BarrageError,
     RemoteProtocolError,
     RowError,
@@ -24,10 +25,15 @@ from barrage.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from barrage.server.flight.export_upload import (
+    ExportUpload,
+    UploadBudget,
+    export_id_of_descriptor,
+)
 from barrage.server.flight.upload import BatchReader, PutCommand
 from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.rows import key_columns_of
-from barrage.server.table_service import Change, TableRecipe, source_of
+from barrage.server.table_service import Change, TableRecipe, source_for_peers
 from barrage.transport.flight_messages import Descriptor, encode_put_result
 from barrage.wire.flight_data import decode_flight_data
 
@@ -36,7 +42,9 @@ if TYPE_CHECKING:
 
     from barrage.engine.source import SourceTable
     from barrage.limits import Limits
+    from barrage.server.sessions import Session
     from barrage.server.table_service import TableService
+    from barrage.wire.frame import FlightFrame
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -61,11 +69,33 @@ class PutCalls:
     def __init__(self, tables: TableService, limits: Limits) -> None:
         self._tables = tables
         self._limits = limits
+        self._budget = UploadBudget(limits.upload_bytes_max)
         self.bytes_pending = 0
 
-    async def do_put(self, _requests: object, context: Context) -> None:
-        upload = _Upload(self, context, self._tables, self._limits)
-        await upload.run()
+    async def do_put(
+        self, _requests: object, context: Context, session: Session | None = None
+    ) -> None:
+        """One upload: to a named table, or to an export of the caller's session."""
+        message = await context.read()
+        if message is END_OF_STREAM:
+            return
+        frame = decode_flight_data(message, self._limits)
+        export_id = self._export_id(frame)
+        if export_id is None:
+            await _Upload(self, context, self._tables, self._limits).run(frame)
+            return
+        if session is None:
+            raise AuthenticationError("an export ticket belongs to a session; the call has none")
+        export = session.exports.define(export_id)
+        upload = ExportUpload(
+            export, context, self._tables, limits=self._limits, budget=self._budget
+        )
+        await upload.run(frame)
+
+    def _export_id(self, first: FlightFrame) -> int | None:
+        if first.descriptor is None:
+            return None
+        return export_id_of_descriptor(Descriptor.decode(first.descriptor), self._limits)
 
     def has_room(self) -> bool:
         """Whether uploads may pass more to the engine."""
@@ -93,9 +123,10 @@ class _Upload:
         )
         self._batch_count = 0
 
-    async def run(self) -> None:
-        """Serve the call; an error is raised after every batch before it has been answered."""
-        receiving = asyncio.create_task(self._receive())
+    async def run(self, first: FlightFrame) -> None:
+        """Serve the call from its first message on; an error is raised after every batch before it
+        has been answered."""
+        receiving = asyncio.create_task(self._receive(first))
         try:
             await self._answer()
         finally:
@@ -106,18 +137,18 @@ class _Upload:
 
     # --- receiving ---
 
-    async def _receive(self) -> None:
+    async def _receive(self, first: FlightFrame) -> None:
         try:
+            await self._take(first)
             while (message := await self._context.read()) is not END_OF_STREAM:
-                await self._take(message)
+                await self._take(decode_flight_data(message, self._limits))
             await self._finish()
         except Exception as error:
             await self._answers.put(error)
         else:
             await self._answers.put(None)
 
-    async def _take(self, message: bytes) -> None:
-        frame = decode_flight_data(message, self._limits)
+    async def _take(self, frame: FlightFrame) -> None:
         if self._command is None and frame.descriptor is not None:
             self._command = PutCommand.parse(Descriptor.decode(frame.descriptor), self._limits)
         had_schema = self._batches.schema is not None
@@ -147,7 +178,7 @@ class _Upload:
                     raise
             else:
                 _check_key(command, found.table.key_columns)
-                return source_of(found.table, command.table)
+                return source_for_peers(found)
         if command.mode == "upsert" and not command.key:
             raise SchemaError(f"table {command.table!r} does not exist; creating it takes 'key'")
         recipe = self._recipe(command, schema)
@@ -157,7 +188,7 @@ class _Upload:
             if command.mode == "create":
                 raise
             return await self._find_or_create(command, schema)
-        return source_of(created.table, command.table)
+        return source_for_peers(created)
 
     def _recipe(self, command: PutCommand, schema: pa.Schema) -> TableRecipe:
         return TableRecipe.checked(

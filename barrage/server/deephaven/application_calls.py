@@ -1,0 +1,87 @@
+"""ApplicationService: the list of tables, kept up to date while the client listens.
+
+Source: deephaven-clients.md sections 4.1, 4.4 and trap 13. The first message names every published
+table (also when there is none), later ones what was created, replaced or removed since. The stream
+never ends by itself: JS clients take it for live and wait on it for names to appear.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from barrage.errors import SubscriptionClosedError, TransportError
+from barrage.server.catalog_watch import CatalogWatch
+from barrage.server.deephaven.session_end import until_session_ends
+from barrage.server.flight.call_guard import open_headers
+from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.tickets import ticket_of
+from barrage.transport.deephaven_messages import MESSAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import grpc.aio
+
+    from barrage.server.catalog_watch import CatalogChanges, CatalogFollower
+    from barrage.server.sessions import Session
+    from barrage.server.table_service import TableService
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+SCOPE_APPLICATION = "scope"
+"""The application id of everything that has a ticket ``s/<name>``; its name is empty."""
+
+TABLE_TYPE = "Table"
+
+
+class ApplicationCalls:
+    """The behaviors."""
+
+    def __init__(self, tables: TableService) -> None:
+        self._watch = CatalogWatch(tables)
+
+    def methods(self) -> dict[str, MethodEntry]:
+        return {"ListFields": MethodEntry("server_stream", self.list_fields, SessionUse.REQUIRED)}
+
+    async def list_fields(self, request: bytes, context: Context, session: Session) -> None:
+        """Tell all names, then follow them until the session ends."""
+        MESSAGES.decode("ListFieldsRequest", request)
+        await open_headers(context, session)
+        with self._watch.follower() as follower:
+            ended = await until_session_ends(session, _tell(follower, context))
+        if isinstance(ended, TransportError):
+            raise ended
+        # What the reference server says when the session is closed.
+        raise SubscriptionClosedError("subscription cancelled")
+
+
+async def _tell(follower: CatalogFollower, context: Context) -> None:
+    while True:
+        await context.write(fields_change(await follower.changes()))
+
+
+def fields_change(changes: CatalogChanges) -> bytes:
+    """The FieldsChangeUpdate for these changes."""
+    return MESSAGES.encode(
+        "FieldsChangeUpdate",
+        created=_fields(changes.created),
+        updated=_fields(changes.updated),
+        removed=_fields(changes.removed),
+    )
+
+
+def _fields(names: Sequence[str]) -> list[Any]:
+    return [
+        MESSAGES.new(
+            "FieldInfo",
+            typed_ticket=MESSAGES.new(
+                "TypedTicket",
+                ticket=MESSAGES.new("Ticket", ticket=ticket_of(name)),
+                type=TABLE_TYPE,
+            ),
+            field_name=name,
+            field_description="published table",
+            application_id=SCOPE_APPLICATION,
+        )
+        for name in names
+    ]

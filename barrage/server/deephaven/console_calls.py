@@ -1,0 +1,111 @@
+"""ConsoleService without a console: tables can be bound to names, scripts cannot be run.
+
+Source: deephaven-clients.md section 4.1. pydeephaven starts a console before it runs a script and
+names it when it binds a table, so starting one succeeds; what stands under its export ticket is an
+error that says what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from barrage.errors import RemoteProtocolError, TicketError, TransportError, UnsupportedError
+from barrage.server.deephaven.session_end import until_session_ends
+from barrage.server.flight.call_guard import open_headers
+from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.transport.deephaven_messages import MESSAGES
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+    from barrage.server.resolver import TicketResolver
+    from barrage.server.sessions import Session
+    from barrage.server.table_service import TableService
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ConsoleCalls:
+    """The behaviors."""
+
+    def __init__(self, resolver: TicketResolver, tables: TableService) -> None:
+        self._resolver = resolver
+        self._tables = tables
+
+    def methods(self) -> dict[str, MethodEntry]:
+        unary = {
+            "GetConsoleTypes": self.get_console_types,
+            "StartConsole": self.start_console,
+            "GetHeapInfo": self.get_heap_info,
+            "ExecuteCommand": self.execute_command,
+            "BindTableToVariable": self.bind_table_to_variable,
+        }
+        entries = {
+            name: MethodEntry("unary", behavior, SessionUse.REQUIRED)
+            for name, behavior in unary.items()
+        }
+        logs = MethodEntry("server_stream", self.subscribe_to_logs, SessionUse.REQUIRED)
+        return {**entries, "SubscribeToLogs": logs}
+
+    async def get_console_types(self, request: bytes, _context: Context, _: Session) -> bytes:
+        """None, so that a user interface offers no console."""
+        MESSAGES.decode("GetConsoleTypesRequest", request)
+        return MESSAGES.encode("GetConsoleTypesResponse")
+
+    async def start_console(self, request: bytes, _context: Context, session: Session) -> bytes:
+        """A console that can do nothing: its ticket can be named and released."""
+        message = MESSAGES.decode("StartConsoleRequest", request)
+        export = self._resolver.result_export(bytes(message.result_id.ticket), session)
+        told = f"Could not resolve ticket: export {export.export_id} is a console, not a table"
+        export.fail(TicketError(told))
+        return MESSAGES.encode("StartConsoleResponse", result_id=message.result_id)
+
+    async def execute_command(self, request: bytes, _context: Context, _: Session) -> bytes:
+        MESSAGES.decode("ExecuteCommandRequest", request)
+        raise UnsupportedError(
+            "ConsoleService/ExecuteCommand: this server runs no scripts; "
+            "use table operations, or its Python API in its own process"
+        )
+
+    async def bind_table_to_variable(
+        self, request: bytes, _context: Context, session: Session
+    ) -> bytes:
+        """Publish a table under a name, whatever the name stood for before."""
+        message = MESSAGES.decode("BindTableToVariableRequest", request)
+        if not message.variable_name:
+            raise RemoteProtocolError("BindTableToVariable: no variable_name")
+        lease = await self._resolver.resolve(bytes(message.table_id.ticket), session)
+        await asyncio.wrap_future(self._tables.bind(message.variable_name, lease.table))
+        return MESSAGES.encode("BindTableToVariableResponse")
+
+    async def get_heap_info(self, request: bytes, _context: Context, _: Session) -> bytes:
+        """This process's memory as a heap: all of the machine's could be used."""
+        MESSAGES.decode("GetHeapInfoRequest", request)
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = max(0, total - peak_memory_bytes())
+        return MESSAGES.encode(
+            "GetHeapInfoResponse", max_memory=total, total_memory=total, free_memory=free
+        )
+
+    async def subscribe_to_logs(self, request: bytes, context: Context, session: Session) -> None:
+        """No log of the server is for its clients: the stream stays open and silent."""
+        MESSAGES.decode("LogSubscriptionRequest", request)
+        await open_headers(context, session)
+        ended = await until_session_ends(session, _silence())
+        if isinstance(ended, TransportError):
+            raise ended
+
+
+async def _silence() -> None:
+    await asyncio.Event().wait()
+
+
+def peak_memory_bytes() -> int:
+    """The most memory this process has had so far."""
+    import resource  # Not on every platform.
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,36 @@
+"""StorageService: files of the web UI. This server keeps none, which the UI accepts
+(deephaven-clients.md section 4.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from barrage.errors import UnsupportedError
+from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.transport.deephaven_messages import MESSAGES
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+    from barrage.server.sessions import Session
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class StorageCalls:
+    """The behaviors."""
+
+    def methods(self) -> dict[str, MethodEntry]:
+        return {
+            "ListItems": MethodEntry("unary", self.list_items, SessionUse.REQUIRED),
+            "FetchFile": MethodEntry("unary", self.fetch_file, SessionUse.REQUIRED),
+        }
+
+    async def list_items(self, request: bytes, _context: Context, _session: Session) -> bytes:
+        """No items, whatever the path."""
+        path = MESSAGES.decode("ListItemsRequest", request).path
+        return MESSAGES.encode("ListItemsResponse", canonical_path=path)
+
+    async def fetch_file(self, request: bytes, _context: Context, _session: Session) -> bytes:
+        MESSAGES.decode("FetchFileRequest", request)
+        raise UnsupportedError("StorageService/FetchFile: this server keeps no files")
