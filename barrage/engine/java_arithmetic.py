@@ -4,8 +4,8 @@
   whole numbers gives a fraction. A null operand gives null.
 * float with whole numbers stays float, except that dividing a float by a whole number gives double.
 * Order: null is lower than every value and equal to null; NaN is unequal to everything and neither
-  lower nor higher. Long numbers and fractions are ordered exactly but *equal* once rounded to the
-  wider fraction, hence ``<=`` is "lower or equal" and not "not higher".
+  lower nor higher. Long numbers and fractions are ordered exactly, but ``==`` rounds the long
+  number to the type of the fraction first.
 * Text is ordered by its UTF-16 units.
 
 Every rule was read off a real server: tests/vectors/deephaven_expressions.json.
@@ -23,7 +23,6 @@ from barrage.engine.java_values import (
     DTYPES,
     INTEGER_KINDS,
     NULLS,
-    TIME_KINDS,
     JavaValue,
     constant_null,
 )
@@ -163,12 +162,17 @@ def negated(value: JavaValue) -> JavaValue:
     return JavaValue(value.kind, np.where(value.nulls(), kept, result))
 
 
-def comparison(operator: str) -> Callable[[JavaValue, JavaValue], JavaValue]:
-    """The six comparisons; they never give null."""
+def comparison(operator: str, *, by_sign: bool) -> Callable[[JavaValue, JavaValue], JavaValue]:
+    """The six comparisons; they never give null. ``by_sign``: -0.0 is lower than 0.0, though equal
+    to it, which is so in formulas and not where a column is compared with a constant."""
 
     def compare(left: JavaValue, right: JavaValue) -> JavaValue:
-        left, right = _comparable(left, right, is_order=operator not in ("==", "!="))
-        return truth(_COMPARISONS[operator](left, right))
+        holds = _ORDERS.get(operator)
+        left, right = _comparable(left, right, is_order=holds is not None)
+        if holds is not None:
+            return truth(_ordered(left, right, holds, by_sign=by_sign))
+        equal = _equal(left, right)
+        return truth(equal if operator == "==" else ~equal)
 
     return compare
 
@@ -214,14 +218,21 @@ def _equal(left: JavaValue, right: JavaValue) -> Mask:
     return np.asarray((nulls[0] & nulls[1]) | (same & ~nulls[0] & ~nulls[1]))
 
 
-def _less(left: JavaValue, right: JavaValue) -> Mask:
-    if left.kind == "text":
-        lower = _filled(pc.less(_by_utf16(left.data), _by_utf16(right.data)))
-    else:
-        lower = _number_less(left, right)
+def _ordered(
+    left: JavaValue, right: JavaValue, holds: Callable[[Any], Any], *, by_sign: bool
+) -> Mask:
+    """Where ``holds`` is true of the sign of "left minus right". Null is lower than all and equal
+    to null; where NaN takes part nothing holds."""
     left_null, right_null = left.nulls(), right.nulls()
-    not_nan = ~(_is_nan(left) | _is_nan(right))
-    return np.asarray((~right_null & not_nan) & (left_null | lower))
+    if left.kind == "text":
+        first, second = _by_utf16(left.data), _by_utf16(right.data)
+        lower, higher = _filled(pc.less(first, second)), _filled(pc.greater(first, second))
+        sign = higher.astype(np.int8) - lower.astype(np.int8)
+    else:
+        sign = _number_sign(left, right, by_sign=by_sign)
+    either_null = left_null | right_null
+    sign = np.where(either_null, right_null.astype(np.int8) - left_null.astype(np.int8), sign)
+    return np.asarray(holds(sign) & ~(_is_nan(left) | _is_nan(right)))
 
 
 def _is_nan(value: JavaValue) -> Mask:
@@ -230,44 +241,43 @@ def _is_nan(value: JavaValue) -> Mask:
     return np.array(False)
 
 
-def _number_less(left: JavaValue, right: JavaValue) -> Mask:
-    """Exact order of two numbers whatever their kinds; null and NaN are somebody else's."""
-    fractions = [value.kind in ("float", "double") for value in (left, right)]
-    if fractions == [False, False] or "long" not in (left.kind, right.kind):
-        kind = "double" if any(fractions) else "long"
-        if left.kind in (*TIME_KINDS, "boolean"):
-            return np.asarray(left.data < right.data)
-        return np.asarray(_java_cast(left.data, kind) < _java_cast(right.data, kind))
-    if fractions[1]:
-        return _long_less(left.data, right.data.astype(np.float64))
-    return _less_long(left.data.astype(np.float64), right.data)
+def _number_sign(left: JavaValue, right: JavaValue, *, by_sign: bool) -> npt.NDArray[np.int8]:
+    """-1, 0 or 1; null and NaN are somebody else's. ``by_sign``: -0.0 is lower than 0.0."""
+    if not left.is_number:
+        return _sign(left.data, right.data)
+    kind = promoted(left.kind, right.kind)
+    if kind in ("float", "double") and "long" in (left.kind, right.kind):
+        if left.kind == "long":
+            return _long_sign(left.data, right.data.astype(np.float64))
+        return -_long_sign(right.data, left.data.astype(np.float64))
+    first, second = _java_cast(left.data, kind), _java_cast(right.data, kind)
+    sign = _sign(first, second)
+    if by_sign and kind in ("float", "double"):
+        zeros = np.signbit(second).astype(np.int8) - np.signbit(first).astype(np.int8)
+        sign = np.where((first == 0) & (second == 0), zeros, sign)
+    return sign
 
 
-def _long_less(numbers: npt.NDArray[Any], fractions: npt.NDArray[Any]) -> Mask:
-    """number < fraction, exactly: number < ceil(fraction)."""
+def _sign(first: Any, second: Any) -> npt.NDArray[np.int8]:
     with np.errstate(invalid="ignore"):
-        bound = np.ceil(fractions)
-        inside = (bound >= -_LONG_END) & (bound < _LONG_END)
-        whole = np.where(inside, bound, 0.0).astype(np.int64)
-        return np.asarray(np.where(inside, numbers < whole, bound >= _LONG_END))
+        return np.asarray((first > second).astype(np.int8) - (first < second).astype(np.int8))
 
 
-def _less_long(fractions: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> Mask:
-    """fraction < number, exactly: floor(fraction) < number."""
-    with np.errstate(invalid="ignore"):
-        bound = np.floor(fractions)
-        inside = (bound >= -_LONG_END) & (bound < _LONG_END)
-        whole = np.where(inside, bound, 0.0).astype(np.int64)
-        return np.asarray(np.where(inside, whole < numbers, bound < -_LONG_END))
+def _long_sign(numbers: npt.NDArray[Any], fractions: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
+    """Exact sign of number minus fraction, but 2^63 counts as the largest long, as it does after a
+    cast in Java."""
+    whole = np.trunc(fractions)
+    sign = _sign(numbers, _java_cast(whole, "long"))
+    sign = np.where(sign == 0, _sign(whole, fractions), sign)
+    beyond = np.abs(fractions) > _LONG_END
+    return np.where(beyond, np.where(fractions > 0, -1, 1), sign).astype(np.int8)
 
 
-_COMPARISONS: dict[str, Callable[[JavaValue, JavaValue], Mask]] = {
-    "==": _equal,
-    "!=": lambda left, right: ~_equal(left, right),
-    "<": _less,
-    ">": lambda left, right: _less(right, left),
-    "<=": lambda left, right: _less(left, right) | _equal(left, right),
-    ">=": lambda left, right: _less(right, left) | _equal(left, right),
+_ORDERS: dict[str, Callable[[Any], Any]] = {
+    "<": lambda sign: sign < 0,
+    "<=": lambda sign: sign <= 0,
+    ">": lambda sign: sign > 0,
+    ">=": lambda sign: sign >= 0,
 }
 
 

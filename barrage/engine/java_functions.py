@@ -390,7 +390,8 @@ def _entries() -> dict[str, tuple[int, int, Callable[..., Any]]]:
     for operator in ("+", "-", "*", "/", "%"):
         found[operator] = (2, 2, _strict(arithmetic(operator)))
     for operator in ("==", "!=", "<", "<=", ">", ">="):
-        found[operator] = (2, 2, _strict(comparison(operator)))
+        found[operator] = (2, 2, _strict(comparison(operator, by_sign=True)))
+        found[f"{operator} constant"] = (2, 2, _strict(comparison(operator, by_sign=False)))
     for kind in CAST_KINDS:
         found[f"({kind})"] = (1, 1, _strict(_cast(kind)))
     for name, (count, function) in _SINGLE.items():
