@@ -93,9 +93,6 @@ class Limits:
     sessions_max: int = 10_000
     """Most open sessions of Deephaven clients."""
 
-    session_lifetime_ns: int = 300 * 1_000_000_000
-    """How long a session lives without a sign of life; the reference server's default."""
-
     session_exports_max: int = 100_000
     """Most exports one session may hold."""
 

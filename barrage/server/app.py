@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import grpc
 import grpc.aio
@@ -18,19 +18,25 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from barrage.errors import ConfigError, TransportError
+from barrage.limits import NANOS_PER_MS
 from barrage.server.auth import Authenticator, is_loopback, new_token
+from barrage.server.deephaven.services import DeephavenServices
 from barrage.server.exchange_driver import ExchangeHub
 from barrage.server.flight.call_guard import DRAINING, CallGuard
 from barrage.server.flight.catalog_calls import CatalogCalls
 from barrage.server.flight.data_calls import DataCalls
 from barrage.server.flight.put_calls import PutCalls
+from barrage.server.method_table import MethodEntry, SessionUse, service_handler
 from barrage.server.reflection import reflection_pool
+from barrage.server.resolver import TicketResolver
+from barrage.server.sessions import SessionStore
 from barrage.transport.flight_messages import SERVICE_NAME
 
 if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.server.catalog import Catalog
     from barrage.server.config import ServerConfig
+    from barrage.server.deephaven.types import SessionTypes
     from barrage.server.runtime import EngineRuntime
     from barrage.server.table_service import TableService
 
@@ -39,6 +45,9 @@ log = logging.getLogger(__name__)
 _HEALTH_SERVICE = health.SERVICE_NAME
 _PING_INTERVAL_MS_MIN = 5_000
 _RECEIVE_MARGIN_BYTES = 64 * 1024
+
+SWEEP_INTERVAL_MS_MAX = 5_000
+"""Longest time between two looks for sessions whose time is up."""
 
 
 class ServerApp:
@@ -54,13 +63,31 @@ class ServerApp:
     ) -> None:
         self._config = config
         self._runtime = runtime
+        self._catalog = catalog
+        self._tables = tables
         self.token = effective_token(config)
         self._authenticator = Authenticator(self.token)
-        self._guard = CallGuard(self._authenticator)
-        self._hub = ExchangeHub(runtime, catalog, limits=config.limits, clock=clock)
-        self._tables = tables
+        self.sessions = SessionStore(
+            config.limits,
+            clock,
+            self._authenticator,
+            lifetime_ns=config.session_lifetime_ms * NANOS_PER_MS,
+            types=cast("SessionTypes", config.deephaven_types),
+        )
+        self._guard = CallGuard(self._authenticator, self.sessions)
+        self._resolver = TicketResolver(catalog, tables, config.limits)
+        self._hub = ExchangeHub(runtime, self._resolver, limits=config.limits, clock=clock)
+        self._deephaven = DeephavenServices(
+            self._authenticator,
+            self.sessions,
+            self._resolver,
+            tables,
+            limits=config.limits,
+        )
+        self._services = self._all_services()
         self._health = HealthServicer()
         self._server: grpc.aio.Server | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._is_stopping = asyncio.Event()
         self.port = 0
@@ -78,10 +105,15 @@ class ServerApp:
     async def start(self) -> None:
         """Listen; ConfigError when the address cannot be had."""
         server = grpc.aio.server(options=channel_options(self._config))
-        server.add_generic_rpc_handlers((self._flight_handler(),))
+        server.add_generic_rpc_handlers(
+            tuple(
+                service_handler(name, methods, self._guard)
+                for name, methods in self._services.items()
+            )
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._config.reflection:
-            names = (SERVICE_NAME, _HEALTH_SERVICE, reflection.SERVICE_NAME)
+            names = (*self._services, _HEALTH_SERVICE, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server, pool=reflection_pool())
         address = _join(self._config.host, self._config.port)
         try:
@@ -93,9 +125,17 @@ class ServerApp:
         await server.start()
         self._server = server
         self._runtime.attach(self._hub)
-        for name in ("", SERVICE_NAME):
+        self._sweeping = asyncio.create_task(self._sweep())
+        for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._announce()
+
+    async def _sweep(self) -> None:
+        """End sessions whose time is up, for as long as the server runs."""
+        interval_ms = min(self._config.session_lifetime_ms // 10, SWEEP_INTERVAL_MS_MAX)
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            self.sessions.sweep()
 
     def _announce(self) -> None:
         log.info("listening on %s", self.address)
@@ -124,8 +164,12 @@ class ServerApp:
         await self._health.enter_graceful_shutdown()
         if server is None:
             return
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         await asyncio.wrap_future(self._runtime.submit(self._runtime.flush))
         self._hub.finish_all(TransportError(DRAINING), is_flushed=True)
+        self._deephaven.announce_stop(DRAINING)
+        self.sessions.close_all(TransportError(DRAINING))
         await server.stop(grace_s)
         self._runtime.attach(None)
 
@@ -135,31 +179,21 @@ class ServerApp:
         if self._stopping is not None:
             await asyncio.shield(self._stopping)
 
-    def _flight_handler(self) -> grpc.GenericRpcHandler[Any, Any]:
+    def _all_services(self) -> dict[str, dict[str, MethodEntry]]:
+        """Every service behind the guard with its methods."""
         limits = self._config.limits
-        catalog = CatalogCalls(self._tables, limits)
         data = DataCalls(
-            self._hub, self._authenticator, limits=limits, draft_2020=self._config.draft_2020
+            self._hub,
+            self._authenticator,
+            self.sessions,
+            limits=limits,
+            draft_2020=self._config.draft_2020,
         )
-        puts = PutCalls(self._tables, limits)
-        unary, streaming = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
-        both = grpc.stream_stream_rpc_method_handler
-        methods: dict[str, tuple[Any, Any]] = {
-            "Handshake": (both, data.handshake),
-            "ListFlights": (streaming, catalog.list_flights),
-            "GetFlightInfo": (unary, catalog.get_flight_info),
-            "GetSchema": (unary, catalog.get_schema),
-            "DoGet": (streaming, data.do_get),
-            "DoPut": (both, puts.do_put),
-            "DoExchange": (both, data.do_exchange),
-            "DoAction": (streaming, catalog.do_action),
-            "ListActions": (streaming, catalog.list_actions),
-        }
-        handlers = {
-            name: make(self._guard.wrap(f"/{SERVICE_NAME}/{name}", behavior))
-            for name, (make, behavior) in methods.items()
-        }
-        return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
+        put = MethodEntry("bidi", PutCalls(self._tables, limits).do_put, SessionUse.OPTIONAL)
+        catalog = CatalogCalls(self._resolver, self._catalog, self._tables)
+        methods = {**data.methods(), **catalog.methods(), "DoPut": put}
+        offered = self._deephaven.services() if self._config.deephaven else {}
+        return {SERVICE_NAME: methods, **offered}
 
 
 def effective_token(config: ServerConfig) -> str | None:

@@ -1,8 +1,12 @@
-"""Who may call: one bearer token, compared in constant time on every call.
+"""Who may call: one secret of the server, and the tokens of its sessions.
 
-A server on the loopback address needs no token; on any other address it always has one, made at
-random when the configuration names none. Health checks pass without it, so that an orchestrator
-needs no secret.
+A server on the loopback address needs no secret; on any other address it always has one, made at
+random when the configuration names none. Health checks pass without credentials, so that an
+orchestrator needs no secret. Secrets are compared in constant time.
+
+Forms of the ``authorization`` header (deephaven-clients.md section 2.2): ``Bearer <token>``, where
+the token is the server's secret or a session's; ``Basic <base64 of user:password>``, where the
+password is the secret; ``Anonymous``; and ``<name of a handler> <secret>``.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ import binascii
 import hmac
 import ipaddress
 import secrets
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from barrage.errors import AuthenticationError
@@ -19,15 +25,19 @@ from barrage.errors import AuthenticationError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-HEALTH_PREFIX = "/grpc.health.v1.Health/"
-"""Methods answered without credentials."""
-
-HANDSHAKE = "/arrow.flight.protocol.FlightService/Handshake"
-"""May come without a header: the older form carries the credentials in a message."""
+    Metadata = Iterable[tuple[str, str | bytes]]
 
 AUTHORIZATION = "authorization"
-_BEARER = "bearer "
-_BASIC = "basic "
+AUTH_TOKEN = "auth-token-bin"
+"""Header in which Flight clients repeat the token a handshake gave them."""
+
+REFUSED = "Authentication details invalid"
+"""Text of the reference server."""
+
+_BEARER_PREFIX = "Bearer "
+_BEARER = "bearer"
+_BASIC = "basic"
+_ANONYMOUS = "anonymous"
 
 
 def is_loopback(host: str) -> bool:
@@ -45,59 +55,108 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
+def bearer(token: str) -> str:
+    """The header value for a token."""
+    return _BEARER_PREFIX + token
+
+
+class CredentialKind(Enum):
+    """What the secret of some credentials is."""
+
+    TOKEN = auto()
+    """The server's secret or a session's token."""
+    SECRET = auto()
+    """The server's secret: a password or a key."""
+    ANONYMOUS = auto()
+    """There is none."""
+    UNREADABLE = auto()
+    """It could not be read, so it matches nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a caller shows."""
+
+    kind: CredentialKind
+    secret: str = field(default="", repr=False)
+
+    @classmethod
+    def of_metadata(cls, metadata: Metadata) -> Credentials | None:
+        """The credentials in a call's headers; None when there are none."""
+        header = header_value(metadata, AUTHORIZATION)
+        if header is not None and header.strip():
+            return cls.of_header(header)
+        token = header_value(metadata, AUTH_TOKEN)
+        if not token:
+            return None
+        return cls(CredentialKind.TOKEN, token.removeprefix(_BEARER_PREFIX).strip())
+
+    @classmethod
+    def of_header(cls, header: str) -> Credentials:
+        """The credentials in the value of an ``authorization`` header."""
+        scheme, _, payload = header.strip().partition(" ")
+        payload = payload.strip()
+        lowered = scheme.lower()
+        if lowered == _BEARER:
+            return cls(CredentialKind.TOKEN, payload)
+        if lowered == _ANONYMOUS:
+            return cls(CredentialKind.ANONYMOUS)
+        if lowered != _BASIC:
+            return cls(CredentialKind.SECRET, payload)
+        try:
+            pair = base64.b64decode(payload, validate=True).decode()
+        except (binascii.Error, ValueError):
+            return cls(CredentialKind.UNREADABLE)
+        return cls(CredentialKind.SECRET, pair.partition(":")[2])
+
+
 class Authenticator:
-    """Checks the ``authorization`` header; without a token everything passes."""
+    """Checks credentials against the server's secret; without one it lets everybody pass, but for
+    tokens: nobody has ever been given one that is not a session's."""
 
     def __init__(self, token: str | None) -> None:
-        self._token = None if token is None else token.encode()
-
-    def check(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> None:
-        """AuthenticationError unless the call may proceed."""
-        if self._token is None or method.startswith(HEALTH_PREFIX):
-            return
-        header = header_value(metadata, AUTHORIZATION)
-        if header is None and method == HANDSHAKE:
-            return
-        if header is None:
-            raise AuthenticationError(
-                "no credentials: send the header 'authorization: Bearer <token>'"
-            )
-        if not self._matches(_offered_secret(header)):
-            raise AuthenticationError("Authentication details invalid")
-
-    def check_password(self, password: str) -> None:
-        """AuthenticationError unless ``password`` is the token: the older Flight handshake sends it
-        in a message."""
-        if self._token is not None and not self._matches(password.encode()):
-            raise AuthenticationError("Authentication details invalid")
+        self._token = token
 
     @property
-    def bearer_header(self) -> str | None:
-        """The header value a handshake hands out; None when no token is needed."""
-        return None if self._token is None else f"Bearer {self._token.decode()}"
+    def token(self) -> str | None:
+        """The server's secret; None when it needs none."""
+        return self._token
 
-    def _matches(self, offered: bytes) -> bool:
-        expected = self._token
-        return expected is not None and hmac.compare_digest(offered, expected)
+    def check(self, credentials: Credentials | None) -> None:
+        """AuthenticationError unless these credentials, which are no session's, are good."""
+        if credentials is None:
+            if self._token is not None:
+                raise no_credentials()
+            return
+        if self._token is None:
+            self._check_open(credentials)
+        elif not self._matches(credentials):
+            raise AuthenticationError(REFUSED)
+
+    def _check_open(self, credentials: Credentials) -> None:
+        if credentials.kind is CredentialKind.UNREADABLE:
+            raise AuthenticationError(REFUSED)
+        if credentials.kind is CredentialKind.TOKEN:
+            raise AuthenticationError(
+                f"{REFUSED}; this server needs no token and has no session with the one given"
+            )
+
+    def _matches(self, credentials: Credentials) -> bool:
+        assert self._token is not None
+        return credentials.kind in (
+            CredentialKind.TOKEN,
+            CredentialKind.SECRET,
+        ) and hmac.compare_digest(credentials.secret.encode(), self._token.encode())
 
 
-def header_value(metadata: Iterable[tuple[str, str | bytes]], name: str) -> str | None:
+def no_credentials() -> AuthenticationError:
+    """What a call without credentials is told."""
+    return AuthenticationError("no credentials; send the header 'authorization: Bearer <token>'")
+
+
+def header_value(metadata: Metadata, name: str) -> str | None:
     """Value of the first header called ``name`` (lower case), or None."""
     for key, value in metadata:
         if key == name:
             return value.decode("latin-1") if isinstance(value, bytes) else value
     return None
-
-
-def _offered_secret(header: str) -> bytes:
-    """The secret in a bearer or basic header; empty, which matches nothing, when there is none."""
-    lowered = header[:16].lower()
-    if lowered.startswith(_BEARER):
-        return header[len(_BEARER) :].strip().encode()
-    if lowered.startswith(_BASIC):
-        try:
-            pair = base64.b64decode(header[len(_BASIC) :].strip(), validate=True)
-        except (binascii.Error, ValueError):
-            return b""
-        return pair.partition(b":")[2]
-    return b""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX = "BARRAGE_"
 DRAFT_CHOICES = ("off", "header", "always")
+TYPES_CHOICES = ("deephaven", "ticking")
+SESSION_LIFETIME_MS_MIN = 1000
 DEFAULT_ORIGIN = "default"
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -73,6 +75,17 @@ class ServerConfig:
     reflection: bool = True
     """Whether gRPC server reflection is offered."""
 
+    deephaven: bool = True
+    """Whether the services of Deephaven's own clients are offered."""
+
+    deephaven_types: str = "deephaven"
+    """Which column types sessions of Deephaven clients are shown that do not ask by the header
+    ``x-barrage-types``: those of pydeephaven, Java and JS (``deephaven``), or the fewer ones of
+    the ticking client (``ticking``)."""
+
+    session_lifetime_ms: int = 300_000
+    """How long a session of a Deephaven client lives without a call."""
+
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""
 
@@ -85,6 +98,10 @@ class ServerConfig:
             raise self._wrong("port", "a number from 0 to 65535")
         if self.draft_2020 not in DRAFT_CHOICES:
             raise self._wrong("draft_2020", f"one of {', '.join(DRAFT_CHOICES)}")
+        if self.deephaven_types not in TYPES_CHOICES:
+            raise self._wrong("deephaven_types", f"one of {', '.join(TYPES_CHOICES)}")
+        if self.session_lifetime_ms < SESSION_LIFETIME_MS_MIN:
+            raise self._wrong("session_lifetime_ms", f"{SESSION_LIFETIME_MS_MIN} or more")
         if not self.host:
             raise self._wrong("host", "an address")
         token = self.token
@@ -129,6 +146,9 @@ _SETTING_TYPES: dict[str, type] = {
     "cycle_rest_ms_max": int,
     "keepalive_ms": int,
     "reflection": bool,
+    "deephaven": bool,
+    "deephaven_types": str,
+    "session_lifetime_ms": int,
 }
 _LIMIT_NAMES = tuple(item.name for item in dataclasses.fields(Limits))
 _KNOWN: dict[str, type] = _SETTING_TYPES | {f"{_LIMITS}.{name}": int for name in _LIMIT_NAMES}

@@ -19,7 +19,6 @@ from barrage.errors import LimitExceededError, SlowConsumerError
 from barrage.server.delivery import EncodedUpdate, LazyUpdate, StreamEnded, convert
 from barrage.server.exchange_stream import ExchangeStream
 from barrage.server.subscription_desk import SubscriptionDesk
-from barrage.server.tickets import table_name_of_ticket
 from barrage.wire.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
@@ -32,9 +31,11 @@ if TYPE_CHECKING:
     from barrage.model.update import FullUpdate
     from barrage.model.viewport import ColumnSet, Viewport
     from barrage.proto.events import SubscriptionRequested
-    from barrage.server.catalog import Catalog
     from barrage.server.exchange_stream import Context
+    from barrage.server.flight.call_guard import SessionCall
+    from barrage.server.resolver import TicketResolver
     from barrage.server.runtime import EngineRuntime
+    from barrage.server.sessions import Session
     from barrage.wire.revision import WireRevision
     from barrage.wire.update_codec import UpdateEncoder
 
@@ -44,10 +45,11 @@ class ExchangeHub:
     outlet."""
 
     def __init__(
-        self, runtime: EngineRuntime, catalog: Catalog, *, limits: Limits, clock: Clock
+        self, runtime: EngineRuntime, resolver: TicketResolver, *, limits: Limits, clock: Clock
     ) -> None:
         self._runtime = runtime
-        self._desk = SubscriptionDesk(runtime, catalog, limits=limits, clock=clock)
+        self._resolver = resolver
+        self._desk = SubscriptionDesk(runtime, limits=limits, clock=clock)
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._streams: dict[int, ExchangeStream] = {}
@@ -94,7 +96,12 @@ class ExchangeHub:
     # --- streams ---
 
     def open(
-        self, context: Context, *, revision: WireRevision, sends_source_time: bool
+        self,
+        context: Context | SessionCall,
+        session: Session | None,
+        *,
+        revision: WireRevision,
+        sends_source_time: bool,
     ) -> ExchangeStream:
         """A stream for a new call. LimitExceededError when there are too many."""
         if len(self._streams) >= self._limits.subscriptions_max:
@@ -108,6 +115,7 @@ class ExchangeHub:
             self,
             next(self._ids),
             context,
+            session,
             revision=revision,
             sends_source_time=sends_source_time,
             limits=self._limits,
@@ -127,27 +135,30 @@ class ExchangeHub:
 
     async def subscribe(self, stream: ExchangeStream, event: SubscriptionRequested) -> None:
         """Start the subscription a client asked for."""
-        name = table_name_of_ticket(event.ticket, self._limits)
+        source = await self._resolver.source(event.ticket, stream.session)
         options = EncodeOptions.for_subscription(
             event.options,
             self._limits,
             revision=stream.revision,
             sends_source_time=stream.sends_source_time,
         )
-        add = partial(self._desk.subscribe, stream, name, event, options)
+        add = partial(self._desk.subscribe, stream, source, event, options)
         await asyncio.wrap_future(self._runtime.submit(add))
 
     async def snapshot(
         self,
-        name: str,
-        columns: ColumnSet | None,
-        viewport: Viewport | None,
+        ticket: bytes | None,
+        session: Session | None,
         options: EncodeOptions,
         *,
+        columns: ColumnSet | None = None,
+        viewport: Viewport | None = None,
         is_reverse: bool = False,
     ) -> tuple[UpdateEncoder, list[FullUpdate]]:
         """The messages answering a snapshot request and the encoder for them."""
-        read = partial(self._desk.snapshot, name, columns, viewport, options, is_reverse)
+        source = await self._resolver.source(ticket, session)
+        types = None if session is None else session.types
+        read = partial(self._desk.snapshot, source, types, columns, viewport, options, is_reverse)
         encoder, messages = await asyncio.wrap_future(self._runtime.submit(read))
         return encoder, messages
 

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from barrage.errors import TransportError
 from barrage.proto.events import (
     HalfClosed,
     SnapshotRequested,
@@ -17,9 +18,9 @@ from barrage.proto.events import (
 )
 from barrage.proto.server_exchange import ServerExchange
 from barrage.server.delivery import EncodedUpdate, LazyUpdate
+from barrage.server.flight.call_guard import SessionCall
 from barrage.server.frame_writing import write_frames
 from barrage.server.grpc_calls import END_OF_STREAM
-from barrage.server.tickets import table_name_of_ticket
 from barrage.wire.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
@@ -28,9 +29,12 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.engine.table import Table
+    from barrage.errors import BarrageError
     from barrage.limits import Limits
     from barrage.proto.events import ServerEvent
+    from barrage.server.deephaven.types import SessionTypes
     from barrage.server.exchange_driver import ExchangeHub
+    from barrage.server.sessions import Session
     from barrage.wire.revision import WireRevision
 
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -48,7 +52,8 @@ class ExchangeStream:
         self,
         hub: ExchangeHub,
         stream_id: int,
-        context: Context,
+        context: Context | SessionCall,
+        session: Session | None,
         *,
         revision: WireRevision,
         sends_source_time: bool,
@@ -57,12 +62,16 @@ class ExchangeStream:
         self.stream_id = stream_id
         self.revision = revision
         self.sends_source_time = sends_source_time
+        self.session = session
+        self.types: SessionTypes | None = None if session is None else session.types
         self.table: Table | None = None
         self._wanted: SubscriptionChanged | None = None
         self._taken: SubscriptionChanged | None = None
         self._is_change_posted = False
         self._hub = hub
-        self._context = context
+        self._call = context if isinstance(context, SessionCall) else None
+        self._context = context.raw if isinstance(context, SessionCall) else context
+        self._is_accepted = asyncio.Event()
         self._limits = limits
         self._exchange = ServerExchange(stream_id, revision, limits)
         self._loop = asyncio.get_running_loop()
@@ -79,17 +88,21 @@ class ExchangeStream:
     async def run(self) -> None:
         """Serve the call until it ends; returns for OK, raises what it ends with."""
         tasks: list[asyncio.Task[None]] = []
+        unregister = None if self.session is None else self.session.on_close(self._session_ended)
         try:
-            # gRPC sends the headers with the first message otherwise, and knows that they are gone
-            # only when that is written: a call that ends in between would send them twice, which
-            # fails, and the peer would never hear how its call ended.
-            await self._context.send_initial_metadata(())
+            if self._call is None:
+                # gRPC sends the headers with the first message otherwise, and knows that they are
+                # gone only when that is written: a call that ends in between would send them twice,
+                # which fails, and the peer would never hear how its call ended.
+                await self._context.send_initial_metadata(())
             tasks += [
                 asyncio.create_task(self._guarded(self._read_requests())),
                 asyncio.create_task(self._guarded(self._write_updates())),
             ]
             await self._ended
         finally:
+            if unregister is not None:
+                unregister()
             self._hub.close(self)
             for task in tasks:
                 task.cancel()
@@ -100,6 +113,10 @@ class ExchangeStream:
     def story(self) -> tuple[str, ...]:
         """What happened on this exchange, oldest first."""
         return self._exchange.story()
+
+    def _session_ended(self, error: BarrageError) -> None:
+        """What is queued is still sent when the server goes, not when the session is over."""
+        self.finish(error, is_flushed=isinstance(error, TransportError))
 
     async def _guarded(self, work: Coroutine[None, None, None]) -> None:
         """Run one half of the stream; its error ends both."""
@@ -119,6 +136,7 @@ class ExchangeStream:
         if not is_flushed:
             self._outbox.clear()
             self._end()
+        self._is_accepted.set()
         self._wake()
 
     def _end(self) -> None:
@@ -152,7 +170,15 @@ class ExchangeStream:
             self._waker = None
             waker.set_result(None)
 
+    async def _open_call(self, call: SessionCall) -> None:
+        """Send a session's headers once its request is accepted: a refusal is told without."""
+        await self._is_accepted.wait()
+        if self._outbox or not self._is_finishing:
+            await call.open()
+
     async def _write_updates(self) -> None:
+        if self._call is not None:
+            await self._open_call(self._call)
         write = self._context.write
         outbox = self._outbox
         while True:
@@ -199,6 +225,7 @@ class ExchangeStream:
             self._wants(event)
         elif isinstance(event, SubscriptionRequested):
             await self._hub.subscribe(self, event)
+            self._is_accepted.set()
         elif isinstance(event, SnapshotRequested):
             await self._send_snapshot(event)
         elif isinstance(event, HalfClosed):
@@ -231,12 +258,14 @@ class ExchangeStream:
         self._is_snapshot = True
         options = EncodeOptions.for_snapshot(event.options, self._limits, revision=self.revision)
         encoder, messages = await self._hub.snapshot(
-            table_name_of_ticket(event.ticket, self._limits),
-            event.columns,
-            event.viewport,
+            event.ticket,
+            self.session,
             options,
+            columns=event.columns,
+            viewport=event.viewport,
             is_reverse=event.is_reverse,
         )
+        self._is_accepted.set()
         self.enqueue(EncodedUpdate((self.stream_id,), (encoder.schema_frame(),)))
         for message in messages:
             self.enqueue(LazyUpdate((self.stream_id,), encoder, message))

@@ -6,7 +6,7 @@ Everything here runs on the engine thread, between cycles.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 from barrage.engine.snapshot import snapshot_messages
@@ -14,7 +14,7 @@ from barrage.engine.subscription import SubscriptionSpec
 from barrage.errors import BarrageError, LocalProtocolError, RemoteProtocolError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.delivery import EncodedUpdate, StreamEnded
-from barrage.server.wire_schema import wire_schema
+from barrage.server.presentation import lease_of, shown_schema, shown_table
 from barrage.wire.update_codec import UpdateEncoder
 
 if TYPE_CHECKING:
@@ -27,10 +27,14 @@ if TYPE_CHECKING:
     from barrage.model.update import FullUpdate
     from barrage.model.viewport import ColumnSet, Viewport
     from barrage.proto.events import SubscriptionRequested
-    from barrage.server.catalog import Catalog
+    from barrage.server.deephaven.types import SessionTypes
     from barrage.server.exchange_stream import ExchangeStream
+    from barrage.server.resolver import TableSource
     from barrage.server.runtime import EngineRuntime
+    from barrage.server.table_lease import TableLease
     from barrage.wire.update_codec import EncodeOptions
+
+_EncoderKey: TypeAlias = "tuple[EncodeOptions, bool, bool]"
 
 ENCODERS_REMEMBERED = 64
 """Encoders kept per table; clients choose the options, so their number is bounded."""
@@ -39,28 +43,24 @@ ENCODERS_REMEMBERED = 64
 class SubscriptionDesk:
     """Carries out what streams ask of the engine. Every method runs on the engine thread."""
 
-    def __init__(
-        self, runtime: EngineRuntime, catalog: Catalog, *, limits: Limits, clock: Clock
-    ) -> None:
+    def __init__(self, runtime: EngineRuntime, *, limits: Limits, clock: Clock) -> None:
         self._runtime = runtime
-        self._catalog = catalog
         self._limits = limits
         self._clock = clock
-        self._encoders: WeakKeyDictionary[Table, dict[EncodeOptions, UpdateEncoder]] = (
+        self._encoders: WeakKeyDictionary[Table, dict[_EncoderKey, UpdateEncoder]] = (
             WeakKeyDictionary()
         )
 
     def subscribe(
         self,
         stream: ExchangeStream,
-        name: str,
+        source: TableSource,
         event: SubscriptionRequested,
         options: EncodeOptions,
     ) -> None:
         """Start a subscription: the schema goes to the stream in this turn, before the first
         update."""
-        table = self._catalog.live(name).table
-        encoder = self.encoder(table, options)
+        table, encoder = self._shown(source, stream.types, options)
         spec = SubscriptionSpec(
             columns=event.columns,
             viewport=event.viewport,
@@ -123,29 +123,36 @@ class SubscriptionDesk:
 
     def snapshot(
         self,
-        name: str,
+        source: TableSource,
+        types: SessionTypes | None,
         columns: ColumnSet | None,
         viewport: Viewport | None,
         options: EncodeOptions,
         is_reverse: bool,
     ) -> tuple[UpdateEncoder, list[FullUpdate]]:
         """The messages answering a snapshot request, and the encoder for them."""
-        table = self._catalog.live(name).table
+        table, encoder = self._shown(source, types, options)
         messages = snapshot_messages(
             table, columns, viewport, step=self._runtime.graph.step, is_reverse_echo=is_reverse
         )
-        return self.encoder(table, options), messages
+        return encoder, messages
 
-    def encoder(self, table: Table, options: EncodeOptions) -> UpdateEncoder:
-        """The encoder of a table for some options: one object for equal options, so that its
-        identity says whether two subscribers get equal bytes."""
-        known = self._encoders.setdefault(table, {})
-        encoder = known.get(options)
+    def _shown(
+        self, source: TableSource, types: SessionTypes | None, options: EncodeOptions
+    ) -> tuple[Table, UpdateEncoder]:
+        """A table as it is shown to a caller, and its encoder: one object for equal options and
+        equal schemas, so that its identity says whether two subscribers get equal bytes."""
+        lease = lease_of(source)
+        view = shown_table(lease, types)
+        known = self._encoders.setdefault(view, {})
+        key = _encoder_key(lease, types, options)
+        encoder = known.get(key)
         if encoder is None:
             if len(known) >= ENCODERS_REMEMBERED:
                 known.clear()
-            encoder = known[options] = UpdateEncoder(wire_schema(table), options, self._limits)
-        return encoder
+            schema = shown_schema(lease, view, types)
+            encoder = known[key] = UpdateEncoder(schema, options, self._limits)
+        return view, encoder
 
     def _producer_of(self, stream: ExchangeStream) -> Producer | None:
         return None if stream.table is None else self._runtime.existing_producer(stream.table)
@@ -158,3 +165,12 @@ class SubscriptionDesk:
         if interval_ms == 0:
             return self._limits.interval_ns_default
         return max(interval_ms * NANOS_PER_MS, self._limits.interval_ns_min)
+
+
+def _encoder_key(
+    lease: TableLease, types: SessionTypes | None, options: EncodeOptions
+) -> _EncoderKey:
+    """What the bytes of one view depend on: a session's schema has more metadata, and that of an
+    input table more still."""
+    is_session = types is not None
+    return options, is_session, is_session and lease.input_target is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from barrage.engine import (
     AppendOnlyTable,
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.catalog import Catalog
     from barrage.server.runtime import EngineRuntime
+
+Result = TypeVar("Result")
 
 KINDS = ("static", "append_only", "keyed", "list", "ring", "blink")
 INPUT_KINDS = ("append_only", "keyed", "blink")
@@ -226,6 +228,10 @@ class TableService:
     def derive(self, make: Callable[[], Table]) -> Future[Table]:
         """Apply an operator; SchemaError or ExpressionError."""
         return self._runtime.submit(make)
+
+    def run(self, work: Callable[[], Result]) -> Future[Result]:
+        """Do ``work`` on the engine thread between cycles; the future gets what it returns."""
+        return self._runtime.submit(work)
 
     def read(self, table: Table) -> Future[pa.Table]:
         """The whole table as it stands."""

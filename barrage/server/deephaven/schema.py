@@ -49,19 +49,22 @@ def deephaven_view(table: Table, session_types: SessionTypes) -> Table:
     Raises RowError when a value has no form in the new type (a time outside of 64 bits of
     nanoseconds); a later value of that kind fails the view, not the table.
     """
-    shown = [shown_type(field.type, session_types) for field in table.schema]
-    schema = pa.schema(
-        [_shown_field(field, to) for field, to in zip(table.schema, shown, strict=True)],
-        metadata=table.schema.metadata,
-    )
+    schema = view_schema(table.schema, session_types)
     if schema.equals(table.schema, check_metadata=True):
         return table
+    shown = [shown_type(field.type, session_types) for field in table.schema]
     conversions = {
         index: ColumnConversion(apply=to.apply, may_fail=to.may_fail)
         for index, to in enumerate(shown)
         if to.apply is not None
     }
     return table.convert(schema, ("deephaven_view", session_types), conversions)
+
+
+def view_schema(schema: pa.Schema, session_types: SessionTypes) -> pa.Schema:
+    """The schema that the :func:`deephaven_view` of a table with ``schema`` has."""
+    fields = [_shown_field(field, shown_type(field.type, session_types)) for field in schema]
+    return pa.schema(fields, metadata=schema.metadata)
 
 
 def _shown_field(field: pa.Field, shown: ShownType) -> pa.Field:
@@ -93,11 +96,21 @@ def deephaven_schema(
     then marked as keys and the others as values.
     """
     keys = tuple(table.key_columns if key_columns is None else key_columns)
+    return announced_schema(
+        table.schema, is_blink=table.is_blink, input_keys=keys if is_input else None
+    )
+
+
+def announced_schema(
+    schema: pa.Schema, *, is_blink: bool, input_keys: Sequence[str] | None
+) -> pa.Schema:
+    """:func:`deephaven_schema` of a view with this schema; ``input_keys`` are the key columns of an
+    input table, None for any other."""
     return with_deephaven_metadata(
-        _without_promises(table.schema),
-        is_blink=table.is_blink,
-        key_columns=keys if is_input else (),
-        input_metadata=_input_metadata(table.schema.names, keys) if is_input else None,
+        _without_promises(schema),
+        is_blink=is_blink,
+        key_columns=tuple(input_keys or ()),
+        input_metadata=None if input_keys is None else _input_metadata(schema.names, input_keys),
     )
 
 

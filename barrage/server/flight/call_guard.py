@@ -1,8 +1,13 @@
-"""What stands before and behind every call: credentials, draining, and errors as statuses.
+"""What stands before and behind every call: credentials, draining, headers, and errors as statuses.
 
 An error of ours becomes its own status with its own text. Anything unexpected is logged under an
 id, and the caller gets the id and nothing else. Texts are plain ASCII without ``%``: some clients
-cannot decode more.
+cannot decode more. On a session's call they have no ``:`` either once headers are out, which one
+client takes for the end of a header's name (deephaven-clients.md section 8, trap 2).
+
+Every answer to a session carries its newest token: in the headers, which go out just before the
+first message, or in the trailers of a call that fails. A call that fails before its headers sends
+trailers only.
 """
 
 from __future__ import annotations
@@ -14,20 +19,36 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from barrage.errors import BarrageError, ConnectionLostError, StatusCode, TransportError
+from barrage.errors import (
+    BarrageError,
+    ConnectionLostError,
+    StatusCode,
+    TransportError,
+    UnsupportedError,
+)
+from barrage.server.auth import AUTHORIZATION, Credentials, header_value
 from barrage.server.failure import unexpected_failure
+from barrage.server.method_table import SessionUse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from barrage.server.auth import Authenticator
+    from barrage.server.auth import Authenticator, Metadata
+    from barrage.server.deephaven.types import SessionTypes
+    from barrage.server.sessions import Session, SessionStore
 
-    Behavior = Callable[[Any, Any], Awaitable[Any]]
+    Context = grpc.aio.ServicerContext[Any, Any]
+    SessionBehavior = Callable[[Any, Any, Any], Awaitable[Any]]
 
 log = logging.getLogger(__name__)
 
 DETAILS_LENGTH_MAX = 1000
 """Longest status text in characters; it travels in a header."""
+
+TYPES_HEADER = "x-barrage-types"
+"""Asks, in the call that opens a session, for the types of one family of clients."""
+
+_TYPES: dict[str, SessionTypes] = {"deephaven": "deephaven", "ticking": "ticking"}
 
 DRAINING = "the server is shutting down; connect again"
 
@@ -46,23 +67,97 @@ def status_details(error: BaseException) -> str:
     return text if len(text) <= DETAILS_LENGTH_MAX else text[: DETAILS_LENGTH_MAX - 3] + "..."
 
 
+class SessionCall:
+    """A session's call as its behavior sees it: the headers with the token go out in time."""
+
+    def __init__(self, context: Context, session: Session) -> None:
+        self._context = context
+        self._session = session
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the headers are out, or on their way."""
+        return self._opening is not None
+
+    @property
+    def raw(self) -> Context:
+        """The call itself, to be written to when the headers are out."""
+        return self._context
+
+    async def open(self) -> None:
+        """Send the headers, if they are not out yet. Not cut short when the caller is cancelled:
+        gRPC would send them a second time with the status."""
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._send())
+        await asyncio.shield(self._opening)
+
+    async def _send(self) -> None:
+        await self._context.send_initial_metadata(self.metadata())
+
+    async def settle(self) -> None:
+        """Wait for headers that are on their way."""
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The header with the token; none for a session that has ended."""
+        return () if self._session.is_closed else ((AUTHORIZATION, self._session.bearer),)
+
+    async def write(self, message: bytes) -> None:
+        if self._opening is None or not self._opening.done():
+            await self.open()
+        await self._context.write(message)
+
+    async def read(self) -> Any:
+        return await self._context.read()
+
+    def invocation_metadata(self) -> Any:
+        return self._context.invocation_metadata()
+
+
+async def open_headers(context: Any, session: Session | None) -> None:
+    """Send the headers now: for calls whose first message may be long in coming. Errors are told
+    better without, so first check what can be checked."""
+    if session is not None and isinstance(context, SessionCall):
+        await context.open()
+    else:
+        await context.send_initial_metadata(())
+
+
 class CallGuard:
     """Wraps the methods of one server."""
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    def __init__(self, authenticator: Authenticator, sessions: SessionStore) -> None:
         self._authenticator = authenticator
+        self._sessions = sessions
         self.is_draining = False
 
-    def wrap(self, method: str, behavior: Behavior) -> Behavior:
+    def wrap(
+        self,
+        method: str,
+        behavior: SessionBehavior,
+        *,
+        session: SessionUse = SessionUse.OPTIONAL,
+    ) -> Callable[[Any, Context], Awaitable[Any]]:
         """``behavior`` behind the guard; ``method`` is the full name, with a leading slash."""
+        use = session
 
-        async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        async def guarded(request: Any, context: Context) -> Any:
+            call: SessionCall | None = None
             try:
-                self._authenticator.check(method, context.invocation_metadata() or ())
                 if self.is_draining:
                     raise TransportError(DRAINING)
-                return await behavior(request, context)
-            except (asyncio.CancelledError, grpc.aio.AbortError):
+                caller = self._admit(context.invocation_metadata() or (), use)
+                if caller is None:
+                    return await behavior(request, context, None)
+                call = SessionCall(context, caller)
+                answer = await behavior(request, call, caller)
+                await call.open()
+                return answer
+            except asyncio.CancelledError:
+                raise
+            except grpc.aio.AbortError:
                 raise
             except grpc.aio.InternalError:
                 log.debug("%s: the client has gone", method)
@@ -71,6 +166,47 @@ class CallGuard:
                 failure = error
             except Exception:
                 failure = unexpected_failure(log, f"{method} failed")
-            await context.abort(grpc_status(failure.status_code), status_details(failure))
+            await _abort(context, call, failure)
 
         return guarded
+
+    async def open_headers(self, context: Any, session: Session | None) -> None:
+        """See :func:`open_headers`."""
+        await open_headers(context, session)
+
+    def _admit(self, metadata: Metadata, use: SessionUse) -> Session | None:
+        """The caller's session, if it has one or must have one. AuthenticationError."""
+        if use is SessionUse.NONE:
+            return None
+        credentials = Credentials.of_metadata(metadata)
+        session = self._sessions.find(credentials)
+        if session is not None:
+            return session
+        if use is SessionUse.REQUIRED:
+            return self._sessions.open(credentials, wanted_types(metadata))
+        self._authenticator.check(credentials)
+        return None
+
+
+async def _abort(context: Context, call: SessionCall | None, failure: BarrageError) -> None:
+    code, details = grpc_status(failure.status_code), status_details(failure)
+    if call is None:
+        await context.abort(code, details)
+        return
+    if call.is_open:
+        await call.settle()
+        details = details.replace(":", ";")
+    await context.abort(code, details, call.metadata())
+
+
+def wanted_types(metadata: Metadata) -> SessionTypes | None:
+    """The types a call asks for; None when it does not care. UnsupportedError."""
+    wanted = header_value(metadata, TYPES_HEADER)
+    if wanted is None:
+        return None
+    types = _TYPES.get(wanted.strip().lower())
+    if types is None:
+        raise UnsupportedError(
+            f"{TYPES_HEADER} is {wanted!r}; this server knows {' and '.join(_TYPES)}"
+        )
+    return types

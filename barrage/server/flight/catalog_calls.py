@@ -6,14 +6,18 @@ import asyncio
 import base64
 import binascii
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
 from barrage.server.flight.arrow_messages import read_schema_message
-from barrage.server.table_service import TableRecipe
-from barrage.server.tickets import table_name_of_descriptor, ticket_of
+from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.presentation import told_schema
+from barrage.server.table_lease import TableLease
+from barrage.server.table_service import TableFacts, TableRecipe, kind_of
+from barrage.server.tickets import ticket_of
 from barrage.transport import flight_messages
 from barrage.transport.flight_messages import Descriptor, FlightInfo
 
@@ -22,13 +26,19 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
-    from barrage.limits import Limits
-    from barrage.server.table_service import TableFacts, TableService
+    from barrage.server.catalog import Catalog
+    from barrage.server.resolver import TableSource, TicketResolver
+    from barrage.server.sessions import Session
+    from barrage.server.table_service import TableService
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
 UNKNOWN_BYTES = -1
 """``FlightInfo.total_bytes`` of a table that is not measured."""
+
+UNKNOWN_ROWS = -1
+"""``FlightInfo.total_records`` of a ticking table, as sessions are told (deephaven-clients.md
+section 4.1). Without a session it is the number of rows at that moment."""
 
 TABLES = "barrage.tables"
 DROP_TABLE = "barrage.drop_table"
@@ -46,35 +56,56 @@ ACTION_DESCRIPTIONS = {
 class CatalogCalls:
     """The behaviors; each request is the bytes of its message."""
 
-    def __init__(self, tables: TableService, limits: Limits) -> None:
+    def __init__(self, resolver: TicketResolver, catalog: Catalog, tables: TableService) -> None:
+        self._resolver = resolver
+        self._catalog = catalog
         self._tables = tables
-        self._limits = limits
         self._actions: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             TABLES: self._list_tables,
             DROP_TABLE: self._drop_table,
             CREATE_TABLE: self._create_table,
         }
 
-    async def list_flights(self, request: bytes, context: Context) -> None:
-        """One FlightInfo per table; a criteria expression is a prefix of the name."""
+    def methods(self) -> dict[str, MethodEntry]:
+        use = SessionUse.OPTIONAL
+        return {
+            "ListFlights": MethodEntry("server_stream", self.list_flights, use),
+            "GetFlightInfo": MethodEntry("unary", self.get_flight_info, use),
+            "GetSchema": MethodEntry("unary", self.get_schema, use),
+            "DoAction": MethodEntry("server_stream", self.do_action, use),
+            "ListActions": MethodEntry("server_stream", self.list_actions, use),
+        }
+
+    async def list_flights(self, request: bytes, context: Context, session: Session | None) -> None:
+        """One FlightInfo per published table; a criteria expression is a prefix of the name."""
         prefix = flight_messages.decode_criteria(request)
-        for facts in await asyncio.wrap_future(self._tables.all_facts()):
+        all_facts = await asyncio.wrap_future(
+            self._tables.run(partial(self._published_facts, session))
+        )
+        for facts in all_facts:
             if facts.name.encode().startswith(prefix):
-                await context.write(flight_info(facts, Descriptor(path=(facts.name,))).encode())
+                descriptor = Descriptor(path=(facts.name,))
+                info = flight_info(facts, descriptor, ticket_of(facts.name), session)
+                await context.write(info.encode())
 
-    async def get_flight_info(self, request: bytes, _: Context) -> bytes:
+    async def get_flight_info(self, request: bytes, _: Context, session: Session | None) -> bytes:
         descriptor = Descriptor.decode(request)
-        return flight_info(await self._facts(descriptor), descriptor).encode()
+        ticket = self._resolver.ticket_of_descriptor(descriptor)
+        facts = await self._facts(ticket, session)
+        return flight_info(facts, descriptor, ticket, session).encode()
 
-    async def get_schema(self, request: bytes, _: Context) -> bytes:
-        facts = await self._facts(Descriptor.decode(request))
+    async def get_schema(self, request: bytes, _: Context, session: Session | None) -> bytes:
+        ticket = self._resolver.ticket_of_descriptor(Descriptor.decode(request))
+        facts = await self._facts(ticket, session)
         return flight_messages.encode_schema_result(facts.schema.serialize().to_pybytes())
 
-    async def list_actions(self, _request: bytes, context: Context) -> None:
+    async def list_actions(
+        self, _request: bytes, context: Context, _session: Session | None
+    ) -> None:
         for name, description in ACTION_DESCRIPTIONS.items():
             await context.write(flight_messages.encode_action_type(name, description))
 
-    async def do_action(self, request: bytes, context: Context) -> None:
+    async def do_action(self, request: bytes, context: Context, _session: Session | None) -> None:
         name, body = flight_messages.decode_action(request)
         act = self._actions.get(name)
         if act is None:
@@ -82,9 +113,14 @@ class CatalogCalls:
             raise UnsupportedError(f"unknown action {name!r}; this server has {known}")
         await context.write(flight_messages.encode_result(await act(body)))
 
-    async def _facts(self, descriptor: Descriptor) -> TableFacts:
-        name = table_name_of_descriptor(descriptor, self._limits)
-        return await asyncio.wrap_future(self._tables.facts(name))
+    async def _facts(self, ticket: bytes, session: Session | None) -> TableFacts:
+        source = await self._resolver.source(ticket, session)
+        return await asyncio.wrap_future(self._tables.run(partial(_facts_of, source, session)))
+
+    def _published_facts(self, session: Session | None) -> list[TableFacts]:
+        """Engine thread."""
+        leases = (self._resolver.lease_of_publication(publication) for publication in self._catalog)
+        return [_facts_of(lease, session) for lease in leases]
 
     async def _list_tables(self, _body: bytes) -> bytes:
         listed = await asyncio.wrap_future(self._tables.all_facts())
@@ -112,13 +148,31 @@ class CatalogCalls:
         return b"{}"
 
 
-def flight_info(facts: TableFacts, descriptor: Descriptor) -> FlightInfo:
+def _facts_of(source: TableSource, session: Session | None) -> TableFacts:
+    """Engine thread: what is told about a table, also when it has failed."""
+    lease = source if isinstance(source, TableLease) else source()
+    table = lease.table
+    return TableFacts(
+        name=lease.name or "",
+        schema=told_schema(lease, None if session is None else session.types),
+        kind=kind_of(table),
+        key=tuple(table.key_columns),
+        is_ticking=not table.is_static,
+        row_count=table.size,
+        step=table.graph.step,
+    )
+
+
+def flight_info(
+    facts: TableFacts, descriptor: Descriptor, ticket: bytes, session: Session | None
+) -> FlightInfo:
     """The FlightInfo of one table, as the answer to ``descriptor``."""
+    is_counted = session is None or not facts.is_ticking
     return FlightInfo(
         schema_message=facts.schema.serialize().to_pybytes(),
         descriptor=descriptor,
-        ticket=ticket_of(facts.name),
-        total_records=facts.row_count,
+        ticket=ticket,
+        total_records=facts.row_count if is_counted else UNKNOWN_ROWS,
         total_bytes=UNKNOWN_BYTES,
         metadata=json.dumps(_metadata(facts)).encode(),
     )

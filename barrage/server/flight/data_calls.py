@@ -1,15 +1,23 @@
-"""DoExchange and DoGet: tables going out. And Handshake, which hands out the token."""
+"""DoExchange and DoGet: tables going out. And Handshake, which hands out a token."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import AuthenticationError, UnsupportedError
-from barrage.server.auth import AUTHORIZATION, header_value
+from barrage.server.auth import (
+    AUTHORIZATION,
+    CredentialKind,
+    Credentials,
+    bearer,
+    header_value,
+)
+from barrage.server.flight.call_guard import wanted_types
 from barrage.server.frame_writing import write_frames
 from barrage.server.grpc_calls import END_OF_STREAM
-from barrage.server.tickets import table_name_of_ticket
+from barrage.server.method_table import MethodEntry, SessionUse
 from barrage.transport import flight_messages
+from barrage.transport.deephaven_messages import MESSAGES
 from barrage.wire.messages import SnapshotOptions
 from barrage.wire.revision import WireRevision
 from barrage.wire.update_codec import EncodeOptions
@@ -18,8 +26,9 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.limits import Limits
-    from barrage.server.auth import Authenticator
+    from barrage.server.auth import Authenticator, Metadata
     from barrage.server.exchange_driver import ExchangeHub
+    from barrage.server.sessions import Session, SessionStore
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -35,53 +44,92 @@ class DataCalls:
         self,
         hub: ExchangeHub,
         authenticator: Authenticator,
+        sessions: SessionStore,
         *,
         limits: Limits,
         draft_2020: str,
     ) -> None:
         self._hub = hub
         self._authenticator = authenticator
+        self._sessions = sessions
         self._limits = limits
         self._draft_2020 = draft_2020
 
-    async def do_exchange(self, _requests: object, context: Context) -> None:
+    def methods(self) -> dict[str, MethodEntry]:
+        return {
+            "Handshake": MethodEntry("bidi", self.handshake, SessionUse.NONE),
+            "DoGet": MethodEntry("server_stream", self.do_get, SessionUse.OPTIONAL),
+            "DoExchange": MethodEntry("bidi", self.do_exchange, SessionUse.OPTIONAL),
+        }
+
+    async def do_exchange(
+        self, _requests: object, context: Context, session: Session | None
+    ) -> None:
         """One subscription or one snapshot."""
         metadata = context.invocation_metadata() or ()
         extensions = header_value(metadata, EXTENSIONS_HEADER) or ""
         stream = self._hub.open(
             context,
+            session,
             revision=chosen_revision(header_value(metadata, REVISION_HEADER), self._draft_2020),
             sends_source_time=SOURCE_TIME in (name.strip() for name in extensions.split(",")),
         )
         await stream.run()
 
-    async def do_get(self, request: bytes, context: Context) -> None:
+    async def do_get(self, request: bytes, context: Context, session: Session | None) -> None:
         """A snapshot of a whole table with default options."""
-        name = table_name_of_ticket(flight_messages.decode_ticket(request), self._limits)
         header = header_value(context.invocation_metadata() or (), REVISION_HEADER)
         revision = chosen_revision(header, self._draft_2020)
         options = EncodeOptions.for_snapshot(SnapshotOptions(), self._limits, revision=revision)
-        encoder, answer = await self._hub.snapshot(name, None, None, options)
+        ticket = flight_messages.decode_ticket(request)
+        encoder, answer = await self._hub.snapshot(ticket, session, options)
         await context.write(encoder.schema_frame())
         for message in answer:
             await write_frames(context, encoder.encode(message))
 
-    async def handshake(self, _requests: object, context: Context) -> None:
-        """Turn credentials into the bearer token: a basic header, or a BasicAuth payload."""
-        header = header_value(context.invocation_metadata() or (), AUTHORIZATION)
+    async def handshake(self, _requests: object, context: Context, _session: None) -> None:
+        """Turn credentials into a token (deephaven-clients.md section 2.2): those of the header
+        into one in the headers of the answer, without a message; those of the first message into
+        one in a message as well."""
+        metadata = context.invocation_metadata() or ()
+        credentials = Credentials.of_metadata(metadata)
+        if credentials is not None:
+            token = self._token_for(credentials, metadata)
+            await context.send_initial_metadata(((AUTHORIZATION, bearer(token)),))
+            while await context.read() is not END_OF_STREAM:
+                pass
+            return
         request = await context.read()
         payload = b"" if request is END_OF_STREAM else flight_messages.decode_handshake(request)[1]
-        if header is None and self._authenticator.bearer_header is not None:
-            if not payload:
-                raise AuthenticationError(
-                    "no credentials: send a basic header or a BasicAuth message"
-                )
-            _, password = flight_messages.decode_basic_auth(payload)
-            self._authenticator.check_password(password)
-        bearer = self._authenticator.bearer_header
-        if bearer is not None:
-            await context.send_initial_metadata(((AUTHORIZATION, bearer),))
-        await context.write(flight_messages.encode_handshake_response((bearer or "").encode()))
+        token = self._token_for(_credentials_of(payload), metadata)
+        await context.send_initial_metadata(((AUTHORIZATION, bearer(token)),))
+        await context.write(flight_messages.encode_handshake_response(token.encode()))
+
+    def _token_for(self, credentials: Credentials, metadata: Metadata) -> str:
+        """The server's own token, which does not run out, for who knows it; that of a session on a
+        server that needs none. AuthenticationError."""
+        session = self._sessions.find(credentials)
+        if session is not None:
+            return session.token
+        if self._authenticator.token is None:
+            return self._sessions.open(credentials, wanted_types(metadata)).token
+        if credentials.kind is CredentialKind.ANONYMOUS:
+            raise AuthenticationError("no credentials; send a basic header or a BasicAuth message")
+        self._authenticator.check(credentials)
+        return self._authenticator.token
+
+
+def _credentials_of(payload: bytes) -> Credentials:
+    """The credentials in a handshake's message: a WrappedAuthenticationRequest or a BasicAuth,
+    which share no field. None at all are those of an anonymous caller."""
+    if not payload:
+        return Credentials(CredentialKind.ANONYMOUS)
+    wrapped = MESSAGES.decode("WrappedAuthenticationRequest", payload)
+    if wrapped.type:
+        secret = bytes(wrapped.payload).decode(errors="replace")
+        return Credentials.of_header(f"{wrapped.type} {secret}")
+    _, password = flight_messages.decode_basic_auth(payload)
+    return Credentials(CredentialKind.SECRET, password)
 
 
 def chosen_revision(header: str | None, draft_2020: str) -> WireRevision:

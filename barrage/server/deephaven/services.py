@@ -1,0 +1,69 @@
+"""The services of Deephaven's own clients and their methods, put together for one server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barrage.server.deephaven.application_calls import ApplicationCalls
+from barrage.server.deephaven.config_calls import ConfigCalls
+from barrage.server.deephaven.console_calls import ConsoleCalls
+from barrage.server.deephaven.input_table_calls import InputTableCalls
+from barrage.server.deephaven.object_calls import ObjectCalls
+from barrage.server.deephaven.session_calls import SessionCalls
+from barrage.server.deephaven.storage_calls import StorageCalls
+from barrage.server.deephaven.table_updates import TableUpdates
+from barrage.transport.deephaven_messages import (
+    APPLICATION_SERVICE,
+    CONFIG_SERVICE,
+    CONSOLE_SERVICE,
+    INPUT_TABLE_SERVICE,
+    OBJECT_SERVICE,
+    SESSION_SERVICE,
+    STORAGE_SERVICE,
+    TABLE_SERVICE,
+)
+
+if TYPE_CHECKING:
+    from barrage.limits import Limits
+    from barrage.server.auth import Authenticator
+    from barrage.server.method_table import MethodEntry
+    from barrage.server.resolver import TicketResolver
+    from barrage.server.sessions import SessionStore
+    from barrage.server.table_service import TableService
+
+
+class DeephavenServices:
+    """All of them."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        sessions: SessionStore,
+        resolver: TicketResolver,
+        tables: TableService,
+        *,
+        limits: Limits,
+    ) -> None:
+        self._config = ConfigCalls(authenticator, sessions)
+        self._session = SessionCalls(sessions, resolver, limits)
+        self._application = ApplicationCalls(tables)
+        self._updates = TableUpdates()
+        self._inputs = InputTableCalls(resolver, tables)
+        self._console = ConsoleCalls(resolver, tables)
+
+    def services(self) -> dict[str, dict[str, MethodEntry]]:
+        """The methods of each service by its full name."""
+        return {
+            CONFIG_SERVICE: self._config.methods(),
+            SESSION_SERVICE: self._session.methods(),
+            APPLICATION_SERVICE: self._application.methods(),
+            TABLE_SERVICE: self._updates.methods(),
+            INPUT_TABLE_SERVICE: self._inputs.methods(),
+            CONSOLE_SERVICE: self._console.methods(),
+            STORAGE_SERVICE: StorageCalls().methods(),
+            OBJECT_SERVICE: ObjectCalls().methods(),
+        }
+
+    def announce_stop(self, reason: str) -> None:
+        """Tell the clients that asked to be told that the server is going away."""
+        self._session.announce_stop(reason)

@@ -1,0 +1,64 @@
+"""What a service offers: its methods with their shape, their behavior and their use of sessions.
+
+A behavior is ``async behavior(request, context, session)``. ``request`` is the bytes of the message
+(an iterator nobody uses for ``bidi``); a ``unary`` behavior returns the bytes of its answer, the
+others write to ``context``. ``session`` is the caller's, or None where the method can do without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from barrage.server.flight.call_guard import CallGuard
+
+    SessionBehavior: TypeAlias = Callable[[Any, Any, Any], Awaitable[Any]]
+
+MethodKind: TypeAlias = Literal["unary", "server_stream", "bidi"]
+
+
+class SessionUse(Enum):
+    """What a method does with the caller's credentials (deephaven-clients.md section 2.2)."""
+
+    NONE = auto()
+    """They are not looked at."""
+    OPTIONAL = auto()
+    """They are checked; a session token brings its session, anything else brings none."""
+    REQUIRED = auto()
+    """A session token brings its session, other credentials open one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodEntry:
+    """One method."""
+
+    kind: MethodKind
+    behavior: SessionBehavior
+    session: SessionUse = SessionUse.REQUIRED
+
+
+_HANDLERS: dict[str, Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {
+    "unary": grpc.unary_unary_rpc_method_handler,
+    "server_stream": grpc.unary_stream_rpc_method_handler,
+    "bidi": grpc.stream_stream_rpc_method_handler,
+}
+
+
+def service_handler(
+    service: str, methods: Mapping[str, MethodEntry], guard: CallGuard
+) -> grpc.GenericRpcHandler[Any, Any]:
+    """The gRPC handler of one service; every method stands behind the guard, and a name that is
+    not listed is UNIMPLEMENTED."""
+    handlers = {
+        name: _HANDLERS[entry.kind](
+            guard.wrap(f"/{service}/{name}", entry.behavior, session=entry.session)
+        )
+        for name, entry in methods.items()
+    }
+    return grpc.method_handlers_generic_handler(service, handlers)
