@@ -39,12 +39,19 @@ class Step:
         return tuple(value for value in self.arguments if isinstance(value, TableSource))
 
     def __str__(self) -> str:
-        words = (
-            value.label if isinstance(value, TableSource) else repr(value)
-            for value in self.arguments
-            if value != ()
-        )
+        words = [word for value in self.arguments for word in _words(value)]
         return f"{self.name}({', '.join(words)})"
+
+
+def _words(value: Any) -> list[str]:
+    """An argument as it is written in code; texts in a row are written one after another."""
+    if isinstance(value, TableSource):
+        return [value.label]
+    if isinstance(value, tuple):
+        return [
+            f"{part[0]}={part[1]!r}" if isinstance(part, tuple) else repr(part) for part in value
+        ]
+    return [repr(value)]
 
 
 R = TypeVar("R")

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from barrage.client.arrow_input import to_arrow_table, without_dictionaries
+from barrage.client.arrow_input import to_arrow_table
 from barrage.client.deephaven.calls import ticket_message
-from barrage.client.deephaven.upload import upload_table
-from barrage.errors import ConfigError, RowError, SchemaError
+from barrage.client.deephaven.java_types import schema_with_java_types
+from barrage.client.deephaven.upload import refused_columns, upload_table
+from barrage.errors import ConfigError, RequestRefusedError, RowError, SchemaError, UnsupportedError
 from barrage.transport.deephaven_messages import INPUT_TABLE_SERVICE, MESSAGES
 
 if TYPE_CHECKING:
@@ -41,11 +42,15 @@ async def create_input_table(
     for name in key:
         if name not in schema.names:
             raise SchemaError(f"key {name!r} is no column; there are {', '.join(schema.names)}")
-    plain = without_dictionaries(schema.empty_table()).schema
     request = MESSAGES.new(
-        "CreateInputTableRequest", schema=plain.serialize().to_pybytes(), kind=_kind(kind, key)
+        "CreateInputTableRequest",
+        schema=schema_with_java_types(schema).serialize().to_pybytes(),
+        kind=_kind(kind, key),
     )
-    return await calls.make("CreateInputTable", request, label=label)
+    try:
+        return await calls.make("CreateInputTable", request, label=label)
+    except RequestRefusedError as error:
+        raise refused_columns(schema, error) from error
 
 
 def _kind(kind: str, key: Sequence[str]) -> Any:
@@ -83,9 +88,10 @@ async def add_rows(calls: DeephavenCalls, target: ExportedTable, rows: Any, *, l
 async def delete_rows(
     calls: DeephavenCalls, target: ExportedTable, rows: Any, key: Sequence[str], *, label: str
 ) -> int:
-    """Delete the rows with these keys (without a key: rows equal to these); how many were sent."""
-    names = tuple(key) or tuple(target.schema.names)
-    table = fit_rows(to_arrow_table(rows), target.schema, names=names, ignores_more=True)
+    """Delete the rows with these keys; how many were sent. UnsupportedError without a key."""
+    if not key:
+        raise UnsupportedError(f"rows are only added to {label!r}: it has no key to delete them by")
+    table = fit_rows(to_arrow_table(rows), target.schema, names=key, ignores_more=True)
     uploaded = await upload_table(calls, table, label=label)
     request = MESSAGES.new(
         "DeleteTableRequest",

@@ -12,7 +12,13 @@ from barrage.client.deephaven.input_tables import add_rows, create_input_table, 
 from barrage.client.deephaven.upload import plain_columns, upload_table
 from barrage.client.put import MODES
 from barrage.client.sources import ExportSource, ticket_of_name
-from barrage.client.table_info import TableInfo, info_of_flight, is_input_table, key_columns
+from barrage.client.table_info import (
+    TableInfo,
+    info_of_flight,
+    info_of_schema,
+    is_input_table,
+    key_columns,
+)
 from barrage.errors import (
     BarrageError,
     ConfigError,
@@ -61,6 +67,14 @@ class DeephavenTables:
             FLIGHT + "ListFlights", b"", timeout=None
         ):
             info = info_of_flight(message)
+            if info.is_ticking is None:
+                # Only the rows of static tables are counted.
+                info = info_of_schema(
+                    info.name,
+                    info.schema,
+                    total_records=info.total_records,
+                    is_ticking=info.total_records is None,
+                )
             infos[info.name] = info
         for ticket in await self.tickets():
             name = ticket.removeprefix(_SCOPE)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from barrage.client.arrow_input import to_arrow_table, without_dictionaries
 from barrage.client.put import PutProgress, send_table
-from barrage.errors import RequestRefusedError, SchemaError, StatusCode
+from barrage.errors import BarrageError, RequestRefusedError, SchemaError, StatusCode
 from barrage.transport.flight_messages import Descriptor
 
 if TYPE_CHECKING:
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.client.deephaven.calls import DeephavenCalls, ExportedTable
+
+RESERVED_NAMES = frozenset({"i", "ii", "k"})
+"""Words with a meaning of their own in the expressions of a Deephaven server, which therefore has
+no columns of these names."""
 
 
 async def upload_table(
@@ -39,13 +43,11 @@ async def upload_table(
             sends_empty=True,
         )
         exported = await calls.describe(ticket, label, None)
-    except BaseException as error:
+    except RequestRefusedError as error:
         calls.release_ticket_soon(ticket, generation)
-        if isinstance(error, RequestRefusedError) and error.code is StatusCode.INVALID_ARGUMENT:
-            types = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
-            raise SchemaError(f"the server does not take these columns ({types}): {error}") from (
-                error
-            )
+        raise refused_columns(table.schema, error) from error
+    except BaseException:
+        calls.release_ticket_soon(ticket, generation)
         raise
     if on_progress is not None:
         on_progress(PutProgress(rows=table.num_rows, total=table.num_rows))
@@ -58,3 +60,14 @@ def plain_columns(table: pa.Table) -> pa.Table:
     if len(set(names)) != len(names):
         raise SchemaError(f"a column name occurs twice in {', '.join(names)}")
     return without_dictionaries(table)
+
+
+def refused_columns(schema: pa.Schema, error: RequestRefusedError) -> BarrageError:
+    """What a refusal of a new table means: with INVALID_ARGUMENT, its columns do not suit the
+    server, which tells why only in its log."""
+    if error.code is not StatusCode.INVALID_ARGUMENT:
+        return error
+    columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
+    reserved = sorted(RESERVED_NAMES.intersection(schema.names))
+    hint = f"; {' and '.join(reserved)} cannot be the name of a column there" if reserved else ""
+    return SchemaError(f"the server refused a table of columns {columns} ({error}){hint}")
