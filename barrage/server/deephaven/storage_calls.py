@@ -31,6 +31,5 @@ class StorageCalls:
         path = MESSAGES.decode("ListItemsRequest", request).path
         return MESSAGES.encode("ListItemsResponse", canonical_path=path)
 
-    async def fetch_file(self, request: bytes, _context: Context, _session: Session) -> bytes:
-        MESSAGES.decode("FetchFileRequest", request)
+    async def fetch_file(self, _request: bytes, _context: Context, _session: Session) -> bytes:
         raise UnsupportedError("StorageService/FetchFile: this server keeps no files")
