@@ -72,9 +72,7 @@ class PutCalls:
         self._budget = UploadBudget(limits.upload_bytes_max)
         self.bytes_pending = 0
 
-    async def do_put(
-        self, _requests: object, context: Context, session: Session | None = None
-    ) -> None:
+    async def do_put(self, _requests: object, context: Context, session: Session | None) -> None:
         """One upload: to a named table, or to an export of the caller's session."""
         message = await context.read()
         if message is END_OF_STREAM:
