@@ -77,7 +77,8 @@ def route_of(ticket: bytes | None, limits: Limits) -> Route:
     """The route that takes a ticket. TicketError when there is none, LimitExceededError."""
     if ticket is None:
         raise TicketMissingError("Ticket not specified.")
-    _check_length("ticket", len(ticket), limits)
+    # What stands behind the route may be as long as an element of a path, which stands for it.
+    _check_length("ticket", len(ticket) - len(SCOPE_ROUTE), limits)
     if not ticket:
         raise TicketMissingError(
             "Could not resolve ticket: it has no bytes; a table's ticket is s/<name>"
