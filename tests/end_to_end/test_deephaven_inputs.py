@@ -30,7 +30,12 @@ from barrage.transport.deephaven_messages import (
 )
 from barrage.transport.flight_messages import Descriptor, decode_put_result
 from barrage.wire import FlightFrame, encode_flight_data
-from tests.helpers.server_process import FLIGHT, raw_channel
+from tests.helpers.server_process import (
+    FLIGHT,
+    RawExchange,
+    raw_channel,
+    subscription_request,
+)
 
 ROWS = pa.table({"k": [1, 2], "s": ["a", "b"]})
 TIMEOUT_SECONDS = 10
@@ -391,6 +396,33 @@ def test_names_and_tables_that_cannot_be_bound(server, caller, name, raw, code):
         bind(caller, name, raw)
     assert raised.value.code() is code
     assert server.table_names() == ["a"]
+
+
+def test_an_export_keeps_a_table_that_was_dropped(server, caller):
+    table = server.create_table("t", {"k": "int64", "s": "string"})
+    fetch = MESSAGES.encode("ExportRequest", source_id=ticket(b"s/t"), result_id=ticket(export(1)))
+    caller.ask(SESSION_SERVICE, "ExportFromTicket", fetch)
+    server.drop_table("t")
+    table.add(ROWS)
+    del table
+    assert caller.get(export(1)).to_pylist() == ROWS.to_pylist()
+    add = MESSAGES.encode(
+        "AddTableRequest", input_table=ticket(export(1)), table_to_add=ticket(export(1))
+    )
+    caller.ask(INPUT_TABLE_SERVICE, "AddTableToInputTable", add)
+    assert caller.get(export(1)).num_rows == 4
+
+
+def test_a_name_bound_anew_leaves_subscribers_of_the_old_table_alone(server, caller):
+    old = server.create_table("t", {"k": "int64"})
+    following = RawExchange(caller.channel)
+    following.send(subscription_request("t"))
+    assert len(following.read_update().added_keys_post) == 0
+    upload(caller, 1, ROWS)
+    bind(caller, "t", export(1))
+    old.add({"k": [1]})
+    assert len(following.read_update().added_keys_post) == 1
+    following.half_close()
 
 
 # --- sizes ---
