@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from barrage.engine.grouping import GroupChange, RowGroups, extended
 from barrage.engine.keyed import check_key_columns
@@ -26,6 +25,8 @@ from barrage.rowset import RowSet, RowSetShiftData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from barrage.engine.hashing import Int64Array
     from barrage.engine.table import Cells, Table
