@@ -9,6 +9,7 @@ further columns, and a key must not be null. Answered once a cycle has committed
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 from barrage.engine.coercion import coerce_rows
 from barrage.engine.hashing import hash_rows
 from barrage.engine.key_index import first_duplicate
-from barrage.errors import BarrageError, SchemaError, StatusCode
+from barrage.errors import BarrageError, LimitExceededError, SchemaError, StatusCode
 from barrage.server.method_table import MethodEntry, SessionUse
 from barrage.server.rows import key_columns_of
 from barrage.server.table_service import Change
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.engine.source import SourceTable
+    from barrage.limits import Limits
     from barrage.server.resolver import TicketResolver
     from barrage.server.sessions import Session
     from barrage.server.table_lease import TableLease
@@ -49,9 +51,10 @@ class NotAnInputTableError(BarrageError):
 class InputTableCalls:
     """The behaviors."""
 
-    def __init__(self, resolver: TicketResolver, tables: TableService) -> None:
+    def __init__(self, resolver: TicketResolver, tables: TableService, limits: Limits) -> None:
         self._resolver = resolver
         self._tables = tables
+        self._limits = limits
 
     def methods(self) -> dict[str, MethodEntry]:
         return {
@@ -92,12 +95,27 @@ class InputTableCalls:
     ) -> None:
         source = input_table(target)
         lease = await self._resolver.resolve(bytes(ticket.ticket), session)
-        rows = await asyncio.wrap_future(self._tables.read(lease.table))
+        rows = await asyncio.wrap_future(self._tables.run(partial(self._read, lease)))
         if len(rows) > ROWS_ON_LOOP_MAX:
             fitting = await asyncio.to_thread(prepare, source, rows)
         else:
             fitting = prepare(source, rows)
         await asyncio.wrap_future(self._tables.change([Change(source, operation, (fitting,))]))
+
+    def _read(self, lease: TableLease) -> pa.Table:
+        """Engine thread: the rows. LimitExceededError for more than one write may have: a table
+        added to itself again and again would double in size every time."""
+        table = lease.table
+        check_size("table of rows to write", table.size, self._limits.ingest_batch_rows_max, "rows")
+        rows = table.to_arrow()
+        check_size("table of rows to write", rows.nbytes, self._limits.upload_bytes_max, "bytes")
+        return rows
+
+
+def check_size(what: str, actual: int, maximum: int, unit: str) -> None:
+    """LimitExceededError past the maximum."""
+    if actual > maximum:
+        raise LimitExceededError(what, actual=actual, maximum=maximum, unit=unit)
 
 
 def input_table(lease: TableLease) -> SourceTable:

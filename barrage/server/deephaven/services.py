@@ -48,7 +48,7 @@ class DeephavenServices:
         self._session = SessionCalls(sessions, resolver, limits)
         self._application = ApplicationCalls(tables)
         self._updates = TableUpdates()
-        self._inputs = InputTableCalls(resolver, tables)
+        self._inputs = InputTableCalls(resolver, tables, limits)
         self._console = ConsoleCalls(resolver, tables)
 
     def services(self) -> dict[str, dict[str, MethodEntry]]:

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ROW_BYTES_MIN = 8
+"""What a row counts at least."""
+
 
 def export_id_of_descriptor(descriptor: Descriptor, limits: Limits) -> int | None:
     """The number of the export an upload is for; None when it is for something else. TicketError
@@ -138,8 +141,8 @@ class ExportUpload:
         await self._context.write(encode_put_result(b""))
 
     def _gather(self, batch: pa.RecordBatch) -> None:
-        # A batch holds the message it came in, and run-ends can stand for more rows than bytes.
-        byte_count = max(batch.nbytes, batch.get_total_buffer_size())
+        # Nulls and run-ends take no room here, but they do wherever the rows are read.
+        byte_count = max(batch.get_total_buffer_size(), batch.num_rows * ROW_BYTES_MIN)
         self._budget.take(byte_count)
         self._bytes_taken += byte_count
         self._gathered.append(batch)

@@ -175,6 +175,14 @@ def test_the_budget_at_its_limit_and_one_past_it():
     assert budget.bytes_gathered == 10
 
 
+def test_rows_without_bytes_use_the_budget_as_well(bench):
+    nothing = frames(pa.table({"n": pa.nulls(1000)}))
+    put(bench, nothing, budget=UploadBudget(8000))
+    bench.session.exports.release(1)
+    with pytest.raises(LimitExceededError, match="8000 bytes, the limit is 7999"):
+        put(bench, nothing, budget=UploadBudget(7999))
+
+
 def test_a_batch_of_too_many_rows(bench):
     limits = dataclasses.replace(DEFAULT_LIMITS, ingest_batch_rows_max=2)
     with pytest.raises(LimitExceededError, match="3 rows"):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from barrage.errors import BarrageError, RowError, SchemaError, StatusCode, TicketError
+from barrage.errors import (
+    BarrageError,
+    LimitExceededError,
+    RowError,
+    SchemaError,
+    StatusCode,
+    TicketError,
+)
 from barrage.server.deephaven import input_table_calls
 from barrage.server.deephaven.input_table_calls import (
     InputTableCalls,
@@ -29,7 +37,7 @@ def add(bench: Bench, target: bytes, rows: bytes) -> None:
     request = MESSAGES.encode(
         "AddTableRequest", input_table=ticket(target), table_to_add=ticket(rows)
     )
-    calls = InputTableCalls(bench.resolver, bench.tables)
+    calls = InputTableCalls(bench.resolver, bench.tables, bench.limits)
     assert run(calls.add(request, None, bench.session)) == b""
 
 
@@ -37,7 +45,7 @@ def delete(bench: Bench, target: bytes, rows: bytes) -> None:
     request = MESSAGES.encode(
         "DeleteTableRequest", input_table=ticket(target), table_to_remove=ticket(rows)
     )
-    calls = InputTableCalls(bench.resolver, bench.tables)
+    calls = InputTableCalls(bench.resolver, bench.tables, bench.limits)
     assert run(calls.delete(request, None, bench.session)) == b""
 
 
@@ -143,6 +151,18 @@ def test_nothing_is_deleted_from_a_table_without_a_key(bench, appended):
     with pytest.raises(NotAnInputTableError, match="no key columns") as raised:
         delete(bench, b"s/appended", bench.static(1, ROWS))
     assert raised.value.status_code is StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("limit", "unit"), [("ingest_batch_rows_max", "rows"), ("upload_bytes_max", "bytes")]
+)
+def test_a_table_that_doubles_itself_stops_at_the_limit(bench, appended, limit, unit):
+    size = {"rows": 2, "bytes": bench.tables.read(appended).result().nbytes}[unit]
+    bench.limits = dataclasses.replace(bench.limits, **{limit: size})
+    add(bench, b"s/appended", b"s/appended")
+    with pytest.raises(LimitExceededError, match=f"{unit}, the limit is"):
+        add(bench, b"s/appended", b"s/appended")
+    assert len(bench.rows(appended)) == 4
 
 
 @pytest.mark.parametrize("change", [add, delete])
