@@ -19,6 +19,7 @@ from barrage.engine.coercion import coerce_rows
 from barrage.engine.hashing import hash_rows
 from barrage.engine.key_index import first_duplicate
 from barrage.errors import BarrageError, LimitExceededError, SchemaError, StatusCode
+from barrage.server.deephaven.big_numbers import big_numbers, holds_big_numbers
 from barrage.server.method_table import MethodEntry, SessionUse
 from barrage.server.rows import key_columns_of
 from barrage.server.table_service import Change
@@ -131,7 +132,7 @@ def rows_to_add(target: SourceTable, rows: pa.Table) -> pa.Table:
 
     SchemaError, RowError.
     """
-    fitting = coerce_rows(target.schema, rows)
+    fitting = fitting_rows(target.schema, rows)
     return last_per_key(fitting, target.key_columns) if target.key_columns else fitting
 
 
@@ -142,7 +143,20 @@ def keys_to_delete(target: SourceTable, rows: pa.Table) -> pa.Table:
     if len(found.column_names) < len(keys):
         missing = next(name for name in keys.names if name not in found.column_names)
         raise SchemaError(f"key column {missing!r} is missing from the rows to delete")
-    return coerce_rows(keys, found)
+    return fitting_rows(keys, found)
+
+
+def fitting_rows(schema: pa.Schema, rows: pa.Table) -> pa.Table:
+    """``rows`` in the columns and types of ``schema``, also where they come in the form Deephaven
+    gives them. SchemaError, RowError.
+
+    BigInteger and BigDecimal bytes are decoded here: Arrow would read bytes as digits.
+    """
+    for index, name in enumerate(rows.column_names):
+        wanted = schema.field(name) if schema.get_field_index(name) >= 0 else None
+        if wanted is not None and holds_big_numbers(wanted.type, rows.field(index).type):
+            rows = rows.set_column(index, wanted, big_numbers(rows.column(index), wanted))
+    return coerce_rows(schema, rows)
 
 
 def last_per_key(rows: pa.Table, key_columns: tuple[str, ...]) -> pa.Table:

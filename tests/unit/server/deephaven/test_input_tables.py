@@ -23,7 +23,9 @@ from barrage.server.deephaven.input_table_calls import (
     last_per_key,
     rows_to_add,
 )
+from barrage.server.deephaven.schema import deephaven_view
 from barrage.transport.deephaven_messages import MESSAGES
+from tests.unit.server.deephaven.arrow_samples import sample_columns
 from tests.unit.server.deephaven.conftest import Bench, run
 
 ROWS = pa.table({"k": pa.array([1, 2], pa.int32()), "s": ["a", "b"]})
@@ -220,3 +222,26 @@ def test_an_empty_table_can_be_added_and_deleted(bench, keyed):
     add(bench, b"s/keyed", empty)
     delete(bench, b"s/keyed", empty)
     assert bench.rows(keyed) == ROWS.to_pylist()
+
+
+NO_WAY_BACK = ("null", "interval", "list_view", "map", "dense_union", "sparse_union")
+"""Types that are shown as something that does not turn into them again."""
+
+
+@pytest.mark.parametrize("name", sample_columns())
+def test_what_a_client_was_shown_can_be_written_back(bench, name):
+    rows = pa.table({"c": sample_columns()[name]})
+    source = bench.create("source", rows)
+    shown = bench.tables.run(lambda: deephaven_view(source, "deephaven").to_arrow()).result()
+    if name in NO_WAY_BACK:
+        with pytest.raises(SchemaError, match="'c'"):
+            rows_to_add(source, shown)
+    else:
+        assert rows_to_add(source, shown).to_pylist() == rows.to_pylist()
+
+
+def test_rows_are_deleted_by_a_key_shown_as_big_integer(bench):
+    rows = pa.table({"k": pa.array([49, 2**63], pa.uint64())})
+    table = bench.create("big", rows, key="k")
+    delete(bench, b"s/big", bench.static(1, pa.table({"k": [b"1"]})))
+    assert bench.rows(table) == [{"k": 2**63}]
