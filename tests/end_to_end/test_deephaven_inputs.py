@@ -35,6 +35,7 @@ from tests.helpers.server_process import (
     RawExchange,
     raw_channel,
     subscription_request,
+    wait_until,
 )
 
 ROWS = pa.table({"k": [1, 2], "s": ["a", "b"]})
@@ -509,3 +510,51 @@ def test_malformed_requests_are_refused(caller, service, method):
     with pytest.raises(grpc.RpcError) as raised:
         caller.ask(service, method, b"\xff\xff")
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+# --- nothing is left ---
+
+
+def live_sources(server: barrage.Server) -> int:
+    graph = server._parts.runtime.graph
+    return server._parts.tables.run(lambda: len(graph._live_sources())).result()
+
+
+def test_released_uploads_and_closed_sessions_leave_no_tables(server, caller):
+    upload(caller, 1, ROWS)
+    upload(caller, 2, ROWS)
+    assert live_sources(server) == 2
+    caller.ask(SESSION_SERVICE, "Release", MESSAGES.encode("ReleaseRequest", id=ticket(export(1))))
+    wait_until(lambda: live_sources(server) == 1)
+    caller.close()
+    wait_until(lambda: live_sources(server) == 0)
+
+
+def test_cancelled_calls_leave_no_listeners(server, caller):
+    catalog = server._parts.catalog
+    calls = [caller.stream(APPLICATION_SERVICE, "ListFields") for _ in range(5)]
+    calls += [caller.stream(TABLE_SERVICE, "ExportedTableUpdates")]
+    for call in calls:
+        call.initial_metadata()
+    wait_until(lambda: len(catalog._listeners) == 1)
+    for call in calls:
+        call.cancel()
+    wait_until(lambda: len(catalog._listeners) == 0)
+
+
+def test_open_calls_end_with_the_server():
+    with barrage.Server() as server, raw_channel(server.address) as channel:
+        caller = DeephavenCaller(channel)
+        calls = [
+            caller.stream(APPLICATION_SERVICE, "ListFields"),
+            caller.stream(TABLE_SERVICE, "ExportedTableUpdates"),
+            caller.stream(CONSOLE_SERVICE, "SubscribeToLogs"),
+        ]
+        for call in calls:
+            call.initial_metadata()
+        server.stop()
+        for call in calls:
+            with pytest.raises(grpc.RpcError):
+                list(call)
+            assert call.code() is grpc.StatusCode.UNAVAILABLE
+            assert "shutting down" in call.details()
