@@ -382,6 +382,25 @@ def test_a_bound_name_keeps_its_table_and_old_readers_keep_theirs(server, caller
     assert server.table("t").to_arrow().num_rows == 1
 
 
+def test_another_name_does_not_make_a_read_only_table_writable(server, caller):
+    server.create_table("fixed", data=ROWS, is_read_only=True)
+    fetch = MESSAGES.encode(
+        "ExportRequest", source_id=ticket(b"s/fixed"), result_id=ticket(export(1))
+    )
+    caller.ask(SESSION_SERVICE, "ExportFromTicket", fetch)
+    bind(caller, "mine", export(1))
+    for target in (export(1), b"s/mine"):
+        add = MESSAGES.encode(
+            "AddTableRequest", input_table=ticket(target), table_to_add=ticket(b"s/fixed")
+        )
+        with pytest.raises(grpc.RpcError, match="can't be used as an input table"):
+            caller.ask(INPUT_TABLE_SERVICE, "AddTableToInputTable", add)
+    with flight.connect(server.uri) as client:
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path("mine"), ROWS.schema)
+        with pytest.raises(flight.FlightUnauthorizedError), writer:
+            writer.write_table(ROWS)
+
+
 @pytest.mark.parametrize(
     ("name", "raw", "code"),
     [

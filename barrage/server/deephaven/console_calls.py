@@ -78,7 +78,11 @@ class ConsoleCalls:
         if not message.variable_name:
             raise RemoteProtocolError("BindTableToVariable: no variable_name")
         lease = await self._resolver.resolve(bytes(message.table_id.ticket), session)
-        await asyncio.wrap_future(self._tables.bind(message.variable_name, lease.table))
+        # Another name is no way around the rule that a table is only to be read.
+        bound = self._tables.bind(
+            message.variable_name, lease.table, is_read_only=lease.input_target is None
+        )
+        await asyncio.wrap_future(bound)
         return MESSAGES.encode("BindTableToVariableResponse")
 
     async def get_heap_info(self, request: bytes, _context: Context, _: Session) -> bytes:
