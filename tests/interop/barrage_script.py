@@ -7,6 +7,7 @@ the same seed, the same commands (:mod:`tests.interop.driven_server`).
 
 from __future__ import annotations
 
+import gc
 import json
 import pathlib
 import sys
@@ -15,6 +16,9 @@ import psutil
 import pyarrow as pa
 
 import barrage
+from barrage.engine.table import Table
+from barrage.limits import NANOS_PER_MS, Limits
+from barrage.server import ServerConfig
 from tests.interop.workload import (
     AFFECTED,
     KEY_COLUMNS,
@@ -22,11 +26,17 @@ from tests.interop.workload import (
     SMALL_VALUE,
     SOURCES,
     Workload,
+    all_types,
 )
 
 workload = Workload(int(sys.argv[2]))
 directory = pathlib.Path(sys.argv[3])
-server = barrage.Server("127.0.0.1", int(sys.argv[1]))
+INTERVAL_NS = 20 * NANOS_PER_MS
+"""The interval for clients that leave it to the server, as short as that of the real one here."""
+
+server = barrage.Server(
+    config=ServerConfig(port=int(sys.argv[1]), limits=Limits(interval_ns_default=INTERVAL_NS))
+)
 versions: dict[str, int] = {}
 tables: dict = {}
 
@@ -40,8 +50,9 @@ def create_tables() -> None:
             verb = "upsert" if name in KEY_COLUMNS else "add"
             getattr(tables[name], verb)(rows)
     tables["ring"] = server.create_table("ring", SOURCES["feed"], capacity=RING_ROWS)
-    for name in ("static_rows", "no_rows"):
-        tables[name] = server.create_table(name, data=workload.initial[name], kind="static")
+    statics = {name: workload.initial[name] for name in ("static_rows", "no_rows", "odd_lists")}
+    for name, rows in {**statics, "all_types": all_types()}.items():
+        tables[name] = server.create_table(name, data=rows, kind="static")
     keyed = tables["keyed"]
     derive("sorted_by_value", lambda: keyed.sort("V", "K"))
     derive("small_values", lambda: keyed.where(f"V < {SMALL_VALUE}"))
@@ -106,7 +117,18 @@ def changes_of(name: str, changes) -> pa.Table:
 
 
 def stats() -> dict:
-    return {"rss": psutil.Process().memory_info().rss, "streams": server.stream_count}
+    """What is in use; all but ``rss`` must come back to where it was when clients have gone."""
+    gc.collect()
+    app, runtime = server._running, server._parts.runtime
+    sessions = list(app.sessions)
+    return {
+        "rss": psutil.Process().memory_info().rss,
+        "streams": server.stream_count,
+        "sessions": len(sessions),
+        "exports": sum(len(session.exports) for session in sessions),
+        "producers": len(runtime._producers),
+        "tables": sum(isinstance(found, Table) for found in gc.get_objects()),
+    }
 
 
 def answer(words: list[str]) -> dict:

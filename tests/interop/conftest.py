@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.interop.clients import JavaClient, OurClient, SteeredClient, TickingClient
 from tests.interop.driven_server import DrivenServer
 from tests.interop.processes import deephaven_python
 
@@ -31,3 +32,42 @@ def our_server(tmp_path_factory):
     server = DrivenServer.ours(tmp_path_factory.mktemp("barrage"))
     yield server
     server.close()
+
+
+@pytest.fixture(params=["deephaven", "barrage"], scope="session")
+def server(request):
+    """Each server of the matrix in turn."""
+    return request.getfixturevalue("real_server" if request.param == "deephaven" else "our_server")
+
+
+@pytest.fixture(scope="session")
+def python_client(deephaven_interpreter, tmp_path_factory):
+    """A process with pydeephaven and pydeephaven-ticking."""
+    client = SteeredClient(
+        "python_client", deephaven_interpreter, tmp_path_factory.mktemp("python-client")
+    )
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def java_client(deephaven_interpreter, tmp_path_factory):
+    """A Deephaven server that is a client."""
+    client = SteeredClient(
+        "java_client", deephaven_interpreter, tmp_path_factory.mktemp("java-client")
+    )
+    yield client
+    client.close()
+
+
+@pytest.fixture(params=["ours", "ticking", "java"], scope="session")
+def client(request):
+    """Each client that follows ticking tables in turn."""
+    if request.param == "ours":
+        ours = OurClient()
+        yield ours
+        ours.close()
+    elif request.param == "ticking":
+        yield TickingClient(request.getfixturevalue("python_client"))
+    else:
+        yield JavaClient(request.getfixturevalue("java_client"))

@@ -33,7 +33,7 @@ from deephaven.execution_context import get_exec_ctx  # noqa: E402
 from deephaven.stream import blink_to_append_only  # noqa: E402
 from deephaven.stream.table_publisher import table_publisher  # noqa: E402
 from deephaven.update_graph import shared_lock  # noqa: E402
-from workload import AFFECTED, RING_ROWS, SMALL_VALUE, Workload  # noqa: E402
+from workload import AFFECTED, RING_ROWS, SMALL_VALUE, STATIC, Workload  # noqa: E402
 
 workload = Workload(SEED)
 
@@ -61,6 +61,7 @@ per_digit = keyed.update_view("G = V % 10").agg_by(
 joined = keyed.natural_join(extra, "K")
 static_rows = initial("static_rows")
 no_rows = initial("no_rows")
+odd_lists = initial("odd_lists")
 all_types = empty_table(5).update(
     [
         "Byte = i == 1 ? NULL_BYTE : (byte)i",
@@ -153,9 +154,8 @@ for table_names in AFFECTED.values():
     for table_name in table_names:
         if table_name not in versions:
             record(table_name)
-record("static_rows")
-record("no_rows")
-record("all_types")
+for table_name in STATIC:
+    record(table_name)
 print(json.dumps({"ok": True, "port": server.port, "versions": versions}), flush=True)
 for line in sys.stdin:
     words = line.split()

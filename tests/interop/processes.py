@@ -87,6 +87,10 @@ class SteeredProcess:
         assert answer["ok"], f"{self.name}: {answer['error']}"
         return answer
 
+    def pause(self, seconds: float) -> None:
+        """Let ``seconds`` pass."""
+        threading.Event().wait(seconds)
+
     def kill(self) -> None:
         """End it at once, as a crash would."""
         self._process.kill()

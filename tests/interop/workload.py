@@ -8,6 +8,8 @@ run inside a Deephaven server import it too.
 
 from __future__ import annotations
 
+import datetime
+import decimal
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -96,9 +98,11 @@ TABLES = (
     "types",
     "static_rows",
     "no_rows",
+    "odd_lists",
     "big",
 )
-ORDERED = ("sorted_by_value", "grown", "ring", "types", "static_rows", "no_rows", "feed")
+STATIC = ("static_rows", "no_rows", "odd_lists", "all_types")
+ORDERED = ("sorted_by_value", "grown", "ring", "types", "static_rows", "no_rows", "odd_lists")
 """Tables whose order of rows the model knows."""
 
 
@@ -128,6 +132,82 @@ def static_rows() -> pa.Table:
 
 def no_rows() -> pa.Table:
     return pa.schema([("A", pa.int32()), ("B", pa.string())]).empty_table()
+
+
+def odd_lists() -> pa.Table:
+    """Null and empty lists, and nulls within lists."""
+    return pa.table(
+        {
+            "Ints": pa.array([[1, None], None, [], [2]], pa.list_(pa.int32())),
+            "Texts": pa.array([None, [], ["", None], ["x"]], pa.list_(pa.string())),
+        }
+    )
+
+
+def all_types() -> pa.Table:
+    """A column of each type a server of this package has beyond those in TYPES."""
+    day = datetime.date(2024, 2, 29)
+    moment = datetime.datetime(2024, 2, 29, 12, 34, 56, 789000)
+    values: dict[str, tuple[pa.DataType, list]] = {
+        "U8": (pa.uint8(), [0, None, 255]),
+        "U32": (pa.uint32(), [0, None, 2**32 - 1]),
+        "U64": (pa.uint64(), [1, None, 2**64 - 1]),
+        "Half": (pa.float16(), [np.float16(0.5), None, np.float16(-2)]),
+        "Large": (pa.large_string(), ["", None, "ü"]),
+        "Raw": (pa.binary(), [b"", None, b"\x00\xff"]),
+        "LargeRaw": (pa.large_binary(), [b"ab", None, b"\x01"]),
+        "Fixed": (pa.binary(2), [b"ab", None, b"\x01\x02"]),
+        "Day": (pa.date32(), [day, None, day]),
+        "Second": (pa.time32("s"), [datetime.time(1, 2, 3), None, datetime.time(0)]),
+        "Micro": (pa.time64("us"), [datetime.time(1, 2, 3, 4), None, datetime.time(0)]),
+        "Local": (pa.timestamp("ms"), [moment, None, moment]),
+        "Berlin": (pa.timestamp("us", "Europe/Berlin"), [moment, None, moment]),
+        "Span": (pa.duration("ms"), [1500, None, -1]),
+        "Price": (
+            pa.decimal128(9, 3),
+            [decimal.Decimal("12.345"), None, decimal.Decimal("-0.001")],
+        ),
+        "Word": (pa.dictionary(pa.int8(), pa.string()), ["a", None, "b"]),
+        "Shorts": (pa.list_(pa.uint8()), [[1, 2], [3], [255]]),
+    }
+    columns = {name: pa.array(data, kind) for name, (kind, data) in values.items()}
+    return pa.table(columns)
+
+
+def all_types_shown(family: str) -> pa.Table:
+    """The columns of :func:`all_types` as a session of ``family`` ("deephaven" or "ticking") must
+    see them, by hand (deephaven-clients.md section 3.6)."""
+    day_ms, second_ns = 19_782 * 86_400_000, 10**9
+    clock = 3600 + 2 * 60 + 3
+    moment = (19_782 * 86_400 + 12 * 3600 + 34 * 60 + 56) * second_ns + 789 * 10**6
+    days = pa.array([day_ms, None, day_ms], pa.int64()).cast(pa.date64())
+    numbers: dict[str, pa.Array] = {
+        "U8": pa.array([0, None, 255], pa.int16()),
+        "U32": pa.array([0, None, 2**32 - 1], pa.int64()),
+        "U64": pa.array([b"\x01", None, b"\x00" + b"\xff" * 8]),
+        "Half": pa.array([0.5, None, -2.0], pa.float32()),
+        "Large": pa.array(["", None, "ü"]),
+        "Raw": pa.array([b"", None, b"\x00\xff"]),
+        "LargeRaw": pa.array([b"ab", None, b"\x01"]),
+        "Fixed": pa.array([b"ab", None, b"\x01\x02"]),
+        "Day": days,
+        "Second": pa.array([clock * second_ns, None, 0], pa.int64()).cast(pa.time64("ns")),
+        "Micro": pa.array([clock * second_ns + 4000, None, 0], pa.int64()).cast(pa.time64("ns")),
+        "Local": pa.array([moment, None, moment], pa.int64()).cast(STAMP),
+        "Berlin": pa.array([moment, None, moment], pa.int64()).cast(STAMP),
+        "Span": pa.array([1_500_000_000, None, -1_000_000], pa.int64()).cast(pa.duration("ns")),
+        "Price": pa.array([b"\x03\x00\x00\x00\x30\x39", None, b"\x03\x00\x00\x00\xff"]),
+        "Word": pa.array(["a", None, "b"]),
+        "Shorts": pa.array([[1, 2], [3], [255]], pa.list_(pa.int16())),
+    }
+    if family == "ticking":
+        numbers["U64"] = pa.array(["1", None, str(2**64 - 1)])
+        numbers["Raw"] = pa.array(["", None, "00ff"])
+        numbers["LargeRaw"] = pa.array(["6162", None, "01"])
+        numbers["Fixed"] = pa.array(["6162", None, "0102"])
+        numbers["Span"] = pa.array([1_500_000_000, None, -1_000_000], pa.int64())
+        numbers["Price"] = pa.array(["12.345", None, "-0.001"])
+    return pa.table(numbers)
 
 
 def big_rows() -> pa.Table:
@@ -162,6 +242,7 @@ class Workload:
             "big": big_rows(),
             "static_rows": static_rows(),
             "no_rows": no_rows(),
+            "odd_lists": odd_lists(),
         }
         self._rows = dict(self.initial)
         self._feed = FEED.empty_table()
