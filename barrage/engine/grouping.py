@@ -86,6 +86,10 @@ class RowGroups:
         """The key cells of groups, one array per key column."""
         return self._numbers.cells(groups) if self._key_columns else []
 
+    def sizes(self, groups: Int64Array) -> Int64Array:
+        """How many rows groups have."""
+        return self._sizes[groups]
+
     def groups_of(self, rows: Int64Array) -> Int64Array:
         """The groups of rows that exist. Not for parents that only append."""
         assert self._group_of is not None
