@@ -112,7 +112,7 @@ class Handler:
     def header(self) -> str:
         if not self.name or " " in self.name:
             raise ConfigError(f"{self.name!r} is no name of an authentication handler")
-        return f"{self.name} {self.secret}"
+        return f"{self.name} {self.secret}" if self.secret else self.name
 
     def __repr__(self) -> str:
         return f"Handler({self.name!r}, ...)"

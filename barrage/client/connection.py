@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
@@ -57,6 +58,10 @@ class Connection:
             self._headers[_EXTENSIONS_HEADER] = _SOURCE_TIME
         self.calls: DeephavenCalls | None = None
         """What can be called within the session; None without one."""
+        self._streams: weakref.WeakKeyDictionary[FrameStream, int] = weakref.WeakKeyDictionary()
+        """Streams and the sessions they were opened in."""
+        if login is not None:
+            login.on_end(self._end_streams)
         self._bulk: ArrowFlightClient | None = None
         self._is_closed = False
 
@@ -74,7 +79,16 @@ class Connection:
     def open_exchange(self, table: str) -> FrameStream:
         """A stream for a subscription or a snapshot; ``table`` is named in errors."""
         self.check_open()
-        return self.channel.exchange(headers=self._headers, table=table)
+        stream = self.channel.exchange(headers=self._headers, table=table)
+        if self.login is not None:
+            self._streams[stream] = self.login.generation
+        return stream
+
+    def _end_streams(self, generation: int) -> None:
+        """A session is over: its streams may stay open, but nothing comes through them."""
+        for stream, opened_in in list(self._streams.items()):
+            if opened_in <= generation:
+                stream.cancel()
 
     @property
     def has_bulk_client(self) -> bool:

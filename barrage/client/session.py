@@ -49,6 +49,9 @@ logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 
+STREAMS_PER_CONNECTION = 100
+"""Exchanges over one connection to a Deephaven server, which refuses more than 128 streams."""
+
 _APPLICATION_FIELD = re.compile(r"a/[^/]+/f/.+")
 
 _SHARED_ROUTE = b"h"
@@ -90,6 +93,7 @@ class AsyncSession:
             message_bytes_max=self.limits.message_bytes_max,
             authorization=authorization_header(self._auth, is_deephaven=self.address.is_deephaven),
             tls=self._tls,
+            streams_per_connection_max=STREAMS_PER_CONNECTION if address.is_deephaven else None,
         )
         login = None
         if address.is_deephaven:
@@ -132,6 +136,7 @@ class AsyncSession:
                 await connection.open(timeout or CONNECT_TIMEOUT_SECONDS)
                 assert connection.login is not None
                 self.spawn(connection.login.keep_alive())
+                self.spawn(connection.login.watch())
                 self._session_tables = DeephavenTables(connection)
         return self._session_tables
 

@@ -74,8 +74,32 @@ def _read_file(path: str | None) -> bytes | None:
         return file.read()
 
 
+def _open_channel(target: str, options: list[tuple[str, Any]], tls: TLS | None) -> aio.Channel:
+    if tls is None:
+        return aio.insecure_channel(target, options=options)
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=_read_file(tls.ca),
+        private_key=_read_file(tls.key),
+        certificate_chain=_read_file(tls.certificate),
+    )
+    return aio.secure_channel(target, credentials, options=options)
+
+
+@dataclass(slots=True)
+class _StreamConnection:
+    """A connection of its own for streams that last."""
+
+    channel: aio.Channel
+    streams: int = 0
+
+
 class GrpcChannel:
-    """One gRPC channel. Must be used on the event loop it was made on."""
+    """One gRPC channel. Must be used on the event loop it was made on.
+
+    A server may limit the streams of one connection; gRPC then keeps further calls waiting without
+    a word, for ever if the streams last. So with ``streams_per_connection_max`` exchanges go over
+    connections of their own, as many as they need, and all other calls find theirs free.
+    """
 
     def __init__(
         self,
@@ -84,17 +108,13 @@ class GrpcChannel:
         message_bytes_max: int,
         authorization: str | None = None,
         tls: TLS | None = None,
+        streams_per_connection_max: int | None = None,
     ) -> None:
         options = _channel_options(message_bytes_max, tls)
-        if tls is None:
-            self._channel = aio.insecure_channel(target, options=options)
-        else:
-            credentials = grpc.ssl_channel_credentials(
-                root_certificates=_read_file(tls.ca),
-                private_key=_read_file(tls.key),
-                certificate_chain=_read_file(tls.certificate),
-            )
-            self._channel = aio.secure_channel(target, credentials, options=options)
+        self._open_another = partial(_open_channel, target, options, tls)
+        self._channel = self._open_another()
+        self._streams_max = streams_per_connection_max
+        self._stream_connections: list[_StreamConnection] = []
         self.target = target
         self.authorization = authorization
         self._is_closed = False
@@ -102,8 +122,22 @@ class GrpcChannel:
     def exchange(
         self, *, headers: Mapping[str, str] | None = None, table: str | None = None
     ) -> GrpcStream:
-        call = self._stream_stream("DoExchange")(metadata=self._metadata(headers))
+        self._check_open()
+        connection = self._connection_for_stream()
+        method: Any = connection.channel.stream_stream(FLIGHT + "DoExchange", None, None)
+        call = method(metadata=self._metadata(headers))
+        connection.streams += 1
+        call.add_done_callback(partial(_count_end, connection))
         return GrpcStream(self, call, table)
+
+    def _connection_for_stream(self) -> _StreamConnection:
+        if self._streams_max is None:
+            return _StreamConnection(self._channel)
+        for connection in self._stream_connections:
+            if connection.streams < self._streams_max:
+                return connection
+        self._stream_connections.append(_StreamConnection(self._open_another()))
+        return self._stream_connections[-1]
 
     def put(self, *, table: str | None = None) -> GrpcStream:
         call = self._stream_stream("DoPut")(metadata=self._metadata(None))
@@ -149,6 +183,8 @@ class GrpcChannel:
     async def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
+            for connection in self._stream_connections:
+                await connection.channel.close(grace=None)
             await self._channel.close(grace=None)
             await _settle_cancelled_calls()
 
@@ -185,6 +221,10 @@ class GrpcChannel:
             raise SubscriptionClosedError("the session is closed")
         if call.cancelled():
             raise ConnectionLostError("the call was cancelled")
+
+
+def _count_end(connection: _StreamConnection, call: Any) -> None:
+    connection.streams -= 1
 
 
 async def _settle_cancelled_calls() -> None:

@@ -15,7 +15,7 @@ import logging
 from typing import TYPE_CHECKING, TypeVar
 
 from barrage.client.reconnect import Backoff
-from barrage.errors import AuthenticationError, BarrageError, ConnectionLostError
+from barrage.errors import AuthenticationError, BarrageError, ConnectionLostError, UnsupportedError
 from barrage.transport.deephaven_messages import CONFIG_SERVICE, MESSAGES, SESSION_SERVICE
 from barrage.transport.status import DeadlineError
 
@@ -40,6 +40,8 @@ surprise."""
 RENEW_SECONDS_MAX = 10.0
 """How long the server may take to confirm a session or to open one."""
 
+END_METHOD = f"/{SESSION_SERVICE}/TerminationNotification"
+
 CLOSE_SECONDS_MAX = 2.0
 """How long logging out may take; a session that is not closed ends by itself."""
 
@@ -57,6 +59,8 @@ class DeephavenLogin:
         self.constants: dict[str, str] = {}
         self.generation = 0
         """How many sessions were opened; what was exported belongs to one of them."""
+        self._opened = asyncio.Event()
+        self._on_end: list[Callable[[int], None]] = []
 
     @property
     def lifetime_seconds(self) -> float:
@@ -75,6 +79,17 @@ class DeephavenLogin:
         if not (self._channel.authorization or "").startswith("Bearer "):
             raise AuthenticationError("the server accepted the credentials but sent no token")
         self.generation += 1
+        self._opened.set()
+
+    def on_end(self, callback: Callable[[int], None]) -> None:
+        """Call ``callback(generation)`` when the server has ended a session."""
+        self._on_end.append(callback)
+
+    def _note_end(self, generation: int) -> None:
+        if generation == self.generation:
+            self._opened.clear()
+        for callback in self._on_end:
+            callback(generation)
 
     async def renew(self) -> None:
         """Make sure of the session before something is opened again; log in anew when the server
@@ -91,6 +106,7 @@ class DeephavenLogin:
             raise ConnectionLostError(str(error)) from error
         except AuthenticationError:
             logger.info("the server has forgotten the session; logging in again")
+            self._note_end(self.generation)
             await self.open(RENEW_SECONDS_MAX)
 
     async def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -113,11 +129,13 @@ class DeephavenLogin:
         delay = self._quiet_seconds
         while True:
             await asyncio.sleep(delay)
+            generation = self.generation
             try:
                 await self._ask(self._quiet_seconds)
             except AuthenticationError as error:
                 # Nothing is left to keep alive. The next call that is refused logs in again.
                 logger.info("the session has ended: %s", error)
+                self._note_end(generation)
                 delay = self._quiet_seconds
             except BarrageError as error:
                 logger.info("keep-alive failed: %s", error)
@@ -125,6 +143,28 @@ class DeephavenLogin:
             else:
                 backoff.reset()
                 delay = self._quiet_seconds
+
+    async def watch(self) -> None:
+        """Until cancelled, notice that the server ends the session.
+
+        A real server then leaves subscriptions open that bring nothing any more (tried with 42.7);
+        this call is the only one to tell.
+        """
+        backoff = Backoff()
+        while True:
+            await self._opened.wait()
+            generation = self.generation
+            try:
+                await self._channel.unary(END_METHOD, b"", timeout=None)
+            except AuthenticationError as error:
+                logger.info("the session has ended: %s", error)
+                self._note_end(generation)
+            except UnsupportedError:
+                return
+            except BarrageError as error:
+                logger.debug("the session is not watched for a moment: %s", error)
+            # A lost connection is noticed by whoever uses it.
+            await asyncio.sleep(backoff.next_delay())
 
     async def close(self) -> None:
         """Tell the server that the session is over. Quiet: a server that cannot be told forgets it

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from barrage.client.deephaven.calls import DeephavenCalls, ExportedTable
 
 RESERVED_NAMES = frozenset({"i", "ii", "k"})
-"""Words with a meaning of their own in the expressions of a Deephaven server, which therefore has
-no columns of these names."""
+"""Words with a meaning of their own in the expressions of a Deephaven server, which therefore
+refuses them as keys (tried with 42.7)."""
 
 
 async def upload_table(
@@ -69,5 +69,5 @@ def refused_columns(schema: pa.Schema, error: RequestRefusedError) -> BarrageErr
         return error
     columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
     reserved = sorted(RESERVED_NAMES.intersection(schema.names))
-    hint = f"; {' and '.join(reserved)} cannot be the name of a column there" if reserved else ""
+    hint = f"; {' and '.join(reserved)} cannot be the name of a key there" if reserved else ""
     return SchemaError(f"the server refused a table of columns {columns} ({error}){hint}")
