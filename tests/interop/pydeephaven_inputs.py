@@ -175,7 +175,8 @@ def tables_of_the_server(session: Session) -> dict:
 
     def as_input(name: str) -> InputTable:
         table = session.open_table(name)
-        return InputTable(session, table.ticket, schema=table.schema, size=0, is_static=False)
+        table.__class__ = InputTable  # pydeephaven opens every table as a plain one.
+        return table
 
     more = session.import_table(pa.table({"K": [5], "S": ["e"]}))
     as_input("served").add(more)
@@ -217,7 +218,7 @@ def shared_tickets(session: Session) -> dict:
         found = rows(fetched)
         taken = refused(lambda: session.publish_table(ticket, table))
         table.close()
-        after = rows(fetched)
+        after = refused(lambda: rows(fetched))
         gone = refused(lambda: other.fetch_table(ticket))
     finally:
         other.close()
