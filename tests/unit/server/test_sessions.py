@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import uuid
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from barrage.clock import VirtualClock
 from barrage.errors import AuthenticationError, LimitExceededError, TransportError
@@ -68,6 +71,15 @@ def test_flight_clients_repeat_the_token_in_a_header_of_their_own(value):
     assert Credentials.of_metadata([(AUTH_TOKEN, value)]) == Credentials(
         CredentialKind.TOKEN, "abc"
     )
+
+
+@given(st.text(max_size=40) | st.text(max_size=20).map("Basic {}".format))
+def test_any_header_is_good_or_refused(header):
+    credentials = Credentials.of_header(header)
+    for secret in (None, "key"):
+        with contextlib.suppress(AuthenticationError):
+            Authenticator(secret).check(credentials)
+            assert secret is None or credentials.secret == "key"
 
 
 def test_an_empty_header_shows_nothing():
