@@ -547,3 +547,21 @@ def test_the_services_can_be_switched_off():
         with RawExchange(channel) as exchange:
             exchange.send(subscription_request("nope"))
             assert exchange.status()[0] is Status.NOT_FOUND
+
+
+def test_nothing_is_left_of_a_session(server, peer):
+    source = server.table("ticks")._table
+    stream = peer.exchange()
+    with stream as exchange:
+        exchange.send(subscribe_to(peer.export(b"s/ticks", 1)))
+        exchange.read_update()
+        peer.session(
+            "PublishFromTicket", "PublishRequest", source_id=export_ticket(1), result_id=b"hx"
+        )
+        assert len(source.live_children()) == 1
+        peer.close()
+        exchange.status()
+    wait_until(lambda: source.live_children() == [])
+    app, runtime = server._app, server._parts.runtime
+    assert runtime._producers == {}
+    assert len(app.sessions) == app.stream_count == app._resolver.shared_count == 0
