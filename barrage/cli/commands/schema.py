@@ -6,23 +6,31 @@ from typing import Annotated
 import typer
 
 from barrage.cli.cells import printable
+from barrage.cli.query_options import QueryOptions, with_query_options
 from barrage.cli.target import JsonOption, TokenOption, open_session, parse_table
 from barrage.cli.text_table import format_rows
 
 TableArgument = Annotated[str, typer.Argument(metavar="HOST:PORT/TABLE", show_default=False)]
 
 
-def schema(table: TableArgument, token: TokenOption = None, as_json: JsonOption = False) -> None:
+@with_query_options
+def schema(
+    table: TableArgument,
+    query: QueryOptions,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show the columns of a table and their Arrow types.
 
     \b
     Examples:
       barrage schema localhost:10000/processes
       barrage schema localhost:10000/processes --json
+      barrage schema localhost:10000/processes --by user --agg load='sum(cpu_percent)'
     """
     address = parse_table(table)
     with open_session(address.server, token) as session:
-        fields = list(session.table(address.table).schema)
+        fields = list(query.apply(session.table(address.table)).schema)
     if as_json:
         typer.echo(
             json.dumps(

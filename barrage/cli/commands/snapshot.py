@@ -14,6 +14,7 @@ from barrage.cli.commands.schema import TableArgument
 from barrage.cli.data_file import BATCH_ROWS, check_writable, csv_ready, write_data_file
 from barrage.cli.failures import usage_error
 from barrage.cli.progress import byte_progress, row_progress
+from barrage.cli.query_options import QueryOptions, with_query_options
 from barrage.cli.target import (
     JsonOption,
     QuietOption,
@@ -52,8 +53,10 @@ OutOption = Annotated[
 ]
 
 
+@with_query_options
 def snapshot(
     table: TableArgument,
+    query: QueryOptions,
     columns: ColumnsOption = None,
     rows: RowsOption = None,
     reverse: ReverseOption = False,
@@ -71,6 +74,7 @@ def snapshot(
       barrage snapshot localhost:10000/processes --columns pid,name --rows 0-9
       barrage snapshot localhost:10000/cpu --rows 0-99 --reverse --out last100.parquet
       barrage snapshot localhost:10000/processes --json | jq .name
+      barrage snapshot localhost:10000/processes --by user --agg n='count()' --sort=-n
     """
     address = parse_table(table)
     span = parse_rows(rows)
@@ -83,7 +87,13 @@ def snapshot(
         # One more than is shown tells whether there are more.
         span = (0, TERMINAL_ROWS + 1)
     data = _fetch(
-        address, token, columns=split_names(columns), rows=span, is_reverse=reverse, is_quiet=quiet
+        address,
+        token,
+        query=query,
+        columns=split_names(columns),
+        rows=span,
+        is_reverse=reverse,
+        is_quiet=quiet,
     )
     if out is not None:
         with row_progress(f"writing {out.name}", total=data.num_rows, is_quiet=quiet) as progress:
@@ -102,6 +112,7 @@ def _fetch(
     address: TableAddress,
     token: str | None,
     *,
+    query: QueryOptions,
     columns: list[str] | None,
     rows: tuple[int, int] | None,
     is_reverse: bool,
@@ -111,7 +122,7 @@ def _fetch(
         open_session(address.server, token) as session,
         byte_progress(f"reading {address.table}", is_quiet=is_quiet) as on_progress,
     ):
-        data = session.table(address.table).snapshot(
+        data = query.apply(session.table(address.table)).snapshot(
             columns=columns, rows=rows, reverse=is_reverse, on_progress=on_progress
         )
     return data

@@ -8,6 +8,7 @@ from barrage.cli.arguments import split_names
 from barrage.cli.commands.schema import TableArgument
 from barrage.cli.commands.snapshot import ColumnsOption
 from barrage.cli.failures import usage_error
+from barrage.cli.query_options import QueryOptions, with_query_options
 from barrage.cli.target import JsonOption, TokenOption, parse_table
 from barrage.cli.watch.run import PLAIN_ROWS, PlainOptions, watch_table
 
@@ -27,8 +28,10 @@ IntervalOption = Annotated[
 ]
 
 
+@with_query_options
 def watch(
     table: TableArgument,
+    query: QueryOptions,
     columns: ColumnsOption = None,
     rows: RowCountOption = PLAIN_ROWS,
     seconds: SecondsOption = None,
@@ -50,10 +53,12 @@ def watch(
       barrage watch localhost:10000/cpu --columns time,percent
       barrage watch localhost:10000/processes_by_cpu --once --rows 5
       barrage watch localhost:10000/cpu --json --seconds 10
+      barrage watch localhost:10000/processes --where 'cpu_percent > 1' --sort=-cpu_percent
     """
     watch_table(
         parse_table(table),
         token=token,
+        query=query,
         columns=split_names(columns),
         interval_ms=interval_ms,
         plain=plain_options(rows=rows, seconds=seconds, is_once=once, is_json=as_json),

@@ -18,6 +18,7 @@ from barrage.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from barrage.cli.query_options import QueryOptions
     from barrage.cli.target import TableAddress
     from barrage.cli.watch.feed import Feed
     from barrage.cli.watch.session_feed import SessionFeed
@@ -47,6 +48,7 @@ def watch_table(
     address: TableAddress,
     *,
     token: str | None,
+    query: QueryOptions | None = None,
     columns: list[str] | None = None,
     interval_ms: int,
     plain: PlainOptions,
@@ -57,7 +59,12 @@ def watch_table(
 
     async def run() -> int:
         async with open_feed(
-            address, token=token, columns=columns, interval_ms=interval_ms, window=window
+            address,
+            token=token,
+            query=query,
+            columns=columns,
+            interval_ms=interval_ms,
+            window=window,
         ) as feed:
             if is_grid:
                 code = await _run_grid(feed, address)
@@ -77,6 +84,7 @@ async def open_feed(
     address: TableAddress,
     *,
     token: str | None,
+    query: QueryOptions | None = None,
     columns: list[str] | None,
     interval_ms: int,
     window: Window,
@@ -86,8 +94,11 @@ async def open_feed(
     from barrage.cli.watch.session_feed import SessionFeed
 
     async with open_async_session(address.server, token) as session:
-        info = await session.table(address.table).info()
-        subscription = session.table(address.table).subscribe(
+        table = session.table(address.table)
+        if query is not None:
+            table = query.apply(table)
+        info = await table.info()
+        subscription = table.subscribe(
             columns=columns, viewport=(window.start, window.stop), interval_ms=interval_ms
         )
         async with subscription as ticking:

@@ -1,0 +1,151 @@
+"""The options that make a query of a table, shared by all commands that read one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from barrage.cli.arguments import split_names
+from barrage.cli.failures import usage_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="CONDITION",
+        help="Only rows for which this holds, such as 'price > 3'; may be repeated.",
+        show_default=False,
+    ),
+]
+ByOption = Annotated[
+    str | None,
+    typer.Option(
+        "--by", metavar="A,B,…", help="Group by these columns; needs --agg.", show_default=False
+    ),
+]
+AggOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--agg",
+        metavar="NAME=FUNCTION(COLUMN)",
+        help="A column per group, such as n='count()' or total='sum(price)'; may be repeated.",
+        show_default=False,
+    ),
+]
+SortOption = Annotated[
+    str | None,
+    typer.Option("--sort", metavar="A,-B,…", help="Sort; - is descending.", show_default=False),
+]
+HeadOption = Annotated[
+    int | None,
+    typer.Option("--head", metavar="N", min=0, help="The first rows.", show_default=False),
+]
+TailOption = Annotated[
+    int | None,
+    typer.Option("--tail", metavar="N", min=0, help="The last rows.", show_default=False),
+]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryOptions:
+    """What is done to the table, in this order: where, by and agg, sort, head, tail."""
+
+    where: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
+    agg: tuple[tuple[str, str], ...] = ()
+    sort: tuple[str, ...] = ()
+    head: int | None = None
+    tail: int | None = None
+
+    def apply(self, table: T) -> T:
+        """The query on a remote table of either client."""
+        query: Any = table
+        if self.where:
+            query = query.where(*self.where)
+        if self.agg:
+            query = query.agg_by(*self.by, **dict(self.agg))
+        if self.sort:
+            query = query.sort(*self.sort)
+        if self.head is not None:
+            query = query.head(self.head)
+        if self.tail is not None:
+            query = query.tail(self.tail)
+        return query  # type: ignore[no-any-return]
+
+
+def parse_query(
+    *,
+    where: list[str] | None,
+    by: str | None,
+    agg: list[str] | None,
+    sort: str | None,
+    head: int | None,
+    tail: int | None,
+) -> QueryOptions:
+    """The options as given; a usage error for what cannot be."""
+    aggregations = tuple(_aggregation(text) for text in agg or ())
+    groups = tuple(split_names(by) or ())
+    if groups and not aggregations:
+        raise usage_error("--by groups rows for --agg; add, for example, --agg n='count()'")
+    if len(dict(aggregations)) != len(aggregations):
+        raise usage_error("two --agg make a column of the same name")
+    return QueryOptions(
+        where=tuple(where or ()),
+        by=groups,
+        agg=aggregations,
+        sort=tuple(split_names(sort) or ()),
+        head=head,
+        tail=tail,
+    )
+
+
+def _aggregation(text: str) -> tuple[str, str]:
+    name, equals, function = (part.strip() for part in text.partition("="))
+    if not equals or not name or not function:
+        raise usage_error(f"--agg {text!r}: write NAME=FUNCTION(COLUMN), such as n='count()'")
+    return name, function
+
+
+_OPTIONS: dict[str, Any] = {
+    "where": WhereOption,
+    "by": ByOption,
+    "agg": AggOption,
+    "sort": SortOption,
+    "head": HeadOption,
+    "tail": TailOption,
+}
+
+
+def with_query_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of a query in front of its own, which reach it as one argument
+    ``query``."""
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        given = {name: arguments.pop(name) for name in _OPTIONS}
+        command(query=parse_query(**given), **arguments)
+
+    hints = get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "query"
+    ]
+    added = [
+        inspect.Parameter(
+            name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind
+        )
+        for name, kind in _OPTIONS.items()
+    ]
+    run.__signature__ = inspect.Signature([own[0], *added, *own[1:]])  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in (own[0], *added, *own[1:])}
+    return run
