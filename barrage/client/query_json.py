@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 QUERY_ROUTE = b"q/"
 
+_WITH_FORMULAS = ("agg_by", "select")
+"""Operators with new columns, an object in the order of the columns."""
+
 
 def query_ticket(name: str, steps: Sequence[Step]) -> bytes:
     """The ticket of the operators ``steps`` applied to the published table ``name``."""
@@ -22,18 +25,20 @@ def query_ticket(name: str, steps: Sequence[Step]) -> bytes:
 
 
 def _query(name: str, steps: Sequence[Step]) -> dict[str, Any]:
-    return {
-        "table": name,
-        "ops": [[step.name, *(_argument(value) for value in step.arguments)] for step in steps],
-    }
+    return {"table": name, "ops": [_operation(step) for step in steps]}
+
+
+def _operation(step: Step) -> list[Any]:
+    if step.name in _WITH_FORMULAS:
+        columns, formulas = step.arguments
+        return [step.name, list(columns), dict(formulas)]
+    return [step.name, *map(_argument, step.arguments)]
 
 
 def _argument(value: Any) -> Any:
-    """Pairs of texts are an object, in their order; a table is a query of its own."""
+    """A table is a query of its own."""
     if isinstance(value, TableSource):
         if isinstance(value, NamedSource):
             return _query(value.name, ())
         return _query(value.name, value.steps)  # type: ignore[attr-defined]
-    if isinstance(value, tuple):
-        return dict(value) if value and isinstance(value[0], tuple) else list(value)
-    return value
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,57 @@
+"""The options of a query: what they make of a table, and how wrong ones are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from barrage.cli.failures import CommandError
+from barrage.cli.query_options import QueryOptions, parse_query
+
+NOTHING = {"where": None, "by": None, "agg": None, "sort": None, "head": None, "tail": None}
+
+
+class Recorder:
+    def __init__(self, calls=()):
+        self.calls = list(calls)
+
+    def __getattr__(self, name):
+        return lambda *args, **more: Recorder([*self.calls, (name, args, more)])
+
+
+def test_no_options_leave_the_table_as_it_is():
+    table = Recorder()
+    assert parse_query(**NOTHING).apply(table) is table
+
+
+def test_options_are_applied_in_one_order():
+    query = parse_query(
+        tail=1, head=5, sort="-n, s", by="s,t", agg=["n=count()", "top = max(a)"], where=["a > 1"]
+    )
+    assert query.apply(Recorder()).calls == [
+        ("where", ("a > 1",), {}),
+        ("agg_by", ("s", "t"), {"n": "count()", "top": "max(a)"}),
+        ("sort", ("-n", "s"), {}),
+        ("head", (5,), {}),
+        ("tail", (1,), {}),
+    ]
+
+
+def test_a_total_needs_no_groups():
+    assert parse_query(**{**NOTHING, "agg": ["n=count()"]}) == QueryOptions(agg=(("n", "count()"),))
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"by": "s"}, "--agg"),
+        ({"agg": ["count()"]}, "NAME="),
+        ({"agg": ["=count()"]}, "NAME="),
+        ({"agg": ["n="]}, "NAME="),
+        ({"agg": ["n=count()", "n=sum(a)"]}, "same name"),
+        ({"sort": ","}, "names"),
+    ],
+)
+def test_wrong_options_are_usage_errors(options, word):
+    with pytest.raises(CommandError, match=word) as caught:
+        parse_query(**{**NOTHING, **options})
+    assert caught.value.exit_code == 2
