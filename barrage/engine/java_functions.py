@@ -337,6 +337,11 @@ def _utf16_length(text: Any) -> JavaValue:
     return JavaValue("int", filled.to_numpy(zero_copy_only=False).astype(np.int32))
 
 
+def _contains_ignoring_ascii_case(text: Any, searched: str) -> Any:
+    lowered = "".join(letter.lower() if letter.isascii() else letter for letter in searched)
+    return pc.match_substring(pc.ascii_lower(text), lowered)
+
+
 _SPACES = "".join(map(chr, range(0x21)))
 
 _METHODS: dict[str, tuple[int, Callable[..., JavaValue]]] = {
@@ -370,6 +375,12 @@ _SINGLE: dict[str, tuple[int, Callable[..., JavaValue]]] = {
     "epochSeconds": (1, _epoch(1_000_000_000)),
 }
 
+_PATTERNS: dict[str, Callable[..., JavaValue]] = {
+    "matches": _of_text(pc.match_substring_regex),
+    "contains ignoring ASCII case": _of_text(_contains_ignoring_ascii_case),
+}
+"""For structured conditions only; the pattern of ``matches`` is one of RE2 with its anchors."""
+
 FUNCTION_NAMES = frozenset(_SINGLE)
 METHOD_NAMES = frozenset(_METHODS)
 CAST_KINDS = ("int", "long", "float", "double")
@@ -398,6 +409,8 @@ def _entries() -> dict[str, tuple[int, int, Callable[..., Any]]]:
         found[name] = (count, count, _strict(function))
     for name, (count, function) in _METHODS.items():
         found[f".{name}"] = (count + 1, count + 1, _strict(_method(function, count)))
+    for name, function in _PATTERNS.items():
+        found[name] = (2, 2, _strict(_method(function, 1)))
     return {PREFIX + name: entry for name, entry in found.items()}
 
 

@@ -315,6 +315,11 @@ def _searches() -> list[dict]:
         ("Text", "."),
         ("Int", "1"),
         ("Word", "ss"),
+        ("Text", "É"),
+        ("Text", "i"),
+        ("Text", "\u03b1\u03c3"),
+        ("Word", "\u0391\u03a3"),
+        ("Text", "SS"),
     ):
         for more in variants:
             reference = {"column_name": column}
@@ -331,6 +336,11 @@ def _searches() -> list[dict]:
         ("Word", "\\w+"),
         ("Int", "1"),
         ("Word", "[a-z]{1,2}"),
+        ("Text", "É."),
+        ("Text", "(?:A|b)+c?"),
+        ("Text", "[^a].*"),
+        ("Text", "."),
+        ("Word", "\\S\\s\\w"),
     ):
         for more in variants:
             reference = {"column_name": column}
@@ -386,7 +396,30 @@ def _combinations() -> list[dict]:
         for kind in ("is_null", "is_nan")
         for column in (*_COLUMNS, "Nope")
     ]
+    filled = {"not": {"filter": {"is_null": {"reference": {"column_name": "Text"}}}}}
+    text = {"column_name": "Text"}
+    inner = [
+        {"contains": {"reference": text, "search_string": "A"}},
+        {"contains": {"reference": text, "search_string": "A", "match_type": "INVERTED"}},
+        {"matches": {"reference": text, "regex": "A"}},
+        {"search": {"search_string": "A", "optional_references": [text]}},
+        {"in": {"target": _column("Text"), "candidates": [LITERALS["A"]]}},
+        {
+            "invoke": {
+                "method": "startsWith",
+                "target": _column("Text"),
+                "arguments": [LITERALS["A"]],
+            }
+        },
+        {"invoke": {"method": "isNaN", "arguments": [_column("Double")]}},
+        _compare("EQUALS", _column("Text"), LITERALS["A"], case_sensitivity="IGNORE_CASE"),
+        *(_compare(operation, _column("Double"), _column("Value")) for operation in _OPERATIONS),
+    ]
     return [
+        *({"not": {"filter": one}} for one in inner),
+        *({"and": {"filters": [filled, {"not": {"filter": one}}]}} for one in inner),
+        *({"or": {"filters": [above, {"not": {"filter": one}}]}} for one in inner),
+        {"not": {"filter": {"not": {"filter": inner[0]}}}},
         *tests,
         *({"not": {"filter": test}} for test in tests),
         {"and": {"filters": [above, flag]}},

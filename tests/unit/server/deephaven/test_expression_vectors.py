@@ -9,15 +9,19 @@ from __future__ import annotations
 import base64
 import json
 import pathlib
+from functools import partial
 
 import pyarrow as pa
 import pytest
+from google.protobuf import json_format
 
 from barrage.engine.expression import bind, bind_condition
 from barrage.engine.java_values import KIND_TYPES
-from barrage.errors import ExpressionError
+from barrage.errors import ExpressionError, UnsupportedError
+from barrage.server.deephaven.conditions import condition_expression
 from barrage.server.deephaven.filter_text import parse_filters
 from barrage.server.deephaven.selection_text import parse_selection
+from barrage.transport.deephaven_messages import MESSAGES
 
 _PATH = pathlib.Path(__file__).parents[3] / "vectors" / "deephaven_expressions.json"
 _VECTORS = json.loads(_PATH.read_text(encoding="utf-8"))
@@ -48,7 +52,7 @@ def answer_to(parse):
     """What we say; None when we refuse."""
     try:
         return parse()
-    except ExpressionError:
+    except (ExpressionError, UnsupportedError):
         return None
 
 
@@ -82,10 +86,33 @@ def test_formulas_give_the_values_that_deephaven_gives(case):
     assert data_type == KIND_TYPES[_JAVA.get(case["type"], case["type"])]
 
 
+def condition_rows(condition):
+    message = json_format.ParseDict(condition, MESSAGES.new("Condition"))
+    return selected_rows(condition_expression(message, DATA.schema))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in _VECTORS["conditions"] if "is_nan" not in str(case["condition"])],
+    ids=lambda case: json.dumps(case["condition"], ensure_ascii=False),
+)
+def test_conditions_select_the_rows_that_deephaven_selects(case):
+    found = answer_to(lambda: condition_rows(case["condition"]))
+    assert found is None or found == case.get("rows")
+
+
+def test_nan_can_be_asked_for_though_the_recorded_server_could_not():
+    condition = {"is_nan": {"reference": {"column_name": "Double"}}}
+    assert condition_rows(condition) == filter_rows(["isNaN(Double)"])
+
+
 def test_most_of_what_deephaven_accepts_is_accepted():
-    filters = [case["texts"] for case in _VECTORS["filters"] if "rows" in case]
-    accepted = [texts for texts in filters if answer_to(lambda: filter_rows(texts)) is not None]
-    assert len(accepted) > 0.9 * len(filters)
-    formulas = [case["text"] for case in _VECTORS["formulas"] if "values" in case]
-    computed = [text for text in formulas if answer_to(lambda: formula_values(text)) is not None]
-    assert len(computed) > 0.85 * len(formulas)
+    asked = (
+        ("filters", lambda case: filter_rows(case["texts"]), 0.9),
+        ("formulas", lambda case: formula_values(case["text"]), 0.85),
+        ("conditions", lambda case: condition_rows(case["condition"]), 0.85),
+    )
+    for kind, ask, least in asked:
+        cases = [case for case in _VECTORS[kind] if case.get("rows") or case.get("values")]
+        answered = sum(answer_to(partial(ask, case)) is not None for case in cases)
+        assert answered > least * len(cases), kind
