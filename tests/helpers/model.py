@@ -10,12 +10,13 @@ import bisect
 import functools
 import itertools
 import math
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from barrage.engine import Table
     from barrage.model.update import TableUpdate
@@ -135,3 +136,135 @@ def last_rows(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
     for row in rows:
         last[tuple(canonical(row[column]) for column in columns)] = row
     return list(last.values())
+
+
+def slice_of(rows: Sequence[Row], start: int, stop: int) -> list[Row]:
+    """Rows from ``start`` to ``stop``; negative positions, and 0 after one, count from the end."""
+    if start < 0 and stop == 0:
+        stop = len(rows)
+    first = max(0, start + len(rows)) if start < 0 else start
+    last = max(0, stop + len(rows)) if stop < 0 else stop
+    return list(rows[first:last])
+
+
+def join_rows(
+    left: Sequence[Row],
+    right: Sequence[Row],
+    on: Sequence[tuple[str, str]],
+    add: Sequence[tuple[str, str]],
+) -> list[Row] | None:
+    """Each left row with the added cells of the right row of equal key, null when there is none;
+    None when two right rows have one key. Pairs are (left or new name, right name)."""
+    by_key = {tuple(canonical(row[name]) for _, name in on): row for row in right}
+    if len(by_key) < len(right):
+        return None
+    joined = []
+    for row in left:
+        match = by_key.get(tuple(canonical(row[name]) for name, _ in on), {})
+        joined.append({**row, **{new: match.get(source) for new, source in add}})
+    return joined
+
+
+def groups_of(rows: Sequence[Row], by: Sequence[str]) -> list[list[Row]]:
+    """The rows of each combination of cells, in order of first appearance."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(canonical(row[column]) for column in by), []).append(row)
+    return list(groups.values())
+
+
+def distinct_rows(rows: Sequence[Row], by: Sequence[str]) -> list[Row]:
+    """Each combination of cells once."""
+    return [{name: group[0][name] for name in by} for group in groups_of(rows, by)]
+
+
+def aggregate_rows(
+    rows: Sequence[Row], by: Sequence[str], aggregations: Mapping[str, str]
+) -> list[Row]:
+    """One row per group: the key cells and ``function(column)`` of its rows, computed exactly."""
+    return [
+        {
+            **{name: group[0][name] for name in by},
+            **{name: _aggregate(group, text) for name, text in aggregations.items()},
+        }
+        for group in groups_of(rows, by)
+    ]
+
+
+def _aggregate(group: Sequence[Row], text: str) -> Any:
+    function, _, inside = text.removesuffix(")").partition("(")
+    if not inside:
+        return len(group)
+    columns = inside.split(", ")
+    cells = [tuple(row[column] for column in columns) for row in group]
+    if function in ("first", "last"):
+        return cells[0 if function == "first" else -1][0]
+    present = [cell for cell in cells if None not in cell]
+    if function == "count":
+        return len(present)
+    if not present:
+        return None
+    values = [cell[0] for cell in present]
+    if function in ("wsum", "wavg"):
+        total = exact_sum([value * weight for value, weight in present])
+        if function == "wsum":
+            return float(total)
+        weights = exact_sum([weight for _, weight in present])
+        return _quotient(total, weights)
+    return _PLAIN_FUNCTIONS[function](values)
+
+
+def exact_sum(values: Sequence[Any]) -> Any:
+    """The rounded sum of exact cells; NaN and infinities as in any order."""
+    special = [value for value in values if isinstance(value, float) and not math.isfinite(value)]
+    if special:
+        return sum(special)
+    if any(isinstance(value, float) for value in values):
+        return float(sum(map(Fraction, values)))
+    return sum(values)
+
+
+def _quotient(total: Any, count: Any) -> float:
+    if count == 0:
+        return math.nan if total == 0 or math.isnan(total) else math.copysign(math.inf, total)
+    return float(total) / float(count)
+
+
+def _variance(values: Sequence[Any]) -> float:
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return math.nan
+    exact = [Fraction(value) for value in values]
+    mean = sum(exact) / len(exact)
+    return float(sum((value - mean) ** 2 for value in exact) / (len(exact) - 1))
+
+
+def _extreme(values: Sequence[Any], *, is_greatest: bool) -> Any:
+    if any(isinstance(value, float) and math.isnan(value) for value in values):
+        return math.nan
+    chosen = max if is_greatest else min
+    if isinstance(values[0], float):
+        # -0.0 is below 0.0.
+        return chosen(values, key=lambda value: (value, math.copysign(1, value)))
+    return chosen(values)
+
+
+_PLAIN_FUNCTIONS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
+    "sum": exact_sum,
+    "abs_sum": lambda values: exact_sum([abs(value) for value in values]),
+    "avg": lambda values: float(exact_sum(values)) / len(values),
+    "min": functools.partial(_extreme, is_greatest=False),
+    "max": functools.partial(_extreme, is_greatest=True),
+    "var": _variance,
+    "std": lambda values: math.sqrt(_variance(values)),
+}
+
+
+def rounded(rows: Sequence[Row]) -> list[Row]:
+    """The rows with floating cells cut to nine digits."""
+    return [
+        {
+            name: float(f"{cell:.9g}") if isinstance(cell, float) else cell
+            for name, cell in row.items()
+        }
+        for row in rows
+    ]
