@@ -69,7 +69,7 @@ def _value_hashes(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     if pa.types.is_boolean(kind):
         return _bits(column.cast(pa.int8()).cast(pa.int64()), np.int64)
     if pa.types.is_integer(kind):
-        return _bits(column.cast(pa.int64()), np.int64)
+        return _bits(column.cast(pa.int64(), safe=False), np.int64)
     if pa.types.is_temporal(kind) and kind.bit_width == 64:
         return _bits(column.view(pa.int64()), np.int64)
     return _object_hashes(column)

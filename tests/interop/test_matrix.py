@@ -98,7 +98,8 @@ def test_all_types(server, client):
 
 def test_our_client_without_a_session_sees_our_own_types(our_server):
     client = OurClient("grpc")
-    followers = follow_all(client, our_server, client.tables(our_server))
+    tables = [name for name in client.tables(our_server) if name != "all_types"]
+    followers = follow_all(client, our_server, tables)
     tick(our_server, seed=2, steps=5)
     assert not settle(followers)
     client.close()
