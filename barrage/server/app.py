@@ -83,6 +83,7 @@ class ServerApp:
             self._resolver,
             tables,
             limits=config.limits,
+            clock=clock,
         )
         self._services = self._all_services()
         self._health = HealthServicer()
@@ -171,6 +172,7 @@ class ServerApp:
         self._deephaven.announce_stop(DRAINING)
         self.sessions.close_all(TransportError(DRAINING))
         await server.stop(grace_s)
+        self._deephaven.close()
         self._runtime.attach(None)
 
     async def wait_for_termination(self) -> None:

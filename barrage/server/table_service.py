@@ -18,6 +18,7 @@ from barrage.engine import (
     RingTable,
     StaticTable,
 )
+from barrage.engine.blank import BlankTable
 from barrage.engine.source import SourceTable
 from barrage.errors import (
     BarrageError,
@@ -166,6 +167,10 @@ class TableService:
         SchemaError."""
         recipe = TableRecipe.checked(UNPUBLISHED, rows.schema, kind="static")
         return self._runtime.submit(partial(self._make_unpublished, recipe, rows))
+
+    def create_blank(self, size: int) -> Future[Table]:
+        """Make a table of ``size`` rows without columns, which nobody has published."""
+        return self._runtime.submit(lambda: BlankTable(self._runtime.graph, size))
 
     def publish(
         self, name: str, table: Table, *, is_read_only: bool = False

@@ -1,8 +1,8 @@
 """The order of a sort: its keys, how cells compare, sorting rows and finding where rows belong.
 
 Nulls stand together at the end or the beginning of their column's order, NaN next to them on the
-inner side, whatever the direction; 0.0 and -0.0 are equal. Rows equal in all keys keep the order of
-the parent's row keys, so the order of any two rows is decided.
+inner side or at the opposite end, whatever the direction; 0.0 and -0.0 are equal. Rows equal in all
+keys keep the order of the parent's row keys, so the order of any two rows is decided.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class SortKey:
     column: str
     is_descending: bool = False
     has_nulls_first: bool = False
+    has_nan_opposite: bool = False
+    """NaN stands at the end where the nulls are not: it counts as the largest number when null
+    counts as the smallest."""
 
 
 def parse_sort_keys(
@@ -164,7 +167,7 @@ def _comparable(cells: pa.Array, key: SortKey) -> _Comparable:
         outward = -1 if key.has_nulls_first else 1
         classes = np.zeros(len(cells), dtype=np.int8)
         if nan is not None and values is not None:
-            classes[nan] = outward
+            classes[nan] = -outward if key.has_nan_opposite else outward
             values = np.where(nan, 0, values)
         if valid is not None:
             classes[~valid] = 2 * outward

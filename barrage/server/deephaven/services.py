@@ -11,6 +11,7 @@ from barrage.server.deephaven.input_table_calls import InputTableCalls
 from barrage.server.deephaven.object_calls import ObjectCalls
 from barrage.server.deephaven.session_calls import SessionCalls
 from barrage.server.deephaven.storage_calls import StorageCalls
+from barrage.server.deephaven.table_calls import TableCalls
 from barrage.server.deephaven.table_updates import TableUpdates
 from barrage.transport.deephaven_messages import (
     APPLICATION_SERVICE,
@@ -24,6 +25,7 @@ from barrage.transport.deephaven_messages import (
 )
 
 if TYPE_CHECKING:
+    from barrage.clock import Clock
     from barrage.limits import Limits
     from barrage.server.auth import Authenticator
     from barrage.server.method_table import MethodEntry
@@ -43,6 +45,7 @@ class DeephavenServices:
         tables: TableService,
         *,
         limits: Limits,
+        clock: Clock,
     ) -> None:
         self._config = ConfigCalls(authenticator, sessions)
         self._session = SessionCalls(sessions, resolver, limits)
@@ -57,7 +60,7 @@ class DeephavenServices:
             CONFIG_SERVICE: self._config.methods(),
             SESSION_SERVICE: self._session.methods(),
             APPLICATION_SERVICE: self._application.methods(),
-            TABLE_SERVICE: self._updates.methods(),
+            TABLE_SERVICE: {**self._tables.methods(), **self._updates.methods()},
             INPUT_TABLE_SERVICE: self._inputs.methods(),
             CONSOLE_SERVICE: self._console.methods(),
             STORAGE_SERVICE: StorageCalls().methods(),
@@ -67,3 +70,7 @@ class DeephavenServices:
     def announce_stop(self, reason: str) -> None:
         """Tell the clients that asked to be told that the server is going away."""
         self._session.announce_stop(reason)
+
+    def close(self) -> None:
+        """End what works on its own; after the last call."""
+        self._tables.close()

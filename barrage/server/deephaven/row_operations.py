@@ -1,0 +1,183 @@
+"""Operations that choose, order and gather rows: filters, sort, head, tail, slice, flatten, merge,
+snapshot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from barrage.engine.expression import Expression
+from barrage.engine.expression_text import Call, Column
+from barrage.engine.operators.sort_order import SortKey
+from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
+from barrage.server.deephaven.conditions import filter_expression
+from barrage.server.deephaven.filter_text import parse_filters
+from barrage.server.deephaven.operations import (
+    Operation,
+    OperationContext,
+    OperationError,
+    check_count,
+    check_not_negative,
+    derived,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from barrage.engine.table import Table
+
+SCOPE = "table service"
+
+
+def unstructured_filter(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
+    """The rows for which every text holds."""
+    [source] = sources
+    texts = list(request.filters)
+    return source.where(parse_filters(texts, source.schema, context.limits)) if texts else source
+
+
+def structured_filter(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
+    """The rows for which every condition holds."""
+    [source] = sources
+    check_count("filter", len(request.filters), context.limits.operations_max, "conditions")
+    if not request.filters:
+        return source
+    return source.where(filter_expression(request.filters, source.schema, context.limits))
+
+
+def sort(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
+    """Rows in the order of the descriptors, the first one deciding most."""
+    [source] = sources
+    descriptors = list(request.sorts)
+    check_count("sort", len(descriptors), context.limits.columns_max, "columns")
+    if not descriptors:
+        return source
+    if not any(descriptor.is_absolute for descriptor in descriptors):
+        return source.sort(*(_sort_key(each, each.column_name) for each in descriptors))
+    return _sorted_by_absolutes(source, descriptors)
+
+
+def _sort_key(descriptor: Any, column: str) -> SortKey:
+    """Deephaven takes null for the smallest value and NaN for the largest number."""
+    directions = descriptor.SortDirection
+    if descriptor.direction == directions.REVERSE:
+        raise UnsupportedError("sort: the direction REVERSE is not supported")
+    if descriptor.direction not in (directions.ASCENDING, directions.DESCENDING):
+        raise RemoteProtocolError(f"sort: unexpected direction {descriptor.direction}")
+    is_descending = descriptor.direction == directions.DESCENDING
+    return SortKey(
+        column=column,
+        is_descending=is_descending,
+        has_nulls_first=not is_descending,
+        has_nan_opposite=True,
+    )
+
+
+def _sorted_by_absolutes(source: Table, descriptors: Sequence[Any]) -> Table:
+    """The absolute values as columns of their own, which are taken away again."""
+    names = source.schema.names
+    keys = []
+    absolutes: dict[str, Expression] = {}
+    for number, descriptor in enumerate(descriptors):
+        column = descriptor.column_name
+        if descriptor.is_absolute:
+            column = free_name(source.schema, f"absolute_{number}")
+            call = Call(0, "abs", (Column(0, descriptor.column_name),))
+            absolutes[column] = Expression(f"abs of {descriptor.column_name}", call, SCOPE)
+        keys.append(_sort_key(descriptor, column))
+    return source.select(*names, **absolutes).sort(*keys).select(*names)
+
+
+def free_name(schema: pa.Schema, wanted: str) -> str:
+    """A name no column of ``schema`` has."""
+    while wanted in schema.names:
+        wanted += "_"
+    return wanted
+
+
+def head(request: Any, sources: Sequence[Table], _context: OperationContext) -> Table:
+    check_not_negative("head: the number of rows", request.num_rows)
+    return sources[0].head(request.num_rows)
+
+
+def tail(request: Any, sources: Sequence[Table], _context: OperationContext) -> Table:
+    check_not_negative("tail: the number of rows", request.num_rows)
+    return sources[0].tail(request.num_rows)
+
+
+def slice_rows(request: Any, sources: Sequence[Table], _context: OperationContext) -> Table:
+    """Rows between two positions; negative ones count from the end, and so does an end of 0 after a
+    negative start."""
+    start, stop = request.first_position_inclusive, request.last_position_exclusive
+    if start < 0 < stop:
+        raise UnsupportedError("slice: a start from the end with a stop from the start")
+    if stop < start and (start < 0) == (stop < 0):
+        raise OperationError(f"slice: cannot start at {start} and stop at {stop}")
+    return sources[0].slice(start, stop)
+
+
+def flatten(_request: Any, sources: Sequence[Table], _context: OperationContext) -> Table:
+    return sources[0].flatten()
+
+
+def snapshot(_request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
+    """The rows as they are now."""
+    check_count("snapshot", sources[0].size, context.limits.ingest_batch_rows_max, "rows")
+    return sources[0].snapshot()
+
+
+def merge(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
+    """The rows of all tables, one table after another; a key column groups them by its values."""
+    if not sources:
+        raise OperationError("merge: cannot merge zero tables")
+    check_count("merge", len(sources), context.limits.operations_max, "tables")
+    first = sources[0]
+    names = first.schema.names
+    merged = first.merge(*(_in_order(other, names) for other in sources[1:]))
+    if not request.key_column:
+        return merged
+    raise UnsupportedError("merge: a key column is not supported")
+
+
+def _in_order(table: Table, names: list[str]) -> Table:
+    """Deephaven merges columns by name, whatever their order."""
+    if table.schema.names == names or set(table.schema.names) != set(names):
+        return table
+    if len(table.schema.names) != len(names):
+        raise SchemaError("merge: a column name occurs twice")
+    return table.select(*names)
+
+
+OPERATIONS = (
+    Operation(
+        name="unstructured_filter",
+        method="UnstructuredFilter",
+        request="UnstructuredFilterTableRequest",
+        perform=derived(unstructured_filter),
+    ),
+    Operation(
+        name="filter",
+        method="Filter",
+        request="FilterTableRequest",
+        perform=derived(structured_filter),
+    ),
+    Operation(name="sort", method="Sort", request="SortTableRequest", perform=derived(sort)),
+    Operation(name="head", method="Head", request="HeadOrTailRequest", perform=derived(head)),
+    Operation(name="tail", method="Tail", request="HeadOrTailRequest", perform=derived(tail)),
+    Operation(name="slice", method="Slice", request="SliceRequest", perform=derived(slice_rows)),
+    Operation(name="flatten", method="Flatten", request="FlattenRequest", perform=derived(flatten)),
+    Operation(
+        name="snapshot",
+        method="Snapshot",
+        request="SnapshotTableRequest",
+        perform=derived(snapshot),
+    ),
+    Operation(
+        name="merge",
+        method="MergeTables",
+        request="MergeTablesRequest",
+        perform=derived(merge),
+        references=lambda request: request.source_ids,
+    ),
+)
