@@ -50,6 +50,7 @@ class DeephavenServices:
         self._config = ConfigCalls(authenticator, sessions)
         self._session = SessionCalls(sessions, resolver, limits)
         self._application = ApplicationCalls(tables)
+        self._tables = TableCalls(resolver, tables, limits=limits, clock=clock)
         self._updates = TableUpdates()
         self._inputs = InputTableCalls(resolver, tables, limits)
         self._console = ConsoleCalls(resolver, tables)
