@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import time
 
 import pyarrow as pa
@@ -27,10 +29,12 @@ from barrage.errors import (
 )
 from barrage.transport.deephaven_messages import MESSAGES, SESSION_SERVICE
 from tests.interop.client_deephaven import ClientsServer
+from tests.interop.processes import ROOT
 
 pytestmark = pytest.mark.interop
 
 WAIT = 20
+COMMAND_LINE = "from barrage.cli.main import main; main()"
 
 
 @pytest.fixture(scope="module")
@@ -546,3 +550,27 @@ def test_tokens_that_expire(deephaven_interpreter, tmp_path, monkeypatch):
             until(lambda: live.to_arrow().equals(server.truth("keyed")))
     finally:
         server.close()
+
+
+def test_the_example_runs_on_a_deephaven_server(server):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "deephaven_session.py"), server.uri],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[{'City': 'Oslo', 'Max': 31}, {'City': 'Rome', 'Max': 40}]" in done.stdout
+
+
+def test_the_command_line_runs_queries_there(server):
+    address = f"{server.uri}/static_rows"
+    query = ["--where", "A < 100", "--by", "B", "--agg", "n=count()", "--sort=-B", "--head", "2"]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND_LINE, "snapshot", address, *query],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ['"B","n"', '"b9",10', '"b8",10']
