@@ -60,10 +60,9 @@ class Console:
         types = await self._call(
             "GetConsoleTypes", MESSAGES.new("GetConsoleTypesRequest"), "GetConsoleTypesResponse"
         )
-        known = list(types.console_types)
-        if not known:
-            raise UnsupportedError("the server has no console, so tables cannot be given names")
-        language = PYTHON if PYTHON in known else str(known[0])
+        # A server that runs no scripts may give names all the same.
+        known = [str(name) for name in types.console_types] or [PYTHON]
+        language = PYTHON if PYTHON in known else known[0]
         ticket = self._calls.new_ticket()
         request = MESSAGES.new(
             "StartConsoleRequest", result_id=ticket_message(ticket), session_type=language

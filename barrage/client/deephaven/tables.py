@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from barrage.errors import (
     TableNotFoundError,
     UnsupportedError,
 )
+from barrage.transport import flight_messages
 from barrage.transport.deephaven_messages import APPLICATION_SERVICE, MESSAGES
 from barrage.transport.grpc_channel import FLIGHT
 
@@ -43,6 +45,10 @@ logger = logging.getLogger(__name__)
 
 FIELDS_SECONDS_MAX = 5.0
 """How long the list of a server's tables may take to begin. It has no end."""
+
+DROP_ACTION = "barrage.drop_table"
+
+DROP_SECONDS_MAX = 30.0
 
 _SCOPE = "s/"
 
@@ -166,7 +172,18 @@ class DeephavenTables:
         """Take a name back; TableNotFoundError."""
         check_variable_name(name)
         self.calls.release_soon(await self.fetch(ticket_of_name(name), name))
-        await self._console.unbind(name)
+        try:
+            await self._console.unbind(name)
+        except UnsupportedError:
+            # Our own servers run no scripts, but have an action for it.
+            body = json.dumps({"table": name}).encode()
+            async for _ in self.connection.channel.results(
+                FLIGHT + "DoAction",
+                flight_messages.encode_action(DROP_ACTION, body),
+                timeout=DROP_SECONDS_MAX,
+                table=name,
+            ):
+                pass
 
     async def put(
         self, name: str, data: Any, *, key: Sequence[str] = (), mode: str | None = None
