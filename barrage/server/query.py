@@ -1,0 +1,72 @@
+"""Runs queries: what a ``q/`` ticket asks for becomes a derived table. On the engine thread.
+
+Equal queries give the same operators, as everywhere in the engine, so a thousand clients that ask
+for one query cost one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from barrage.errors import ExpressionError, SchemaError
+from barrage.limits import DEFAULT_LIMITS
+from barrage.model.query import Query
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from barrage.engine.table import Table
+    from barrage.limits import Limits
+    from barrage.model.query import Operation
+    from barrage.server.catalog import Catalog
+
+__all__ = ["Query", "apply_query"]
+
+
+def apply_query(
+    catalog: Catalog, query: Query | bytes | str, limits: Limits = DEFAULT_LIMITS
+) -> Table:
+    """The table a query asks for.
+
+    Errors of the text: see :meth:`barrage.model.query.Query.parse`. TableNotFoundError and
+    TableFailedError name a table; SchemaError and ExpressionError name the operation that does not
+    fit the columns it is given.
+    """
+    parsed = query if isinstance(query, Query) else Query.parse(query, limits)
+    return _applied(catalog, parsed)
+
+
+def _applied(catalog: Catalog, query: Query) -> Table:
+    """Nested queries are bounded by the parser, and so is this recursion."""
+    table = catalog.live(query.table).table
+    for number, operation in enumerate(query.operations, start=1):
+        arguments = [
+            _applied(catalog, argument) if isinstance(argument, Query) else argument
+            for argument in operation.arguments
+        ]
+        try:
+            table = _APPLIERS[operation.name](table, *arguments)
+        except (SchemaError, ExpressionError) as error:
+            raise type(error)(_located(number, operation, error)) from error
+    return table
+
+
+def _located(number: int, operation: Operation, error: Exception) -> str:
+    return f"operation {number} of the query, {operation.name}: {error}"
+
+
+_APPLIERS: Mapping[str, Callable[..., Any]] = {
+    "where": lambda table, condition: table.where(condition),
+    "sort": lambda table, columns: table.sort(*columns),
+    "select": lambda table, columns, pairs: table.select(*columns, **dict(pairs)),
+    "drop": lambda table, columns: table.drop(*columns),
+    "head": lambda table, count: table.head(count),
+    "tail": lambda table, count: table.tail(count),
+    "slice": lambda table, start, stop: table.slice(start, stop),
+    "last_by": lambda table, columns: table.last_by(*columns),
+    "agg_by": lambda table, by, pairs: table.agg_by(*by, **dict(pairs)),
+    "select_distinct": lambda table, columns: table.select_distinct(*columns),
+    "natural_join": lambda table, right, on, add: table.natural_join(right, on, add),
+    "merge": lambda table, *others: table.merge(*others),
+    "flatten": lambda table: table.flatten(),
+}
