@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -25,6 +26,7 @@ from barrage.engine import (
 from barrage.engine import gaps as gaps_module
 from barrage.engine import grouping as grouping_module
 from barrage.engine import key_map as key_map_module
+from barrage.engine.operators.convert import ColumnConversion
 from barrage.engine.operators.sort import SortKey
 from tests.helpers import model
 
@@ -149,8 +151,24 @@ slices = st.one_of(
     st.tuples(st.integers(0, 8), st.integers(-8, -1)),
 )
 
+def convert_step() -> Step:
+    """A conversion that keeps the schema, so that other operators fit on top."""
+    conversion = ColumnConversion(apply=pc.negate, may_fail=True)
+
+    def naive(rows: list[model.Row]) -> list[model.Row]:
+        return [{**row, "a": None if row["a"] is None else -row["a"]} for row in rows]
+
+    return Step(
+        lambda table: table.convert(
+            table.schema, "negated", {table.schema.get_field_index("a"): conversion}
+        ),
+        naive,
+    )
+
+
 steps = st.one_of(
     st.builds(select_step),
+    st.builds(convert_step),
     st.sampled_from(
         [
             where_step("a > 1", lambda row: None if row["a"] is None else row["a"] > 1),
