@@ -16,6 +16,7 @@ from barrage.server.deephaven.operations import (
     check_texts,
     derived,
 )
+from barrage.server.deephaven.row_variables import with_row_variables
 from barrage.server.deephaven.selection_text import parse_selection, parse_update
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def view(request: Any, sources: Sequence[Table], context: OperationContext) -> T
     texts = list(request.column_specs)
     if not texts:
         return source
-    return source.select(**dict(parse_selection(texts, source.schema, context.limits)))
+    numbered = with_row_variables(source, texts)
+    return numbered.select(**dict(parse_selection(texts, numbered.schema, context.limits)))
 
 
 def update_view(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
@@ -39,7 +41,10 @@ def update_view(request: Any, sources: Sequence[Table], context: OperationContex
     texts = list(request.column_specs)
     if not texts:
         return source
-    return source.select(**dict(parse_update(texts, source.schema, context.limits)))
+    numbered = with_row_variables(source, texts)
+    selection = parse_update(texts, numbered.schema, context.limits)
+    hidden = numbered.schema.names[len(source.schema.names) :]
+    return numbered.select(**{name: each for name, each in selection if name not in hidden})
 
 
 def drop_columns(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:

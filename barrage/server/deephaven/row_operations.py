@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from barrage.engine.expression import Expression
 from barrage.engine.expression_text import Call, Column
+from barrage.engine.operators.row_numbers import has_fixed_positions, numbered
 from barrage.engine.operators.sort_order import SortKey
 from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
 from barrage.server.deephaven.conditions import filter_expression
@@ -19,11 +22,10 @@ from barrage.server.deephaven.operations import (
     check_not_negative,
     derived,
 )
+from barrage.server.deephaven.row_variables import with_row_variables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
     from barrage.engine.table import Table
 
@@ -34,7 +36,11 @@ def unstructured_filter(request: Any, sources: Sequence[Table], context: Operati
     """The rows for which every text holds."""
     [source] = sources
     texts = list(request.filters)
-    return source.where(parse_filters(texts, source.schema, context.limits)) if texts else source
+    if not texts:
+        return source
+    shown = with_row_variables(source, texts)
+    found = shown.where(parse_filters(texts, shown.schema, context.limits))
+    return found if shown is source else found.select(*source.schema.names)
 
 
 def structured_filter(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
@@ -53,6 +59,8 @@ def sort(request: Any, sources: Sequence[Table], context: OperationContext) -> T
     check_count("sort", len(descriptors), context.limits.columns_max, "columns")
     if not descriptors:
         return source
+    if [each.direction for each in descriptors] == [descriptors[0].SortDirection.REVERSE]:
+        return _reversed(source)
     if not any(descriptor.is_absolute for descriptor in descriptors):
         return source.sort(*(_sort_key(each, each.column_name) for each in descriptors))
     return _sorted_by_absolutes(source, descriptors)
@@ -62,7 +70,7 @@ def _sort_key(descriptor: Any, column: str) -> SortKey:
     """Deephaven takes null for the smallest value and NaN for the largest number."""
     directions = descriptor.SortDirection
     if descriptor.direction == directions.REVERSE:
-        raise UnsupportedError("sort: the direction REVERSE is not supported")
+        raise UnsupportedError("sort: the direction REVERSE cannot be combined with others")
     if descriptor.direction not in (directions.ASCENDING, directions.DESCENDING):
         raise RemoteProtocolError(f"sort: unexpected direction {descriptor.direction}")
     is_descending = descriptor.direction == directions.DESCENDING
@@ -72,6 +80,15 @@ def _sort_key(descriptor: Any, column: str) -> SortKey:
         has_nulls_first=not is_descending,
         has_nan_opposite=True,
     )
+
+
+def _reversed(source: Table) -> Table:
+    """The last row first; the column of the descriptor does not matter."""
+    if not has_fixed_positions(source):
+        raise UnsupportedError("sort: REVERSE needs a table that is static or only grows")
+    place = free_name(source.schema, "place")
+    by_place = numbered(source, {place: pa.int64()}).sort(SortKey(column=place, is_descending=True))
+    return by_place.select(*source.schema.names)
 
 
 def _sorted_by_absolutes(source: Table, descriptors: Sequence[Any]) -> Table:

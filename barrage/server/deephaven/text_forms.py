@@ -59,7 +59,8 @@ def _nested_text(array: pa.Array) -> pa.Array:
         return _union_text(array)
     if _T.is_map(kind):
         entries = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
-        parts = [text_of(_inside(entries).field(0)), text_of(_inside(entries).field(1))]
+        inside = _inside(entries)
+        parts = [pc.fill_null(text_of(inside.field(index)), "null") for index in range(2)]
         return _joined(entries, _concatenated([parts[0], "=", parts[1]]), "{", "}")
     if _T.is_fixed_size_list(kind):
         array = array.cast(pa.list_(kind.value_field))

@@ -1,0 +1,37 @@
+"""The variables ``i`` and ``ii`` of Deephaven's formulas: the row's position as int and as long.
+
+As there, they are known in tables that are static or only grow. They are columns of a table that is
+put in between; a table that has a column of that name keeps it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from barrage.engine.operators.row_numbers import has_fixed_positions, numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from barrage.engine.table import Table
+
+_VARIABLES = {"i": pa.int32(), "ii": pa.int64()}
+_MENTIONED = re.compile(r"(?<![\w$])ii?(?![\w$])", re.ASCII)
+
+
+def with_row_variables(table: Table, texts: Sequence[str]) -> Table:
+    """``table`` itself, or with the variables as last columns when a text may mention one and rows
+    keep their places."""
+    mentioned = {word for text in texts for word in _MENTIONED.findall(text)}
+    wanted = {
+        name: data_type
+        for name, data_type in _VARIABLES.items()
+        if name in mentioned and name not in table.schema.names
+    }
+    if not wanted:
+        return table
+    # Without them the parser refuses the variable, and is content if the word is in a constant.
+    return numbered(table, wanted) if has_fixed_positions(table) else table
