@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from barrage.engine.expression_text import Node
     from barrage.limits import Limits
 
-_SCOPE = "deephaven conditions"
+_SCOPE = "deephaven"
 _OPERATORS = ("<", "<=", ">", ">=", "==", "!=")
 _OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _IGNORE_CASE = 1
@@ -54,10 +54,9 @@ def filter_expression(
     """
     reader = _ConditionReader(schema, limits)
     nodes = [reader.read(condition, 0, negated=False) for condition in conditions]
-    text = " && ".join(
-        condition.SerializeToString(deterministic=True).hex() for condition in conditions
-    )
-    expression = Expression(text, all_of(nodes), _SCOPE)
+    messages = [condition.SerializeToString(deterministic=True).hex() for condition in conditions]
+    scope = " ".join([_SCOPE, *messages])
+    expression = Expression("structured condition", all_of(nodes), scope)
     bind_condition(expression, schema)
     return expression
 
