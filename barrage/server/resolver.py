@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from barrage.errors import LimitExceededError, StatusCode, TicketError
+from barrage.server.query import apply_query
 from barrage.server.table_lease import TableLease
 from barrage.server.tickets import (
     EXPORT_ROUTE,
@@ -163,6 +164,4 @@ class TicketResolver:
         return self.lease_of_publication(self._catalog.live(name))
 
     def _queried(self, query: bytes) -> TableLease:
-        from barrage.server.query import apply_query
-
         return TableLease(self._tables, apply_query(self._catalog, query, self._limits))

@@ -225,6 +225,27 @@ def test_a_name_means_what_it_stands_for_when_it_is_used(scene):
     assert scene.tables.run(source).result().name == "late"
 
 
+def test_a_query_needs_no_session(scene):
+    lease = scene.resolve(b'q/{"table": "ticks", "ops": [["where", "n > 1"], ["drop", ["n"]]]}')
+    assert lease.schema.names == ["sym"]
+    assert lease.input_target is None
+    assert scene.tables.read(lease.table).result().to_pylist() == [{"sym": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        (b"q/{", StatusCode.INVALID_ARGUMENT),
+        (b'q/{"table": "nope"}', StatusCode.NOT_FOUND),
+        (b'q/{"table": "ticks", "ops": [["where", "nope > 1"]]}', StatusCode.INVALID_ARGUMENT),
+    ],
+)
+def test_queries_that_are_refused(scene, query, code):
+    with pytest.raises(BarrageError) as caught:
+        scene.resolve(query)
+    assert caught.value.status_code is code
+
+
 # --- shared tickets ---
 
 
