@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from barrage.engine.coercion import near_miss
+from barrage.engine.grouping import extended
 from barrage.engine.hashing import is_hashable
 from barrage.engine.key_map import KeyMap
 from barrage.engine.key_numbers import KeyNumbers
@@ -188,10 +189,7 @@ class NaturalJoinTable(DerivedTable):
         cells = dict(zip(wanted, table.take_cells(rows, wanted), strict=True))
         keys = [_decoded(cells[column]) for column in columns] or [pa.nulls(len(rows), pa.int8())]
         numbers = self._numbers.of(keys)
-        if self._numbers.count > len(self._right_row):
-            grown = np.full(self._numbers.count * 5 // 4, NO_ROW, dtype=np.int64)
-            grown[: len(self._right_row)] = self._right_row
-            self._right_row = grown
+        self._right_row = extended(self._right_row, self._numbers.count, NO_ROW)
         return numbers
 
     def _enter(self, rows: Int64Array, numbers: Int64Array) -> None:
@@ -215,7 +213,7 @@ class NaturalJoinTable(DerivedTable):
         change = self._follow_right(right)
         moves = self._follow_left(left)
         # New numbers of left keys had no right row before, and were unknown to the right side.
-        was = _extended(change.was, len(self._right_row))
+        was = extended(change.was, len(self._right_row), NO_ROW)
         modified = self._modified(left, right, _RightChange(was, change.touched), moves)
         self._row_keys = self.parent.row_keys
         self._collect()
@@ -389,13 +387,6 @@ def _shifted(rows: Int64Array, shifts: RowSetShiftData) -> Int64Array:
     moved = rows.copy()
     moved[present] = shifts.apply_keys(rows[present])
     return moved
-
-
-def _extended(rows: Int64Array, length: int) -> Int64Array:
-    """The array with ``NO_ROW`` for the numbers that came later."""
-    if len(rows) == length:
-        return rows
-    return np.concatenate((rows, np.full(length - len(rows), NO_ROW, dtype=np.int64)))
 
 
 def _shared(rows: RowSet, known: Sequence[RowSet]) -> RowSet:
