@@ -107,9 +107,14 @@ class QueryMethods(ABC, Generic[R]):
         """The last rows."""
         return self._with_steps([Step("tail", (_count("tail", count),))])
 
+    def slice(self, start: int, stop: int) -> R:
+        """Rows by position, ``stop`` not included; negative positions count from the end."""
+        span = (_position("slice", start), _position("slice", stop))
+        return self._with_steps([Step("slice", span)])
+
     def last_by(self, *columns: str) -> R:
         """The last row of every combination of the columns."""
-        return self._with_steps([Step("last_by", (_texts("last_by", columns),))])
+        return self._with_steps([Step("last_by", (_texts("last_by", columns, least=1),))])
 
     def select_distinct(self, *columns: str) -> R:
         """Every combination of the columns once; without columns, of all columns."""
@@ -129,6 +134,15 @@ class QueryMethods(ABC, Generic[R]):
         names = _texts("natural_join", (on,) if isinstance(on, str) else on, least=1)
         added = _texts("natural_join", (add,) if isinstance(add, str) else add)
         return self._with_steps([Step("natural_join", (other._query_source(), names, added))])
+
+    def merge(self, *others: QueryMethods[Any]) -> R:
+        """The rows of all tables, one table after another; their columns must agree."""
+        for other in others:
+            if not isinstance(other, QueryMethods):
+                raise ConfigError(f"merge wants remote tables, not {type(other).__name__}")
+        if not others:
+            raise ExpressionError("merge wants at least one other table")
+        return self._with_steps([Step("merge", tuple(o._query_source() for o in others))])
 
     def flatten(self) -> R:
         """The same rows with keys 0 to n-1."""
@@ -152,6 +166,12 @@ def _count(name: str, count: int) -> int:
     if not isinstance(count, int) or not 0 <= count < 2**63:
         raise ExpressionError(f"{name} wants a number of rows, not {count!r}")
     return count
+
+
+def _position(name: str, position: int) -> int:
+    if not isinstance(position, int) or not -(2**63) < position < 2**63:
+        raise ExpressionError(f"{name} wants positions of rows, not {position!r}")
+    return position
 
 
 # --- sources ------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 import barrage
+from barrage.cli.main import app
 from barrage.client import Backoff, State
 from barrage.errors import (
     AuthenticationError,
+    BarrageError,
     ExpressionError,
     RowError,
     SchemaError,
@@ -160,6 +162,54 @@ def test_names_given_within_a_session(server, deephaven):
         deephaven.create_table("made", pa.schema([("a", pa.int64())]))
 
 
+def test_queries(session):
+    quotes = session.table("quotes")
+    dear = quotes.where("price > 3").sort("-price")
+    assert dear.snapshot()["symbol"].to_pylist() == ["c", "b"]
+    assert dear.schema.names == ["symbol", "price"]
+    assert dear.snapshot(columns=["price"], rows=(0, 1)).to_pydict() == {"price": [9.0]}
+    counted = quotes.agg_by(n="count()", top="max(price)")
+    assert counted.snapshot().to_pydict() == {"n": [3], "top": [9.0]}
+    assert quotes.select("price").select_distinct().head(2).snapshot().num_rows == 2
+    assert quotes.slice(1, 3).flatten().snapshot()["symbol"].to_pylist() == ["b", "c"]
+    assert quotes.last_by("symbol").drop("price").tail(1).snapshot().to_pydict() == {
+        "symbol": ["c"]
+    }
+    twice = quotes.merge(dear)
+    assert twice.snapshot()["symbol"].to_pylist() == ["a", "b", "c", "c", "b"]
+    renamed = quotes.select("symbol", other="price * 2")
+    joined = dear.natural_join(renamed, on="symbol", add="other")
+    assert joined.snapshot()["other"].to_pylist() == [18.0, 10.0]
+    with pytest.raises(TableNotFoundError):
+        session.table("nope").head(1).snapshot()
+    with pytest.raises(BarrageError, match="nope"):
+        quotes.sort("price").where("nope > 3").snapshot()
+
+
+def test_a_query_ticks(server, session):
+    query = session.table("quotes").where("price > 3").agg_by(n="count()", top="max(price)")
+    with query.subscribe(interval_ms=10) as live, query.subscribe(viewport=(0, 5)) as view:
+        live.wait_ready(WAIT)
+        view.wait_ready(WAIT)
+        server.table("quotes").upsert({"symbol": ["d", "a"], "price": [70.0, 1.5]})
+        until(lambda: live.to_arrow().to_pydict() == {"n": [3], "top": [70.0]})
+        until(lambda: view.to_arrow().to_pydict() == {"n": [3], "top": [70.0]})
+
+
+def test_a_query_on_ours_needs_no_session(server):
+    with barrage.connect(server.uri, auth=server.token) as session:
+        assert session.table("quotes").where("price > 3").snapshot().num_rows == 2
+        assert session._session._session_tables is None
+
+
+def test_a_query_of_uploaded_rows_joins_named_ones(session):
+    rows = session.upload({"symbol": ["c", "x"], "n": [1, 2]})
+    joined = rows.natural_join(session.table("quotes"), on="symbol")
+    assert joined.snapshot()["price"].to_pylist() == [9.0, None]
+    named = session.table("quotes").head(1).natural_join(rows, on="symbol")
+    assert named.snapshot()["n"].to_pylist() == [None]
+
+
 def test_queries_run_as_batches(deephaven):
     quotes = deephaven.table("quotes")
     dear = quotes.where("price > 3").sort("-price")
@@ -203,3 +253,49 @@ def test_closing_logs_out(server):
     session.close()
     with pytest.raises(AuthenticationError):
         barrage.connect(uri, auth=token)
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "dh"])
+def test_queries_and_opened_tables_survive_a_new_server(scheme):
+    schema = {"symbol": "string", "price": "float64"}
+    first = barrage.Server()
+    first.start()
+    first.create_table("quotes", schema, key="symbol", data=ROWS)
+    uri = first.uri.replace("grpc", scheme, 1)
+    with barrage.connect(uri) as session:
+        dear = session.table("quotes").where("price > 3").sort("-price")
+        backoff = Backoff(first_seconds=0.05, seconds_max=0.5)
+        with (
+            dear.subscribe(interval_ms=10, reconnect=backoff) as live,
+            session.open_table("quotes").subscribe(interval_ms=10, reconnect=backoff) as whole,
+        ):
+            live.wait_ready(WAIT)
+            whole.wait_ready(WAIT)
+            first.stop()
+            until(lambda: live.state is State.RECONNECTING and whole.state is State.RECONNECTING)
+            assert live.to_arrow()["symbol"].to_pylist() == ["c", "b"]
+            with barrage.Server(port=first.port) as second:
+                second.create_table("quotes", schema, key="symbol", data=ROWS)
+                until(lambda: live.state is State.LIVE and whole.state is State.LIVE)
+                second.table("quotes").upsert({"symbol": ["d"], "price": [100.0]})
+                until(lambda: live.to_arrow()["symbol"].to_pylist() == ["d", "c", "b"])
+                until(lambda: len(whole) == 4)
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "dh"])
+def test_the_command_line_runs_queries(server, scheme, capsys):
+    address = f"{server.uri.replace('grpc', scheme, 1)}/quotes"
+    token = [] if server.token is None else ["--token", server.token]
+    query = ["--where", "price > 3", "--agg", "n=count()", "--agg", "top=max(price)"]
+    for command, wanted in (
+        (["snapshot", address, *query], ["n,top", "2,9"]),
+        (["snapshot", address, "--sort", "-price", "--head", "1"], ["symbol,price", "c,9"]),
+        (["schema", address, *query], ["column  type", "n       int64", "top     double"]),
+        (["watch", address, "--once", "--json", *query], None),
+    ):
+        assert app([*command, *token], standalone_mode=False) == 0
+        lines = capsys.readouterr().out.replace('"', "").splitlines()
+        if wanted is None:
+            assert "rows:[{n:2,top:9.0}]" in lines[0]
+        else:
+            assert lines == wanted

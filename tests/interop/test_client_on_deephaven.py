@@ -378,6 +378,7 @@ def test_queries(session):
     assert rows.select("A", C="A * 2").tail(1).snapshot().to_pydict() == {"A": [999], "C": [1998]}
     assert rows.drop("A").select_distinct().snapshot().num_rows == 10
     assert rows.select_distinct("B").flatten().snapshot().num_rows == 10
+    assert rows.slice(1, 3).merge(rows.head(1)).snapshot()["A"].to_pylist() == [1, 2, 0]
     assert rows.last_by("B").sort("A").snapshot()["A"].to_pylist() == list(range(990, 1000))
     joined = session.table("keyed").natural_join(session.table("sectors"), "S", "Sector")
     sectors = dict(zip(*joined.select_distinct("S", "Sector").snapshot().columns, strict=True))

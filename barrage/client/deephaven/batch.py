@@ -80,6 +80,10 @@ async def _operations(source: bytes, steps: Sequence[Step]) -> list[Any]:
             other, on, add = step.arguments
             operations.append(_natural_join(before, await other.ticket(), on, add))
             continue
+        if step.name == "merge":
+            tickets = [await other.ticket() for other in step.arguments]
+            operations.append(_merge(before, tickets))
+            continue
         make = _MAKERS.get(step.name)
         if make is None:
             raise UnsupportedError(f"a Deephaven server has nothing for {step.name}")
@@ -161,6 +165,21 @@ def _tail(source: Any, count: int) -> Any:
     return _operation("tail", "HeadOrTailRequest", source_id=source, num_rows=count)
 
 
+def _slice(source: Any, start: int, stop: int) -> Any:
+    return _operation(
+        "slice",
+        "SliceRequest",
+        source_id=source,
+        first_position_inclusive=start,
+        last_position_exclusive=stop,
+    )
+
+
+def _merge(source: Any, others: Sequence[bytes]) -> Any:
+    sources = [source, *map(reference, others)]
+    return _operation("merge", "MergeTablesRequest", source_ids=sources)
+
+
 def _last_by(source: Any, columns: Sequence[str]) -> Any:
     return _operation(
         "aggregate_all",
@@ -200,6 +219,7 @@ _MAKERS: Mapping[str, Callable[..., Any]] = {
     "drop": _drop,
     "head": _head,
     "tail": _tail,
+    "slice": _slice,
     "last_by": _last_by,
     "select_distinct": _select_distinct,
     "flatten": _flatten,

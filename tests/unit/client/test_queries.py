@@ -13,7 +13,10 @@ from barrage.client.deephaven.batch import run_query
 from barrage.client.query import BatchSource, QuerySource, Step
 from barrage.client.sources import NamedSource
 from barrage.errors import ConfigError, ExpressionError, UnsupportedError
+from barrage.model.query import Query
 from tests.unit.client.scripted import scripted_session
+
+T = {"table": "t", "ops": []}
 
 
 def query_of(build):
@@ -24,6 +27,7 @@ def query_of(build):
             table = build(session)
             ticket = await table._source.ticket()
             assert ticket.startswith(b"q/")
+            assert Query.parse(ticket[2:]).to_json().encode() == ticket[2:]
             return json.loads(ticket[2:])
 
     return asyncio.run(ask())
@@ -43,6 +47,8 @@ def query_of(build):
         (lambda t: t.select("a"), [["select", ["a"], {}]]),
         (lambda t: t.drop("a"), [["drop", ["a"]]]),
         (lambda t: t.head(3).tail(2), [["head", 3], ["tail", 2]]),
+        (lambda t: t.slice(-5, 3), [["slice", -5, 3]]),
+        (lambda t: t.merge(t, t.head(1)), [["merge", T, {"table": "t", "ops": [["head", 1]]}]]),
         (lambda t: t.last_by("s"), [["last_by", ["s"]]]),
         (lambda t: t.select_distinct(), [["select_distinct", []]]),
         (lambda t: t.flatten(), [["flatten"]]),
@@ -87,6 +93,8 @@ def test_a_query_is_named_as_it_is_written():
         lambda t: t.select(),
         lambda t: t.head(-1),
         lambda t: t.head("3"),
+        lambda t: t.slice(0, "3"),
+        lambda t: t.merge(),
         lambda t: t.natural_join(t, on=[]),
     ],
 )
@@ -97,6 +105,8 @@ def test_operators_refuse_what_makes_no_sense(build):
                 build(session.table("t"))
             with pytest.raises(ConfigError):
                 session.table("t").natural_join("u", on="s")
+            with pytest.raises(ConfigError):
+                session.table("t").merge("u")
 
     asyncio.run(ask())
 
@@ -148,6 +158,13 @@ def test_operators_become_one_batch():
     assert [(s.column_name, s.direction) for s in sort.sorts] == [("a", -1), ("b", 1)]
     assert list(view.column_specs) == ["a", "c = a*2"]
     assert (head.num_rows, head.source_id.batch_offset) == (5, 2)
+
+
+def test_merges_and_slices():
+    calls = batches_of(Step("merge", (Root(), Root())), Step("slice", (-5, -1)))
+    merge, cut = calls.batches[0]
+    assert [source.ticket.ticket for source in merge.merge.source_ids] == [b"s/t"] * 3
+    assert (cut.slice.first_position_inclusive, cut.slice.last_position_exclusive) == (-5, -1)
 
 
 def test_aggregations():
