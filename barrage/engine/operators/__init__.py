@@ -1,1 +1,1 @@
-"""Operators: tables derived from one parent table, one file each."""
+"""Operators: tables derived from other tables, one file each."""
