@@ -45,8 +45,10 @@ SCHEMA = pa.schema(
 
 cells = st.fixed_dictionaries(
     {
-        "a": st.none() | st.integers(0, 3),
-        "f": st.none() | st.sampled_from([0.0, -0.0, 1.5, -2.0, math.inf, math.nan]),
+        "a": st.none() | st.integers(0, 3) | st.integers(-99, 99),
+        "f": st.none()
+        | st.sampled_from([0.0, -0.0, 1.5, -2.0, math.inf, math.nan])
+        | st.floats(-9, 9, width=16),
         "s": st.none() | st.sampled_from(["", "x", "y", "a longer text"]),
         "d": st.none() | st.sampled_from(["u", "v", "w"]),
     }
@@ -150,6 +152,7 @@ slices = st.one_of(
     st.tuples(st.integers(-8, -1), st.integers(-8, 0)).map(lambda ends: (min(ends), max(ends))),
     st.tuples(st.integers(0, 8), st.integers(-8, -1)),
 )
+
 
 def convert_step() -> Step:
     """A conversion that keeps the schema, so that other operators fit on top."""
@@ -360,7 +363,7 @@ class GroupedStacks(CrowdedStacks):
     """Aggregations and distinct rows only."""
 
     @initialize(
-        kind=st.sampled_from(sorted(SOURCES)),
+        kind=st.sampled_from(["keyed", "list", *sorted(SOURCES)]),
         stacks=st.lists(
             st.lists(agg_by_steps() | st.builds(distinct_step), min_size=1, max_size=2),
             min_size=1,
@@ -370,6 +373,29 @@ class GroupedStacks(CrowdedStacks):
     )
     def start(self, kind: str, stacks: list[list[Step]], first: list[dict[str, Any]]) -> None:
         self.begin(kind, stacks, first)
+
+    @precondition(lambda self: self.kind in ("keyed", "list"))
+    @rule(
+        names=st.lists(st.sampled_from(["a", "f", "s", "d"]), min_size=1, max_size=2),
+        values=st.lists(cells, min_size=1, max_size=6),
+        start=st.integers(0, 20),
+    )
+    def rewrite(self, names: list[str], values: list[dict[str, Any]], start: int) -> None:
+        """Change some columns of rows that exist, and nothing else in the cycle."""
+        self.cycle()
+        present = model.rows_of(self.source)
+        start = min(start, max(0, len(present) - len(values)))
+        rows = [
+            {**row, **{name: value[name] for name in names}}
+            for row, value in zip(present[start:], values, strict=False)
+        ]
+        if rows:
+            table = table_of([row["k"] for row in rows], rows)
+            if self.kind == "keyed":
+                self.source.stage_upsert(table)
+            else:
+                self.source.stage_overwrite(start, table)
+            self.cycle()
 
 
 GroupedStacks.TestCase.settings = settings(stateful_step_count=25, deadline=None)
