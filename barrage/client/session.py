@@ -50,7 +50,8 @@ logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_SECONDS = 10.0
 
 STREAMS_PER_CONNECTION = 100
-"""Exchanges over one connection to a Deephaven server, which refuses more than 128 streams."""
+"""Exchanges over one connection to a Deephaven server: 250 were seen to stall without an error,
+100 never."""
 
 _APPLICATION_FIELD = re.compile(r"a/[^/]+/f/.+")
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barrage.wire.wire_schema import ATTRIBUTE, ATTRIBUTE_TYPE
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.engine.table import Table
-
-_ATTRIBUTE = "deephaven:attribute."
-_ATTRIBUTE_TYPE = "deephaven:attribute_type."
-_BOOLEAN = "java.lang.Boolean"
 
 
 def wire_schema(table: Table) -> pa.Schema:
@@ -26,7 +24,7 @@ def wire_schema(table: Table) -> pa.Schema:
         return schema
     metadata = {
         **(schema.metadata or {}),
-        f"{_ATTRIBUTE}BlinkTable".encode(): b"true",
-        f"{_ATTRIBUTE_TYPE}BlinkTable".encode(): _BOOLEAN.encode(),
+        ATTRIBUTE + b"BlinkTable": b"true",
+        ATTRIBUTE_TYPE + b"BlinkTable": b"java.lang.Boolean",
     }
     return schema.with_metadata(metadata)
