@@ -182,6 +182,20 @@ def operators(
             lambda: table.last_by("symbol"),
             lambda: content.group_by("symbol", use_threads=False).aggregate([("x0", "last")]),
         ),
+        "agg_by symbol, count sum avg": (
+            lambda: table.agg_by("symbol", n="count()", s="sum(x0)", a="avg(n0)"),
+            lambda: content.group_by("symbol", use_threads=False).aggregate(
+                [([], "count_all"), ("x0", "sum"), ("n0", "mean")]
+            ),
+        ),
+        "agg_by symbol, min max std last": (
+            lambda: table.agg_by(
+                "symbol", low="min(x0)", high="max(x0)", dev="std(x1)", end="last(x2)"
+            ),
+            lambda: content.group_by("symbol", use_threads=False).aggregate(
+                [("x0", "min"), ("x0", "max"), ("x1", "stddev"), ("x2", "last")]
+            ),
+        ),
     }
     lines = []
     for name, (derive, plain) in cases.items():

@@ -219,7 +219,7 @@ class Table:
         names = parse_key_columns(self.schema, columns)
         return self._derive(("last_by", names), lambda: LastByTable(self, names))
 
-    def agg_by(self, *by: str, **aggregations: str) -> Table:
+    def agg_by(self, /, *by: str, **aggregations: str) -> Table:
         """One row per combination of values in ``by``: these columns, then the aggregations.
 
         An aggregation is ``name="function(column)"``, such as ``total="sum(price)"`` or

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from barrage.errors import LocalProtocolError
 from barrage.server.serving import ServingParts, effective_config
-from barrage.server.table_handle import SourceHandle, TableHandle, recipe_and_rows
+from barrage.server.table_handle import SourceHandle, TableHandle, names_of, recipe_and_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ class View(TableHandle):
         """The rows as of the last cycle."""
         return self._service.read(self._table).result()
 
-    def select(self, *columns: str, **computed: str) -> View:
+    def select(self, /, *columns: str, **computed: str) -> View:
         """These columns, then ``name="expression"`` ones."""
         return self._view("select", *columns, **computed)
 
@@ -76,7 +76,49 @@ class View(TableHandle):
         """The last row of each combination of values in ``columns``."""
         return self._view("last_by", *columns)
 
-    def _view(self, method: str, *arguments: Any, **named: Any) -> View:
+    def agg_by(self, /, *by: str, **aggregations: str) -> View:
+        """One row per combination of values in ``by`` (none: one row for the whole table), with
+        ``name="function(column)"`` of the rows that have it: ``n="count()", total="sum(Qty)"``.
+
+        Functions: count, sum, abs_sum, min, max, avg, var, std, first, last, and of two columns
+        wavg and wsum. Nulls are passed over except by ``count()``, first and last.
+        """
+        return self._view("agg_by", *by, **aggregations)
+
+    def select_distinct(self, *columns: str) -> View:
+        """Each combination of values in ``columns`` (none: all columns) once, in order of first
+        appearance."""
+        return self._view("select_distinct", *columns)
+
+    def natural_join(
+        self, right: TableHandle, on: str | Sequence[str], add: str | Sequence[str] = ()
+    ) -> View:
+        """Every row, with the columns ``add`` of the one row of ``right`` that agrees in ``on``;
+        null where there is none.
+
+        Where names differ: ``on="mine=theirs"``, ``add="new=theirs"``. Without ``add``, all columns
+        of ``right`` but its keys. Two rows of ``right`` with one key fail the view.
+        """
+        return self._view("natural_join", right._table, names_of(on), names_of(add))
+
+    def merge(self, *others: TableHandle) -> View:
+        """The rows of this table, then those of the others, which have the same columns."""
+        return self._view("merge", *(other._table for other in others))
+
+    def flatten(self) -> View:
+        """The same rows under the row keys 0 to n - 1."""
+        return self._view("flatten")
+
+    def slice(self, start: int, stop: int) -> View:
+        """The rows at positions ``start`` to ``stop - 1``; negative ones count from the end, and so
+        does a ``stop`` of 0 after a negative ``start``."""
+        return self._view("slice", start, stop)
+
+    def snapshot(self) -> View:
+        """A table of the rows as of now, which never changes."""
+        return self._view("snapshot")
+
+    def _view(self, method: str, /, *arguments: Any, **named: Any) -> View:
         return View(self._service, self._derived(method, *arguments, **named).result(), None)
 
     def __repr__(self) -> str:

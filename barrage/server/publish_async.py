@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from barrage.errors import LocalProtocolError
 from barrage.server.publish import Transaction
 from barrage.server.serving import ServingParts, effective_config
-from barrage.server.table_handle import SourceHandle, TableHandle, recipe_and_rows
+from barrage.server.table_handle import SourceHandle, TableHandle, names_of, recipe_and_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ class AsyncView(TableHandle):
     async def to_arrow(self) -> pa.Table:
         return await asyncio.wrap_future(self._service.read(self._table))
 
-    async def select(self, *columns: str, **computed: str) -> AsyncView:
+    async def select(self, /, *columns: str, **computed: str) -> AsyncView:
         return await self._view("select", *columns, **computed)
 
     async def drop(self, *columns: str) -> AsyncView:
@@ -61,7 +61,30 @@ class AsyncView(TableHandle):
     async def last_by(self, *columns: str) -> AsyncView:
         return await self._view("last_by", *columns)
 
-    async def _view(self, method: str, *arguments: Any, **named: Any) -> AsyncView:
+    async def agg_by(self, /, *by: str, **aggregations: str) -> AsyncView:
+        return await self._view("agg_by", *by, **aggregations)
+
+    async def select_distinct(self, *columns: str) -> AsyncView:
+        return await self._view("select_distinct", *columns)
+
+    async def natural_join(
+        self, right: TableHandle, on: str | Sequence[str], add: str | Sequence[str] = ()
+    ) -> AsyncView:
+        return await self._view("natural_join", right._table, names_of(on), names_of(add))
+
+    async def merge(self, *others: TableHandle) -> AsyncView:
+        return await self._view("merge", *(other._table for other in others))
+
+    async def flatten(self) -> AsyncView:
+        return await self._view("flatten")
+
+    async def slice(self, start: int, stop: int) -> AsyncView:
+        return await self._view("slice", start, stop)
+
+    async def snapshot(self) -> AsyncView:
+        return await self._view("snapshot")
+
+    async def _view(self, method: str, /, *arguments: Any, **named: Any) -> AsyncView:
         table = await asyncio.wrap_future(self._derived(method, *arguments, **named))
         return AsyncView(self._service, table, None)
 

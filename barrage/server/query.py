@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from barrage.errors import ExpressionError, SchemaError
+from barrage.errors import EngineError, ExpressionError, RowError, SchemaError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.model.query import Query
 
@@ -29,8 +29,8 @@ def apply_query(
     """The table a query asks for.
 
     Errors of the text: see :meth:`barrage.model.query.Query.parse`. TableNotFoundError and
-    TableFailedError name a table; SchemaError and ExpressionError name the operation that does not
-    fit the columns it is given.
+    TableFailedError name a table; SchemaError, ExpressionError and RowError (a join with two
+    partners) name the operation that does not fit the table it is given.
     """
     parsed = query if isinstance(query, Query) else Query.parse(query, limits)
     return _applied(catalog, parsed)
@@ -46,8 +46,10 @@ def _applied(catalog: Catalog, query: Query) -> Table:
         ]
         try:
             table = _APPLIERS[operation.name](table, *arguments)
-        except (SchemaError, ExpressionError) as error:
-            raise type(error)(_located(number, operation, error)) from error
+        except (SchemaError, ExpressionError, RowError, EngineError) as error:
+            # What the engine cannot do here is the fault of what was asked for.
+            kind = ExpressionError if type(error) is EngineError else type(error)
+            raise kind(_located(number, operation, error)) from error
     return table
 
 

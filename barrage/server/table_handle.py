@@ -62,7 +62,7 @@ class TableHandle:
     def _label(self) -> str:
         return repr(self._name) if self._name is not None else "(unpublished view)"
 
-    def _derived(self, method: str, *arguments: Any, **named: Any) -> Future[Table]:
+    def _derived(self, method: str, /, *arguments: Any, **named: Any) -> Future[Table]:
         make = getattr(self._table, method)
         return self._service.derive(lambda: make(*arguments, **named))
 
@@ -96,6 +96,11 @@ class SourceHandle(TableHandle):
 
     def _delete(self, start: int, stop: int) -> Change:
         return Change(self._source, "stage_delete", (start, stop))
+
+
+def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
+    """One name or several, as a tuple."""
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def recipe_and_rows(
