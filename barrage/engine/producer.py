@@ -175,6 +175,7 @@ class Producer:
             column_count=len(self._table.schema),
             is_key_space=spec.is_key_space,
             is_reverse_echo=spec.is_reverse_echo,
+            is_last_column_covering=spec.is_last_column_covering,
         )
         self._check(shape)
         interval_ns = rounded_interval_ns(spec.interval_ns, self._limits)

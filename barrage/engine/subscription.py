@@ -53,6 +53,10 @@ class SubscriptionSpec:
     is_reverse_echo: bool = False
     """Direction to echo when there is no viewport: such a request may name one, it has no other
     effect (barrage-wire.md section 7.1)."""
+    is_last_column_covering: bool = False
+    """For full subscriptions: send the last column for every modified row, whichever column was
+    modified. The C++ core unites the columns' row sets wrongly unless the last one is the union
+    (docs/compatibility.md)."""
 
 
 class ShapeKind(IntEnum):
@@ -83,6 +87,7 @@ class Shape:
     is_reverse: bool
     start: int = 0
     stop: int = 0
+    is_last_column_covering: bool = False
 
     @classmethod
     def of(
@@ -93,6 +98,7 @@ class Shape:
         column_count: int,
         is_key_space: bool,
         is_reverse_echo: bool = False,
+        is_last_column_covering: bool = False,
     ) -> Shape:
         """The shape a request asks for, on a table of ``column_count`` columns."""
         kind, start, stop = ShapeKind.FULL, 0, 0
@@ -117,6 +123,7 @@ class Shape:
             is_reverse=is_reverse,
             start=start,
             stop=max(start, stop),
+            is_last_column_covering=is_last_column_covering and viewport is None,
         )
 
     def window(self, table_size: int) -> RowSet:

@@ -68,6 +68,7 @@ class SubscriptionDesk:
             is_key_space=event.viewport is None or not stream.revision.has_view_positions,
             encoding=encoder,
             is_reverse_echo=event.is_reverse,
+            is_last_column_covering=options.columns_as_list,
         )
         schema = EncodedUpdate((stream.stream_id,), (encoder.schema_frame(),))
         try:

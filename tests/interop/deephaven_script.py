@@ -55,7 +55,7 @@ _feed_log = blink_to_append_only(feed)
 sorted_by_value = keyed.sort(["V", "K"])
 small_values = keyed.where(f"V < {SMALL_VALUE}")
 last_rows = keyed.tail(20)
-per_digit = keyed.update_view("G = V % 10").agg_by(
+per_digit = keyed.update_view("G = (double)(V % 10)").agg_by(
     [agg.count_("n"), agg.sum_("total = V"), agg.min_("lowest = V"), agg.max_("highest = D")], "G"
 )
 joined = keyed.natural_join(extra, "K")

@@ -419,7 +419,7 @@ def per_digit(keyed: pa.Table) -> pa.Table:
         rows.setdefault(row["V"] % 10, []).append(row)
     return pa.table(
         {
-            "G": pa.array(rows, pa.int64()),
+            "G": pa.array([float(digit) for digit in rows], pa.float64()),
             "n": pa.array([len(group) for group in rows.values()], pa.int64()),
             "total": pa.array([sum(r["V"] for r in g) for g in rows.values()], pa.int64()),
             "lowest": pa.array([min(r["V"] for r in g) for g in rows.values()], pa.int64()),

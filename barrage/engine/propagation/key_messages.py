@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from barrage.engine.row_sets import union_of
 from barrage.engine.subscription import Shape, ShapeKind
 from barrage.engine.viewport_plan import PositionDelta, view_delta
 from barrage.model.update import FullUpdate, TableUpdate
@@ -37,6 +38,8 @@ def key_delta(
         modified = tuple(
             keys if column in wanted else RowSet.empty() for column, keys in enumerate(modified)
         )
+    if shape.is_last_column_covering and shape.column_indices:
+        modified = _covered(modified, shape.column_indices[-1])
     return FullUpdate(
         first_step=stamp.first_step,
         last_step=stamp.last_step,
@@ -54,6 +57,11 @@ def key_delta(
         included_keys_post=included,
         modified_keys_post=modified,
     )
+
+
+def _covered(modified: tuple[RowSet, ...], column: int) -> tuple[RowSet, ...]:
+    """``modified`` with the rows of all columns in ``column``."""
+    return (*modified[:column], union_of(modified), *modified[column + 1 :])
 
 
 def key_snapshot(reader: TableReader, shape: Shape, held: RowSet, stamp: Stamp) -> FullUpdate:

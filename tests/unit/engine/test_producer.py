@@ -292,6 +292,22 @@ def test_modifications_of_other_columns_leave_a_view_quiet() -> None:
 # --- sharing --------------------------------------------------------------------------------------
 
 
+def test_the_last_column_covers_the_modified_rows_of_all_for_who_asks() -> None:
+    scene = Scene()
+    scene.subscribe(1)
+    scene.subscribe(2, is_last_column_covering=True)
+    scene.subscribe(3, columns=(0, 1), is_last_column_covering=True)
+    scene.send()
+    scene.change(modified=[(1, 0), (2, 0), (3, 0), (2, 1), (9, 1)])
+    told = {each.subscription_ids[0]: each.message for each in scene.send(100)}
+    every = RowSet.from_keys([1, 2, 3, 9])
+    first, second = RowSet.from_keys([1, 2, 3]), RowSet.from_keys([2, 9])
+    assert told[1].modified_keys_post == (first, second, NOTHING)
+    assert told[2].modified_keys_post == (first, second, every)
+    assert told[3].modified_keys_post == (first, every, NOTHING)
+    assert [len(column) for column in told[2].modified_columns] == [3, 2, 4]
+
+
 def test_equal_subscriptions_share_one_delivery_per_encoding() -> None:
     scene = Scene()
     for number in range(6):
