@@ -26,6 +26,7 @@ from barrage.engine.grouping import RowGroups, in_groups
 from barrage.engine.keyed import check_key_columns
 from barrage.engine.row_sets import packing_shifts
 from barrage.engine.table import DerivedTable
+from barrage.errors import SchemaError
 from barrage.model.storage import ColumnStore, cells_differ
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData
@@ -41,11 +42,17 @@ if TYPE_CHECKING:
 
 class AggByTable(DerivedTable):
     """The key columns, then one column per aggregation. No key columns make one row of a parent
-    that has rows."""
+    that has rows.
+
+    SchemaError and ExpressionError say which column or function does not fit. EngineError, also in
+    later cycles: a sum of whole numbers does not fit int64.
+    """
 
     def __init__(
         self, parent: Table, by: tuple[str, ...], aggregations: tuple[Aggregation, ...]
     ) -> None:
+        if not by and not aggregations:
+            raise SchemaError("without key columns at least one aggregation is needed")
         key_indices = check_key_columns(parent.schema, by) if by else ()
         fields = [parent.schema.field(index) for index in key_indices]
         fields += result_fields(parent.schema, by, aggregations)

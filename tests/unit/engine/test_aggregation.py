@@ -102,6 +102,7 @@ def test_text_that_is_no_aggregation(text: str, message: str) -> None:
         (["sym"], {"n": "wavg(price, sym)"}, "wavg takes numbers, but column 'sym' is string"),
         (["sym"], {"n": "sum(prise)"}, "sum: unknown column 'prise'; did you mean 'price'?"),
         (["sym"], {"sym": "count()"}, "the result would have two columns 'sym'"),
+        ([], {}, "without key columns at least one aggregation is needed"),
         (["symm"], {"n": "count()"}, "key column 'symm' does not exist; did you mean 'sym'?"),
         (["flags"], {"n": "count()"}, "column 'flags' of type list<item: int64> cannot be a key"),
     ],
