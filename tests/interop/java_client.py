@@ -47,8 +47,7 @@ class Follower(TableListener):
     """States of one table: one when it starts, one per update, all read inside the cycle."""
 
     def __init__(self, table, columns=None):
-        self.table = table
-        self._columns = columns
+        self.table = table if columns is None else table.view(columns)
         self.states = []
         self.errors = []
         self._changed = threading.Condition()
@@ -56,11 +55,11 @@ class Follower(TableListener):
             self.note()
             self._handle = None
             if table.is_refreshing:
-                self._handle = TableListenerHandle(table, self)
+                self._handle = TableListenerHandle(self.table, self)
                 self._handle.start()
 
     def note(self):
-        shown = digest(dharrow.to_arrow(self.table, cols=self._columns))
+        shown = digest(dharrow.to_arrow(self.table))
         state = {"rows": shown.rows, "multiset": shown.multiset, "ordered": shown.ordered}
         with self._changed:
             self.states.append(state)
