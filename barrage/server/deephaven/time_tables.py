@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.errors import BarrageError, LimitExceededError, RemoteProtocolError, StatusCode
+from barrage.errors import (
+    BarrageError,
+    LimitExceededError,
+    RemoteProtocolError,
+    StatusCode,
+    TransportError,
+)
 from barrage.server.deephaven.time_text import instant_of
 from barrage.server.table_lease import TableLease
 
@@ -93,7 +99,12 @@ class TimeTables:
     async def _drive(self, ticker: Ticker) -> None:
         while True:
             now_ns = self._clock.wall_ns()
-            due_ns = await asyncio.wrap_future(self._tables.run(partial(ticker.tick, now_ns)))
+            try:
+                due_ns = await asyncio.wrap_future(self._tables.run(partial(ticker.tick, now_ns)))
+            except LimitExceededError:
+                due_ns = now_ns  # The engine is behind; rows that are late are not lost.
+            except TransportError:
+                return  # The engine has stopped.
             if due_ns is None:
                 return
             sleep_s = (due_ns - self._clock.wall_ns()) / 1e9

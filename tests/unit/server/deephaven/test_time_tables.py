@@ -12,7 +12,13 @@ import pyarrow as pa
 import pytest
 
 from barrage.clock import VirtualClock
-from barrage.errors import BarrageError, LimitExceededError, RemoteProtocolError, TableFailedError
+from barrage.errors import (
+    BarrageError,
+    LimitExceededError,
+    RemoteProtocolError,
+    TableFailedError,
+    TransportError,
+)
 from barrage.server.deephaven import time_tables
 from barrage.server.deephaven.time_tables import (
     INSTANT_NS_MAX,
@@ -128,6 +134,32 @@ def test_a_table_nobody_uses_is_driven_no_more(timed: Timed) -> None:
         await until(lambda: timed.time_tables.ticking_count == 0)
 
     run(forget())
+
+
+def test_an_engine_that_is_behind_or_stops(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Late rows are not lost, and nobody drives a table of an engine that is no more."""
+    tables, work = timed.bench.tables, timed.bench.tables.run
+    behind = LimitExceededError("engine command queue", actual=2, maximum=1, unit="commands")
+
+    def refuse(error: BarrageError) -> Any:
+        def run_none(_: Any) -> Any:
+            raise error
+
+        return run_none
+
+    async def struggle() -> None:
+        lease = await timed.time_tables.create(start_ns=NOW, period_ns=SECOND)
+        await timed.settled(lease, 1)
+        monkeypatch.setattr(tables, "run", refuse(behind))
+        timed.clock.advance(2 * SECOND)
+        await asyncio.sleep(0.01)
+        monkeypatch.setattr(tables, "run", work)
+        assert len(await timed.settled(lease, 3)) == 3
+        monkeypatch.setattr(tables, "run", refuse(TransportError("the server has stopped")))
+        await until(lambda: timed.time_tables.ticking_count == 0)
+        monkeypatch.setattr(tables, "run", work)
+
+    run(struggle())
 
 
 @pytest.mark.parametrize(
