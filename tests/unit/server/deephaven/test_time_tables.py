@@ -189,7 +189,7 @@ def test_as_many_rows_at_once_as_may_be_made(bench: Bench) -> None:
     ticker = Ticker(table, NOW, SECOND, 10)
     ticks = [bench.tables.run(lambda: ticker.tick(NOW + 14 * SECOND)).result() for _ in range(3)]
     assert ticks == [NOW + 10 * SECOND, NOW + 15 * SECOND, NOW + 15 * SECOND]
-    assert len(bench.rows(table)) == 15
+    run(until(lambda: len(bench.rows(table)) == 15))
 
 
 def test_nothing_is_due_for_a_failed_table(bench: Bench) -> None:
