@@ -34,9 +34,10 @@ directory = pathlib.Path(sys.argv[3])
 INTERVAL_NS = 20 * NANOS_PER_MS
 """The interval for clients that leave it to the server, as short as that of the real one here."""
 
-server = barrage.Server(
-    config=ServerConfig(port=int(sys.argv[1]), limits=Limits(interval_ns_default=INTERVAL_NS))
-)
+EXPORT_WAIT_NS = 1000 * NANOS_PER_MS
+LIMITS = Limits(interval_ns_default=INTERVAL_NS, export_wait_ns_max=EXPORT_WAIT_NS)
+
+server = barrage.Server(config=ServerConfig(port=int(sys.argv[1]), limits=LIMITS))
 versions: dict[str, int] = {}
 tables: dict = {}
 

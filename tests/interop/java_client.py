@@ -30,6 +30,7 @@ from deephaven import agg  # noqa: E402, F401
 from deephaven import arrow as dharrow  # noqa: E402
 from deephaven.barrage import barrage_session  # noqa: E402
 from deephaven.execution_context import get_exec_ctx  # noqa: E402
+from deephaven.liveness_scope import liveness_scope  # noqa: E402
 from deephaven.stream import blink_to_append_only  # noqa: E402, F401
 from deephaven.table import Table  # noqa: E402
 from deephaven.table_listener import TableListener, TableListenerHandle  # noqa: E402
@@ -181,20 +182,13 @@ class Client:
         self.followers.pop(key).stop()
         return {}
 
-    def forget(self, *, key):
-        """Drop the table, which ends its subscription once Java has collected it."""
-        self.followers.pop(key, None)
-        self.subscriptions.pop(key, None)
-        self.tables.pop(key, None)
-        return {}
-
-    def collect(self):
-        """Have Java collect what was forgotten."""
-        import gc
-
-        gc.collect()
-        jpy.get_type("java.lang.System").gc()
-        return {}
+    def come_and_go(self, *, session, table, times):
+        """Subscriptions that end at once; gives how many rows each had."""
+        rows = []
+        for _ in range(times):
+            with liveness_scope():
+                rows.append(self.sessions[session].subscribe(f"s/{table}".encode()).size)
+        return {"rows": rows}
 
 
 client = Client()
