@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 NOISE = 2.0**-102
 """A difference of squares this small, per row and relative to the squares, is rounding."""
 
+LARGE = 2.0**900
+
 
 def result_of_sums(
     function: str, data_type: pa.DataType, sums: Sequence[GroupSums], groups: Int64Array
@@ -71,15 +73,17 @@ def _variances(sums: Sequence[GroupSums], groups: Int64Array, count: Int64Array)
     assert isinstance(plain, FloatSums)
     assert isinstance(squares, FloatSums)
     n = count.astype(np.float64)
-    left, left_low = two_product(squares.finite.high[groups], n)
-    left_low += squares.finite.low[groups] * n
-    high, low = plain.finite.high[groups], plain.finite.low[groups]
+    # Products of the largest squares would be infinite; a power of two costs no digits.
+    scale = np.where(squares.finite.high[groups] > LARGE, 2.0**-50, 1.0)
+    left, left_low = two_product(squares.finite.high[groups] * scale * scale, n)
+    left_low += squares.finite.low[groups] * scale * scale * n
+    high, low = plain.finite.high[groups] * scale, plain.finite.low[groups] * scale
     right, right_low = two_product(high, high)
     right_low += 2 * high * low
     difference, error = two_sum(left, -right)
     difference += error + (left_low - right_low)
     difference[difference <= NOISE * n * left] = 0
     is_bad = ~(plain.is_finite(groups) & squares.is_finite(groups)) | (count < 2)
-    variances = difference / (n * (n - 1))
+    variances = difference / (n * (n - 1)) / scale / scale
     variances[is_bad] = np.nan
     return variances

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from barrage.engine.aggregation_picks import GroupPicks
 from barrage.engine.aggregation_results import result_of_sums
-from barrage.engine.aggregation_sums import GroupSums, Term, sums_of
+from barrage.engine.aggregation_sums import FloatSums, GroupSums, Term, sums_of
 from barrage.engine.grouping import in_groups
 from barrage.engine.row_memory import RowMemory
 from barrage.engine.row_sets import union_of
@@ -141,6 +141,11 @@ class _Sums:
         for term in terms:
             types = [self._parent.schema.field(column).type for column in term.columns]
             self._states.setdefault(term, sums_of(term, types))
+        plain, squares = self._states[terms[0]], self._states[terms[-1]]
+        if terms[-1].kind == "square":
+            assert isinstance(plain, FloatSums)
+            assert isinstance(squares, FloatSums)
+            plain.squares = squares
 
     def start(self) -> None:
         """All terms were added."""
@@ -254,7 +259,6 @@ class _Sums:
                 _filtered(self._cells_of(term, cells), is_chosen),
                 np.zeros(int(is_chosen.sum()), dtype=np.bool_),
             )
-            state.settle(chosen)
 
 
 class _Picks:

@@ -34,6 +34,10 @@ CellT = TypeVar("CellT", bound=np.generic)
 ERROR_MAX = 2.0**-52
 """Largest error, relative to the sum, that is left to stand when rows leave a group."""
 
+SQUARES_ERROR_MAX = 2.0**-90
+"""The same for sums behind a variance, which is a small difference of large squares: a mean of 10^8
+standard deviations leaves eleven digits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -84,9 +88,6 @@ class GroupSums:
     def is_imprecise(self, groups: Int64Array) -> BoolArray:
         """Which groups, having lost rows, must be added up anew."""
         return np.zeros(len(groups), dtype=np.bool_)
-
-    def settle(self, groups: Int64Array) -> None:
-        """These groups were reset and added up anew."""
 
     def fits(self, groups: Int64Array) -> BoolArray:
         """Whose sums fit the type of the result."""
@@ -148,8 +149,8 @@ class FloatSums(GroupSums):
     def __init__(self, term: Term) -> None:
         super().__init__(term)
         self.finite = PairSum.zeros(0)
-        self._floor: FloatArray = np.zeros(0)
-        """The error bound each group had after it was last added up from its rows."""
+        self.squares: FloatSums | None = None
+        """The sums of squares that are compared with these, if any are."""
         self._specials: Int64Array = np.zeros((0, 3), dtype=np.int64)
         """Per group how many terms are inf, -inf and NaN."""
 
@@ -159,18 +160,17 @@ class FloatSums(GroupSums):
         self.finite = PairSum(
             _grown(finite.high, size), _grown(finite.low, size), _grown(finite.lost, size)
         )
-        self._floor, self._specials = _grown(self._floor, size), _grown(self._specials, size)
+        self._specials = _grown(self._specials, size)
 
     def reset(self, groups: Int64Array) -> None:
         super().reset(groups)
         self.finite.put(groups, PairSum.zeros(len(groups)))
-        self._floor[groups] = 0
         self._specials[groups] = 0
 
     def keep(self, groups: Int64Array) -> None:
         super().keep(groups)
         self.finite = self.finite.at(groups)
-        self._floor, self._specials = self._floor[groups], self._specials[groups]
+        self._specials = self._specials[groups]
 
     def _add(self, segments: Segments, cells: Sequence[pa.Array], is_leaving: BoolArray) -> None:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -197,13 +197,15 @@ class FloatSums(GroupSums):
             self._specials[segments.groups, lane] += segments.sums(np.where(is_kind, signs, 0))
 
     def is_imprecise(self, groups: Int64Array) -> BoolArray:
-        lost = self.finite.lost[groups]
-        is_small = lost <= ERROR_MAX * np.abs(self.finite.high[groups])
-        # What adding the rows up anew could not avoid it will not avoid next time.
-        return np.asarray(~is_small & ~(lost <= 2 * self._floor[groups]))
-
-    def settle(self, groups: Int64Array) -> None:
-        self._floor[groups] = self.finite.lost[groups]
+        lost, high = self.finite.lost[groups], np.abs(self.finite.high[groups])
+        if self.term.kind == "square":
+            return np.asarray(lost > SQUARES_ERROR_MAX * high)
+        is_imprecise = lost > ERROR_MAX * high
+        if self.squares is not None:
+            # The square root of count times squares is what the sum is at most.
+            bound = np.sqrt(self.count[groups]) * np.sqrt(np.abs(self.squares.finite.high[groups]))
+            is_imprecise |= lost > SQUARES_ERROR_MAX * bound
+        return np.asarray(is_imprecise)
 
     def is_finite(self, groups: Int64Array) -> BoolArray:
         """Which groups have only finite terms."""

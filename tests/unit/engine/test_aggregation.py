@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -179,6 +180,16 @@ def test_special_cells(function: str) -> None:
         assert cell is None or cell == pytest.approx(expected, nan_ok=True, abs=0)
 
 
+@pytest.mark.parametrize("scale", [1e-140, 1.0, 1e144])
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e9])
+def test_a_mean_far_from_zero_costs_no_digits(offset: float, scale: float) -> None:
+    cells = [(offset + step) * scale for step in (1.0, 2.0, 4.0, 8.5)]
+    mean = sum(map(Fraction, cells)) / 4
+    exact = float(sum((Fraction(cell) - mean) ** 2 for cell in cells) / 3)
+    table = StaticTable(UpdateGraph(), pa.table({"x": cells}))
+    assert shown(table.agg_by(v="var(x)")) == [{"v": pytest.approx(exact, rel=1e-13)}]
+
+
 def test_extremes_of_every_ordered_type() -> None:
     day, noon = dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 12, tzinfo=dt.UTC)
     columns = {
@@ -343,6 +354,18 @@ def test_a_cell_that_leaves_leaves_nothing_behind(intruder: float) -> None:
         graph.run_cycle()
     for name, cell in shown(view)[0].items():
         assert cell == pytest.approx(expected[0][name], rel=1e-15)
+
+
+@pytest.mark.parametrize("intruder", [1e8, 1e11, 1e14])
+def test_a_variance_forgets_what_left(intruder: float) -> None:
+    rows = [(i, "A", 1000.0 + 1e-3 * i, i) for i in range(5)]
+    graph, table = keyed(rows)
+    view = table.agg_by(v="var(price)")
+    expected = shown(view)[0]["v"]
+    for cell in (intruder, -intruder, 1000.003):
+        table.stage_upsert(rows_of([(3, "A", cell, 3)]))
+        graph.run_cycle()
+    assert shown(view)[0]["v"] == pytest.approx(expected, rel=1e-12)
 
 
 # --- cost -----------------------------------------------------------------------------------------
