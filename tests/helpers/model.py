@@ -132,10 +132,12 @@ def where_rows(rows: Sequence[Row], condition: Callable[[Row], bool | None]) -> 
 
 def last_rows(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
     """The last row of each group."""
-    last: dict[tuple[str, ...], Row] = {}
-    for row in rows:
-        last[tuple(canonical(row[column]) for column in columns)] = row
-    return list(last.values())
+    return [group[-1] for group in groups_of(rows, columns)]
+
+
+def key_cell(value: Any) -> Any:
+    """A cell as part of a key: -0.0 is 0.0."""
+    return 0.0 if isinstance(value, float) and value == 0 else value
 
 
 def slice_of(rows: Sequence[Row], start: int, stop: int) -> list[Row]:
@@ -155,12 +157,12 @@ def join_rows(
 ) -> list[Row] | None:
     """Each left row with the added cells of the right row of equal key, null when there is none;
     None when two right rows have one key. Pairs are (left or new name, right name)."""
-    by_key = {tuple(canonical(row[name]) for _, name in on): row for row in right}
+    by_key = {tuple(canonical(key_cell(row[name])) for _, name in on): row for row in right}
     if len(by_key) < len(right):
         return None
     joined = []
     for row in left:
-        match = by_key.get(tuple(canonical(row[name]) for name, _ in on), {})
+        match = by_key.get(tuple(canonical(key_cell(row[name])) for name, _ in on), {})
         joined.append({**row, **{new: match.get(source) for new, source in add}})
     return joined
 
@@ -169,13 +171,14 @@ def groups_of(rows: Sequence[Row], by: Sequence[str]) -> list[list[Row]]:
     """The rows of each combination of cells, in order of first appearance."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(tuple(canonical(row[column]) for column in by), []).append(row)
+        key = tuple(canonical(key_cell(row[column])) for column in by)
+        groups.setdefault(key, []).append(row)
     return list(groups.values())
 
 
 def distinct_rows(rows: Sequence[Row], by: Sequence[str]) -> list[Row]:
     """Each combination of cells once."""
-    return [{name: group[0][name] for name in by} for group in groups_of(rows, by)]
+    return [{name: key_cell(group[0][name]) for name in by} for group in groups_of(rows, by)]
 
 
 def aggregate_rows(
@@ -184,7 +187,7 @@ def aggregate_rows(
     """One row per group: the key cells and ``function(column)`` of its rows, computed exactly."""
     return [
         {
-            **{name: group[0][name] for name in by},
+            **{name: key_cell(group[0][name]) for name in by},
             **{name: _aggregate(group, text) for name, text in aggregations.items()},
         }
         for group in groups_of(rows, by)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from barrage.engine.grouping import GroupChange, RowGroups, extended
 from barrage.engine.keyed import check_key_columns
@@ -25,8 +26,6 @@ from barrage.rowset import RowSet, RowSetShiftData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
     from barrage.engine.hashing import Int64Array
     from barrage.engine.table import Cells, Table
@@ -50,6 +49,10 @@ class LastByTable(DerivedTable):
         )
         super().__init__(parent, parent.schema, traits)
         self._key_indices = check_key_columns(parent.schema, key_columns)
+        # 0.0 and -0.0 are one key, so the last row of a group may show another one than before.
+        self._fixed_keys = [
+            i for i in self._key_indices if not _is_floating(parent.schema.types[i])
+        ]
         self._groups = RowGroups(parent, self._key_indices)
         self._last_row: Int64Array = np.empty(0, dtype=np.int64)
         """Per group; longer than there are groups, so that it rarely grows."""
@@ -122,7 +125,7 @@ class LastByTable(DerivedTable):
         old_rows, new_rows = shown[known], self._last_row[known]
         modified = []
         for column, keys in enumerate(update.modified_keys_post):
-            if column in self._key_indices:
+            if column in self._fixed_keys:
                 modified.append(RowSet.empty())
                 continue
             changed = unknown
@@ -148,6 +151,12 @@ class LastByTable(DerivedTable):
 
     def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
         return self.parent.take_cells(self._last_row[keys], columns)
+
+
+def _is_floating(data_type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(data_type):
+        return _is_floating(data_type.value_type)
+    return bool(pa.types.is_floating(data_type))
 
 
 def _shifted(rows: Int64Array, shifts: RowSetShiftData) -> Int64Array:
