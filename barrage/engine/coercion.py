@@ -100,7 +100,8 @@ def _check_names(schema: pa.Schema, given: pa.Schema) -> None:
     if unknown:
         hint = near_miss(unknown[0], schema.names)
         raise SchemaError(f"unknown column {unknown[0]!r}{hint}")
-    missing = [name for name in schema.names if name not in set(given.names)]
+    present = set(given.names)
+    missing = [name for name in schema.names if name not in present]
     if missing:
         raise SchemaError(f"column {missing[0]!r} is missing")
     if len(given.names) != len(known):

@@ -160,8 +160,9 @@ def _first_row_that_fails(values: list[Any], kind: pa.DataType) -> int | None:
 
 
 def _check_names(names: Sequence[str], schema: pa.Schema) -> None:
-    unknown = [name for name in names if name not in set(schema.names)]
-    missing = [name for name in schema.names if name not in set(names)]
+    known, given = set(schema.names), set(names)
+    unknown = [name for name in names if name not in known]
+    missing = [name for name in schema.names if name not in given]
     if unknown:
         raise SchemaError(
             f"unknown column {unknown[0]!r}; "

@@ -77,14 +77,15 @@ def parse_join(left: pa.Schema, right: pa.Schema, on: Sequence[str], add: Sequen
         _check_types(left.field(left_key), right.field(right_key))
     wanted = [_parse_pair(text) for text in ((add,) if isinstance(add, str) else add)]
     if not wanted:
-        wanted = [(name, name) for i, name in enumerate(right.names) if i not in right_keys]
-    names = list(left.names)
+        keys = set(right_keys)
+        wanted = [(name, name) for i, name in enumerate(right.names) if i not in keys]
+    names = set(left.names)
     for name, _ in wanted:
         if name in names:
             raise SchemaError(
                 f"the joined table would have two columns {name!r}; rename one: 'new={name}'"
             )
-        names.append(name)
+        names.add(name)
     added = tuple((name, _index_of(right, source, "right")) for name, source in wanted)
     return Join(left_keys=left_keys, right_keys=right_keys, added=added)
 

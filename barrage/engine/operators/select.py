@@ -7,6 +7,7 @@ later read.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,8 @@ def names_without(schema: pa.Schema, dropped: Sequence[str]) -> list[str]:
     """All column names but ``dropped``, which must exist."""
     for name in dropped:
         _index_of(schema, name)
-    return [name for name in schema.names if name not in set(dropped)]
+    gone = set(dropped)
+    return [name for name in schema.names if name not in gone]
 
 
 def parse_selection(
@@ -65,9 +67,9 @@ def parse_selection(
         else:
             field = pa.field(name, bound.type)
             outputs.append(_Output(field=field, parents=bound.columns, computed=bound))
-    names = [output.field.name for output in outputs]
-    for name in names:
-        if names.count(name) > 1:
+    names = Counter(output.field.name for output in outputs)
+    for name, count in names.items():
+        if count > 1:
             raise SchemaError(f"column {name!r} is selected twice")
     identity = tuple(_identity(output) for output in outputs)
     return Selection(outputs=tuple(outputs), identity=identity)
@@ -160,8 +162,9 @@ class SelectTable(DerivedTable):
 
 def _selected_traits(parent: Table, selection: Selection) -> TableTraits:
     """Key columns stay key columns, under their new names, if all of them are selected."""
+    names = parent.schema.names
     new_names = {
-        parent.schema.names[output.parents[0]]: output.field.name
+        names[output.parents[0]]: output.field.name
         for output in selection.outputs
         if output.computed is None
     }

@@ -98,13 +98,13 @@ def _of_spec(spec: Any, name: str, column: str, source: Table) -> Aggregation:
 def _check_weighted_sum(source: Table, column: str, weight: str) -> None:
     """Deephaven sums whole numbers times whole numbers to a whole number; the engine only knows
     floats, which would not be the same column."""
-    names = source.schema.names
-    if all(name in names and _is_whole(source, name) for name in (column, weight)):
+    if _is_whole(source, column) and _is_whole(source, weight):
         raise UnsupportedError("aggregate: weighted_sum of whole numbers is not supported")
 
 
 def _is_whole(source: Table, name: str) -> bool:
-    return bool(pa.types.is_integer(source.schema.field(name).type))
+    index = source.schema.get_field_index(name)
+    return index >= 0 and bool(pa.types.is_integer(source.schema.field(index).type))
 
 
 def aggregate_all(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:

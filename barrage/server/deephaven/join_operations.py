@@ -54,7 +54,7 @@ def _as_texts(
 
 
 def _check_column(table: Table, name: str, operation: str) -> None:
-    if name not in table.schema.names:
+    if table.schema.get_field_index(name) < 0:
         raise SchemaError(f"{operation}: the right table has no column {name!r}")
 
 

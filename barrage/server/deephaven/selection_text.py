@@ -94,7 +94,7 @@ def _parse(text: str, schema: pa.Schema, defined: dict[str, Node]) -> tuple[str,
 
 def _kept(text: str, schema: pa.Schema, defined: dict[str, Node]) -> tuple[str, Node]:
     name = text.strip()
-    if name in schema.names and name not in defined:
+    if schema.get_field_index(name) >= 0 and name not in defined:
         return name, Column(0, name)
     if name in defined:
         raise error_at(0, f"column {name!r} is defined twice")
