@@ -3,13 +3,27 @@
 Taken: characters, ``.``, classes with ranges, ``\\d \\w \\s`` and their opposites, escaped signs,
 groups, ``|``, the quantifiers ``* + ?`` and ``{m,n}``, ``^`` in front and ``$`` at the end of an
 expression that must match all of a text. Everything else is refused.
+
+RE2 takes time in proportion to the text times the size of the expression with its counts written
+out, which may be many thousand times as long. So both are bounded.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from barrage.errors import UnsupportedError
+from barrage.errors import LimitExceededError, UnsupportedError
+
+SIZE_MAX = 1_000
+"""Most characters, classes and groups of an expression, each as often as a count repeats it."""
+
+COUNTED_MAX = 100
+"""Most of them that are there because a count repeats them: ``.*x.{50}`` has a state for every
+combination of places at which an x was seen."""
+
+OPEN_ENDED_MAX = 32
+"""Most ``*`` and ``+``, each as often as a count repeats it."""
 
 _TOKEN = re.compile(
     r"(?P<group>\(\?:|\((?!\?)|\)|\|)"
@@ -37,19 +51,96 @@ def whole_match(regex: str, *, ignores_case: bool) -> str:
     if "|" in inner and inner != regex:
         raise UnsupportedError(f"regular expression {regex!r}: '|' with '^' or '$'")
     parts = []
+    size = _Size()
     place = 0
     while place < len(inner):
         match = _TOKEN.match(inner, place)
         if match is None:
             raise UnsupportedError(f"regular expression {regex!r}: {inner[place]!r}")
-        parts.append(_translated(str(match.lastgroup), match.group(), ignores_case))
+        kind = str(match.lastgroup)
+        size.take(kind, match.group())
+        parts.append(_translated(kind, match.group(), ignores_case))
         place = match.end()
     return rf"\A(?:{''.join(parts)})\z"
+
+
+class _Size:
+    """What an expression comes to with its counts written out."""
+
+    def __init__(self) -> None:
+        self._open: list[_Part] = [_Part()]
+        self._last = _Part()
+
+    def take(self, kind: str, text: str) -> None:
+        """The next token. LimitExceededError when it makes the expression too large."""
+        if kind == "group":
+            self._group(text)
+        elif kind == "times":
+            self._add(_Part(open_ended=int(text != "?")))
+        elif kind == "count":
+            self._repeat(text)
+        else:
+            self._last = _Part(size=1)
+            self._add(self._last)
+
+    def _group(self, text: str) -> None:
+        if text == ")":
+            if len(self._open) == 1:  # It would close the group put around the whole expression.
+                raise UnsupportedError("regular expression: ')' without '('")
+            self._last = self._open.pop()
+            self._add(self._last)
+        elif text.startswith("("):
+            self._last = _Part()
+            self._open.append(_Part())
+            self._add(_Part(size=1))
+
+    def _repeat(self, count: str) -> None:
+        """The last part is there once already."""
+        bounds = [int(digits) for digits in re.findall(r"\d+", count)]
+        more = max(*bounds, 1, 1) - 1
+        last = self._last
+        added = _Part(
+            size=last.size * more,
+            counted=last.size * more,
+            open_ended=last.open_ended * more + int(count.endswith(",}")),
+        )
+        self._add(added)
+        self._last = last.plus(added)
+
+    def _add(self, part: _Part) -> None:
+        total = self._open[-1] = self._open[-1].plus(part)
+        for actual, maximum, unit in (
+            (total.size, SIZE_MAX, "parts"),
+            (total.counted, COUNTED_MAX, "repeated parts"),
+            (total.open_ended, OPEN_ENDED_MAX, "open-ended repetitions"),
+        ):
+            if actual > maximum:
+                raise LimitExceededError(
+                    "regular expression", actual=actual, maximum=maximum, unit=unit
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Of a part of an expression: how much it is, how much of that by counts, and its ``*``."""
+
+    size: int = 0
+    counted: int = 0
+    open_ended: int = 0
+
+    def plus(self, other: _Part) -> _Part:
+        return _Part(
+            self.size + other.size,
+            self.counted + other.counted,
+            self.open_ended + other.open_ended,
+        )
 
 
 def _translated(kind: str, text: str, ignores_case: bool) -> str:
     if kind == "any":
         return _ANY
+    if text == "(":
+        return "(?:"  # Nobody asks what it matched, which costs time for every group.
     if kind == "escape":
         return _ESCAPES.get(text, text)
     if ignores_case and kind == "plain" and text.isascii() and text.isalpha():
