@@ -2,7 +2,7 @@
 
 What a table's key is to a keyed table, a number is to operators that bring rows with equal keys
 together: rows are compared once, by their cells, and from then on by their numbers. Null is a key
-value like others.
+value like others; 0.0 and -0.0 are one value, and so are all NaNs, as in Deephaven.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from barrage.engine.hashing import hash_rows
 from barrage.engine.key_index import KeyIndex
@@ -37,6 +38,7 @@ class KeyNumbers:
 
     def of(self, keys: Sequence[pa.Array]) -> Int64Array:
         """The number of each row of the key columns; combinations that are new get new ones."""
+        keys = [_canonical(column) for column in keys]
         hashes = hash_rows(keys)
         numbers = self._index.lookup(keys, hashes)
         missing = np.flatnonzero(numbers < 0)
@@ -70,3 +72,19 @@ class KeyNumbers:
         self._cells = [store.compacted(numbers) for store in self._cells]
         self.count = len(numbers)
         self._index.rebuild(np.arange(self.count, dtype=np.int64))
+
+
+def _canonical(column: pa.Array) -> pa.Array:
+    """The column with one zero and one NaN; cells are hashed and compared by their bits."""
+    if pa.types.is_dictionary(column.type):
+        values = column.dictionary
+        canonical = _canonical(values)
+        if canonical is values:
+            return column
+        return pa.DictionaryArray.from_arrays(
+            column.indices, canonical, ordered=column.type.ordered, safe=False
+        )
+    if not (pa.types.is_float32(column.type) or pa.types.is_float64(column.type)):
+        return column
+    zero, nan = pa.scalar(0.0, column.type), pa.scalar(float("nan"), column.type)
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
