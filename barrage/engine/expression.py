@@ -11,6 +11,7 @@ number).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,20 +136,35 @@ def _broadcast(values: Any, row_count: int) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
+def _operands(node: Node) -> tuple[Node, ...]:
+    if isinstance(node, Call):
+        return node.operands
+    return (node.operand,) if isinstance(node, Membership) else ()
+
+
 def _walk(root: Node) -> Iterator[Node]:
+    """Every node once, also where several share it."""
+    seen: set[int] = set()
     waiting: list[Node] = [root]
     while waiting:
         node = waiting.pop()
-        yield node
-        if isinstance(node, Call):
-            waiting.extend(reversed(node.operands))
-        elif isinstance(node, Membership):
-            waiting.append(node.operand)
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            waiting.extend(reversed(_operands(node)))
+
+
+def operation_count(root: Node) -> int:
+    """How many operations an evaluation does."""
+    return sum(isinstance(node, Call | Membership) for node in _walk(root))
 
 
 def _evaluate(root: Node, text: str, cells: Mapping[str, pa.Array]) -> Any:
-    """Post-order without recursion: chains of operators nest as deep as the text is long."""
+    """Post-order without recursion: chains of operators nest as deep as the text is long. What
+    several nodes share is computed once, and kept until the last of them has it."""
     plain = {name: _plain(values) for name, values in cells.items()}
+    uses = Counter(id(operand) for node in _walk(root) for operand in _operands(node))
+    shared: dict[int, Any] = {}
     waiting: list[tuple[Node, bool]] = [(root, False)]
     values: list[Any] = []
     while waiting:
@@ -157,12 +173,17 @@ def _evaluate(root: Node, text: str, cells: Mapping[str, pa.Array]) -> Any:
             values.append(plain[node.name])
         elif isinstance(node, Literal):
             values.append(_scalar(node))
+        elif id(node) in shared:
+            uses[id(node)] -= 1
+            is_last = uses[id(node)] == 1
+            values.append(shared.pop(id(node)) if is_last else shared[id(node)])
         elif not is_ready:
             waiting.append((node, True))
-            operands = node.operands if isinstance(node, Call) else (node.operand,)
-            waiting.extend((operand, False) for operand in reversed(operands))
+            waiting.extend((operand, False) for operand in reversed(_operands(node)))
         else:
             values.append(_apply(node, values, text))
+            if uses[id(node)] > 1:
+                shared[id(node)] = values[-1]
     return values[0]
 
 

@@ -26,6 +26,7 @@ from barrage.engine.java_values import (
     JavaValue,
     constant_null,
 )
+from barrage.errors import ExpressionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from barrage.engine.java_values import Mask
 
 _LONG_END = 2.0**63
+
+JOINED_BYTES_MAX = 256 * 1024 * 1024
+"""Most text that ``+`` makes at once: text joined with itself again and again doubles each time."""
 
 
 def promoted(left: str, right: str) -> str:
@@ -134,6 +138,16 @@ def _moved(operator: str, left: JavaValue, right: JavaValue) -> JavaValue:
 
 def _joined(left: JavaValue, right: JavaValue) -> JavaValue:
     parts = [_shown(left), _shown(right)]
+    row_count = max(1 if isinstance(part, pa.Scalar) else len(part) for part in parts)
+    size = sum(
+        len(part.as_buffer() or b"") * row_count if isinstance(part, pa.Scalar) else part.nbytes
+        for part in parts
+    )
+    if size > JOINED_BYTES_MAX:
+        raise ExpressionError(
+            f"joining text gives about {size} bytes for {row_count} rows, "
+            f"the limit is {JOINED_BYTES_MAX}"
+        )
     return JavaValue("text", pc.binary_join_element_wise(*parts, ""))
 
 

@@ -41,6 +41,7 @@ def evaluated(bound):
     values.validate(full=True)
     assert values.type == bound.type
     assert len(values) == len(DATA)
+    return values
 
 
 @given(st.lists(TEXTS, max_size=2))
@@ -71,10 +72,26 @@ def test_any_selection_is_answered_or_refused(texts):
     assert names[: len(DATA.schema)] == DATA.column_names
 
 
-def test_names_that_double_their_formula_are_bounded():
+def test_names_that_double_their_formula_are_computed_once_each():
     texts = ["A0 = Int"] + [f"A{n} = A{n - 1} + A{n - 1}" for n in range(1, 60)]
-    with pytest.raises(ExpressionError, match="more than 20000 operations"):
+    for doublings, (_, expression) in enumerate(parse_selection(texts, DATA.schema)):
+        values = evaluated(bind(expression, DATA.schema)).to_pylist()
+        for value, number in zip(values, DATA["Int"].to_pylist(), strict=True):
+            if number is not None and abs(number << doublings) < 2**31:
+                assert value == number << doublings
+
+
+def test_operations_of_all_formulas_of_a_request_are_bounded():
+    texts = ["A0 = Int"] + [f"A{n} = A{n - 1} + Int" for n in range(1, 110)]
+    with pytest.raises(LimitExceededError, match="5000 operations"):
         parse_selection(texts, DATA.schema)
+
+
+def test_text_joined_with_itself_is_bounded():
+    texts = ["A0 = Text + Text"] + [f"A{n} = A{n - 1} + A{n - 1}" for n in range(1, 40)]
+    last = parse_selection(texts, DATA.schema)[-1][1]
+    with pytest.raises(ExpressionError, match="joining text"):
+        evaluated(bind(last, DATA.schema))
 
 
 def test_long_chains_need_no_stack():

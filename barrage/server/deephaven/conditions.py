@@ -25,7 +25,7 @@ from barrage.engine.java_values import NULLS, kind_of
 from barrage.errors import ExpressionError, LimitExceededError, UnsupportedError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.deephaven.filter_text import all_of
-from barrage.server.deephaven.formula_text import NODES_MAX
+from barrage.server.deephaven.formula_text import OperationBudget
 from barrage.server.deephaven.regex_text import whole_match
 
 if TYPE_CHECKING:
@@ -43,6 +43,13 @@ _IGNORE_CASE = 1
 _INVERTED = 1
 _WHOLE_KINDS = ("byte", "short", "int", "long")
 
+PARTS_MAX = 20_000
+"""Most conditions and candidates of one request."""
+
+CONDITION_BYTES_MAX = 1024 * 1024
+"""Most bytes of all conditions of one request; the operator is known by them as long as it
+lives."""
+
 
 def filter_expression(
     conditions: Sequence[Any], schema: pa.Schema, limits: Limits = DEFAULT_LIMITS
@@ -53,10 +60,16 @@ def filter_expression(
     does not do, LimitExceededError for a condition too deep or too large.
     """
     reader = _ConditionReader(schema, limits)
+    size = sum(condition.ByteSize() for condition in conditions)
+    if size > CONDITION_BYTES_MAX:
+        raise LimitExceededError(
+            "conditions", actual=size, maximum=CONDITION_BYTES_MAX, unit="bytes"
+        )
     nodes = [reader.read(condition, 0, negated=False) for condition in conditions]
     messages = [condition.SerializeToString(deterministic=True).hex() for condition in conditions]
     scope = " ".join([_SCOPE, *messages])
     expression = Expression("structured condition", all_of(nodes), scope)
+    OperationBudget().spend(expression.root)
     bind_condition(expression, schema)
     return expression
 
@@ -106,9 +119,9 @@ class _ConditionReader:
 
     def _spend(self, count: int) -> None:
         self._count += count
-        if self._count > NODES_MAX:
+        if self._count > PARTS_MAX:
             raise LimitExceededError(
-                "condition", actual=self._count, maximum=NODES_MAX, unit="parts"
+                "condition", actual=self._count, maximum=PARTS_MAX, unit="parts"
             )
 
     def _joined(self, kind: str, filters: Sequence[Any], depth: int, *, negated: bool) -> Node:

@@ -27,6 +27,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.server.deephaven.formula_text import (
     TIME_READERS,
     FormulaReader,
+    OperationBudget,
     character,
     fraction,
     java,
@@ -60,7 +61,8 @@ def parse_filters(
     the text and the position of what is wrong or not supported.
     """
     check_size(texts, limits)
-    nodes = [_checked(text, schema) for text in texts]
+    budget = OperationBudget()
+    nodes = [_checked(text, schema, budget) for text in texts]
     return Expression(" && ".join(f"({text})" for text in texts), all_of(nodes), SCOPE)
 
 
@@ -85,11 +87,12 @@ def all_of(nodes: Sequence[Node]) -> Node:
     return Call(0, PREFIX + "condition", (joined,))
 
 
-def _checked(text: str, schema: pa.Schema) -> Node:
+def _checked(text: str, schema: pa.Schema, budget: OperationBudget) -> Node:
     try:
         node = _parse(text, schema)
     except ExpressionError as error:
         raise in_text(error, text) from error
+    budget.spend(node)
     bind_condition(Expression(text, all_of([node]), SCOPE), schema)
     return node
 

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from barrage.engine.expression import operation_count
 from barrage.engine.expression_text import Call, Column, Literal
 from barrage.engine.java_functions import CAST_KINDS, FUNCTION_NAMES, METHOD_NAMES, PREFIX
 from barrage.engine.tokens import TokenReader, cut, error_at
+from barrage.errors import LimitExceededError
 from barrage.server.deephaven.time_text import clock_of, date_of, instant_of
 
 if TYPE_CHECKING:
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
     from barrage.engine.expression_text import Node
     from barrage.engine.tokens import Token
 
-NODES_MAX = 20_000
-"""Most nodes of one tree: names defined earlier are put in place, which can double it each time."""
+OPERATIONS_MAX = 5_000
+"""Most operations of all formulas or conditions of one request. Names defined earlier are put in
+place, so a formula may have many more than its text shows; each takes milliseconds per million
+rows."""
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -79,16 +83,19 @@ def java(token: Token, name: str, *operands: Node) -> Call:
     return Call(token.position, PREFIX + name, operands)
 
 
-def size_of(node: Node) -> int:
-    """Number of nodes of a tree."""
-    count = 0
-    waiting = [node]
-    while waiting:
-        current = waiting.pop()
-        count += 1
-        if isinstance(current, Call):
-            waiting.extend(current.operands)
-    return count
+class OperationBudget:
+    """The operations one request may still ask for."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def spend(self, root: Node) -> None:
+        """LimitExceededError when the operations of ``root`` are too many."""
+        self._count += operation_count(root)
+        if self._count > OPERATIONS_MAX:
+            raise LimitExceededError(
+                "formulas", actual=self._count, maximum=OPERATIONS_MAX, unit="operations"
+            )
 
 
 class FormulaReader(TokenReader):
@@ -97,7 +104,6 @@ class FormulaReader(TokenReader):
     def __init__(self, tokens: list[Token], defined: Mapping[str, Node] | None = None) -> None:
         super().__init__(tokens)
         self._defined = defined or {}
-        self._node_count = 0
 
     def whole(self) -> Node:
         """The formula up to the end of the text."""
@@ -178,13 +184,7 @@ class FormulaReader(TokenReader):
         return self._column(token)
 
     def _column(self, token: Token) -> Node:
-        defined = self._defined.get(token.text)
-        if defined is None:
-            return Column(token.position, token.text)
-        self._node_count += size_of(defined)
-        if self._node_count > NODES_MAX:
-            raise error_at(token.position, f"more than {NODES_MAX} operations")
-        return defined
+        return self._defined.get(token.text) or Column(token.position, token.text)
 
     def _with_methods(self, node: Node) -> Node:
         with self.nested():

@@ -17,7 +17,7 @@ from barrage.engine.tokens import error_at, in_text
 from barrage.errors import ExpressionError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.deephaven.filter_text import SCOPE, check_size
-from barrage.server.deephaven.formula_text import FormulaReader, tokens_of
+from barrage.server.deephaven.formula_text import FormulaReader, OperationBudget, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,11 +51,13 @@ def parse_selection(
     check_size(texts, limits)
     selection: list[tuple[str, Expression]] = []
     defined: dict[str, Node] = {}
+    budget = OperationBudget()
     for index, text in enumerate(texts):
         try:
             name, root = _parse(text, schema, defined)
         except ExpressionError as error:
             raise in_text(error, text) from error
+        budget.spend(root)
         scope = "\n".join([SCOPE, *texts[:index]])
         expression = Expression(text, _whole(root), scope)
         bind(expression, schema)
