@@ -111,6 +111,16 @@ class Limits:
     expression_depth_max: int = 64
     """Deepest nesting of a structured condition or of a query's tables."""
 
+    merged_tables_max: int = 1_000
+    """Most tables of one merge, merges of merges counted by what they are made of."""
+
+    merged_rows_max: int = 256 * 1024 * 1024
+    """Most rows of a merge when it is made; it may grow past that."""
+
+    operators_depth_max: int = 150
+    """Most operators that may be applied one upon another: a read goes through all of them, and
+    Python bounds how deep calls may nest."""
+
     created_rows_max: int = 16 * 1024 * 1024
     """Most rows of a table a peer may ask for without sending any."""
 

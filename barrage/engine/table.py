@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from barrage.errors import BarrageError, EngineError, TableFailedError
+from barrage.errors import BarrageError, EngineError, LimitExceededError, TableFailedError
 from barrage.model.viewport import ColumnSet, effective_columns
 from barrage.rowset import RowSet
 
@@ -321,6 +321,13 @@ class DerivedTable(Table):
         if any(table.graph is not self.graph for table in self.parents):
             raise EngineError("tables of different update graphs cannot be combined")
         self.depth = 1 + max(table.depth for table in self.parents)
+        if self.depth > self.graph.limits.operators_depth_max:
+            raise LimitExceededError(
+                "number of operators one upon another",
+                actual=self.depth,
+                maximum=self.graph.limits.operators_depth_max,
+                unit="operators",
+            )
 
     def advance(self, update: TableUpdate) -> TableUpdate:
         """Follow the parent, which has already moved to the state after ``update``."""

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from barrage.engine.table import DerivedTable, TableTraits
-from barrage.errors import EngineError, SchemaError
+from barrage.errors import EngineError, LimitExceededError, SchemaError
 from barrage.limits import ROW_KEY_MAX
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData
@@ -37,17 +37,28 @@ def merged_parents(table: Table, others: Sequence[Table]) -> tuple[Table, ...]:
     """The tables whose rows a merge shows. A merge of merges reads the inner ones' parents, so that
     a table grown one merge at a time stays one operator.
 
-    Raises SchemaError when columns differ in name, type or order.
+    Raises SchemaError when columns differ in name, type or order, LimitExceededError for too many
+    tables or rows: what is merged with itself doubles each time.
     """
+    limits = table.graph.limits
     parents: list[Table] = []
     for number, other in enumerate((table, *others)):
         other.check_alive()
         _check_columns(table.schema, other.schema, number)
         parents += other.parents if isinstance(other, MergeTable) else (other,)
+        if len(parents) > limits.merged_tables_max:
+            raise LimitExceededError(
+                "merge", actual=len(parents), maximum=limits.merged_tables_max, unit="tables"
+            )
+    rows = sum(parent.size for parent in parents)
+    if rows > limits.merged_rows_max:
+        raise LimitExceededError("merge", actual=rows, maximum=limits.merged_rows_max, unit="rows")
     return tuple(parents)
 
 
 def _check_columns(schema: pa.Schema, other: pa.Schema, number: int) -> None:
+    if other.equals(schema):
+        return
     if schema.names != other.names:
         raise SchemaError(
             f"tables to merge need the same columns: the first has {schema.names}, "
