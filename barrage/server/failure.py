@@ -10,6 +10,8 @@ from barrage.errors import EngineError
 if TYPE_CHECKING:
     import logging
 
+    from barrage.errors import BarrageError
+
 
 def unexpected_failure(logger: logging.Logger, what: str) -> EngineError:
     """Log the exception being handled under a fresh id; the error to send names the id and nothing
@@ -17,3 +19,13 @@ def unexpected_failure(logger: logging.Logger, what: str) -> EngineError:
     failure_id = uuid.uuid4().hex[:12]
     logger.exception("%s (id %s)", what, failure_id)
     return EngineError(f"internal error, details are logged with id {failure_id}")
+
+
+def without_frames(error: BarrageError) -> BarrageError:
+    """The error without the tracebacks of it and of what led to it: their frames would keep alive
+    whatever they refer to, such as tables."""
+    linked: BaseException | None = error
+    while linked is not None:
+        linked.__traceback__ = None
+        linked = linked.__cause__ or linked.__context__
+    return error

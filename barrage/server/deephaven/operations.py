@@ -22,7 +22,7 @@ from barrage.errors import (
     RemoteProtocolError,
     StatusCode,
 )
-from barrage.server.failure import unexpected_failure
+from barrage.server.failure import unexpected_failure, without_frames
 from barrage.server.presentation import lease_of
 from barrage.server.table_lease import TableLease
 
@@ -120,16 +120,7 @@ def _contained(work: Callable[[], Result]) -> Result:
         failure: BarrageError = error
     except Exception:
         failure = unexpected_failure(log, "an operation failed")
-    raise _without_frames(failure)
-
-
-def _without_frames(error: BarrageError) -> BarrageError:
-    linked: BaseException | None = error
-    while linked is not None:
-        linked.__traceback__ = None
-        following = linked.__cause__ or linked.__context__
-        linked = following
-    return error
+    raise without_frames(failure)
 
 
 def as_failure(error: BaseException) -> BarrageError:

@@ -27,7 +27,7 @@ from barrage.errors import (
     UnsupportedError,
 )
 from barrage.server.auth import AUTHORIZATION, Credentials, header_value
-from barrage.server.failure import unexpected_failure
+from barrage.server.failure import unexpected_failure, without_frames
 from barrage.server.method_table import SessionUse
 
 if TYPE_CHECKING:
@@ -166,7 +166,11 @@ class CallGuard:
                 failure = error
             except Exception:
                 failure = unexpected_failure(log, f"{method} failed")
-            await _abort(context, call, failure)
+            try:
+                await _abort(context, call, failure)
+            finally:
+                # An export may keep the error, whose frames would keep the tables of the call.
+                without_frames(failure)
 
         return guarded
 
