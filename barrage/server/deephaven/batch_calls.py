@@ -30,6 +30,7 @@ from barrage.server.deephaven.operations import (
     check_count,
     on_engine,
 )
+from barrage.server.failure import without_frames
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class BatchCalls:
         steps = [_step(index, each) for index, each in enumerate(message.ops)]
         if not steps:
             raise OperationError("a batch must have at least one operation")
-        _link(steps)
+        _link(steps, self._limits)
         ordered = _in_order(steps)
         failure: BarrageError | None = None
         try:
@@ -130,7 +131,7 @@ class BatchCalls:
             lease = await step.operation.perform(step.request, leases, context)
             created = await on_engine(self._tables, partial(look_at, lease, session.types))
         except BarrageError as error:
-            step.fail(error)
+            step.fail(without_frames(error))
             return failure_response(step.reference, error)
         step.lease = lease
         if step.export is not None:
@@ -169,8 +170,8 @@ def _result_of(request: Any) -> Any:
     return request
 
 
-def _link(steps: Sequence[_Step]) -> None:
-    """Find the source of every step. RemoteProtocolError, OperationError."""
+def _link(steps: Sequence[_Step], limits: Limits) -> None:
+    """Find the source of every step. RemoteProtocolError, OperationError, LimitExceededError."""
     by_ticket: dict[bytes, _Step] = {}
     for step in steps:
         if step.ticket and by_ticket.setdefault(step.ticket, step) is not step:
@@ -178,7 +179,9 @@ def _link(steps: Sequence[_Step]) -> None:
     for step in steps:
         if step.operation is None:
             continue
-        for reference in step.operation.references(step.request):
+        references = step.operation.references(step.request)
+        check_count(step.name, len(references), limits.operations_max, "tables")
+        for reference in references:
             step.sources.append(_source(reference, steps, by_ticket))
 
 

@@ -70,10 +70,10 @@ def _preview(
     ]
     if not indices:
         return lease
-    schema = view.schema
+    fields = list(view.schema)
     for index in indices:
-        plain = pa.field(schema.field(index).name, pa.string())
-        schema = schema.set(index, plain)
+        fields[index] = pa.field(fields[index].name, pa.string())
+    schema = pa.schema(fields, metadata=view.schema.metadata)
     conversion = ColumnConversion(apply=text_of, may_fail=False)
     return checked_lease(
         view.convert(schema, ("preview", tuple(indices)), dict.fromkeys(indices, conversion)),

@@ -25,6 +25,7 @@ from barrage.server.deephaven.operations import (
     OperationContext,
     OperationError,
     as_failure,
+    check_count,
     on_engine,
 )
 from barrage.server.deephaven.seek_row import find_row
@@ -85,7 +86,7 @@ class TableCalls:
         ticket = bytes(message.result_id.ticket)
         if not ticket:
             raise TicketError(f"{operation.name}: no result ticket supplied")
-        sources = source_tickets(operation, message)
+        sources = source_tickets(operation, message, self._limits)
         if ticket in sources:
             raise OperationError(f"{operation.name}: the result cannot be its own source")
         export = self._resolver.result_export(ticket, session)
@@ -127,9 +128,11 @@ class TableCalls:
         return MESSAGES.encode("SeekRowResponse", result_row=row)
 
 
-def source_tickets(operation: Operation, message: Any) -> Sequence[bytes]:
-    """The tickets of an operation done alone. TicketError for anything but tickets."""
+def source_tickets(operation: Operation, message: Any, limits: Limits) -> Sequence[bytes]:
+    """The tickets of an operation done alone. TicketError for anything but tickets,
+    LimitExceededError."""
     references = operation.references(message)
+    check_count(operation.name, len(references), limits.operations_max, "tables")
     for reference in references:
         if reference.WhichOneof("ref") != "ticket":
             raise TicketError(f"{operation.name}: one-shot operations must use ticket references")
