@@ -152,9 +152,12 @@ class Export:
         """
         wait_s = self._limits.export_wait_ns_max / 1e9
         if self._state is _S.AWAITED:
-            await self._wait(wait_s, _S.AWAITED)
+            try:
+                await self._wait(wait_s, _S.AWAITED)
+            finally:
+                if self._state is _S.AWAITED:
+                    self._table._forget_awaited(self)
             if self._state is _S.AWAITED:
-                self._table._forget_awaited(self)
                 raise TicketError(f"export {self.export_id} was not defined within {wait_s:.0f} s")
         if self._state is _S.PENDING:
             await self._wait(wait_s * PRODUCER_WAITS, _S.PENDING)

@@ -112,8 +112,8 @@ class TicketResolver:
         if route_of(shared_ticket, self._limits) is not Route.SHARED:
             raise TicketError("Could not publish: the result must be a shared ticket")
         assert shared_ticket is not None
-        export = self._export(source_ticket, session)
         self._check_free(shared_ticket)
+        export = self._export(source_ticket, session)
         await export.table_lease()
         self._check_free(shared_ticket)
         self._shared[shared_ticket] = export

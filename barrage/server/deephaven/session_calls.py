@@ -8,7 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from barrage.errors import BarrageError, SubscriptionClosedError, UnsupportedError
+from barrage.errors import (
+    BarrageError,
+    SubscriptionClosedError,
+    TicketError,
+    UnsupportedError,
+)
 from barrage.limits import NANOS_PER_MS
 from barrage.server.auth import AUTHORIZATION
 from barrage.server.flight.call_guard import open_headers
@@ -75,6 +80,8 @@ class SessionCalls:
     async def export_from_ticket(self, request: bytes, _context: object, session: Session) -> bytes:
         """Another export of whatever a ticket names."""
         message = MESSAGES.decode("ExportRequest", request)
+        if message.source_id.ticket == message.result_id.ticket:
+            raise TicketError("ExportFromTicket: the result cannot be its own source")
         export = self._resolver.result_export(bytes(message.result_id.ticket), session)
         try:
             lease = await self._resolver.resolve(bytes(message.source_id.ticket), session)
