@@ -38,7 +38,8 @@ def test_the_example_runs(path: Path) -> None:
 
 
 def test_the_readme_code_runs() -> None:
-    publish, subscribe, asynchronous = python_blocks("README.md")
+    # The blocks after these need Deephaven's packages and are run by tests/interop/test_readme.py.
+    publish, subscribe, asynchronous = python_blocks("README.md")[:3]
     # Endless loops end after one round, and the port is a free one.
     subscribe = subscribe.replace("print(update.added", "break\n        print(update.added")
     asynchronous = asynchronous.replace("print(len(quotes)", "break\n            print(len(quotes)")
