@@ -7,9 +7,11 @@ the same seed, the same commands (:mod:`tests.interop.driven_server`).
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import pathlib
+import signal
 import sys
 
 import psutil
@@ -29,6 +31,7 @@ from tests.interop.workload import (
     all_types,
 )
 
+faulthandler.register(signal.SIGUSR1, all_threads=True)  # What it hangs in goes to the log.
 workload = Workload(int(sys.argv[2]))
 directory = pathlib.Path(sys.argv[3])
 INTERVAL_NS = 20 * NANOS_PER_MS

@@ -87,14 +87,14 @@ class SteeredFollower:
         self.client = client
         self.key = key
 
-    def wait_for(self, state: Digest) -> None:
+    def wait_for(self, state: Digest, seconds: float = WAIT_SECONDS) -> None:
         """Until the client shows ``state``; does not say whether it did."""
         self.client.do(
             "wait_for",
             key=self.key,
             rows=state.rows,
             multiset=state.multiset,
-            timeout=WAIT_SECONDS,
+            timeout=seconds,
         )
 
     def states(self) -> list[Shown]:
@@ -223,10 +223,10 @@ class OurFollower:
                 self._errors.append(f"{type(error).__name__}: {error}")
                 self._changed.notify_all()
 
-    def wait_for(self, state: Digest) -> None:
+    def wait_for(self, state: Digest, seconds: float = WAIT_SECONDS) -> None:
         with self._changed:
             self._changed.wait_for(
-                lambda: self._errors or self._states[-1].is_state(state), WAIT_SECONDS
+                lambda: self._errors or self._states[-1].is_state(state), seconds
             )
 
     def states(self) -> list[Shown]:

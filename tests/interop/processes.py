@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START_TIMEOUT_SECONDS = 180
-ANSWER_TIMEOUT_SECONDS = 120
+ANSWER_TIMEOUT_SECONDS = 60
 
 
 def deephaven_python(package: str = "deephaven_server") -> str | None:
@@ -47,6 +48,7 @@ class SteeredProcess:
 
     def __init__(self, name: str, command: list[str], directory: pathlib.Path) -> None:
         self.name = name
+        self._stack_signal = signal.SIGQUIT if "java" in name or "deep" in name else signal.SIGUSR1
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self.log_path = directory / f"{name}.log"
@@ -83,6 +85,7 @@ class SteeredProcess:
         try:
             answer = self._answers.get(timeout=timeout)
         except queue.Empty:
+            self._process.send_signal(self._stack_signal)
             raise AssertionError(f"{self.name} says nothing; see {self.log_path}") from None
         assert answer["ok"], f"{self.name}: {answer['error']}"
         return answer

@@ -4,8 +4,10 @@ One JSON object per line on stdin, ``{"do": NAME, ...}``; the answers are JSON l
 :class:`Client` for the commands. Needs ``pydeephaven`` and ``pydeephaven-ticking``.
 """
 
+import faulthandler
 import gc
 import json
+import signal
 import sys
 import threading
 import time
@@ -18,7 +20,12 @@ from digests import digest, row_hashes
 from pydeephaven.ticket import SharedTicket
 from pydeephaven_ticking import table_listener
 
-CHUNK_ROWS = 1 << 20
+gc.disable()
+"""A table that the garbage collector finds releases its export by a call, on whatever thread
+collects. When that thread is one grpc has just started, both wait for each other for ever: so
+garbage is collected between commands only."""
+
+faulthandler.register(signal.SIGUSR1, all_threads=True)  # What it hangs in goes to the log.
 
 
 def all_rows(columns):
@@ -237,6 +244,7 @@ class Client:
 def main():
     client = Client()
     for line in sys.stdin:
+        gc.collect()
         arguments = json.loads(line)
         try:
             answer = {"ok": True, **getattr(client, arguments.pop("do"))(**arguments)}

@@ -8,10 +8,11 @@ model (``workload.py``).
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
-from tests.interop.clients import JavaClient, OurClient
+from tests.interop.clients import WAIT_SECONDS, JavaClient, OurClient
 from tests.interop.digests import digest
 from tests.interop.recording import Shown, history_of, last_rows_of, rows_of
 from tests.interop.workload import SMALL_VALUE, all_types_shown, per_digit
@@ -34,8 +35,9 @@ def tick(server, seed, steps=STEPS):
 def settle(followers):
     """Wait for the last state of all; fail with everything that is wrong."""
     wrong = []
+    end = time.monotonic() + WAIT_SECONDS
     for history, follower in followers:
-        follower.wait_for(history.last)
+        follower.wait_for(history.last, max(0.1, end - time.monotonic()))
     for history, follower in followers:
         errors = follower.errors()
         try:
