@@ -9,6 +9,7 @@ on bad bytes.
 from __future__ import annotations
 
 import difflib
+import itertools
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -76,6 +77,24 @@ class TicketError(BarrageError):
     status_code = StatusCode.FAILED_PRECONDITION
 
 
+COMPARED_LENGTH_MAX = 64
+"""Longest name that is compared with others: it takes time in proportion to both lengths."""
+
+COMPARED_NAMES_MAX = 1_000
+"""Most names one is compared with."""
+
+
+def near_miss(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` when a known name is close, else nothing. Costs little whatever the
+    names are, since peers choose them."""
+    if len(name) > COMPARED_LENGTH_MAX:
+        return ""
+    some = itertools.islice(known, COMPARED_NAMES_MAX)
+    short = [other for other in some if len(other) <= COMPARED_LENGTH_MAX]
+    near = difflib.get_close_matches(name, short, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 class TableNotFoundError(TicketError):
     """No table of that name; suggests the nearest names that exist."""
 
@@ -83,9 +102,7 @@ class TableNotFoundError(TicketError):
 
     def __init__(self, name: str, *, known: Iterable[str] = ()) -> None:
         self.name = name
-        near = difflib.get_close_matches(name, list(known), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"table {name!r} not found{hint}")
+        super().__init__(f"table {name!r} not found{near_miss(name, known)}")
 
 
 class TableExistsError(TicketError):

@@ -121,6 +121,10 @@ class Limits:
     """Most operators that may be applied one upon another: a read goes through all of them, and
     Python bounds how deep calls may nest."""
 
+    operators_ways_max: int = 10_000
+    """Most ways from sources to a table: one joined with itself again and again has twice as many
+    each time, and reads go all of them."""
+
     created_rows_max: int = 16 * 1024 * 1024
     """Most rows of a table a peer may ask for without sending any."""
 

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from barrage.engine.coercion import near_miss
-from barrage.errors import ExpressionError, SchemaError
+from barrage.errors import ExpressionError, SchemaError, near_miss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,18 +6,15 @@ Columns are matched by name. A cast is Arrow's safe cast: it never loses a value
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.errors import LimitExceededError, RowError, SchemaError
+from barrage.errors import LimitExceededError, RowError, SchemaError, near_miss
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from barrage.limits import Limits
 
 
@@ -70,12 +67,6 @@ def _check_depth(field: pa.Field, depth_max: int) -> None:
         depth += 1
         if depth > depth_max + 1:
             raise SchemaError(f"column {field.name!r} is nested deeper than {depth_max} levels")
-
-
-def near_miss(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` when a known name is close, else nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def coerce_rows(schema: pa.Schema, data: pa.Table | pa.RecordBatch) -> pa.Table:

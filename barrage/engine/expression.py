@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine.coercion import near_miss
 from barrage.engine.expression_text import (
     Call,
     Column,
@@ -30,7 +29,7 @@ from barrage.engine.expression_text import (
 from barrage.engine.java_functions import JAVA_FUNCTIONS, PREFIX
 from barrage.engine.java_values import KIND_TYPES
 from barrage.engine.tokens import error_at, in_text
-from barrage.errors import ExpressionError
+from barrage.errors import ExpressionError, near_miss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine.coercion import coerce_rows, near_miss
+from barrage.engine.coercion import coerce_rows
 from barrage.engine.hashing import UInt64Array, hash_rows, is_hashable
 from barrage.engine.key_index import KeyIndex, first_duplicate
 from barrage.engine.row_sets import each_once, packing_shifts
 from barrage.engine.source import Rows, StagedTable
 from barrage.engine.table import TableTraits
-from barrage.errors import RowError, SchemaError
+from barrage.errors import RowError, SchemaError, near_miss
 from barrage.model.storage import cells_differ
 from barrage.rowset import RowSet, RowSetShiftData
 

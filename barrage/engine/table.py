@@ -61,6 +61,9 @@ class Table:
     depth = 0
     """Longest way from a source, in operators."""
 
+    ways = 1
+    """Number of ways from sources; a read of all columns may go all of them."""
+
     def __init__(self, graph: UpdateGraph, schema: pa.Schema, traits: TableTraits) -> None:
         self.graph = graph
         self.serial = graph.new_serial()
@@ -327,6 +330,14 @@ class DerivedTable(Table):
                 actual=self.depth,
                 maximum=self.graph.limits.operators_depth_max,
                 unit="operators",
+            )
+        self.ways = sum(table.ways for table in self.parents)
+        if self.ways > self.graph.limits.operators_ways_max:
+            raise LimitExceededError(
+                "number of ways from the sources to a table",
+                actual=self.ways,
+                maximum=self.graph.limits.operators_ways_max,
+                unit="ways",
             )
 
     def advance(self, update: TableUpdate) -> TableUpdate:

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine.coercion import near_miss
 from barrage.engine.grouping import extended
 from barrage.engine.hashing import is_hashable
 from barrage.engine.key_map import KeyMap
@@ -28,7 +27,7 @@ from barrage.engine.key_numbers import KeyNumbers
 from barrage.engine.operators.values import EVALUATED_ROWS
 from barrage.engine.row_sets import union_of
 from barrage.engine.table import DerivedTable
-from barrage.errors import RowError, SchemaError
+from barrage.errors import RowError, SchemaError, near_miss
 from barrage.model.storage import cells_differ
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet

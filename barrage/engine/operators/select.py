@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from barrage.engine.coercion import near_miss
 from barrage.engine.expression import BoundExpression, bind
 from barrage.engine.expression_text import Column
 from barrage.engine.operators.values import EVALUATED_ROWS, single_chunks
 from barrage.engine.row_sets import union_of
 from barrage.engine.table import DerivedTable
-from barrage.errors import SchemaError
+from barrage.errors import SchemaError, near_miss
 from barrage.model.update import TableUpdate
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine.coercion import near_miss
 from barrage.engine.operators.values import single_chunks
-from barrage.errors import ExpressionError
+from barrage.errors import ExpressionError, near_miss
 from barrage.model.storage.fixed import read_valid
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from barrage.engine.coercion import near_miss
 from barrage.engine.expression import Expression, bind
 from barrage.engine.expression_text import Call, Column
 from barrage.engine.java_functions import PREFIX
 from barrage.engine.tokens import error_at, in_text
-from barrage.errors import ExpressionError
+from barrage.errors import ExpressionError, near_miss
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.deephaven.filter_text import SCOPE, check_size
 from barrage.server.deephaven.formula_text import FormulaReader, OperationBudget, tokens_of
