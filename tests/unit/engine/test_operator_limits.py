@@ -35,11 +35,11 @@ def test_the_deepest_table_can_be_read_and_follows_its_source(name):
     graph = UpdateGraph()
     source = top = source_of(graph)
     number = 0
+    while top.depth < DEFAULT_LIMITS.operators_depth_max:
+        top = STEPS[name](top, number, source)
+        number += 1
     with pytest.raises(LimitExceededError, match="one upon another is 151 operators"):
-        while number < 1000:
-            top = STEPS[name](top, number, source)
-            number += 1
-    assert top.depth == DEFAULT_LIMITS.operators_depth_max
+        STEPS[name](top, number, source)
     assert len(top.to_arrow()) == 3
     source.stage_add(pa.table({"k": [4], "x": [5]}))
     assert graph.run_cycle().failed == {}
