@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 
 _HEALTH_SERVICE = health.SERVICE_NAME
 _PING_INTERVAL_MS_MIN = 5_000
+_CALLS_WAITING = 10_000
+"""Calls that have come and are not taken up yet, past which gRPC begins to cancel some at random,
+and twice that all: a thousand by default, which many clients that connect again at once exceed."""
 _RECEIVE_MARGIN_BYTES = 64 * 1024
 
 SWEEP_INTERVAL_MS_MAX = 5_000
@@ -215,6 +218,8 @@ def channel_options(config: ServerConfig) -> list[tuple[str, int]]:
         ),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
+        ("grpc.server.max_pending_requests", _CALLS_WAITING),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * _CALLS_WAITING),
         ("grpc.keepalive_time_ms", config.keepalive_ms),
         ("grpc.keepalive_timeout_ms", max(config.keepalive_ms // 2, 1)),
         ("grpc.keepalive_permit_without_calls", 1),
