@@ -125,6 +125,9 @@ class Limits:
     """Most ways from sources to a table: one joined with itself again and again has twice as many
     each time, and reads go all of them."""
 
+    time_tables_max: int = 500
+    """Most tables of timestamps the clients of one server may have at a time."""
+
     created_rows_max: int = 16 * 1024 * 1024
     """Most rows of a table a peer may ask for without sending any."""
 

@@ -68,6 +68,11 @@ class Session:
     def is_closed(self) -> bool:
         return self._ended is not None
 
+    @property
+    def holds_something(self) -> bool:
+        """Whether there are exports in it, or calls that end with it."""
+        return bool(len(self.exports) or self._listeners)
+
     def on_close(self, callback: CloseListener) -> Callable[[], None]:
         """Call ``callback`` with the reason when the session ends, at once if it has; the function
         returned ends that. The reason is an AuthenticationError, or a TransportError when the
@@ -132,6 +137,8 @@ class SessionStore:
         self._ids = itertools.count(1)
         self._entries: dict[Session, _Entry] = {}
         self._tokens: dict[bytes, _Entry] = {}
+        self._unused: dict[Session, None] = {}
+        """Sessions whose token has not come back yet, oldest first."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -151,6 +158,7 @@ class SessionStore:
         session = Session(next(self._ids), types or self._types, self._limits)
         entry = _Entry(session=session, issued_ns=0, digests=[])
         self._entries[session] = entry
+        self._unused[session] = None
         self._issue(entry, self._clock.monotonic_ns())
         log.info("session %d: opened", session.session_id)
         return session
@@ -163,6 +171,7 @@ class SessionStore:
         entry = self._tokens.get(_digest(credentials.secret))
         if entry is None:
             return None
+        self._unused.pop(entry.session, None)
         now_ns = self._clock.monotonic_ns()
         self._drop_old_tokens(entry, now_ns)
         if _digest(credentials.secret) not in self._tokens:
@@ -176,6 +185,7 @@ class SessionStore:
         entry = self._entries.pop(session, None)
         if entry is None:
             return
+        self._unused.pop(session, None)
         for digest, _ in entry.digests:
             self._tokens.pop(digest, None)
         log.info("session %d: closed", session.session_id)
@@ -202,12 +212,24 @@ class SessionStore:
         if len(self._entries) >= self._limits.sessions_max:
             self.sweep()
         if len(self._entries) >= self._limits.sessions_max:
+            self._close_an_unused_one()
+        if len(self._entries) >= self._limits.sessions_max:
             raise LimitExceededError(
                 "number of open sessions",
                 actual=len(self._entries) + 1,
                 maximum=self._limits.sessions_max,
                 unit="sessions",
             )
+
+    def _close_an_unused_one(self) -> None:
+        """A client that never uses the token it is given leaves a session behind with every call;
+        those go before anybody is turned away."""
+        while self._unused:
+            session = next(iter(self._unused))
+            del self._unused[session]
+            if not session.holds_something:
+                self.close(session)
+                return
 
     def _issue(self, entry: _Entry, now_ns: int) -> None:
         token = str(uuid.uuid4())

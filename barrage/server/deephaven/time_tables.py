@@ -87,6 +87,13 @@ class TimeTables:
             raise LimitExceededError(
                 "time table", actual=rows, maximum=self._limits.created_rows_max, unit="rows"
             )
+        if len(self._tasks) >= self._limits.time_tables_max:
+            raise LimitExceededError(
+                "number of time tables",
+                actual=len(self._tasks) + 1,
+                maximum=self._limits.time_tables_max,
+                unit="tables",
+            )
         kind = "blink" if is_blink else "append_only"
         table = await asyncio.wrap_future(self._tables.create_input(kind, SCHEMA))
         lease = TableLease(self._tables, table)

@@ -118,6 +118,21 @@ def test_waiting_for_what_nobody_defines_ends_and_leaves_nothing():
     asyncio.run(scene())
 
 
+def test_who_gives_up_waiting_leaves_nothing():
+    async def scene() -> None:
+        exported = table()
+        waiting = [asyncio.create_task(exported.find(1).table_lease()) for _ in range(2)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.gather(waiting[0], return_exceptions=True)
+        assert len(exported) == 1
+        waiting[1].cancel()
+        await asyncio.gather(waiting[1], return_exceptions=True)
+        assert len(exported) == 0
+
+    asyncio.run(scene())
+
+
 def test_of_two_who_wait_in_vain_the_last_cleans_up():
     async def scene() -> None:
         exported = table(export_wait_ns_max=40 * MS)

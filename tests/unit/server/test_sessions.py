@@ -244,14 +244,30 @@ def test_a_server_that_goes_away_says_so(scene):
 
 def test_sessions_at_the_limit_and_one_past_it():
     scene = Scene(sessions_max=2)
-    scene.store.open(ANONYMOUS)
+    first = scene.store.open(ANONYMOUS)
+    assert scene.find(first.token) is first
     scene.clock.advance(FIFTH_NS)
     second = scene.store.open(ANONYMOUS)
+    assert scene.find(second.token) is second
     with pytest.raises(LimitExceededError, match="sessions"):
         scene.store.open(ANONYMOUS)
     scene.clock.advance(LIFETIME_NS - FIFTH_NS)
     third = scene.store.open(ANONYMOUS)
     assert list(scene.store) == [second, third]
+
+
+def test_sessions_nobody_came_back_to_make_room_for_new_ones():
+    scene = Scene(sessions_max=4)
+    used, holding, watched, unused = (scene.store.open(ANONYMOUS) for _ in range(4))
+    assert scene.find(used.token) is used
+    holding.exports.define(1)
+    watched.on_close(lambda _: None)
+    newest = scene.store.open(ANONYMOUS)
+    assert unused.is_closed
+    assert scene.find(unused.token) is None
+    assert list(scene.store) == [used, holding, watched, newest]
+    assert scene.store.open(ANONYMOUS)
+    assert newest.is_closed
 
 
 def test_the_types_a_session_asks_for():

@@ -184,6 +184,20 @@ def test_times_that_cannot_be(
     assert timed.time_tables.ticking_count == 0
 
 
+def test_time_tables_at_the_limit_and_one_past_it(bench: Bench) -> None:
+    bench.limits = dataclasses.replace(bench.limits, time_tables_max=2)
+    timed = Timed(bench)
+
+    async def scene() -> None:
+        leases = [await timed.time_tables.create(start_ns=None, period_ns=SECOND) for _ in "ab"]
+        with pytest.raises(LimitExceededError, match="time tables"):
+            await timed.time_tables.create(start_ns=None, period_ns=SECOND)
+        assert len(leases) == timed.time_tables.ticking_count == 2
+        timed.time_tables.close()
+
+    run(scene())
+
+
 def test_as_many_rows_at_once_as_may_be_made(bench: Bench) -> None:
     table = bench.tables.create_input("append_only", time_tables.SCHEMA).result()
     ticker = Ticker(table, NOW, SECOND, 10)
