@@ -166,6 +166,8 @@ class Export:
         if self._error is not None:
             raise self._error.with_traceback(None)
         if self._state is _S.RELEASED:
+            if self._table.close_reason is not None:
+                raise self._table.close_reason.with_traceback(None)
             raise TicketError(f"export {self.export_id} was released")
         raise TicketError(f"export {self.export_id} was not finished in time")
 
@@ -231,6 +233,7 @@ class ExportTable:
         self._server_ids = itertools.count(1)
         self._listeners: dict[object, Callable[[Export], None]] = {}
         self._is_closed = False
+        self._close_reason: BarrageError | None = None
 
     def __iter__(self) -> Iterator[Export]:
         """The exports that exist now, oldest first."""
@@ -238,6 +241,11 @@ class ExportTable:
 
     def __len__(self) -> int:
         return len(self._exports)
+
+    @property
+    def close_reason(self) -> BarrageError | None:
+        """Why everything was released, if it was."""
+        return self._close_reason
 
     def define(self, export_id: int) -> Export:
         """The export its producer is about to make; must be fulfilled or failed.
@@ -280,9 +288,10 @@ class ExportTable:
             del self._released[next(iter(self._released))]
         export._release()
 
-    def close(self) -> None:
-        """Release everything, for good."""
+    def close(self, reason: BarrageError | None = None) -> None:
+        """Release everything, for good. Who waits for an export fails with ``reason``."""
         self._is_closed = True
+        self._close_reason = reason
         exports, self._exports = self._exports, {}
         for export in exports.values():
             export._release()
@@ -308,7 +317,7 @@ class ExportTable:
         if not -EXPORT_ID_MAX <= export_id <= EXPORT_ID_MAX or export_id == 0:
             raise RemoteProtocolError(f"{export_id} is not an export id")
         if self._is_closed:
-            raise TicketError("the session is closed")
+            raise self._close_reason or TicketError("the session is closed")
         if len(self._exports) >= self._limits.session_exports_max:
             raise LimitExceededError(
                 "number of exports of the session",

@@ -101,7 +101,7 @@ class Session:
                 listener(error)
             except Exception:
                 log.exception("session %d: what should end with it failed", self.session_id)
-        self.exports.close()
+        self.exports.close(error)
 
 
 @dataclass(slots=True)

@@ -283,7 +283,9 @@ def test_a_session_nobody_uses_ends_and_takes_its_streams_along(server, peer):
 
 def test_sessions_are_bounded(channel):
     for _ in range(20):
-        Peer(channel).login()
+        peer = Peer(channel)
+        peer.login()
+        assert peer.status(CONFIGURATION) is Status.OK
     assert Peer(channel).status(CONFIGURATION) is Status.RESOURCE_EXHAUSTED
 
 

@@ -90,6 +90,7 @@ class SessionCall:
         gRPC would send them a second time with the status."""
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._send())
+            self._opening.add_done_callback(_take_note)
         await asyncio.shield(self._opening)
 
     async def _send(self) -> None:
@@ -114,6 +115,12 @@ class SessionCall:
 
     def invocation_metadata(self) -> Any:
         return self._context.invocation_metadata()
+
+
+def _take_note(opening: asyncio.Task[None]) -> None:
+    """Nobody may be left to hear that headers could not be sent: the client has gone."""
+    if not opening.cancelled():
+        opening.exception()
 
 
 async def open_headers(context: Any, session: Session | None) -> None:
