@@ -54,8 +54,10 @@ def create_tables() -> None:
             verb = "upsert" if name in KEY_COLUMNS else "add"
             getattr(tables[name], verb)(rows)
     tables["ring"] = server.create_table("ring", SOURCES["feed"], capacity=RING_ROWS)
-    statics = {name: workload.initial[name] for name in ("static_rows", "no_rows", "odd_lists")}
-    for name, rows in {**statics, "all_types": all_types()}.items():
+    fixed_tables = {
+        name: workload.initial[name] for name in ("static_rows", "no_rows", "odd_lists")
+    }
+    for name, rows in {**fixed_tables, "all_types": all_types()}.items():
         tables[name] = server.create_table(name, data=rows, kind="static")
     keyed = tables["keyed"]
     derive("sorted_by_value", lambda: keyed.sort("V", "K"))
