@@ -42,7 +42,7 @@ sim: $(VENV)/.dev ## the seeded simulator: 100 seeds
 fuzz: $(VENV)/.dev ## decoders against mutated and random bytes
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 tests/fuzz
 
-interop: $(VENV)/.interop ## our client and server against real Deephaven 42.7 (needs Java 17)
+interop: $(VENV)/.interop ## both servers with every client: ours and Deephaven 42.7 (needs Java 17)
 	$(BIN)/python -m pytest -m interop tests/interop
 
 bench: $(VENV)/.dev ## every benchmark; prints the table and writes build/bench/*.json

@@ -118,6 +118,18 @@ def test_java_subscriptions_started_and_ended(server, java_client):
         assert min(found["rows"]) > 0
 
 
+def test_a_ticking_listener_that_cannot_start_does_no_harm(our_server, python_client):
+    """Its client leaves an exchange without a request; the process would wait for ever if the
+    server did not end it."""
+    session = python_client.session(our_server)
+    with leaves_nothing(our_server):
+        for _ in range(5):
+            answer = python_client.do("listen_fails", session=session, table="all_types")
+            assert answer["error"]
+        works_still(our_server, TickingClient(python_client))
+        python_client.do("collect")
+
+
 def works_still(server, client, name="keyed"):
     """A new listener shows every state rightly."""
     history = history_of(server, name)
