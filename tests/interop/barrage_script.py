@@ -73,15 +73,8 @@ def create_tables() -> None:
 
 
 def derive(name: str, make) -> None:
-    if not OPERATORS[name](tables["keyed"]):
-        return
     tables[name] = make()
     server.publish(name, tables[name])
-
-
-OPERATORS = dict.fromkeys(AFFECTED["keyed"], lambda table: True)
-OPERATORS["joined"] = lambda table: hasattr(table, "natural_join")
-OPERATORS["per_digit"] = lambda table: hasattr(table, "agg_by")
 
 
 def record(name: str, rows: pa.Table | None = None) -> None:
@@ -114,8 +107,7 @@ def apply_together(changes) -> None:
                 getattr(transaction, change.verb)(tables[target], change.rows)
     affected = {name: None for change in changes for name in AFFECTED[change.table]}
     for name in affected:
-        if name in tables:
-            record(name, changes_of("feed", changes) if name == "feed" else None)
+        record(name, changes_of("feed", changes) if name == "feed" else None)
 
 
 def changes_of(name: str, changes) -> pa.Table:
