@@ -94,7 +94,7 @@ def bind(expression: str | Expression, schema: pa.Schema) -> BoundExpression:
             names.append(node.name)
     indices = tuple(sorted({schema.get_field_index(name) for name in names}))
     bound_names = tuple(schema.field(index).name for index in indices)
-    empty = {name: pa.array([], type=_plain_type(schema.field(name).type)) for name in bound_names}
+    empty = {name: pa.nulls(0, _plain_type(schema.field(name).type)) for name in bound_names}
     values = _evaluate(parsed.root, parsed.text, empty)
     return BoundExpression(
         text=parsed.text,

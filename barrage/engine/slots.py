@@ -47,7 +47,7 @@ class SlotStorage:
     def read(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         """Cells of the slots in ``keys``, ascending; zero-copy for contiguous append-only data."""
         if keys.is_empty:
-            return tuple(pa.array([], type=self.columns[index].type) for index in columns)
+            return tuple(pa.nulls(0, self.columns[index].type) for index in columns)
         if keys.is_contiguous:
             start, stop = keys.first, keys.last + 1
             return tuple(self.columns[index].slice(start, stop) for index in columns)

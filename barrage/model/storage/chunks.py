@@ -146,4 +146,4 @@ def _unpinned(values: pa.Array) -> pa.Array:
 
 
 def _empty(data_type: pa.DataType) -> pa.Array:
-    return pa.array([], type=data_type)
+    return pa.nulls(0, data_type)

@@ -70,11 +70,13 @@ def _match_number(cells: pa.ChunkedArray, request: Any) -> pa.ChunkedArray | Non
     if not (_T.is_signed_integer(cells.type) or _T.is_floating(cells.type)):
         return None
     value = request.seek_value
-    if value.WhichOneof("value") == "long_value":
-        return pc.equal(cells, pa.scalar(value.long_value, pa.int64()))
+    is_whole = value.WhichOneof("value") == "long_value"
     if _T.is_floating(cells.type):
         # A float column holds the nearest float of the number that was typed.
-        return pc.equal(cells, pa.scalar(value.double_value).cast(cells.type))
+        typed = float(value.long_value) if is_whole else value.double_value
+        return pc.equal(cells, pa.scalar(typed).cast(cells.type))
+    if is_whole:
+        return pc.equal(cells, pa.scalar(value.long_value, pa.int64()))
     if not value.double_value.is_integer() or not -(2.0**63) <= value.double_value < 2.0**63:
         return pc.is_in(cells, value_set=pa.array([], cells.type))
     return pc.equal(cells, pa.scalar(int(value.double_value), pa.int64()))
