@@ -15,6 +15,16 @@ from barrage.cli.failures import usage_error
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+JoinOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--join",
+        metavar="TABLE:ON[:ADD]",
+        help="Columns of the one row of another table that agrees in ON, such as "
+        "sectors:symbol:sector; names are separated by commas; may be repeated.",
+        show_default=False,
+    ),
+]
 WhereOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -39,6 +49,15 @@ AggOption = Annotated[
         show_default=False,
     ),
 ]
+DistinctOption = Annotated[
+    str | None,
+    typer.Option(
+        "--distinct",
+        metavar="A,B,…",
+        help="Each combination of these columns once.",
+        show_default=False,
+    ),
+]
 SortOption = Annotated[
     str | None,
     typer.Option("--sort", metavar="A,-B,…", help="Sort; - is descending.", show_default=False),
@@ -57,22 +76,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    """What is done to the table, in this order: where, by and agg, sort, head, tail."""
+    """What is done to the table, in this order: join, where, by and agg, distinct, sort, head,
+    tail."""
 
+    join: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = ()
+    """Other table, columns to match, columns to add (none: all others)."""
     where: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
     agg: tuple[tuple[str, str], ...] = ()
+    distinct: tuple[str, ...] = ()
     sort: tuple[str, ...] = ()
     head: int | None = None
     tail: int | None = None
 
-    def apply(self, table: T) -> T:
-        """The query on a remote table of either client."""
-        query: Any = table
+    def apply(self, table_of: Callable[[str], T], name: str) -> T:
+        """The query on the table ``name``; ``table_of`` gives the remote tables of either
+        client."""
+        query: Any = table_of(name)
+        for other, on, add in self.join:
+            query = query.natural_join(table_of(other), on, add)
         if self.where:
             query = query.where(*self.where)
         if self.agg:
             query = query.agg_by(*self.by, **dict(self.agg))
+        if self.distinct:
+            query = query.select_distinct(*self.distinct)
         if self.sort:
             query = query.sort(*self.sort)
         if self.head is not None:
@@ -84,9 +112,11 @@ class QueryOptions:
 
 def parse_query(
     *,
+    join: list[str] | None,
     where: list[str] | None,
     by: str | None,
     agg: list[str] | None,
+    distinct: str | None,
     sort: str | None,
     head: int | None,
     tail: int | None,
@@ -99,9 +129,11 @@ def parse_query(
     if len(dict(aggregations)) != len(aggregations):
         raise usage_error("two --agg make a column of the same name")
     return QueryOptions(
+        join=tuple(_join(text) for text in join or ()),
         where=tuple(where or ()),
         by=groups,
         agg=aggregations,
+        distinct=tuple(split_names(distinct) or ()),
         sort=tuple(split_names(sort) or ()),
         head=head,
         tail=tail,
@@ -115,10 +147,24 @@ def _aggregation(text: str) -> tuple[str, str]:
     return name, function
 
 
+def _join(text: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    table, *names = (part.strip() for part in text.split(":"))
+    if not table or not 1 <= len(names) <= 2 or not all(names):
+        raise usage_error(
+            f"--join {text!r}: write TABLE:ON or TABLE:ON:ADD, such as sectors:symbol:sector"
+        )
+    on, add = (
+        tuple(split_names(part) or ()) for part in (names[0], names[1] if names[1:] else None)
+    )
+    return table, on, add
+
+
 _OPTIONS: dict[str, Any] = {
+    "join": JoinOption,
     "where": WhereOption,
     "by": ByOption,
     "agg": AggOption,
+    "distinct": DistinctOption,
     "sort": SortOption,
     "head": HeadOption,
     "tail": TailOption,

@@ -290,6 +290,14 @@ def test_the_command_line_runs_queries(server, scheme, capsys):
     for command, wanted in (
         (["snapshot", address, *query], ["n,top", "2,9"]),
         (["snapshot", address, "--sort", "-price", "--head", "1"], ["symbol,price", "c,9"]),
+        (
+            ["snapshot", address, "--distinct", "symbol", "--sort", "-symbol", "--head", "1"],
+            ["symbol", "c"],
+        ),
+        (
+            ["snapshot", address, "--join", "quotes:symbol:again=price", "--head", "1"],
+            ["symbol,price,again", "a,1,1"],
+        ),
         (["schema", address, *query], ["column  type", "n       int64", "top     double"]),
         (["watch", address, "--once", "--json", *query], None),
     ):

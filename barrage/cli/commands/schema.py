@@ -30,7 +30,7 @@ def schema(
     """
     address = parse_table(table)
     with open_session(address.server, token) as session:
-        fields = list(query.apply(session.table(address.table)).schema)
+        fields = list(query.apply(session.table, address.table).schema)
     if as_json:
         typer.echo(
             json.dumps(

@@ -122,7 +122,7 @@ def _fetch(
         open_session(address.server, token) as session,
         byte_progress(f"reading {address.table}", is_quiet=is_quiet) as on_progress,
     ):
-        data = query.apply(session.table(address.table)).snapshot(
+        data = query.apply(session.table, address.table).snapshot(
             columns=columns, rows=rows, reverse=is_reverse, on_progress=on_progress
         )
     return data

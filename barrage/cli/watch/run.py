@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from barrage.cli.query_options import QueryOptions
 from barrage.cli.target import open_async_session
 from barrage.cli.watch.plain import PlainWatch
 from barrage.cli.watch.scroller import Window
@@ -18,7 +19,6 @@ from barrage.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from barrage.cli.query_options import QueryOptions
     from barrage.cli.target import TableAddress
     from barrage.cli.watch.feed import Feed
     from barrage.cli.watch.session_feed import SessionFeed
@@ -94,9 +94,7 @@ async def open_feed(
     from barrage.cli.watch.session_feed import SessionFeed
 
     async with open_async_session(address.server, token) as session:
-        table = session.table(address.table)
-        if query is not None:
-            table = query.apply(table)
+        table = (query or QueryOptions()).apply(session.table, address.table)
         info = await table.info()
         subscription = table.subscribe(
             columns=columns, viewport=(window.start, window.stop), interval_ms=interval_ms

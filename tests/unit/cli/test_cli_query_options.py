@@ -7,7 +7,7 @@ import pytest
 from barrage.cli.failures import CommandError
 from barrage.cli.query_options import QueryOptions, parse_query
 
-NOTHING = {"where": None, "by": None, "agg": None, "sort": None, "head": None, "tail": None}
+NOTHING = dict.fromkeys(("join", "where", "by", "agg", "distinct", "sort", "head", "tail"))
 
 
 class Recorder:
@@ -19,17 +19,28 @@ class Recorder:
 
 
 def test_no_options_leave_the_table_as_it_is():
-    table = Recorder()
-    assert parse_query(**NOTHING).apply(table) is table
+    assert parse_query(**NOTHING).apply(str.upper, "table") == "TABLE"
 
 
 def test_options_are_applied_in_one_order():
     query = parse_query(
-        tail=1, head=5, sort="-n, s", by="s,t", agg=["n=count()", "top = max(a)"], where=["a > 1"]
+        tail=1,
+        head=5,
+        sort="-n, s",
+        distinct="n,s",
+        by="s,t",
+        agg=["n=count()", "top = max(a)"],
+        where=["a > 1"],
+        join=["sectors:s=symbol,t:sector", "other : t"],
     )
-    assert query.apply(Recorder()).calls == [
+    tables = {name: Recorder([name]) for name in ("first", "sectors", "other")}
+    assert query.apply(tables.__getitem__, "first").calls == [
+        "first",
+        ("natural_join", (tables["sectors"], ("s=symbol", "t"), ("sector",)), {}),
+        ("natural_join", (tables["other"], ("t",), ()), {}),
         ("where", ("a > 1",), {}),
         ("agg_by", ("s", "t"), {"n": "count()", "top": "max(a)"}),
+        ("select_distinct", ("n", "s"), {}),
         ("sort", ("-n", "s"), {}),
         ("head", (5,), {}),
         ("tail", (1,), {}),
@@ -49,6 +60,9 @@ def test_a_total_needs_no_groups():
         ({"agg": ["n="]}, "NAME="),
         ({"agg": ["n=count()", "n=sum(a)"]}, "same name"),
         ({"sort": ","}, "names"),
+        ({"join": ["sectors"]}, "TABLE:ON"),
+        ({"join": ["a:b:c:d"]}, "TABLE:ON"),
+        ({"join": [":b"]}, "TABLE:ON"),
     ],
 )
 def test_wrong_options_are_usage_errors(options, word):
