@@ -56,6 +56,7 @@ def test_requests_sent_in_one_breath_are_all_answered(server, channel, caplog):
 
 SCRIPT = """
 import sys, threading, barrage
+from barrage.errors import TransportError
 server = barrage.Server().start()
 ticks = server.create_table("ticks", {"x": "int64"})
 server.create_table("full", key="k", data={"k": [1, 2, 3], "v": [1.0, 2.0, 3.0]})
@@ -64,7 +65,10 @@ sys.stdout.flush()
 pause = threading.Event()
 def tick():
     while not pause.wait(0.01):
-        ticks.add({"x": [1]})
+        try:
+            ticks.add({"x": [1]})
+        except TransportError:  # The server stops before this thread hears of it.
+            return
 threading.Thread(target=tick, daemon=True).start()
 server.serve_forever()
 pause.set()
