@@ -17,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from barrage.errors import ConfigError, TransportError
+from barrage.errors import ConfigError, LimitExceededError, TransportError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.auth import Authenticator, is_loopback, new_token
 from barrage.server.deephaven.services import DeephavenServices
@@ -170,13 +170,23 @@ class ServerApp:
             return
         if self._sweeping is not None:
             self._sweeping.cancel()
-        await asyncio.wrap_future(self._runtime.submit(self._runtime.flush))
+        await self._flush(grace_s)
         self._hub.finish_all(TransportError(DRAINING), is_flushed=True)
         self._deephaven.announce_stop(DRAINING)
         self.sessions.close_all(TransportError(DRAINING))
         await server.stop(grace_s)
         self._deephaven.close()
         self._runtime.attach(None)
+
+    async def _flush(self, grace_s: float) -> None:
+        """Have what is staged sent, unless the engine is busy for longer than the grace or has no
+        room for another command."""
+        try:
+            flushed = asyncio.wrap_future(self._runtime.submit(self._runtime.flush))
+            await asyncio.wait_for(flushed, grace_s)
+        except (TimeoutError, LimitExceededError):
+            log.warning("the engine is busy; what was not sent yet is not sent any more")
+            self._runtime.give_up_waiting()
 
     async def wait_for_termination(self) -> None:
         """Until :meth:`stop` has ended everything."""

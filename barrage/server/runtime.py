@@ -155,6 +155,22 @@ class EngineRuntime:
         if self._is_starved:
             self._commands.put(None)
 
+    def give_up_waiting(self) -> None:
+        """Fail the commands somebody waits for and that have not begun: the server stops and has no
+        more time. Bookkeeping is still done, since it frees tables."""
+        kept = []
+        for _ in range(self._commands.qsize()):
+            try:
+                command = self._commands.get_nowait()
+            except queue.Empty:
+                break
+            if command is None or command.future is None:
+                kept.append(command)
+            else:
+                _refuse(command.future, TransportError("the server is stopping"))
+        for command in kept:
+            self._commands.put(command)
+
     def attach(self, outlet: Outlet | None) -> None:
         """Set where hand-overs go; before the first subscription, or None after the last."""
         self._outlet = outlet
@@ -411,4 +427,10 @@ class EngineRuntime:
             except queue.Empty:
                 return
             if command is not None and command.future is not None:
-                command.future.set_exception(TransportError("the server has stopped"))
+                _refuse(command.future, TransportError("the server has stopped"))
+
+
+def _refuse(future: Future[Any], error: BarrageError) -> None:
+    """Fail a command that has not begun, unless whoever waited for it has gone."""
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)
