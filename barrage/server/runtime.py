@@ -250,8 +250,8 @@ class EngineRuntime:
 
     def _run(self) -> None:
         while True:
-            command = self._wait()
-            self._execute_waiting(command)
+            # No name is kept for the command: its future may hold the last reference to a table.
+            self._execute_waiting(self._wait())
             now_ns = self._clock.monotonic_ns()
             if self.graph.has_pending and (now_ns >= self._rest_until_ns or self._is_stopping):
                 self._cycle()
