@@ -45,7 +45,7 @@ class Scene:
         self.server = server
         self.app: Any = server._app
         self._pause = threading.Event()
-        self._ticks = server.create_table("ticks", {"x": "int64"})
+        self._ticks = server.create_table("ticks", {"x": "int64"}, is_read_only=True)
         server.create_table("full", key="k", data={"k": [1, 2, 3], "v": [1.0, 2.0, 3.0]})
         server.create_table("small", data=SMALL)
         self._ticker = threading.Thread(target=self._tick, daemon=True)

@@ -175,6 +175,9 @@ class CallGuard:
                 failure = unexpected_failure(log, f"{method} failed")
             try:
                 await _abort(context, call, failure)
+            except grpc.aio.InternalError:
+                log.debug("%s: the client has gone before its status", method)
+                raise asyncio.CancelledError from None
             finally:
                 # An export may keep the error, whose frames would keep the tables of the call.
                 without_frames(failure)

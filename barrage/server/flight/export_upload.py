@@ -13,6 +13,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+import grpc.aio
 import pyarrow as pa
 
 from barrage.errors import (
@@ -31,8 +32,6 @@ from barrage.transport.flight_messages import encode_put_result
 from barrage.wire.flight_data import decode_flight_data
 
 if TYPE_CHECKING:
-    import grpc.aio
-
     from barrage.limits import Limits
     from barrage.server.exports import Export
     from barrage.server.table_service import TableService
@@ -116,6 +115,10 @@ class ExportUpload:
         except asyncio.CancelledError:
             self._export.fail(ConnectionLostError("the upload was cancelled"))
             raise
+        except grpc.aio.InternalError as error:
+            lost = ConnectionLostError("the connection was lost in the upload")
+            self._export.fail(lost)
+            raise lost from error
         except Exception as error:
             failure = unexpected_failure(log, "an upload failed")
             self._export.fail(failure)
