@@ -217,3 +217,68 @@ class ConfigError(BarrageError):
     """A setting is unknown or has a wrong value; names the setting and where it came from."""
 
     status_code = StatusCode.INVALID_ARGUMENT
+
+
+class CursorError(BarrageError):
+    """A text is not a cursor, or the cursor is of another table."""
+
+    status_code = StatusCode.INVALID_ARGUMENT
+
+
+class JournalError(BarrageError):
+    """A journal could not do what was asked."""
+
+
+class HistoryLostError(JournalError):
+    """The journal does not reach the version that was asked for: another epoch, a version it has
+    already forgotten, or one that was never committed. Says what it still has."""
+
+    status_code = StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, table: str, *, asked: str, reason: str) -> None:
+        self.table = table
+        self.asked = asked
+        self.reason = reason
+        super().__init__(f"history of table {table!r} at {asked} is lost: {reason}")
+
+
+class NoJournalError(JournalError):
+    """The table has no journal; says how to get one."""
+
+    status_code = StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"table {table!r} has no journal; create it with journal='durable' or 'memory', "
+            "or start the server with --data DIR"
+        )
+
+
+class JournalCorruptError(JournalError):
+    """A record in the middle of a journal does not read as it was written."""
+
+    def __init__(self, file: str, *, offset: int, reason: str) -> None:
+        self.file = file
+        self.offset = offset
+        self.reason = reason
+        super().__init__(f"journal file {file} is damaged at byte {offset}: {reason}")
+
+
+class JournalFullError(JournalError):
+    """The disk has no room for more history: writes are refused until it has, reading goes on."""
+
+    status_code = StatusCode.RESOURCE_EXHAUSTED
+
+
+class JournalFailedError(JournalError):
+    """The storage refused to keep what it was given, so nothing more is acknowledged until a
+    restart has read back what is really there."""
+
+    status_code = StatusCode.UNAVAILABLE
+
+
+class SequenceError(BarrageError):
+    """A producer's sequence numbers do not fit those the table has committed."""
+
+    status_code = StatusCode.FAILED_PRECONDITION
