@@ -1,0 +1,16 @@
+"""The session itself: it starts, and its workers are this interpreter."""
+
+from __future__ import annotations
+
+import sys
+
+
+def test_workers_run_this_interpreter(spark):
+    def executable(batches):
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pylist([{"path": sys.executable}])
+
+    rows = spark.range(1).mapInArrow(executable, "path string").collect()
+    assert [row.path for row in rows] == [sys.executable]
