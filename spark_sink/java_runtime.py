@@ -22,8 +22,8 @@ JAVA_VERSION_MIN = 17
 """Oldest Java that Spark 4 runs on."""
 
 HINT = (
-    "Spark needs Java 17 or newer: 'apt-get install openjdk-17-jre-headless', or a runtime from PyPI: "
-    "pip install 'barrage[spark,java]'"
+    "Spark needs Java 17 or newer: 'apt-get install openjdk-17-jre-headless', "
+    "or a runtime from PyPI: pip install 'barrage[spark,java]'"
 )
 
 _SCRIPT = """#!/bin/sh
