@@ -1,0 +1,143 @@
+"""What the sink tells when a write fails, and how to find it under Spark's own exceptions.
+
+Spark shows ``Writing job failed.`` to Python; the reason is some links down the chain of Java
+causes. :func:`java_causes` walks it. Every text of ours names table, batch and partition, and the
+option to change where one would help.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from barrage.errors import BarrageError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CAUSES_MAX = 50
+"""Most links of a cause chain that are followed; chains can be circular."""
+
+_DEBUG_CONTEXT = re.compile(r"\.?\s*(gRPC )?client debug context:.*", re.DOTALL | re.IGNORECASE)
+
+_ADVICE = (
+    (
+        ("unavailable", "failed to connect", "connection refused"),
+        "is the server up, and is the option 'uri' right?",
+    ),
+    (
+        ("unauthenticated", "authentication"),
+        "set the option 'auth.token', or 'auth.tokenEnv' to the name of an environment variable",
+    ),
+    (
+        ("not found",),
+        "create the table first, or set the option createTable=true",
+    ),
+    (
+        ("unknown column", "is missing"),
+        "set the option mergeSchema=true to let a batch add columns, or select the table's columns",
+    ),
+    (
+        ("has the key", "has no key", "key column", "null is not allowed"),
+        "set the option 'keyColumns' to the key of the table",
+    ),
+    (
+        ("does not know", "not known", "forgot", "lost its state"),
+        "the table was made anew after this query began: start the query with a new checkpoint, "
+        "or set the option failOnDataLoss=false to go on with what is left",
+    ),
+    (
+        ("staged", "staging"),
+        "make batches smaller (maxRowsPerTrigger of the source) or raise the server's limits",
+    ),
+    (
+        ("deadline", "timed out"),
+        "raise the option 'writeTimeoutMs'",
+    ),
+)
+"""Words of a server's text, and what the user can do; the first that fits is told."""
+
+
+class SinkOptionError(ConfigError):
+    """An option of the sink is missing, unknown or does not fit the others; names the option."""
+
+
+class SinkWriteError(BarrageError):
+    """A batch could not be staged or committed. ``table``, ``batch`` and ``partition`` say where,
+    ``reason`` is the server's text."""
+
+    def __init__(
+        self, reason: str, *, table: str, batch: int | None, partition: int | None = None
+    ) -> None:
+        self.reason = reason
+        self.table = table
+        self.batch = batch
+        self.partition = partition
+        where = f"table {table!r}"
+        where += f", batch {batch}" if batch is not None else ""
+        where += f", partition {partition}" if partition is not None else ""
+        advice = _advice(reason)
+        super().__init__(f"{where}: {reason}{f' ({advice})' if advice else ''}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.reason, self.table, self.batch, self.partition)
+
+
+def _restored(reason: str, table: str, batch: int | None, partition: int | None) -> SinkWriteError:
+    return SinkWriteError(reason, table=table, batch=batch, partition=partition)
+
+
+def server_text(error: BaseException) -> str:
+    """The server's own words in an error of Arrow's Flight client."""
+    text = _DEBUG_CONTEXT.sub("", str(error)).strip()
+    _, found, detail = text.partition("message: ")
+    return (detail if found else text) or type(error).__name__
+
+
+def java_causes(error: BaseException) -> list[str]:
+    """The messages of a failed Spark call, outermost first: Python's own causes and contexts, then
+    the chain of ``getCause()`` of the Java exception behind it. Each is told once.
+
+    Takes what ``query.exception()`` returns, what ``awaitTermination`` raises, or any exception of
+    a Spark action.
+    """
+    told: list[str] = []
+    link: BaseException | None = error
+    for _ in range(CAUSES_MAX):
+        if link is None:
+            break
+        told.append(str(link).strip() or type(link).__name__)
+        told.extend(_java_chain(_java_exception(link)))
+        link = link.__cause__ or link.__context__
+    return list(dict.fromkeys(told))
+
+
+def root_cause(error: BaseException) -> str:
+    """The text of ours inside a failed Spark call, or the innermost message when there is none."""
+    causes = java_causes(error)
+    marked = [text for text in causes if "SinkWriteError" in text or "SinkOptionError" in text]
+    lines = [line for text in marked for line in text.splitlines()]
+    ours = [line.partition("Error: ")[2] for line in lines if re.search(r"Sink\w+Error: ", line)]
+    return ours[-1] if ours else causes[-1]
+
+
+def _java_exception(error: BaseException) -> Any:
+    for name in ("java_exception", "_origin"):
+        found = getattr(error, name, None)
+        if found is not None and hasattr(found, "getCause"):
+            return found
+    return None
+
+
+def _java_chain(exception: Any) -> Iterable[str]:
+    link = exception
+    for _ in range(CAUSES_MAX):
+        if link is None:
+            return
+        yield str(link.getMessage() or link.getClass().getName()).strip()
+        link = link.getCause()
+
+
+def _advice(reason: str) -> str:
+    lowered = reason.lower()
+    return next((told for words, told in _ADVICE if any(word in lowered for word in words)), "")

@@ -1,0 +1,209 @@
+"""The sink's three calls: stage rows (DoPut), commit a batch, forget a batch (DoAction).
+
+Staging may be done any number of times: each attempt has a random number of its own, so a driver
+that starts again and counts its attempts from nought never adds to what an earlier one staged.
+What the driver does not name in the commit is dropped by the server, at the latest when its time
+to live is over. Commit and abort may be repeated: the server knows the batch by (writer, batch).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from spark_sink.sink_errors import SinkWriteError, server_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from spark_sink.sink_options import SinkOptions, WriteMode
+
+STAGE_COMMIT = "stage.commit"
+STAGE_ABORT = "stage.abort"
+ATTEMPT_BITS = 53
+"""Bits of an attempt's number: any JSON reader keeps whole numbers up to here."""
+
+RETRY_SECONDS_FIRST = 0.2
+"""Pause before the first retry of a call the server was not there for; doubles each time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchKey:
+    """Which write a batch of rows belongs to: who writes, and the number of the batch."""
+
+    writer: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedPart:
+    """What one task staged: its partition, the number of the attempt, and how many rows."""
+
+    partition: int
+    attempt: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """What the server answered to a commit."""
+
+    version: int
+    rows: int
+    is_duplicate: bool
+
+
+def stage(
+    options: SinkOptions,
+    key: BatchKey,
+    *,
+    partition: int,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+) -> StagedPart:
+    """Send the rows of one task to the staging area; SinkWriteError with the partition.
+
+    Every batch is cast to ``schema``: Spark checks at most the first. A task without rows opens no
+    call.
+    """
+    attempt = secrets.randbits(ATTEMPT_BITS)
+    rows = 0
+    writer: Any = None
+    try:
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if writer is None:
+                writer = _open_put(options, key, partition, attempt, schema)
+            writer.write_batch(fitted(batch, schema))
+            rows += batch.num_rows
+        if writer is not None:
+            writer.close()  # Waits for the server: errors of staging surface here.
+    except (pa.ArrowException, OSError) as error:
+        raise SinkWriteError(
+            server_text(error), table=options.table, batch=key.batch, partition=partition
+        ) from error
+    return StagedPart(partition=partition, attempt=attempt, rows=rows)
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """``batch`` with the columns of ``schema``, by name, cast where Spark's form differs: large
+    strings, the session's time zone."""
+    if batch.schema.equals(schema):
+        return batch
+    columns = [batch.column(name) for name in schema.names]
+    cast = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(cast, schema=schema)
+
+
+def commit(
+    options: SinkOptions,
+    key: BatchKey,
+    parts: Sequence[StagedPart],
+    *,
+    mode: WriteMode,
+    schema: pa.Schema,
+    is_loss_refused: bool,
+) -> Committed:
+    """Make what the winning attempts staged visible, as one cycle; does nothing the second time.
+
+    ``schema``: of the table to make when there is none.
+    """
+    request = {
+        "table": options.table,
+        "writer": key.writer,
+        "batch": key.batch,
+        "staged": [[part.partition, part.attempt] for part in parts if part.rows],
+        "mode": mode.value,
+        "key": list(options.key_columns),
+        "create": options.create_table,
+        "schema": base64.b64encode(schema.serialize().to_pybytes()).decode(),
+        "merge_schema": options.merge_schema,
+        "fail_on_data_loss": is_loss_refused,
+    }
+    answer = _action(options, STAGE_COMMIT, request, batch=key.batch)
+    return Committed(
+        version=int(answer["version"]),
+        rows=int(answer.get("rows", 0)),
+        is_duplicate=bool(answer.get("duplicate", False)),
+    )
+
+
+def abort(options: SinkOptions, key: BatchKey) -> None:
+    """Let the server forget what was staged for a batch."""
+    request = {"table": options.table, "writer": key.writer, "batch": key.batch}
+    _action(options, STAGE_ABORT, request, batch=key.batch)
+
+
+# --- calls ---
+
+_clients: dict[tuple[int, str], flight.FlightClient] = {}
+"""One channel a process and server: Spark's workers are forked and used again."""
+
+
+def _client(options: SinkOptions) -> flight.FlightClient:
+    key = (os.getpid(), options.connection["uri"])
+    if key not in _clients:
+        _clients[key] = flight.connect(options.connection["uri"])
+    return _clients[key]
+
+
+def _call_options(options: SinkOptions) -> flight.FlightCallOptions:
+    return flight.FlightCallOptions(timeout=options.timeout_seconds)
+
+
+def _open_put(
+    options: SinkOptions, key: BatchKey, partition: int, attempt: int, schema: pa.Schema
+) -> Any:
+    command = {
+        "stage": {
+            "table": options.table,
+            "writer": key.writer,
+            "batch": key.batch,
+            "partition": partition,
+            "attempt": attempt,
+        }
+    }
+    descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
+    writer, _ = _client(options).do_put(descriptor, schema, _call_options(options))
+    return writer
+
+
+def _action(
+    options: SinkOptions, name: str, request: dict[str, Any], *, batch: int
+) -> dict[str, Any]:
+    def call() -> dict[str, Any]:
+        action = flight.Action(name, json.dumps(request).encode())
+        answers = list(_client(options).do_action(action, _call_options(options)))
+        told = json.loads(answers[0].body.to_pybytes()) if answers else {}
+        if not isinstance(told, dict):
+            raise ValueError(f"{name} was answered by something else than a JSON object")
+        return told
+
+    try:
+        return _with_retries(options, call)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise SinkWriteError(server_text(error), table=options.table, batch=batch) from error
+
+
+def _with_retries(options: SinkOptions, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Call again while the server is not there; only for calls that may be repeated."""
+    pause = RETRY_SECONDS_FIRST
+    for _ in range(options.retries):
+        try:
+            return call()
+        except flight.FlightUnavailableError:
+            time.sleep(pause)
+            pause *= 2
+    return call()
