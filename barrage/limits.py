@@ -128,6 +128,37 @@ class Limits:
     time_tables_max: int = 500
     """Most tables of timestamps the clients of one server may have at a time."""
 
+    producers_max: int = 10_000
+    """Producers of one table whose last sequence number is remembered; past it the one that has
+    been silent longest is forgotten."""
+
+    journal_request_bytes_max: int = 256 * 1024
+    """Longest journal ticket, plan or action body: it may carry a filter and a list of columns."""
+
+    journal_splits_max: int = 1024
+    """Most endpoints one plan may be cut into."""
+
+    journal_reads_max: int = 256
+    """Fetches of journals under way at a time; each holds a few messages and one record."""
+
+    journal_threads_max: int = 4
+    """Threads that read journals and encode what is read."""
+
+    journal_consumers_max: int = 10_000
+    """Consumers with a lease, and read groups, at a time."""
+
+    journal_lease_ns_max: int = 24 * 3600 * 1_000_000_000
+    """Longest lease of a consumer."""
+
+    staging_bytes_max: int = 1024 * 1024 * 1024
+    """Bytes of all rows that are staged and not committed yet."""
+
+    staging_parts_max: int = 100_000
+    """Most staged parts at a time."""
+
+    staging_ttl_ns: int = 15 * 60 * 1_000_000_000
+    """How long staged rows wait for their commit."""
+
     created_rows_max: int = 16 * 1024 * 1024
     """Most rows of a table a peer may ask for without sending any."""
 
