@@ -5,6 +5,7 @@ from barrage.engine.coercion import coerce_rows
 from barrage.engine.graph import CycleResult, UpdateGraph
 from barrage.engine.keyed import KeyedTable
 from barrage.engine.list_table import ListTable
+from barrage.engine.restore import restore_source
 from barrage.engine.ring import BlinkTable, RingTable
 from barrage.engine.source import AppendOnlyTable, SourceTable, StaticTable
 from barrage.engine.table import DerivedTable, Table
@@ -22,4 +23,5 @@ __all__ = [
     "Table",
     "UpdateGraph",
     "coerce_rows",
+    "restore_source",
 ]

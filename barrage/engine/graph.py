@@ -39,15 +39,16 @@ class CycleResult:
 class UpdateGraph:
     """Owns the step number and knows the sources. Not thread-safe: one thread runs the engine."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: Limits = DEFAULT_LIMITS, first_step: int = 0) -> None:
+        """``first_step`` is the number of the last cycle of the graph that this one continues."""
         self.limits = limits
-        self._step = 0
+        self._step = first_step
         self._sources: dict[int, weakref.ref[SourceTable]] = {}
         self._serial_next = 0
 
     @property
     def step(self) -> int:
-        """Number of the last cycle; 0 before the first."""
+        """Number of the last cycle; the graph's ``first_step`` before its first."""
         return self._step
 
     @property
@@ -147,6 +148,7 @@ class _Cycle:
         else:
             if not update.is_empty:
                 self.updates[table] = update
+                table.changed_step = self.step
 
     def _fail(self, table: Table, error: BarrageError) -> None:
         if table.failure is None:

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from barrage.engine.coercion import coerce_rows
 from barrage.engine.hashing import UInt64Array, hash_rows, is_hashable
 from barrage.engine.key_index import KeyIndex, first_duplicate
-from barrage.engine.row_sets import each_once, packing_shifts
-from barrage.engine.source import Rows, StagedTable
+from barrage.engine.row_sets import each_once, packing_shifts, union_of
+from barrage.engine.source import Rows, StagedTable, check_keys
 from barrage.engine.table import TableTraits
 from barrage.errors import RowError, SchemaError, near_miss
 from barrage.model.storage import cells_differ
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from barrage.engine.graph import UpdateGraph
     from barrage.engine.hashing import Int64Array
+    from barrage.engine.recording import RecordedCells
     from barrage.model.update import TableUpdate
 
 FREE_SLOTS_MIN = 4096
@@ -99,6 +100,17 @@ class KeyedTable(StagedTable[_Write]):
             )
         return _Write(keys=keys, hashes=hashes, rows=table)
 
+    def restore(self, keys: RowSet, rows: pa.Table) -> None:
+        used = keys.last + 1 if len(keys) else 0
+        check_keys(self.kind, keys, rows, is_possible=used <= 2 * len(keys) + FREE_SLOTS_MIN)
+        self.storage.append(self._coerced(rows))
+        if used > len(keys):
+            # Free slots hold whatever the row before them does; nobody reads them.
+            self.storage.compact(np.maximum(keys.rank_many(np.arange(1, used + 1)) - 1, 0))
+        self._row_keys = keys
+        self._slots_used = used
+        self._index.rebuild(keys.to_numpy())
+
     def commit(self, step: int) -> TableUpdate:
         changes = _Changes(len(self.schema), self._slots_used)
         for write in self._take_staged():
@@ -115,15 +127,44 @@ class KeyedTable(StagedTable[_Write]):
         self._row_keys = (before - removed) | new_slots
         kept = before - removed
         modified = each_once(changes.modified_sets(), lambda keys: keys & kept)
+        recorded = self._recorded(removed, modified, new_slots)
         shifts = RowSetShiftData.empty()
+        self._drop_free_tail()
         if self._slots_used > 2 * self.size + FREE_SLOTS_MIN:
             live = self._row_keys
             shifts = self._renumber(live, kept)
             new_slots = live.positions_of(new_slots)
             modified = each_once(modified, live.positions_of)
-        return self._update(
+        update = self._update(
             step, removed=removed, shifts=shifts, added=new_slots, modified=modified
         )
+        if recorded is not None:
+            self._record(update, recorded)
+        return update
+
+    def _recorded(
+        self, removed: RowSet, modified: tuple[RowSet, ...], added: RowSet
+    ) -> RecordedCells | None:
+        """The cells of the cycle by slot, which are row keys as long as nothing is renumbered."""
+        if self._recorder is None:
+            return None
+        return self._recorder.cells(
+            self.storage,
+            removed=removed.to_numpy(),
+            modified=union_of(modified).to_numpy(),
+            added=added.to_numpy(),
+        )
+
+    def _drop_free_tail(self) -> None:
+        """Let new rows have the keys behind the last live row.
+
+        So the keys of later rows follow from the present ones, and a table restored from its rows
+        and their keys goes on as this one would.
+        """
+        used = self._row_keys.last + 1 if self.size else 0
+        if used < self._slots_used:
+            self.storage.truncate(used)
+            self._slots_used = used
 
     def _remove(self, write: _Write, changes: _Changes) -> None:
         slots = self._index.lookup(write.keys, write.hashes)
@@ -167,8 +208,13 @@ class KeyedTable(StagedTable[_Write]):
             if index in self._key_indices:
                 continue
             values = rows.column(index).combine_chunks()
-            differ = cells_differ(store.take(slots), values)
+            was = store.take(slots)
+            differ = cells_differ(was, values)
             changed = np.flatnonzero(differ)
+            if self._recorder is not None and len(changed):
+                is_all = len(changed) == len(slots)
+                old = was if is_all else was.take(pa.array(changed))
+                self._recorder.overwritten(index, slots if is_all else slots[changed], old)
             if len(changed) == len(slots):
                 # Columns that changed in every row share one set, which spares much work later.
                 store.write(slots, values)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.row_sets import moves_to_shifts
-from barrage.engine.source import Rows, StagedTable
+from barrage.engine.row_sets import moves_to_shifts, union_of
+from barrage.engine.source import Rows, StagedTable, check_keys, is_dense
 from barrage.engine.table import TableTraits
 from barrage.errors import RowError
 from barrage.model.storage import cells_differ
@@ -101,6 +101,11 @@ class ListTable(StagedTable[_Edit]):
                 f"positions {start} to {stop} are outside the table of {self.staged_size} rows"
             )
 
+    def restore(self, keys: RowSet, rows: pa.Table) -> None:
+        check_keys(self.kind, keys, rows, is_possible=is_dense(keys))
+        self._order = self._append(self._coerced(rows))
+        self._row_keys = keys
+
     def commit(self, step: int) -> TableUpdate:
         first_new = self._slots_used
         modified: list[list[Int64Array]] = [[] for _ in self.schema]
@@ -112,6 +117,14 @@ class ListTable(StagedTable[_Edit]):
             fresh = self._append(edit.rows)
             order = np.concatenate((order[: edit.start], fresh, order[edit.stop :]))
         update = self._difference(step, order, first_new, modified)
+        if self._recorder is not None:
+            cells = self._recorder.cells(
+                self.storage,
+                removed=self._order[update.removed_keys_pre.to_numpy()],
+                modified=order[union_of(update.modified_keys_post).to_numpy()],
+                added=order[update.added_keys_post.to_numpy()],
+            )
+            self._record(update, cells)
         self._order = order
         self._row_keys = RowSet.of_span(0, len(order))
         if self._slots_used > 2 * len(order) + FREE_SLOTS_MIN:
@@ -133,8 +146,11 @@ class ListTable(StagedTable[_Edit]):
     ) -> None:
         for index, store in enumerate(self.storage.columns):
             values = rows.column(index).combine_chunks()
-            changed = np.flatnonzero(cells_differ(store.take(slots), values))
+            was = store.take(slots)
+            changed = np.flatnonzero(cells_differ(was, values))
             if len(changed):
+                if self._recorder is not None:
+                    self._recorder.overwritten(index, slots[changed], was.take(pa.array(changed)))
                 store.write(slots[changed], values.take(pa.array(changed)))
                 modified[index].append(slots[changed])
 

@@ -131,8 +131,8 @@ def rounded_interval_ns(interval_ns: int, limits: Limits) -> int:
 class Producer:
     """The subscriptions of one table.
 
-    ``step`` is the graph's step at construction; it numbers snapshots sent before the table
-    changes.
+    ``step`` is the table's ``changed_step`` at construction; it numbers snapshots sent before the
+    table changes.
     """
 
     def __init__(self, table: Table, limits: Limits = DEFAULT_LIMITS, *, step: int = 0) -> None:

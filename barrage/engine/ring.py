@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from barrage.engine.slots import SlotStorage
-from barrage.engine.source import Rows, StagedTable
+from barrage.engine.source import Rows, StagedTable, check_keys, is_dense
 from barrage.engine.table import TableTraits
 from barrage.errors import EngineError
+from barrage.limits import ROW_KEY_MAX
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
     from barrage.engine.graph import UpdateGraph
+    from barrage.engine.table import Cells, Int64Array
     from barrage.model.update import TableUpdate
 
 
@@ -27,23 +32,44 @@ class RingTable(StagedTable["pa.Table"]):
             raise EngineError(f"a ring of capacity {capacity} holds nothing; use 1 or more")
         super().__init__(graph, schema, TableTraits())
         self.capacity = capacity
-        self._slots_used = 0
+        self._keys_used = 0
+        self._first_slot_key = 0
+        """Key of the row in the storage's slot 0; a restored ring does not begin at key 0."""
 
     def stage_add(self, rows: Rows) -> None:
         table = self._coerced(rows)
         if len(table):
             self._staged.append(table)
 
+    def restore(self, keys: RowSet, rows: pa.Table) -> None:
+        is_run = keys.is_empty or (keys.is_contiguous and keys.last < ROW_KEY_MAX)
+        check_keys(self.kind, keys, rows, is_possible=is_run and len(keys) <= self.capacity)
+        self.storage.append(self._coerced(rows))
+        self._row_keys = keys
+        if len(keys):
+            self._first_slot_key, self._keys_used = keys.first, keys.last + 1
+
     def commit(self, step: int) -> TableUpdate:
         before = self._row_keys
         for rows in self._take_staged():
             self.storage.append(rows)
-            self._slots_used += len(rows)
-        oldest = max(0, self._slots_used - self.capacity)
-        after = RowSet.of_span(max(oldest, before.first if len(before) else 0), self._slots_used)
+            self._keys_used += len(rows)
+        oldest = max(0, self._keys_used - self.capacity)
+        after = RowSet.of_span(max(oldest, before.first if len(before) else 0), self._keys_used)
         self._row_keys = after
-        self.storage.forget_before(oldest)
-        return self._update(step, removed=before - after, added=after - before)
+        update = self._update(step, removed=before - after, added=after - before)
+        if self._recorder is not None:
+            columns = range(len(self.schema))
+            gone = self.read_cells(update.removed_keys_pre, columns)
+            self._record(update, replace(self._added_only(update), removed=gone))
+        self.storage.forget_before(oldest - self._first_slot_key)
+        return update
+
+    def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
+        return self.storage.read(keys.offset(-self._first_slot_key), columns)
+
+    def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
+        return self.storage.take(keys - self._first_slot_key, columns)
 
 
 class BlinkTable(StagedTable["pa.Table"]):
@@ -64,6 +90,11 @@ class BlinkTable(StagedTable["pa.Table"]):
         if len(table):
             self._staged.append(table)
 
+    def restore(self, keys: RowSet, rows: pa.Table) -> None:
+        check_keys(self.kind, keys, rows, is_possible=is_dense(keys))
+        self.storage.append(self._coerced(rows))
+        self._row_keys = keys
+
     def commit(self, step: int) -> TableUpdate:
         before = self._row_keys
         self.storage = SlotStorage(self.schema)
@@ -72,4 +103,8 @@ class BlinkTable(StagedTable["pa.Table"]):
             self.storage.append(rows)
             count += len(rows)
         self._row_keys = RowSet.of_span(0, count)
-        return self._update(step, removed=before, added=self._row_keys)
+        update = self._update(step, removed=before, added=self._row_keys)
+        if self._recorder is not None:
+            # Everybody knows that the rows of the cycle before are gone, so they are not kept.
+            self._record(update, self._added_only(update))
+        return update

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from barrage.model.storage import ColumnStore, take_cells
+from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from barrage.engine.table import Cells, Int64Array
-    from barrage.rowset import RowSet
 
 ROWS_PER_SLICE_MIN = 512
 """Runs at least this long on average are read as slices instead of gathered."""
@@ -34,6 +35,11 @@ class SlotStorage:
         for column, values in zip(self.columns, rows.columns, strict=True):
             column.append(values)
 
+    def truncate(self, length: int) -> None:
+        """Drop the slots from ``length`` on; the next ones appended get their numbers."""
+        for column in self.columns:
+            column.truncate(length)
+
     def forget_before(self, slot: int) -> None:
         for column in self.columns:
             column.forget_before(slot)
@@ -54,6 +60,17 @@ class SlotStorage:
         if len(keys) >= ROWS_PER_SLICE_MIN * keys.range_count:
             return tuple(self._read_runs(keys, index) for index in columns)
         return self.take(keys.to_numpy(), columns)
+
+    def read_slots(self, slots: Int64Array) -> tuple[Cells, ...]:
+        """Cells of slots in any order, all columns; zero-copy for a run of append-only data."""
+        columns = range(len(self.columns))
+        if len(slots) == 0:
+            return self.read(RowSet.empty(), columns)
+        first = int(slots[0])
+        is_run = int(slots[-1]) - first == len(slots) - 1 and bool(np.all(np.diff(slots) == 1))
+        if is_run:
+            return self.read(RowSet.of_span(first, first + len(slots)), columns)
+        return self.take(slots, columns)
 
     def _read_runs(self, keys: RowSet, index: int) -> pa.ChunkedArray:
         store = self.columns[index]

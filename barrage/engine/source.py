@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 import pyarrow as pa
 
 from barrage.engine.coercion import coerce_rows, normalised_schema
+from barrage.engine.recording import CellRecorder, RecordedCells
+from barrage.engine.row_sets import union_of
 from barrage.engine.slots import SlotStorage
 from barrage.engine.table import Table, TableTraits
 from barrage.errors import EngineError, UnsupportedError
+from barrage.model.table_change import TableChange
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData
 
@@ -42,6 +45,8 @@ class SourceTable(Table):
     def __init__(self, graph: UpdateGraph, schema: pa.Schema, traits: TableTraits) -> None:
         super().__init__(graph, normalised_schema(schema, graph.limits), traits)
         self.storage = SlotStorage(self.schema)
+        self._recorder: CellRecorder | None = None
+        self._change: TableChange | None = None
         graph.add_source(self)
 
     @property
@@ -52,6 +57,38 @@ class SourceTable(Table):
     def commit(self, step: int) -> TableUpdate:
         """Apply everything staged. Only the update graph calls this."""
         return TableUpdate.nothing(step=step, column_count=len(self.schema))
+
+    def start_recording(self) -> None:
+        """From the next cycle on keep what each one changed, with the cells of before, for
+        :meth:`take_change`."""
+        if self._recorder is None:
+            self._recorder = CellRecorder(len(self.schema))
+
+    def take_change(self) -> TableChange | None:
+        """What the last cycle changed; None when it changed nothing, or was not recorded, or when
+        it was taken already. A cycle nobody asked about is forgotten by the next."""
+        change, self._change = self._change, None
+        return change
+
+    def restore(self, keys: RowSet, rows: pa.Table) -> None:
+        """Be, right after being made, a table of these rows in key order under these keys.
+
+        EngineError when no table of this kind has such keys.
+        """
+        raise self._refusal("restoring rows")
+
+    def _record(self, update: TableUpdate, cells: RecordedCells) -> None:
+        """Keep what this cycle did, unless it did nothing."""
+        if update.is_empty:
+            return
+        self._change = TableChange(
+            update=update,
+            removed=cells.removed,
+            modified_keys_post=union_of(update.modified_keys_post),
+            before=cells.before,
+            after=cells.after,
+            added=cells.added,
+        )
 
     def staged_mark(self) -> int:
         """A point in the sequence of staged writes, for ``rollback``."""
@@ -142,9 +179,35 @@ class StagedTable(SourceTable, Generic[StagedT]):
         del self._staged[max(0, mark - self._committed_count) :]
 
     def _take_staged(self) -> list[StagedT]:
+        self._change = None
+        if self._recorder is not None:
+            self._recorder.clear()
         staged, self._staged = self._staged, []
         self._committed_count += len(staged)
         return staged
+
+    def _added_only(self, update: TableUpdate) -> RecordedCells:
+        """The cells of a cycle that modified nothing and whose removed rows are not recorded."""
+        columns = range(len(self.schema))
+        none = self.storage.read(RowSet.empty(), columns)
+        added = self.read_cells(update.added_keys_post, columns)
+        return RecordedCells(removed=none, before=none, after=none, added=added)
+
+
+def is_dense(keys: RowSet) -> bool:
+    """Whether the keys are 0 to size-1."""
+    return keys.is_empty or (keys.is_contiguous and keys.first == 0)
+
+
+def check_keys(kind: str, keys: RowSet, rows: pa.Table, *, is_possible: bool) -> None:
+    """EngineError unless a table of that kind can have ``rows`` under ``keys``."""
+    if len(keys) != len(rows):
+        raise EngineError(f"{len(keys)} row keys but {len(rows)} rows")
+    if not is_possible:
+        shown = f"{keys.first} to {keys.last}" if len(keys) else "none"
+        raise EngineError(
+            f"{_article(kind)} table cannot have these {len(keys)} row keys ({shown})"
+        )
 
 
 def joined(batches: list[pa.Table]) -> list[pa.Table]:
@@ -181,6 +244,11 @@ class AppendOnlyTable(StagedTable[pa.Table]):
         if len(table):
             self._staged.append(table)
 
+    def restore(self, keys: RowSet, rows: pa.Table) -> None:
+        check_keys(self.kind, keys, rows, is_possible=is_dense(keys))
+        self.storage.append(self._coerced(rows))
+        self._row_keys = keys
+
     def commit(self, step: int) -> TableUpdate:
         start = self.size
         stop = start
@@ -188,4 +256,7 @@ class AppendOnlyTable(StagedTable[pa.Table]):
             self.storage.append(rows)
             stop += len(rows)
         self._row_keys = RowSet.of_span(0, stop)
-        return self._update(step, added=RowSet.of_span(start, stop))
+        update = self._update(step, added=RowSet.of_span(start, stop))
+        if self._recorder is not None:
+            self._record(update, self._added_only(update))
+        return update

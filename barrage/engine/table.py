@@ -70,6 +70,9 @@ class Table:
         """Tells the tables of a graph apart, in the order they were made; never used twice."""
         self.schema: pa.Schema = schema
         self.traits = traits
+        self.changed_step = graph.step
+        """Step of the last cycle that changed the table: the version of its rows. At first that
+        of the graph, for an operator the greatest of its parents'."""
         self._row_keys = RowSet.empty()
         self._failure: BarrageError | None = None
         self._children: weakref.WeakValueDictionary[Hashable, DerivedTable] = (
@@ -323,6 +326,7 @@ class DerivedTable(Table):
         self.parents: tuple[Table, ...] = (parent, *others)
         if any(table.graph is not self.graph for table in self.parents):
             raise EngineError("tables of different update graphs cannot be combined")
+        self.changed_step = max(table.changed_step for table in self.parents)
         self.depth = 1 + max(table.depth for table in self.parents)
         if self.depth > self.graph.limits.operators_depth_max:
             raise LimitExceededError(

@@ -84,6 +84,16 @@ class ChunkLog:
             del self._chunks[-count:], self._starts[1 - count :]
             self._chunks.append(merged)
 
+    def truncate(self, length: int) -> None:
+        """Drop the slots from ``length`` on."""
+        while self._starts and self._starts[-1] >= length:
+            del self._chunks[-1], self._starts[-1]
+        if self._chunks:
+            self._chunks[-1] = self._chunks[-1].slice(0, length - self._starts[-1])
+        self._frozen_count = min(self._frozen_count, len(self._chunks))
+        self.base = min(self.base, length)
+        self.length = length
+
     def forget_before(self, slot: int) -> None:
         """Let go of every chunk that ends at or before ``slot``; slot numbers stay as they are."""
         keep = 0

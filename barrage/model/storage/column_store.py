@@ -39,6 +39,7 @@ class _Representation(Protocol):
     def append(self, values: pa.Array) -> None: ...
     def take(self, slots: Int64Array) -> pa.Array: ...
     def slice(self, start: int, stop: int) -> pa.Array | pa.ChunkedArray: ...
+    def truncate(self, length: int) -> None: ...
 
 
 class ColumnStore:
@@ -92,6 +93,11 @@ class ColumnStore:
         """The cells at slots ``start..stop-1``; zero-copy while the column was never
         overwritten."""
         return self._cells.slice(start, stop)
+
+    def truncate(self, length: int) -> None:
+        """Drop the cells at slots ``length`` and beyond; what is appended next gets these slots."""
+        if length < len(self):
+            self._cells.truncate(length)
 
     def forget_before(self, slot: int) -> None:
         """Cells before ``slot`` will not be read again; their memory is freed chunk by chunk.

@@ -28,6 +28,7 @@ class PlainColumn(Protocol):
     def write(self, slots: Int64Array, values: pa.Array | pa.ChunkedArray) -> None: ...
     def take(self, slots: Int64Array) -> pa.Array: ...
     def slice(self, start: int, stop: int) -> pa.Array | pa.ChunkedArray: ...
+    def truncate(self, length: int) -> None: ...
     def forget_before(self, slot: int) -> None: ...
 
 
@@ -94,6 +95,9 @@ class DictionaryColumn:
             codes = codes.cast(index_type)
         return pa.DictionaryArray.from_arrays(codes, values, ordered=self.type.ordered, safe=False)
 
+    def truncate(self, length: int) -> None:
+        self._codes.truncate(length)
+
     def forget_before(self, slot: int) -> None:
         self._codes.forget_before(slot)
 
@@ -139,6 +143,9 @@ class RunEndColumn:
     def _encoded(self, plain: pa.Array) -> pa.Array:
         return pc.run_end_encode(plain, run_end_type=self.type.run_end_type)
 
+    def truncate(self, length: int) -> None:
+        self._plain.truncate(length)
+
     def forget_before(self, slot: int) -> None:
         self._plain.forget_before(slot)
 
@@ -167,6 +174,9 @@ class NullColumn:
 
     def slice(self, start: int, stop: int) -> pa.Array:
         return pa.nulls(max(0, stop - start))
+
+    def truncate(self, length: int) -> None:
+        self.length = length
 
     def forget_before(self, slot: int) -> None:
         """Nothing is held."""

@@ -115,6 +115,11 @@ class FixedColumn:
             self._valid.write(slots, np.ones(len(slots), np.bool_) if valid is None else valid)
         self._values.write(slots, read_fixed(values, self._dtype))
 
+    def truncate(self, length: int) -> None:
+        self._values.truncate(length)
+        if self._valid is not None:
+            self._valid.truncate(length)
+
     def take(self, slots: Int64Array) -> pa.Array:
         valid = None if self._valid is None else self._valid.take(slots)
         return build_fixed(self.type, self._values.take(slots), valid)

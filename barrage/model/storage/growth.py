@@ -60,6 +60,10 @@ class GrowArray:
         self._buffer[self.length : stop] = value
         self.length = stop
 
+    def truncate(self, length: int) -> None:
+        """Drop the entries from ``length`` (at most what there is) on."""
+        self.length = length
+
     def write(self, slots: Int64Array, values: Any) -> None:
         self._buffer[slots] = values
 
@@ -99,6 +103,11 @@ class BitArray:
 
     def append_constant(self, bit: bool, count: int) -> None:
         self.append(np.full(count, bit, dtype=np.bool_))
+
+    def truncate(self, length: int) -> None:
+        """Drop the bits from ``length`` (at most what there is) on."""
+        self._bytes.truncate((length + 7) >> 3)
+        self.length = length
 
     def take(self, slots: Int64Array) -> BoolArray:
         packed = self._bytes.take(slots >> 3)

@@ -49,11 +49,19 @@ class LogColumn:
         begin = self._log.length
         self._log.append(values)
         self._positions.append(np.arange(begin, begin + len(values), dtype=np.uint32))
+        self._collect_garbage()
+
+    def truncate(self, length: int) -> None:
+        """The dropped cells become garbage."""
+        self._positions.truncate(length)
 
     def write(self, slots: Int64Array, values: pa.Array) -> None:
         begin = self._log.length
         self._log.append(values)
         self._positions.write(slots, np.arange(begin, begin + len(values), dtype=np.uint32))
+        self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
         garbage = self._log.length - self._positions.length
         if garbage > GARBAGE_ROWS_MIN and garbage * 4 > self._log.length:
             self._compact()

@@ -1,0 +1,102 @@
+"""What a source notes of a cycle besides its update: the cells of before.
+
+A table overwrites cells in place, so whoever wants to know what they were must say so before the
+cycle (:meth:`~barrage.engine.source.SourceTable.start_recording`). From then on every overwrite
+hands its old cells to the source's :class:`CellRecorder`, which a write has taken anyway to find
+out what it changes. At the end of the cycle they are put together with the cells that still stand:
+
+* the first old cell of a slot counts, whatever overwrites it again in the same cycle;
+* a row that is overwritten and then removed is removed with the cells of before the cycle;
+* everything is read before slots are renumbered, in the order of keys, which renumbering keeps.
+
+Cost: none for a table that is only appended to (slices of what it stores); one read of the changed
+rows and one copy of the removed and modified ones otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from barrage.model.storage import ColumnStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from barrage.engine.hashing import Int64Array
+    from barrage.engine.slots import SlotStorage
+    from barrage.engine.table import Cells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCells:
+    """Cells of one cycle, one entry per column, as a
+    :class:`~barrage.model.table_change.TableChange` has them."""
+
+    removed: tuple[Cells, ...]
+    before: tuple[Cells, ...]
+    after: tuple[Cells, ...]
+    added: tuple[Cells, ...]
+
+
+class CellRecorder:
+    """The cells one cycle has overwritten in one table, by column and slot."""
+
+    __slots__ = ("_cells", "_slots")
+
+    def __init__(self, column_count: int) -> None:
+        self._slots: list[list[Int64Array]] = [[] for _ in range(column_count)]
+        self._cells: list[list[pa.Array]] = [[] for _ in range(column_count)]
+
+    def clear(self) -> None:
+        """A new cycle begins."""
+        for parts in (*self._slots, *self._cells):
+            parts.clear()
+
+    def overwritten(self, column: int, slots: Int64Array, old: pa.Array) -> None:
+        """``slots`` (distinct, in the order of ``old``) held these cells until now."""
+        self._slots[column].append(slots)
+        self._cells[column].append(old)
+
+    def cells(
+        self, storage: SlotStorage, *, removed: Int64Array, modified: Int64Array, added: Int64Array
+    ) -> RecordedCells:
+        """What the cycle did to these slots, each list in the order of the rows' keys.
+
+        The slots must still hold the cells they had at the end of the cycle.
+        """
+        columns = range(len(storage.columns))
+        after = storage.read_slots(modified)
+        at_end = storage.read_slots(removed)
+        return RecordedCells(
+            removed=tuple(self._before(c, removed, at_end[c]) for c in columns),
+            before=tuple(self._before(c, modified, after[c]) for c in columns),
+            after=after,
+            added=storage.read_slots(added),
+        )
+
+    def _before(self, column: int, slots: Int64Array, at_end: Cells) -> Cells:
+        """The cells of ``slots`` before the cycle, where ``at_end`` are those they hold now."""
+        if not self._slots[column] or len(slots) == 0:
+            return at_end
+        written = np.concatenate(self._slots[column])
+        # `unique` gives the first place at which a slot occurs, hence its oldest cell.
+        known, first = np.unique(written, return_index=True)
+        where = np.searchsorted(known, slots)
+        where[where == len(known)] = 0
+        is_known = known[where] == slots
+        if not is_known.any():
+            return at_end
+        old = ColumnStore(at_end.type)
+        if is_known.all():
+            picks = first[where]
+        else:
+            old.append(at_end)
+            picks = np.where(is_known, len(slots) + first[where], np.arange(len(slots)))
+        for cells in self._cells[column]:
+            old.append(cells)
+        if len(picks) == len(old) and bool(np.all(picks == np.arange(len(picks)))):
+            return old.slice(0, len(picks))
+        return old.take(picks)
