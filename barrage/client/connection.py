@@ -11,7 +11,7 @@ from barrage.errors import SubscriptionClosedError
 from barrage.wire.revision import WireRevision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from typing import Any
 
     from barrage.client.address import Address
@@ -76,10 +76,11 @@ class Connection:
         """Largest message to ask for; 0 lets the server choose, which ours does well."""
         return SESSION_MESSAGE_BYTES if self.address.is_deephaven else 0
 
-    def open_exchange(self, table: str) -> FrameStream:
-        """A stream for a subscription or a snapshot; ``table`` is named in errors."""
+    def open_exchange(self, table: str, headers: Mapping[str, str] | None = None) -> FrameStream:
+        """A stream for a subscription or a snapshot; ``table`` is named in errors, ``headers`` are
+        sent besides the usual ones."""
         self.check_open()
-        stream = self.channel.exchange(headers=self._headers, table=table)
+        stream = self.channel.exchange(headers={**self._headers, **(headers or {})}, table=table)
         if self.login is not None:
             self._streams[stream] = self.login.generation
         return stream

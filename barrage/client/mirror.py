@@ -15,10 +15,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from barrage.client.rekeying import Rekeying
 from barrage.client.update import Update, relative_update, replacing_update
-from barrage.errors import BarrageError
+from barrage.errors import BarrageError, SchemaError
+from barrage.model.cursor import Cursor
 from barrage.model.replica import FullReplica, ViewReplica
 from barrage.model.update import ViewUpdate
+from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
     from barrage.model.replica import Replica
     from barrage.model.update import FullUpdate
-    from barrage.rowset import RowSet
+    from barrage.model.viewport import ColumnSet
 
     Shown = tuple[pa.Table, RowSet | None, int]
     """Rows, their keys (None for a view), rows of the whole table."""
@@ -42,8 +45,18 @@ class Mirror:
         self._incoming: Replica | None = None
         self._shown: Replica | None = None
         self._kept: Shown | None = None
+        self._rekeying: Rekeying | None = None
+        self._cursor: Cursor | None = None
         self._steps = (-1, -1)
         self._source_time_ns: int | None = None
+
+    def keep(self, rows: pa.Table, *, is_view: bool, cursor: Cursor) -> None:
+        """Show rows that were kept from an earlier life, before any stream."""
+        with self._lock:
+            keys = None if is_view else RowSet.of_span(0, rows.num_rows)
+            self._kept = (rows, keys, rows.num_rows)
+            self._cursor = cursor
+            self._steps = (cursor.version, cursor.version)
 
     def order_columns(self, names: Sequence[str] | None) -> None:
         """The order in which tables show the columns; None: that of the table."""
@@ -55,11 +68,48 @@ class Mirror:
         with self._lock:
             self._incoming = ViewReplica(schema) if has_view_positions else FullReplica(schema)
 
+    def resume(
+        self, schema: pa.Schema, columns: ColumnSet | None, *, has_view_positions: bool
+    ) -> None:
+        """A new stream goes on from the state shown, whose rows it calls 0 to n-1 until its first
+        update. SchemaError when that state has other columns than the stream."""
+        with self._lock:
+            shown = self._shown
+            if self._kept is not None or shown is None or not shown.is_whole:
+                self._incoming = self._shown = self._rebuilt(schema, columns, has_view_positions)
+                self._kept = None
+                return
+            if not shown.schema.equals(schema):
+                raise SchemaError(f"the table had the columns {shown.schema.names} before")
+            self._incoming = shown
+            if isinstance(shown, FullReplica):
+                # Twice in a row when the stream before broke before its first update.
+                keys = shown.relabel()
+                self._rekeying = self._rekeying or Rekeying(keys)
+
+    def _rebuilt(
+        self, schema: pa.Schema, columns: ColumnSet | None, has_view_positions: bool
+    ) -> Replica:
+        if self._kept is None:
+            raise BarrageError("there is no state to resume")
+        rows, keys, size = self._kept
+        if has_view_positions:
+            return ViewReplica.holding(schema, columns, rows, size)
+        replica = FullReplica.holding(schema, columns, rows)
+        if self._rekeying is None and keys is not None and keys != replica.row_keys:
+            self._rekeying = Rekeying(keys)
+        return replica
+
     def apply(
-        self, message: FullUpdate | ViewUpdate, *, is_consistent: bool, keeps_removed: bool = False
+        self,
+        message: FullUpdate | ViewUpdate,
+        *,
+        is_consistent: bool,
+        keeps_removed: bool = False,
+        epoch: str | None = None,
     ) -> Update | None:
         """Take one update. Returns what it means for somebody who follows the shown state; None
-        while that stays."""
+        while that stays. ``epoch`` is that of the table's history, if it has one."""
         with self._lock:
             replica = self._incoming
             if replica is None:
@@ -75,6 +125,8 @@ class Mirror:
             if not is_consistent:
                 return None
             self._shown, self._kept = replica, None
+            self._cursor = cursor_of(epoch, message.last_step)
+            rekeying, self._rekeying = self._rekeying, None
             self._steps = (message.first_step, message.last_step)
             self._source_time_ns = message.source_time_ns
             has_window = isinstance(replica, FullReplica) and replica.has_window
@@ -86,12 +138,14 @@ class Mirror:
                 columns=self._in_order(replica),
                 table_size=replica.table_size,
                 removed=None if removed is None else self._ordered(removed),
+                cursor=self._cursor,
+                rekeying=rekeying,
             )
 
     def replacement(self) -> Update | None:
         """The whole shown state as an update; None when there is none yet."""
         with self._lock:
-            return None if self._shown is None else self._replacement()
+            return self._replacement() if self.has_state else None
 
     def _replacement(self) -> Update:
         table, row_keys, size = self.read()
@@ -101,31 +155,48 @@ class Mirror:
             table_size=size,
             steps=self._steps,
             source_time_ns=self._source_time_ns,
+            cursor=self._cursor,
         )
 
     def read(self) -> Shown:
         """The rows shown, their keys (None for a view), and the rows of the whole table."""
         with self._lock:
-            if self._shown is None:
+            if self._kept is not None:
+                table, keys, size = self._kept
+            elif self._shown is not None:
+                table, keys, size = _shown_by(self._shown)
+            else:
                 raise BarrageError("no state yet; wait_ready() waits for the first one")
-            table, keys, size = self._kept or _shown_by(self._shown)
+            if self._rekeying is not None and keys is not None:
+                # Nobody has been told of the other keys yet.
+                keys = self._rekeying.keys
             return self._ordered(table), keys, size
+
+    def checkpoint(self) -> tuple[Cursor | None, pa.Table]:
+        """The rows shown and their place in history."""
+        with self._lock:
+            return self._cursor, self.read()[0]
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The place in history of the rows shown; None when the table has none."""
+        return self._cursor
 
     @property
     def row_count(self) -> int:
         """Rows shown; 0 before the first state."""
         with self._lock:
-            if self._shown is None:
-                return 0
-            return len(self._shown) if self._kept is None else self._kept[0].num_rows
+            if self._kept is not None:
+                return int(self._kept[0].num_rows)
+            return 0 if self._shown is None else len(self._shown)
 
     @property
     def table_size(self) -> int:
         """Rows of the whole table; 0 before the first state."""
         with self._lock:
-            if self._shown is None:
-                return 0
-            return self._shown.table_size if self._kept is None else self._kept[2]
+            if self._kept is not None:
+                return self._kept[2]
+            return 0 if self._shown is None else self._shown.table_size
 
     @property
     def nbytes(self) -> int:
@@ -135,7 +206,7 @@ class Mirror:
 
     @property
     def has_state(self) -> bool:
-        return self._shown is not None
+        return self._shown is not None or self._kept is not None
 
     def _ordered(self, table: pa.Table) -> pa.Table:
         if self._column_order is None or table.column_names == self._column_order:
@@ -160,6 +231,11 @@ class Mirror:
         else:
             return None
         return None if rows.is_empty else replica.rows(rows)
+
+
+def cursor_of(epoch: str | None, step: int) -> Cursor | None:
+    """The cursor of a state after ``step``; None without a history."""
+    return None if epoch is None or step < 0 else Cursor(epoch, step)
 
 
 def _shown_by(replica: Replica) -> Shown:

@@ -12,11 +12,13 @@ from barrage.client.deephaven.input_tables import add_rows, delete_rows
 from barrage.client.opening import Opening
 from barrage.client.query import QueryMethods, with_steps
 from barrage.client.reconnect import Backoff
+from barrage.client.resume import kept_state
 from barrage.client.rows_argument import RowsArgument, column_indices, column_names, viewport_of
 from barrage.client.snapshot import fetch_snapshot
 from barrage.client.subscription import AsyncTickingTable, SubscriptionSettings
 from barrage.client.table_info import key_columns
 from barrage.errors import ConfigError, SubscriptionClosedError
+from barrage.proto.resumption import ResumeMode
 from barrage.wire.messages import SnapshotOptions, SubscriptionOptions
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from barrage.client.session import AsyncSession
     from barrage.client.sources import ExportSource, TableSource
     from barrage.client.table_info import TableInfo
+    from barrage.model.cursor import Cursor
     from barrage.model.viewport import Viewport
 
 TIMEOUT_SECONDS = 30.0
@@ -134,6 +137,9 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
         interval_ms: int = 0,
         preview_list_length_limit: int = 0,
         reconnect: bool | Backoff = True,
+        resume: ResumeMode | str = ResumeMode.COALESCED,
+        resume_from: Cursor | str | None = None,
+        rows: pa.Table | None = None,
     ) -> Opening[AsyncTickingTable]:
         """Keep a copy up to date: ``async with table.subscribe() as live`` or ``live = await
         table.subscribe()``.
@@ -141,6 +147,11 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
         ``viewport`` None is the whole table. ``interval_ms`` is the shortest time between two
         updates, 0 the server's default. Does not wait for data: ``await live.wait_ready(timeout)``
         does.
+
+        After a lost connection the subscription goes on from the rows it holds where the server
+        keeps the table's history: ``resume`` ``"coalesced"`` brings what was missed as one update,
+        ``"steps"`` as the updates of before, ``"off"`` a new snapshot. ``resume_from`` and ``rows``
+        go on from the ``checkpoint()`` of another process in the same way.
         """
         source = self._open_source()
         options = SubscriptionOptions(
@@ -157,6 +168,8 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
             options=options,
             reconnects=reconnect is not False,
             backoff=_backoff_of(reconnect),
+            resume=ResumeMode.parse(resume),
+            kept=kept_state(resume_from, rows),
         )
 
         async def open_it() -> AsyncTickingTable:

@@ -17,7 +17,7 @@ _SAMPLES_MAX = 512
 
 
 class State(Enum):
-    """States of a ticking table. RESNAPSHOTTED is passed through, never stayed in."""
+    """States of a ticking table. RESUMED and RESNAPSHOTTED are passed through, never stayed in."""
 
     CONNECTING = "connecting"
     SNAPSHOT = "snapshot"
@@ -25,6 +25,9 @@ class State(Enum):
     LIVE = "live"
     RECONNECTING = "reconnecting"
     """The connection is lost; the last consistent rows stay readable."""
+    RESUMED = "resumed"
+    """Reconnected: what happened in between has come as ordinary updates, and nothing is missing.
+    """
     RESNAPSHOTTED = "resnapshotted"
     """Reconnected: the rows were replaced by a new snapshot, what happened in between is not known
     in steps."""
@@ -41,8 +44,10 @@ TRANSITIONS: dict[State, frozenset[State]] = {
         State.SNAPSHOT, State.RECONNECTING, State.CLOSED, State.FAILED,
     }),
     State.SNAPSHOT: frozenset({
-        State.LIVE, State.RESNAPSHOTTED, State.RECONNECTING, State.CLOSED, State.FAILED,
+        State.LIVE, State.RESUMED, State.RESNAPSHOTTED, State.RECONNECTING, State.CLOSED,
+        State.FAILED,
     }),
+    State.RESUMED: frozenset({State.LIVE}),
     State.RESNAPSHOTTED: frozenset({State.LIVE}),
     State.LIVE: frozenset({State.RECONNECTING, State.CLOSED, State.FAILED}),
     State.RECONNECTING: frozenset({

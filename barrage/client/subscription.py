@@ -2,8 +2,8 @@
 
 One task per subscription reads the stream, feeds the exchange, applies updates to the mirror and
 hands them to consumers. It waits for consumers before it reads on, which is the back-pressure. A
-lost connection starts a new stream after a jittered delay; the rows shown stay until the new
-snapshot is in.
+lost connection starts a new stream after a jittered delay, which goes on from the rows shown where
+the server keeps their history (``resume.py``); elsewhere they stay until the new snapshot is in.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from barrage.client.mirror import Mirror
 from barrage.client.reconnect import Backoff, is_worth_retrying
+from barrage.client.resume import KeptState, Resuming, Setting
 from barrage.client.rows_argument import (
     RowsArgument,
     column_indices,
@@ -24,15 +25,20 @@ from barrage.client.rows_argument import (
     viewport_of,
 )
 from barrage.client.state import TRANSITIONS, State, Stats, StatsRecorder
+from barrage.client.update_iterator import UpdateIterator
 from barrage.client.update_queue import UpdateQueue
 from barrage.errors import (
     AuthenticationError,
     BarrageError,
+    ConnectionLostError,
     LocalProtocolError,
+    SchemaError,
     SubscriptionClosedError,
 )
+from barrage.model.viewport import Viewport
 from barrage.proto.client_events import ExchangeEnded, SchemaArrived, UpdateArrived
 from barrage.proto.client_exchange import ClientExchange, ClientState
+from barrage.proto.resumption import ResumeMode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -45,7 +51,8 @@ if TYPE_CHECKING:
     from barrage.client.session import AsyncSession
     from barrage.client.sources import TableSource
     from barrage.client.update import Update
-    from barrage.model.viewport import Viewport
+    from barrage.model.cursor import Cursor
+    from barrage.model.update import FullUpdate, ViewUpdate
     from barrage.transport.base import FrameStream
     from barrage.wire.messages import SubscriptionOptions
 
@@ -71,6 +78,9 @@ class SubscriptionSettings:
     options: SubscriptionOptions
     reconnects: bool = True
     backoff: Backoff = field(default_factory=Backoff)
+    resume: ResumeMode = ResumeMode.COALESCED
+    kept: KeptState | None = None
+    """Rows to go on from instead of a first snapshot."""
 
 
 class AsyncTickingTable:
@@ -86,6 +96,13 @@ class AsyncTickingTable:
         self._columns = settings.columns
         self._viewport = settings.viewport
         self._mirror = Mirror(column_order=settings.columns)
+        self._resuming = Resuming(settings.resume, settings.source.connection.revision)
+        if settings.kept is not None:
+            self._mirror.keep(
+                settings.kept.rows,
+                is_view=settings.viewport is not None,
+                cursor=settings.kept.cursor,
+            )
         self._stats = StatsRecorder(session.clock)
         self._state = State.CONNECTING
         self._error: BarrageError | None = None
@@ -141,6 +158,23 @@ class AsyncTickingTable:
     @property
     def stats(self) -> Stats:
         return self._stats.read()
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The place of the state shown in the table's history; None where the server keeps none."""
+        return self._mirror.cursor
+
+    @property
+    def resumption(self) -> str | None:
+        """How the latest stream went on from the state shown before: ``live``, ``replayed 17
+        steps`` or ``resnapshot (reason)``. None as long as none had to."""
+        outcome = self._resuming.outcome
+        return None if outcome is None else str(outcome)
+
+    def checkpoint(self) -> tuple[Cursor | None, pa.Table]:
+        """The cursor and the rows it names, which belong together: to be given to
+        ``subscribe(resume_from=cursor, rows=rows)`` in another process."""
+        return self._mirror.checkpoint()
 
     def __len__(self) -> int:
         return self._mirror.row_count
@@ -247,8 +281,9 @@ class AsyncTickingTable:
             # The next stream asks for it.
             return
         self._is_current.clear()
-        if self._schema is None:
-            # Names become indices when the schema is here.
+        if self._schema is None or exchange.state in _AWAITING:
+            # Names become indices when the schema is here, and only a state that is complete can
+            # change: one that is being resumed must be caught up first.
             self._has_unsent_change = True
             return
         frame = exchange.change(
@@ -329,69 +364,123 @@ class AsyncTickingTable:
         """Subscribe and apply what comes until the stream breaks, which is an error."""
         source, connection = self._settings.source, self._settings.source.connection
         schema = None if self._columns is None else await source.schema(None)
-        columns = None if schema is None else column_indices(schema, self._columns)
+        setting = wanted = Setting(
+            None if schema is None else column_indices(schema, self._columns), self._viewport
+        )
+        if self._settings.kept is not None and self._resuming.setting is None:
+            self._resuming.setting = wanted
+        asked = self._resuming.begin(self._mirror.cursor)
+        if asked is not None and self._viewport is not None:
+            setting = self._resuming.setting or wanted
         exchange = ClientExchange(
             next(_exchange_ids), revision=connection.revision, limits=connection.limits
         )
         self._schema = schema
-        self._has_unsent_change = False
+        self._has_unsent_change = setting != wanted
         frame = exchange.subscribe(
             await source.ticket(),
-            columns=columns,
-            viewport=self._viewport,
+            columns=setting.columns,
+            viewport=setting.viewport,
             options=self._settings.options,
         )
-        stream = connection.open_exchange(self.name)
+        stream = connection.open_exchange(self.name, None if asked is None else asked.headers())
         self._exchange, self._stream = exchange, stream
         await stream.write(frame)
         await self._set_state(State.SNAPSHOT)
         while (buffer := await stream.read()) is not None:
             self._stats.count_frame(len(buffer))
             for event in exchange.receive_frame(buffer):
-                await self._handle(event)
+                await self._handle(event, stream, setting)
             if self._state.is_final:
                 # A callback closed the table.
                 return
         for event in exchange.receive_end(None):
-            await self._handle(event)
+            await self._handle(event, stream, setting)
 
-    async def _handle(self, event: SchemaArrived | UpdateArrived | ExchangeEnded) -> None:
+    async def _handle(
+        self,
+        event: SchemaArrived | UpdateArrived | ExchangeEnded,
+        stream: FrameStream,
+        setting: Setting,
+    ) -> None:
         if isinstance(event, SchemaArrived):
-            self._schema = event.schema
-            assert self._exchange is not None
-            self._mirror.begin(event.schema, has_view_positions=self._exchange.has_view_positions)
-            if self._has_unsent_change:
-                self._has_unsent_change = False
-                await self._send_change()
+            await self._begin(event.schema, stream, setting)
         elif isinstance(event, UpdateArrived):
-            await self._apply(event)
+            await self._apply(event, setting)
         elif event.error is not None:
             raise event.error
 
-    async def _apply(self, event: UpdateArrived) -> None:
+    async def _begin(self, schema: pa.Schema, stream: FrameStream, setting: Setting) -> None:
+        """The stream's first frame is here: go on from the rows shown, or await others."""
+        exchange, resuming = self._exchange, self._resuming
+        assert exchange is not None
+        outcome = resuming.answer(await stream.headers(), has_state=self._mirror.has_state)
+        self._schema = schema
+        is_view = exchange.has_view_positions
+        if outcome.is_resumed:
+            try:
+                self._mirror.resume(schema, setting.columns, has_view_positions=is_view)
+            except SchemaError as error:
+                if self._stats.updates == 0:
+                    # The rows are the user's.
+                    raise
+                resuming.distrust()
+                raise ConnectionLostError(f"the table cannot be resumed: {error}") from error
+            exchange.resume(resuming.missed_updates())
+            return
+        self._mirror.begin(schema, has_view_positions=is_view)
+        if self._has_unsent_change:
+            self._has_unsent_change = False
+            await self._send_change()
+
+    async def _apply(self, event: UpdateArrived, setting: Setting) -> None:
         had_state = self._mirror.has_state
-        if event.message.is_snapshot and self._viewport is not None:
+        message = event.message
+        if message.is_snapshot and self._viewport is not None:
             self._mirror.order_columns(self._columns)
         update = self._mirror.apply(
-            event.message,
+            message,
             is_consistent=event.is_consistent,
             keeps_removed=bool(self._queues or self._on_update),
+            epoch=self._resuming.epoch,
         )
         if update is None:
             return
+        self._resuming.settled(self._setting_of(message, setting))
         self._stats.count_update(update.row_count)
         if update.source_time_ns is not None:
             self._lag_ns = self._session.clock.wall_ns() - update.source_time_ns
-        if event.is_current and self._state is State.SNAPSHOT:
+        if event.is_current:
+            await self._became_current(had_state=had_state)
+        await self._publish(update)
+
+    def _setting_of(self, message: FullUpdate | ViewUpdate, setting: Setting) -> Setting | None:
+        """What a consistent state after ``message`` is of; None when that is as before."""
+        if not message.is_snapshot:
+            return None
+        if self._viewport is None or message.effective_viewport is None:
+            return setting
+        viewport = Viewport(
+            positions=message.effective_viewport, is_reverse=message.is_effective_reverse
+        )
+        return Setting(message.effective_columns, viewport)
+
+    async def _became_current(self, *, had_state: bool) -> None:
+        """The state shown is what the stream was asked for; there may be a later wish."""
+        if self._state is State.SNAPSHOT:
+            outcome = self._resuming.outcome
             if had_state:
-                await self._set_state(State.RESNAPSHOTTED)
+                is_resumed = outcome is not None and outcome.is_resumed
+                await self._set_state(State.RESUMED if is_resumed else State.RESNAPSHOTTED)
             self._settings.backoff.reset()
             self._refusals = 0
             self._error = None
             await self._set_state(State.LIVE)
-        if event.is_current:
+        if self._has_unsent_change:
+            self._has_unsent_change = False
+            await self._send_change()
+        else:
             self._is_current.set()
-        await self._publish(update)
 
     async def _publish(self, update: Update) -> None:
         self._queues = [queue for queue in self._queues if not queue.is_abandoned]
@@ -497,40 +586,8 @@ class AsyncTickingTable:
         return queue
 
 
-class UpdateIterator:
-    """Updates of one table, in order and without gaps. Ends when the subscription is closed, raises
-    what it died of."""
-
-    def __init__(self, queue: UpdateQueue) -> None:
-        self._queue = queue
-
-    def __aiter__(self) -> UpdateIterator:
-        return self
-
-    async def __anext__(self) -> Update:
-        update = await self._queue.next_async()
-        if update is None:
-            raise StopAsyncIteration
-        return update
-
-    async def aclose(self) -> None:
-        """Stop following; the subscription goes on without it."""
-        self._queue.abandon()
-
-    async def __aenter__(self) -> UpdateIterator:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    def __del__(self) -> None:
-        # A loop that was left with ``break`` must not hold the stream for ever.
-        self._queue.abandon()
+_AWAITING = frozenset({ClientState.REQUESTED, ClientState.RESUMING})
+"""While an exchange stands here a change has to wait."""
 
 
 def _discard(items: list[Any], item: Any) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from barrage.client.query import QueryMethods
 from barrage.client.remote_table import TIMEOUT_SECONDS
 from barrage.client.sync_ticking import TickingTable
+from barrage.proto.resumption import ResumeMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from barrage.client.sync_loop import LoopThread
     from barrage.client.table_info import TableInfo
     from barrage.client.update import Update
+    from barrage.model.cursor import Cursor
 
 
 class RemoteTable(QueryMethods["RemoteTable"]):
@@ -71,6 +73,9 @@ class RemoteTable(QueryMethods["RemoteTable"]):
         interval_ms: int = 0,
         preview_list_length_limit: int = 0,
         reconnect: bool | Backoff = True,
+        resume: ResumeMode | str = ResumeMode.COALESCED,
+        resume_from: Cursor | str | None = None,
+        rows: pa.Table | None = None,
         on_update: Callable[[Update], None] | None = None,
         on_state: Callable[[State], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
@@ -84,6 +89,9 @@ class RemoteTable(QueryMethods["RemoteTable"]):
             interval_ms=interval_ms,
             preview_list_length_limit=preview_list_length_limit,
             reconnect=reconnect,
+            resume=resume,
+            resume_from=resume_from,
+            rows=rows,
         )
 
         async def open_it() -> TickingTable:

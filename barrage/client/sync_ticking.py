@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from barrage.client.update import Update
     from barrage.client.update_queue import UpdateQueue
     from barrage.errors import BarrageError
+    from barrage.model.cursor import Cursor
 
 
 class TickingTable:
@@ -75,6 +76,22 @@ class TickingTable:
     @property
     def stats(self) -> Stats:
         return self._table.stats
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The place of the state shown in the table's history; None where the server keeps none."""
+        return self._table.cursor
+
+    @property
+    def resumption(self) -> str | None:
+        """How the latest stream went on from the state shown before: ``live``, ``replayed 17
+        steps`` or ``resnapshot (reason)``. None as long as none had to."""
+        return self._table.resumption
+
+    def checkpoint(self) -> tuple[Cursor | None, pa.Table]:
+        """The cursor and the rows it names, which belong together: to be given to
+        ``subscribe(resume_from=cursor, rows=rows)`` in another process."""
+        return self._table.checkpoint()
 
     def __len__(self) -> int:
         return len(self._table)

@@ -19,6 +19,9 @@ from barrage.rowset import RowSet, RowSetShiftData
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from barrage.client.rekeying import Rekeying
+    from barrage.model.cursor import Cursor
+
 EMPTY = RowSet.empty()
 
 
@@ -46,6 +49,8 @@ class Update:
     source_time_ns: int | None
     """When the server committed the newest change in here, in nanoseconds since the epoch, if it
     says so."""
+    cursor: Cursor | None
+    """The place of the state after this update in the table's history; None when it has none."""
     schema: pa.Schema
     _added: Sequence[pa.Array | pa.ChunkedArray] | pa.Table
     _modified: dict[str, pa.Array | pa.ChunkedArray]
@@ -97,10 +102,13 @@ def relative_update(
     columns: Sequence[int],
     table_size: int,
     removed: pa.Table | None,
+    cursor: Cursor | None = None,
+    rekeying: Rekeying | None = None,
 ) -> Update:
     """The update that ``message`` is, for somebody who holds the state before it.
 
-    ``schema`` is the whole table's, ``columns`` the subscribed ones in the order to show them.
+    ``schema`` is the whole table's, ``columns`` the subscribed ones in the order to show them;
+    ``rekeying`` when that somebody knows the rows by other keys than the message does.
     """
     is_view = isinstance(message, ViewUpdate)
     if isinstance(message, ViewUpdate):
@@ -109,6 +117,8 @@ def relative_update(
     else:
         added_rows, removed_rows = message.data_keys_post, message.removed_keys_pre or EMPTY
         shifts, modified_rows = message.shifts, message.modified_keys_post or ()
+        if rekeying is not None:
+            removed_rows, shifts = rekeying.changes(message)
     changed = [
         index
         for index in columns
@@ -126,6 +136,7 @@ def relative_update(
         modified_rows={schema.field(index).name: modified_rows[index] for index in changed},
         table_size=table_size,
         source_time_ns=message.source_time_ns,
+        cursor=cursor,
         schema=pa.schema([schema.field(index) for index in columns], metadata=schema.metadata),
         _added=[message.added_columns[index] for index in columns],
         _modified={schema.field(index).name: message.modified_columns[index] for index in changed},
@@ -140,6 +151,7 @@ def replacing_update(
     table_size: int,
     steps: tuple[int, int],
     source_time_ns: int | None,
+    cursor: Cursor | None = None,
 ) -> Update:
     """The update that replaces whatever somebody holds by ``table``. ``row_keys`` None: a view."""
     return Update(
@@ -154,6 +166,7 @@ def replacing_update(
         modified_rows={},
         table_size=table_size,
         source_time_ns=source_time_ns,
+        cursor=cursor,
         schema=table.schema,
         _added=table,
         _modified={},

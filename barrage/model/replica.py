@@ -14,15 +14,15 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from barrage.errors import RemoteProtocolError
+import pyarrow as pa
+
+from barrage.errors import RemoteProtocolError, SchemaError
 from barrage.model.replica_rows import ReplicaRows
 from barrage.model.viewport import Viewport, effective_columns
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
     from barrage.model.update import FullUpdate, UpdateMessage, ViewUpdate
     from barrage.model.viewport import ColumnSet
@@ -46,6 +46,30 @@ class FullReplica:
         self._server_viewport: Viewport | None = None
         self._has_snapshot = False
         self._table: weakref.ref[pa.Table] | None = None
+
+    @classmethod
+    def holding(cls, schema: pa.Schema, columns: ColumnSet | None, rows: pa.Table) -> FullReplica:
+        """A replica that holds ``rows`` already, under the keys 0 to n-1. ``rows`` has exactly the
+        subscribed columns, by name and in any order; SchemaError when it does not fit."""
+        held = effective_columns(columns, len(schema))
+        replica = cls(schema)
+        replica._rows.hold(held)
+        replica._has_snapshot = True
+        replica._keys = replica._present = RowSet.of_span(0, rows.num_rows)
+        replica._rows.insert(replica._keys, _cells_of(schema, held, rows))
+        return replica
+
+    @property
+    def is_whole(self) -> bool:
+        """All rows of the table are here, and stay until they are removed."""
+        return self._has_snapshot and self._present is self._keys and not self.has_window
+
+    def relabel(self) -> RowSet:
+        """Number the rows 0 to n-1, which is how a resumed subscription calls them; returns the
+        keys they had. Only when :attr:`is_whole`."""
+        before = self._keys
+        self._keys = self._present = RowSet.of_span(0, len(before))
+        return before
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -222,6 +246,26 @@ class ViewReplica:
         self._has_snapshot = False
         self._table: weakref.ref[pa.Table] | None = None
 
+    @classmethod
+    def holding(
+        cls, schema: pa.Schema, columns: ColumnSet | None, rows: pa.Table, table_size: int
+    ) -> ViewReplica:
+        """A replica that holds the ``rows`` of the view already; like
+        :meth:`FullReplica.holding`."""
+        held = effective_columns(columns, len(schema))
+        replica = cls(schema)
+        replica._rows.hold(held)
+        replica._has_snapshot = True
+        replica._table_size = table_size
+        span = RowSet.of_span(0, rows.num_rows)
+        replica._rows.insert(span, _cells_of(schema, held, rows))
+        return replica
+
+    @property
+    def is_whole(self) -> bool:
+        """The view is complete."""
+        return self._has_snapshot
+
     def __len__(self) -> int:
         return len(self._rows)
 
@@ -315,6 +359,31 @@ class ViewReplica:
 
 
 Replica = FullReplica | ViewReplica
+
+
+def _cells_of(
+    schema: pa.Schema, columns: ColumnSet, rows: pa.Table
+) -> list[pa.Array | pa.ChunkedArray]:
+    """Cells of ``rows`` per schema column, empty for columns that are not held."""
+    wanted = [schema.field(index).name for index in columns]
+    if sorted(rows.column_names) != sorted(wanted):
+        raise SchemaError(
+            f"the rows have the columns {', '.join(rows.column_names) or 'none'}, "
+            f"the subscription has {', '.join(wanted) or 'none'}"
+        )
+    cells: list[pa.Array | pa.ChunkedArray] = []
+    for index, field in enumerate(schema):
+        if index not in columns:
+            cells.append(pa.nulls(0, field.type))
+            continue
+        column = rows.column(field.name)
+        try:
+            cells.append(column if column.type == field.type else column.cast(field.type))
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"column {field.name!r} of the rows is {column.type}, the table's is {field.type}"
+            ) from error
+    return cells
 
 
 def _check_added(update: UpdateMessage, columns: Sequence[int], *, rows: int) -> None:

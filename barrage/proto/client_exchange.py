@@ -54,6 +54,8 @@ class ClientState(Enum):
     IDLE = "idle"
     REQUESTED = "requested"
     """A subscription was asked for; the schema is not here yet."""
+    RESUMING = "resuming"
+    """The state of before the stream is held; what was missed is still to come."""
     GROWING = "growing"
     """The state is handed out in parts; it is not consistent yet."""
     CHANGING = "changing"
@@ -76,6 +78,8 @@ class Stimulus(Enum):
     ANSWER = "answer to the last request"
     EARLIER_ANSWER = "answer to an earlier request"
     DELTA = "delta"
+    RESUME = "the state held is resumed"
+    CAUGHT_UP = "the last delta that was missed"
 
 
 _S, _I = ClientState, Stimulus
@@ -85,6 +89,9 @@ TRANSITIONS: dict[tuple[ClientState, Stimulus], ClientState] = {
     (_S.IDLE, _I.TAKE_SNAPSHOT): _S.SNAPSHOT_REQUESTED,
     (_S.REQUESTED, _I.SCHEMA): _S.GROWING,
     (_S.REQUESTED, _I.CHANGE): _S.REQUESTED,
+    (_S.GROWING, _I.RESUME): _S.RESUMING,
+    (_S.RESUMING, _I.DELTA): _S.RESUMING,
+    (_S.RESUMING, _I.CAUGHT_UP): _S.LIVE,
     (_S.GROWING, _I.CHANGE): _S.GROWING,
     (_S.GROWING, _I.PART): _S.GROWING,
     (_S.GROWING, _I.DELTA): _S.GROWING,
@@ -105,7 +112,8 @@ TRANSITIONS: dict[tuple[ClientState, Stimulus], ClientState] = {
 }
 """Every legal step. Besides, a stream may end in every state, which leads to ENDED."""
 
-_CONSISTENT = frozenset({ClientState.CHANGING, ClientState.LIVE})
+_CONSISTENT = frozenset({ClientState.RESUMING, ClientState.CHANGING, ClientState.LIVE})
+_OURS = frozenset({Stimulus.SUBSCRIBE, Stimulus.CHANGE, Stimulus.TAKE_SNAPSHOT, Stimulus.RESUME})
 _ONE_SHOT = frozenset({ClientState.SNAPSHOT_REQUESTED, ClientState.RECEIVING})
 
 
@@ -142,6 +150,7 @@ class ClientExchange:
         self._asked: deque[_Setting] = deque(maxlen=SETTINGS_MAX)
         self._wanted: _Setting | None = None
         self._has_snapshot = False
+        self._missed = 0
         self._is_half_closed = False
         self._story: deque[str] = deque(maxlen=STORY_LINES_MAX)
 
@@ -204,6 +213,14 @@ class ClientExchange:
             )
         self._step(Stimulus.CHANGE)
         return self._request(columns, viewport, None)
+
+    def resume(self, updates: int = 1) -> None:
+        """The server goes on from the state the caller holds: no snapshot will come, but
+        ``updates`` deltas with what was missed. After the schema and before them."""
+        self._step(Stimulus.RESUME)
+        self._has_snapshot = True
+        self._missed = max(updates, 1)
+        self._unanswered.clear()
 
     def take_snapshot(
         self,
@@ -327,6 +344,9 @@ class ClientExchange:
         if not message.is_snapshot:
             if not self._has_snapshot:
                 raise RemoteProtocolError("a subscription must begin with a snapshot, got a delta")
+            if self._state is ClientState.RESUMING:
+                self._missed -= 1
+                return Stimulus.DELTA if self._missed else Stimulus.CAUGHT_UP
             return Stimulus.DELTA
         self._has_snapshot = True
         return self._match(message)
@@ -368,7 +388,7 @@ class ClientExchange:
         after = TRANSITIONS.get((self._state, stimulus))
         if after is None:
             text = f"{stimulus.value} while {self._state.value}"
-            if stimulus in (Stimulus.SUBSCRIBE, Stimulus.CHANGE, Stimulus.TAKE_SNAPSHOT):
+            if stimulus in _OURS:
                 raise LocalProtocolError(text)
             raise RemoteProtocolError(text)
         if after is not self._state or stimulus is not Stimulus.DELTA:

@@ -21,6 +21,11 @@ class FrameStream(Protocol):
         """The next frame; None when the peer completed the call with OK."""
         ...
 
+    async def headers(self) -> Mapping[str, str]:
+        """What the peer sent ahead of its first frame; after that has been read. Names are in
+        lower case."""
+        ...
+
     async def write(self, frame: bytes) -> None:
         """Send one frame."""
         ...

@@ -276,6 +276,16 @@ class GrpcStream:
             raise
         return None
 
+    async def headers(self) -> dict[str, str]:
+        try:
+            metadata = await self._call.initial_metadata()
+        except aio.AioRpcError as error:
+            raise error_from_rpc(await self._peers_word(error), table=self._table) from error
+        except asyncio.CancelledError:
+            self._channel._raise_if_closed(self._call)
+            raise
+        return {key: value for key, value in metadata or () if isinstance(value, str)}
+
     async def write(self, frame: bytes) -> None:
         try:
             # gRPC refuses a second write before the first is taken.

@@ -37,6 +37,7 @@ class ScriptedStream:
         self.is_cancelled = False
         self.is_half_closed = False
         self.frames_read = 0
+        self.answer: dict[str, str] = {}
         self.encoder = UpdateEncoder(SCHEMA, EncodeOptions(sends_source_time=True))
 
     # what the client calls
@@ -47,6 +48,9 @@ class ScriptedStream:
         if isinstance(item, Exception):
             raise item
         return item
+
+    async def headers(self):
+        return self.answer
 
     async def write(self, frame):
         self._to_server.put_nowait(frame)
@@ -150,7 +154,7 @@ class ScriptedConnector:
 
     def exchange(self, *, headers=None, table=None):
         stream = ScriptedStream()
-        stream.headers = headers
+        stream.request_headers = headers
         if self.failures:
             stream.end(self.failures.pop(0))
         else:

@@ -38,7 +38,7 @@ def test_snapshot_then_deltas():
                 assert request.ticket == b"s/t"
                 assert request.viewport is None
                 assert request.options.min_update_interval_ms == 25
-                assert stream.headers["x-barrage-extensions"] == "source-time"
+                assert stream.request_headers["x-barrage-extensions"] == "source-time"
                 with pytest.raises(BarrageError, match="no state yet"):
                     live.to_arrow()
                 assert (len(live), live.table_size) == (0, 0)

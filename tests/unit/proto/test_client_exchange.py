@@ -287,6 +287,8 @@ def test_every_state_and_stimulus_is_a_declared_step_or_refused(state, stimulus)
         exchange._step(stimulus)
         assert exchange.state is after
         return
-    is_ours = stimulus in (Stimulus.SUBSCRIBE, Stimulus.CHANGE, Stimulus.TAKE_SNAPSHOT)
+    is_ours = stimulus in (
+        Stimulus.SUBSCRIBE, Stimulus.CHANGE, Stimulus.TAKE_SNAPSHOT, Stimulus.RESUME,
+    )  # fmt: skip
     with pytest.raises(LocalProtocolError if is_ours else RemoteProtocolError):
         exchange._step(stimulus)
