@@ -23,8 +23,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from barrage.errors import ConfigError
 from spark_sink.sink_columns import sent_schema, table_schema
-from spark_sink.sink_errors import SinkOptionError, SinkWriteError
+from spark_sink.sink_errors import SinkWriteError
 from spark_sink.sink_flight import BatchKey, StagedPart, abort, commit, stage
 from spark_sink.sink_identity import driver_key, task_key
 from spark_sink.sink_options import SinkOptions
@@ -57,19 +58,19 @@ def stream_writer(
     schema: StructType,
     overwrite: bool,
 ) -> StreamSink:
-    """The writer of one micro-batch. ``overwrite``: complete mode. SinkOptionError."""
-    parsed = SinkOptions.parse(options)
+    """The writer of one micro-batch. ``overwrite``: complete mode. ConfigError."""
+    parsed = SinkOptions.of(options)
     mode = parsed.mode_for(schema.fieldNames(), is_complete=overwrite, is_update=False)
     return StreamSink(parsed, schema, mode)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
-    """The writer of ``df.write``. ``overwrite``: ``mode("overwrite")``. SinkOptionError."""
-    parsed = SinkOptions.parse(options)
+    """The writer of ``df.write``. ``overwrite``: ``mode("overwrite")``. ConfigError."""
+    parsed = SinkOptions.of(options)
     mode = parsed.mode_for(schema.fieldNames(), is_complete=overwrite, is_update=False)
     if parsed.txn_app_id is not None and parsed.txn_version is None:
-        raise SinkOptionError(
-            "the option 'txnAppId' of a batch write needs 'txnVersion': the number of this write, "
+        raise ConfigError(
+            "option txnAppId of a batch write needs txnVersion: the number of this write, "
             "greater than that of the last"
         )
     key = BatchKey(
@@ -130,7 +131,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         """A batch after the first of a writer the table does not know is refused, for the table
         has lost its state. Without a checkpoint a first batch without tasks leaves no trace, so the
         question cannot be asked."""
-        asked = self._options.fail_on_data_loss
+        asked = self._options.fails_on_data_loss
         return self._options.checkpoint is not None if asked is None else asked
 
 
@@ -170,7 +171,7 @@ class BatchSink(DataSourceArrowWriter):
             mode=self._mode,
             schema=self._table,
             # The numbers of batch writes are the caller's; the first need not be 0.
-            is_loss_refused=bool(self._options.fail_on_data_loss),
+            is_loss_refused=bool(self._options.fails_on_data_loss),
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from barrage.errors import BarrageError, ConfigError
+from barrage.errors import BarrageError
+from spark_sink.connection import Failure, ServerError, as_server_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,48 +19,41 @@ if TYPE_CHECKING:
 CAUSES_MAX = 50
 """Most links of a cause chain that are followed; chains can be circular."""
 
-_DEBUG_CONTEXT = re.compile(r"\.?\s*(gRPC )?client debug context:.*", re.DOTALL | re.IGNORECASE)
+_OURS = re.compile(r"\b(SinkWriteError|ConfigError): ")
+
+UNREACHABLE_ADVICE = (
+    "is the server up, and option uri right? More patience: fetchNumRetries, fetchRetryIntervalMs, "
+    "fetchTimeoutMs"
+)
 
 _ADVICE = (
     (
-        ("unavailable", "failed to connect", "connection refused"),
-        "is the server up, and is the option 'uri' right?",
-    ),
-    (
-        ("unauthenticated", "authentication"),
-        "set the option 'auth.token', or 'auth.tokenEnv' to the name of an environment variable",
+        ("authentication",),
+        "set option auth.token, or auth.tokenEnv to the name of an environment variable",
     ),
     (
         ("not found",),
-        "create the table first, or set the option createTable=true",
+        "create the table first, or set option createTable=true",
     ),
     (
         ("unknown column", "is missing"),
-        "set the option mergeSchema=true to let a batch add columns, or select the table's columns",
+        "set option mergeSchema=true to let a batch add columns, or select the table's columns",
     ),
     (
         ("has the key", "has no key", "key column", "null is not allowed"),
-        "set the option 'keyColumns' to the key of the table",
+        "set option keyColumns to the key of the table",
     ),
     (
         ("does not know", "not known", "forgot", "lost its state"),
         "the table was made anew after this query began: start the query with a new checkpoint, "
-        "or set the option failOnDataLoss=false to go on with what is left",
+        "or set option failOnDataLoss=false to go on with what is left",
     ),
     (
         ("staged", "staging"),
         "make batches smaller (maxRowsPerTrigger of the source) or raise the server's limits",
     ),
-    (
-        ("deadline", "timed out"),
-        "raise the option 'writeTimeoutMs'",
-    ),
 )
 """Words of a server's text, and what the user can do; the first that fits is told."""
-
-
-class SinkOptionError(ConfigError):
-    """An option of the sink is missing, unknown or does not fit the others; names the option."""
 
 
 class SinkWriteError(BarrageError):
@@ -87,11 +81,14 @@ def _restored(reason: str, table: str, batch: int | None, partition: int | None)
     return SinkWriteError(reason, table=table, batch=batch, partition=partition)
 
 
-def server_text(error: BaseException) -> str:
-    """The server's own words in an error of Arrow's Flight client."""
-    text = _DEBUG_CONTEXT.sub("", str(error)).strip()
-    _, found, detail = text.partition("message: ")
-    return (detail if found else text) or type(error).__name__
+def write_error(
+    error: Exception, *, table: str, batch: int | None, partition: int | None = None
+) -> SinkWriteError:
+    """What an exception of a call stands for; raises it again when it is none of Flight's."""
+    found = as_server_error(error, doing="write") if not isinstance(error, ServerError) else error
+    is_unreachable = found.failure is Failure.UNREACHABLE
+    reason = f"{found.reason} ({UNREACHABLE_ADVICE})" if is_unreachable else found.reason
+    return SinkWriteError(reason, table=table, batch=batch, partition=partition)
 
 
 def java_causes(error: BaseException) -> list[str]:
@@ -115,9 +112,9 @@ def java_causes(error: BaseException) -> list[str]:
 def root_cause(error: BaseException) -> str:
     """The text of ours inside a failed Spark call, or the innermost message when there is none."""
     causes = java_causes(error)
-    marked = [text for text in causes if "SinkWriteError" in text or "SinkOptionError" in text]
+    marked = [text for text in causes if "SinkWriteError: " in text or "ConfigError: " in text]
     lines = [line for text in marked for line in text.splitlines()]
-    ours = [line.partition("Error: ")[2] for line in lines if re.search(r"Sink\w+Error: ", line)]
+    ours = [line.partition("Error: ")[2] for line in lines if _OURS.search(line)]
     return ours[-1] if ours else causes[-1]
 
 

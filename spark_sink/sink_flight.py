@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import secrets
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import flight
 
-from spark_sink.sink_errors import SinkWriteError, server_text
+from spark_sink.connection import ServerError
+from spark_sink.sink_errors import write_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from spark_sink.sink_options import SinkOptions, WriteMode
 
@@ -30,9 +29,6 @@ STAGE_COMMIT = "stage.commit"
 STAGE_ABORT = "stage.abort"
 ATTEMPT_BITS = 53
 """Bits of an attempt's number: any JSON reader keeps whole numbers up to here."""
-
-RETRY_SECONDS_FIRST = 0.2
-"""Pause before the first retry of a call the server was not there for; doubles each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +83,9 @@ def stage(
             rows += batch.num_rows
         if writer is not None:
             writer.close()  # Waits for the server: errors of staging surface here.
-    except (pa.ArrowException, OSError) as error:
-        raise SinkWriteError(
-            server_text(error), table=options.table, batch=key.batch, partition=partition
+    except (flight.FlightError, pa.ArrowException, OSError) as error:
+        raise write_error(
+            error, table=options.table, batch=key.batch, partition=partition
         ) from error
     return StagedPart(partition=partition, attempt=attempt, rows=rows)
 
@@ -127,9 +123,9 @@ def commit(
         "staged": [[part.partition, part.attempt] for part in parts if part.rows],
         "mode": mode.value,
         "key": list(options.key_columns),
-        "create": options.create_table,
+        "create": options.creates_table,
         "schema": base64.b64encode(schema.serialize().to_pybytes()).decode(),
-        "merge_schema": options.merge_schema,
+        "merge_schema": options.merges_schema,
         "fail_on_data_loss": is_loss_refused,
     }
     answer = _action(options, STAGE_COMMIT, request, batch=key.batch)
@@ -146,23 +142,6 @@ def abort(options: SinkOptions, key: BatchKey) -> None:
     _action(options, STAGE_ABORT, request, batch=key.batch)
 
 
-# --- calls ---
-
-_clients: dict[tuple[int, str], flight.FlightClient] = {}
-"""One channel a process and server: Spark's workers are forked and used again."""
-
-
-def _client(options: SinkOptions) -> flight.FlightClient:
-    key = (os.getpid(), options.connection["uri"])
-    if key not in _clients:
-        _clients[key] = flight.connect(options.connection["uri"])
-    return _clients[key]
-
-
-def _call_options(options: SinkOptions) -> flight.FlightCallOptions:
-    return flight.FlightCallOptions(timeout=options.timeout_seconds)
-
-
 def _open_put(
     options: SinkOptions, key: BatchKey, partition: int, attempt: int, schema: pa.Schema
 ) -> Any:
@@ -176,34 +155,17 @@ def _open_put(
         }
     }
     descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
-    writer, _ = _client(options).do_put(descriptor, schema, _call_options(options))
+    connection = options.connection
+    writer, _ = connection.client().do_put(
+        descriptor, schema, connection.call_options(connection.timeout_ms)
+    )
     return writer
 
 
 def _action(
     options: SinkOptions, name: str, request: dict[str, Any], *, batch: int
 ) -> dict[str, Any]:
-    def call() -> dict[str, Any]:
-        action = flight.Action(name, json.dumps(request).encode())
-        answers = list(_client(options).do_action(action, _call_options(options)))
-        told = json.loads(answers[0].body.to_pybytes()) if answers else {}
-        if not isinstance(told, dict):
-            raise ValueError(f"{name} was answered by something else than a JSON object")
-        return told
-
     try:
-        return _with_retries(options, call)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise SinkWriteError(server_text(error), table=options.table, batch=batch) from error
-
-
-def _with_retries(options: SinkOptions, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Call again while the server is not there; only for calls that may be repeated."""
-    pause = RETRY_SECONDS_FIRST
-    for _ in range(options.retries):
-        try:
-            return call()
-        except flight.FlightUnavailableError:
-            time.sleep(pause)
-            pause *= 2
-    return call()
+        return options.connection.action(name, **request)
+    except ServerError as error:
+        raise write_error(error, table=options.table, batch=batch) from error

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_sink.sink_errors import SinkOptionError
+from barrage.errors import ConfigError
 from spark_sink.sink_flight import BatchKey
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def driver_key(options: SinkOptions, batch: int, session: Any = None) -> BatchKe
 
 
 def required_key(options: SinkOptions, batch: int, session: Any) -> BatchKey:
-    """Like :func:`driver_key`; SinkOptionError when nothing knows who writes."""
+    """Like :func:`driver_key`; ConfigError when nothing knows who writes."""
     key = driver_key(options, batch, session)
     if key is None:
-        raise SinkOptionError(
+        raise ConfigError(
             "the query's id is not known here (Spark Connect does not tell it): set the option "
-            "'checkpointLocation' on the sink as well, or 'txnAppId' to a name of your own"
+            "'checkpointLocation' on the sink as well, or txnAppId to a name of your own"
         )
     return key
 

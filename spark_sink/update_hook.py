@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from barrage.errors import ConfigError
 from spark_sink.sink_columns import sent_schema, table_schema
-from spark_sink.sink_errors import SinkOptionError, SinkWriteError
+from spark_sink.sink_errors import SinkWriteError
 from spark_sink.sink_flight import BatchKey, StagedPart, abort, commit, stage
 from spark_sink.sink_identity import required_key
 from spark_sink.sink_options import SinkOptions
@@ -41,7 +42,7 @@ class UpdateSink:
     Spark Connect sends it to the server."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        self._options = SinkOptions.parse(options)
+        self._options = SinkOptions.of(options)
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         options = self._options
@@ -65,7 +66,7 @@ class UpdateSink:
             parts,
             mode=mode,
             schema=table_schema(rows.schema, mode),
-            is_loss_refused=options.fail_on_data_loss is not False,
+            is_loss_refused=options.fails_on_data_loss is not False,
         )
 
 
@@ -223,7 +224,7 @@ def _install(writer_class: Any, state: Any) -> None:
         if (source or "").lower() != FORMAT or (mode or "").lower() != UPDATE:
             return original(self, path, partitionBy=partitionBy, queryName=queryName)
         if partitionBy is not None:
-            raise SinkOptionError("a table of the server has no partitions: leave out partitionBy")
+            raise ConfigError("a table of the server has no partitions: leave out partitionBy")
         self.foreachBatch(UpdateSink({"table": path, **given} if path is not None else given))
         state.as_foreach_batch(self)
         return original(self, queryName=queryName)
