@@ -221,6 +221,9 @@ class ClientExchange:
         self._has_snapshot = True
         self._missed = max(updates, 1)
         self._unanswered.clear()
+        assert self._assembler is not None
+        assert self._wanted is not None
+        self._assembler.resume(self._wanted.columns)
 
     def take_snapshot(
         self,

@@ -102,6 +102,11 @@ class UpdateAssembler:
         """Whether no update is half received: the only place where a stream may end."""
         return self._pending is None
 
+    def resume(self, columns: ColumnSet | None) -> None:
+        """The receiver holds a state of ``columns`` (None: all) already; deltas follow without a
+        snapshot that says which."""
+        self._selected = columns
+
     def receive_frame(self, frame: FlightFrame) -> SchemaReceived | FullUpdate | ViewUpdate | None:
         """Take the next message; None while an update is incomplete.
 

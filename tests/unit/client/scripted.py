@@ -20,6 +20,7 @@ from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])
 EMPTY = RowSet.empty()
+NO_SHIFTS = RowSetShiftData.empty()
 PATIENCE_SECONDS = 5
 
 
@@ -88,6 +89,7 @@ class ScriptedStream:
     def full(
         self, added=EMPTY, numbers=(), *, removed=EMPTY, modified=None, is_snapshot=False,
         viewport=None, included=None, step=1, source_time_ns=None, columns=(0, 1),
+        shifts=NO_SHIFTS,
     ):  # fmt: skip
         rows, values = modified or (EMPTY, [])
         self.send(
@@ -104,7 +106,7 @@ class ScriptedStream:
                     modified_columns=(pa.array(values, pa.int64()), pa.array([], pa.string())),
                     source_time_ns=source_time_ns,
                     removed_keys_pre=removed,
-                    shifts=RowSetShiftData.empty(),
+                    shifts=shifts,
                     added_keys_post=added,
                     included_keys_post=included,
                     modified_keys_post=(rows, EMPTY),
