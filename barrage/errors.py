@@ -247,10 +247,14 @@ class NoJournalError(JournalError):
 
     status_code = StatusCode.FAILED_PRECONDITION
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, *, is_view: bool = False) -> None:
         self.table = table
+        self.is_view = is_view
         super().__init__(
-            f"table {table!r} has no journal; create it with journal='durable' or 'memory', "
+            f"table {table!r} is derived from others and has no journal of its own; "
+            "use the tables it is made of"
+            if is_view
+            else f"table {table!r} has no journal; create it with journal='durable' or 'memory', "
             "or start the server with --data DIR"
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,20 +16,28 @@ from barrage.cli.target import PORT_DEFAULT
 from barrage.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from barrage import Server
     from barrage.cli.host_tables import HostTables
     from barrage.server.config import ServerConfig
+    from barrage.server.journal_opening import Recovery
 
 
 def settings(
-    config_file: Path | None, *, host: str | None, port: int | None, token: str | None
+    config_file: Path | None,
+    *,
+    host: str | None,
+    port: int | None,
+    token: str | None,
+    data: Path | None = None,
+    journal: str | None = None,
 ) -> ServerConfig:
     """Defaults < file < environment < flags; the port is 10000 unless something says otherwise."""
     from barrage.server.config import DEFAULT_ORIGIN, load_config
 
-    flags = {"host": host, "port": port, "token": token}
+    directory = None if data is None else str(data)
+    flags = {"host": host, "port": port, "token": token, "data": directory, "journal": journal}
     config = load_config(config_file, environment=os.environ, flags=flags)
     if config.origin("port") != DEFAULT_ORIGIN:
         return config
@@ -48,14 +57,44 @@ def parse_table_option(text: str) -> tuple[str, Path]:
 
 @contextmanager
 def new_server(config: ServerConfig) -> Iterator[Server]:
-    """A server that can get tables and does not listen yet; stopped when the block ends."""
+    """A server that can get tables and does not listen yet; stopped when the block ends. With a
+    data directory its tables are read first, with a line that says how far that is."""
     import barrage
 
-    server = barrage.Server(config=config)
+    if config.data is None:
+        server = barrage.Server(config=config)
+    else:
+        with _recovery_progress(config.data) as on_progress:
+            server = barrage.Server(config=config, on_progress=on_progress)
+        _report_damage(server)
     try:
         yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def _recovery_progress(directory: str) -> Iterator[Callable[[Recovery], None]]:
+    """A counter of tables while a data directory is read; a note what was read when it is over."""
+    # What draws it takes longer to load than most directories take to read.
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from barrage.cli.progress import row_progress
+
+    with row_progress(f"reading {directory}", total=None, is_quiet=False) as progress:
+
+        def show(recovery: Recovery) -> None:
+            done = f"table {recovery.tables_done + 1} of {recovery.tables}"
+            progress.advance_to(recovery.rows_done, note=f"{recovery.table} ({done})")
+
+        yield show
+
+
+def _report_damage(server: Server) -> None:
+    """One line on stderr for each table that could not be read."""
+    for name, error in server.damaged_tables().items():
+        sys.stderr.write(f"barrage: table {name!r} is not served: {error}\n")
 
 
 def listen(server: Server) -> None:
@@ -71,10 +110,10 @@ def listen(server: Server) -> None:
 
 
 def publish_files(server: Server, tables: list[tuple[str, Path]]) -> None:
-    """One static table for each file."""
+    """One static table for each file, without a journal: the file is what keeps it."""
     for name, path in tables:
         data = read_data_file(path)
-        server.create_table(name, data.schema, kind="static", data=data)
+        server.create_table(name, data.schema, kind="static", data=data, journal="none")
 
 
 def host_tables(server: Server) -> HostTables:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from barrage.engine.source import SourceTable
 from barrage.errors import TableExistsError, TableFailedError, TableNotFoundError
+from barrage.server.failure import without_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from barrage.engine import Table
+    from barrage.errors import BarrageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class Catalog:
         self._serials: dict[str, int] = {}
         self._serial_next = itertools.count(1)
         self._listeners: dict[int, Callable[[], None]] = {}
+        self._blocked: dict[str, BarrageError] = {}
 
     def __iter__(self) -> Iterator[Publication]:
         return iter(sorted(self._publications.values(), key=lambda p: p.name))
@@ -69,13 +72,34 @@ class Catalog:
 
     def check_free(self, name: str) -> None:
         """TableExistsError when the name is taken."""
+        self.check_usable(name)
         if name in self._publications:
             raise TableExistsError(name)
 
+    def check_usable(self, name: str) -> None:
+        """The reason when a name must not be used."""
+        if name in self._blocked:
+            raise without_frames(self._blocked[name])
+
+    def block(self, name: str, error: BarrageError) -> None:
+        """A name that must not be used: its table exists and cannot be had, for this reason."""
+        self._blocked[name] = error
+
+    @property
+    def blocked(self) -> Mapping[str, BarrageError]:
+        """Names of tables that cannot be had, and why."""
+        return self._blocked
+
+    def find(self, name: str) -> Publication | None:
+        """What a name stands for, if anything."""
+        return self._publications.get(name)
+
     def get(self, name: str) -> Publication:
-        """TableNotFoundError when there is none."""
+        """TableNotFoundError when there is none; the reason when there is one that cannot be
+        had."""
         publication = self._publications.get(name)
         if publication is None:
+            self.check_usable(name)
             raise TableNotFoundError(name, known=self._publications)
         return publication
 

@@ -34,10 +34,26 @@ ENVIRONMENT_PREFIX = "BARRAGE_"
 DRAFT_CHOICES = ("off", "header", "always")
 TYPES_CHOICES = ("deephaven", "ticking")
 SESSION_LIFETIME_MS_MIN = 1000
+JOURNAL_BYTES_MIN = 64 * 1024
+"""Smallest journal file, and smallest journal in memory."""
+JOURNAL_CLASSES = ("durable", "memory", "none")
 DEFAULT_ORIGIN = "default"
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 _LIMITS = "limits"
+
+
+_NOT_NEGATIVE = (
+    "drain_grace_ms",
+    "cycle_rest_ms_max",
+    "keepalive_ms",
+    "journal_group_ms",
+    "journal_group_bytes",
+    "journal_retain_bytes",
+    "journal_retain_hours",
+    "journal_retain_steps",
+    "journal_reserve_bytes",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +102,41 @@ class ServerConfig:
     session_lifetime_ms: int = 300_000
     """How long a session of a Deephaven client lives without a call."""
 
+    data: str | None = None
+    """Directory where journals are kept, made when it is missing. With one, tables are back after a
+    restart as they were acknowledged."""
+
+    journal: str | None = None
+    """Journal of tables for which nothing else is said: on disk (``durable``, the default with a
+    ``data`` directory), in memory (``memory``), or ``none`` (the default without one)."""
+
+    journal_group_ms: int = 10
+    """How long changes gather before they are written and synced together; an acknowledgement
+    waits for that. 0 syncs every cycle."""
+
+    journal_group_bytes: int = 1024 * 1024
+    """Bytes of changes that are written and synced without waiting longer."""
+
+    journal_segment_bytes: int = 64 * 1024 * 1024
+    """Size of a journal file from which on the next one is begun. Old changes are forgotten in
+    whole files."""
+
+    journal_retain_bytes: int = 1024 * 1024 * 1024
+    """Bytes of changes kept for each table; 0 keeps all. The rows themselves are never
+    forgotten."""
+
+    journal_retain_hours: int = 0
+    """Age from which on changes are forgotten; 0 keeps all."""
+
+    journal_retain_steps: int = 0
+    """Changed steps kept for each table; 0 keeps all."""
+
+    journal_reserve_bytes: int = 64 * 1024 * 1024
+    """Room on the disk set aside so that what was taken can still be written when it is full."""
+
+    journal_memory_bytes: int = 64 * 1024 * 1024
+    """Bytes of changes kept for each table whose journal is in memory."""
+
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""
 
@@ -104,15 +155,34 @@ class ServerConfig:
             raise self._wrong("session_lifetime_ms", f"{SESSION_LIFETIME_MS_MIN} or more")
         if not self.host:
             raise self._wrong("host", "an address")
+        if self.journal is not None and self.journal not in JOURNAL_CLASSES:
+            raise self._wrong("journal", f"one of {', '.join(JOURNAL_CLASSES)}")
+        if self.data == "":
+            raise self._wrong("data", "a directory")
+        if self.journal == "durable" and self.data is None:
+            raise ConfigError(
+                f"journal = 'durable' (from {self.origin('journal')}) needs a directory to keep it "
+                "in: set data, or start with --data DIR"
+            )
         token = self.token
         if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
             raise ConfigError(
                 f"token (from {self.origin('token')}) must be printable ASCII and not empty: "
                 "it travels in a header"
             )
-        for name in ("drain_grace_ms", "cycle_rest_ms_max", "keepalive_ms"):
+        for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise self._wrong(name, "0 or more")
+        for name in ("journal_segment_bytes", "journal_memory_bytes"):
+            if getattr(self, name) < JOURNAL_BYTES_MIN:
+                raise self._wrong(name, f"{JOURNAL_BYTES_MIN} or more")
+
+    @property
+    def journal_default(self) -> str:
+        """The journal of tables for which nothing else is said."""
+        if self.journal is not None:
+            return self.journal
+        return "none" if self.data is None else "durable"
 
     def origin(self, name: str) -> str:
         """Where the value of ``name`` came from."""
@@ -149,6 +219,16 @@ _SETTING_TYPES: dict[str, type] = {
     "deephaven": bool,
     "deephaven_types": str,
     "session_lifetime_ms": int,
+    "data": str,
+    "journal": str,
+    "journal_group_ms": int,
+    "journal_group_bytes": int,
+    "journal_segment_bytes": int,
+    "journal_retain_bytes": int,
+    "journal_retain_hours": int,
+    "journal_retain_steps": int,
+    "journal_reserve_bytes": int,
+    "journal_memory_bytes": int,
 }
 _LIMIT_NAMES = tuple(item.name for item in dataclasses.fields(Limits))
 _KNOWN: dict[str, type] = _SETTING_TYPES | {f"{_LIMITS}.{name}": int for name in _LIMIT_NAMES}

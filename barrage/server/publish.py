@@ -20,24 +20,34 @@ import concurrent.futures
 import contextlib
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from barrage.errors import LocalProtocolError
 from barrage.server.serving import ServingParts, effective_config
-from barrage.server.table_handle import SourceHandle, TableHandle, names_of, recipe_and_rows
+from barrage.server.table_handle import (
+    SourceHandle,
+    TableHandle,
+    names_of,
+    position_of,
+    recipe_and_rows,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
+    from pathlib import Path
     from types import TracebackType
 
     import pyarrow as pa
 
     from barrage.engine.table import Table
+    from barrage.errors import BarrageError
     from barrage.server.app import ServerApp
     from barrage.server.config import ServerConfig
+    from barrage.server.history import Moment
+    from barrage.server.journal_opening import Recovery
     from barrage.server.runtime import RuntimeStats
-    from barrage.server.table_handle import SchemaLike
+    from barrage.server.table_handle import Numbered, SchemaLike
     from barrage.server.table_service import Change, TableService
 
 
@@ -114,6 +124,18 @@ class View(TableHandle):
         does a ``stop`` of 0 after a negative ``start``."""
         return self._view("slice", start, stop)
 
+    def as_of(self, moment: Moment) -> View:
+        """A table of the rows as they were at a step, a cursor or a time, which never changes.
+        NoJournalError, HistoryLostError."""
+        rows = self._rows_at(moment)
+        return View(self._service, self._service.create_static(rows).result(), None)
+
+    def changes(self, after: Moment, upto: Moment | None = None, **options: Any) -> pa.Table:
+        """What changed after one moment up to another (default: now), a row for each change with
+        its kind, version, time and row id before the table's columns. NoJournalError,
+        HistoryLostError."""
+        return self._changes(after, upto, options)
+
     def snapshot(self) -> View:
         """A table of the rows as of now, which never changes."""
         return self._view("snapshot")
@@ -133,61 +155,108 @@ class PublishedTable(View, SourceHandle):
     not fit. With ``wait=False`` rows are still checked for their form at once; the future gets the
     step, or the error that only the engine can find (a null key, for example). Such calls block
     only while ``limits.ingest_bytes_pending_max`` bytes wait to be committed.
+
+    With a durable journal a write returns when it is on disk. It may be numbered by its
+    ``producer``: with a ``sequence`` not larger than the last one the table has of that producer it
+    is not applied again, so a program that cannot know whether a write got through just repeats it.
     """
 
     @overload
-    def add(self, rows: Any, *, wait: Literal[True] = True) -> int: ...
+    def add(
+        self, rows: Any, *, wait: Literal[True] = True, **numbered: Unpack[Numbered]
+    ) -> int: ...
     @overload
-    def add(self, rows: Any, *, wait: Literal[False]) -> Future[int]: ...
-    def add(self, rows: Any, *, wait: bool = True) -> int | Future[int]:
+    def add(
+        self, rows: Any, *, wait: Literal[False], **numbered: Unpack[Numbered]
+    ) -> Future[int]: ...
+    def add(
+        self, rows: Any, *, wait: bool = True, **numbered: Unpack[Numbered]
+    ) -> int | Future[int]:
         """Add rows at the end. Returns the step that committed them."""
-        return self._commit(self._add(rows), wait)
+        return self._commit(self._add(rows), wait, **numbered)
 
     @overload
-    def upsert(self, rows: Any, *, wait: Literal[True] = True) -> int: ...
+    def upsert(
+        self, rows: Any, *, wait: Literal[True] = True, **numbered: Unpack[Numbered]
+    ) -> int: ...
     @overload
-    def upsert(self, rows: Any, *, wait: Literal[False]) -> Future[int]: ...
-    def upsert(self, rows: Any, *, wait: bool = True) -> int | Future[int]:
+    def upsert(
+        self, rows: Any, *, wait: Literal[False], **numbered: Unpack[Numbered]
+    ) -> Future[int]: ...
+    def upsert(
+        self, rows: Any, *, wait: bool = True, **numbered: Unpack[Numbered]
+    ) -> int | Future[int]:
         """Replace the rows with these keys and add those whose key is new."""
-        return self._commit(self._upsert(rows), wait)
+        return self._commit(self._upsert(rows), wait, **numbered)
 
     @overload
-    def remove(self, keys: Any, *, wait: Literal[True] = True) -> int: ...
+    def remove(
+        self, keys: Any, *, wait: Literal[True] = True, **numbered: Unpack[Numbered]
+    ) -> int: ...
     @overload
-    def remove(self, keys: Any, *, wait: Literal[False]) -> Future[int]: ...
-    def remove(self, keys: Any, *, wait: bool = True) -> int | Future[int]:
+    def remove(
+        self, keys: Any, *, wait: Literal[False], **numbered: Unpack[Numbered]
+    ) -> Future[int]: ...
+    def remove(
+        self, keys: Any, *, wait: bool = True, **numbered: Unpack[Numbered]
+    ) -> int | Future[int]:
         """Remove the rows with these keys: one value, a list of values or tuples, or rows that have
         the key columns. Keys that do not exist are ignored."""
-        return self._commit(self._remove(keys), wait)
+        return self._commit(self._remove(keys), wait, **numbered)
 
     @overload
-    def insert(self, position: int, rows: Any, *, wait: Literal[True] = True) -> int: ...
+    def insert(
+        self, position: int, rows: Any, *, wait: Literal[True] = True, **numbered: Unpack[Numbered]
+    ) -> int: ...
     @overload
-    def insert(self, position: int, rows: Any, *, wait: Literal[False]) -> Future[int]: ...
-    def insert(self, position: int, rows: Any, *, wait: bool = True) -> int | Future[int]:
+    def insert(
+        self, position: int, rows: Any, *, wait: Literal[False], **numbered: Unpack[Numbered]
+    ) -> Future[int]: ...
+    def insert(
+        self, position: int, rows: Any, *, wait: bool = True, **numbered: Unpack[Numbered]
+    ) -> int | Future[int]:
         """Insert rows before the row at ``position``."""
-        return self._commit(self._insert(position, rows), wait)
+        return self._commit(self._insert(position, rows), wait, **numbered)
 
     @overload
-    def delete(self, start: int, stop: int, *, wait: Literal[True] = True) -> int: ...
+    def delete(
+        self, start: int, stop: int, *, wait: Literal[True] = True, **numbered: Unpack[Numbered]
+    ) -> int: ...
     @overload
-    def delete(self, start: int, stop: int, *, wait: Literal[False]) -> Future[int]: ...
-    def delete(self, start: int, stop: int, *, wait: bool = True) -> int | Future[int]:
+    def delete(
+        self, start: int, stop: int, *, wait: Literal[False], **numbered: Unpack[Numbered]
+    ) -> Future[int]: ...
+    def delete(
+        self, start: int, stop: int, *, wait: bool = True, **numbered: Unpack[Numbered]
+    ) -> int | Future[int]:
         """Delete the rows at positions ``start`` to ``stop - 1``."""
-        return self._commit(self._delete(start, stop), wait)
+        return self._commit(self._delete(start, stop), wait, **numbered)
 
     @overload
-    def replace(self, rows: Any, *, wait: Literal[True] = True) -> int: ...
+    def replace(
+        self, rows: Any, *, wait: Literal[True] = True, **numbered: Unpack[Numbered]
+    ) -> int: ...
     @overload
-    def replace(self, rows: Any, *, wait: Literal[False]) -> Future[int]: ...
-    def replace(self, rows: Any, *, wait: bool = True) -> int | Future[int]:
+    def replace(
+        self, rows: Any, *, wait: Literal[False], **numbered: Unpack[Numbered]
+    ) -> Future[int]: ...
+    def replace(
+        self, rows: Any, *, wait: bool = True, **numbered: Unpack[Numbered]
+    ) -> int | Future[int]:
         """Make these rows the whole content."""
-        return self._commit(self._replace(rows), wait)
+        return self._commit(self._replace(rows), wait, **numbered)
 
-    def _commit(self, change: Change, wait: bool) -> int | Future[int]:
+    def position(self, producer: str) -> int | None:
+        """The last ``sequence`` the table has of a producer; None when it has none."""
+        return self._last_position(producer).result()
+
+    def _commit(
+        self, change: Change, wait: bool, **numbered: Unpack[Numbered]
+    ) -> int | Future[int]:
+        position = position_of(**numbered)
         if wait:
-            return self._service.change([change]).result()
-        return self._service.change_soon(change)
+            return self._service.change([change], position).result()
+        return self._service.change_soon(change, position)
 
 
 class Transaction:
@@ -197,8 +266,9 @@ class Transaction:
     error there leaves every table as it was. A block left by an exception commits nothing.
     """
 
-    def __init__(self, service: TableService) -> None:
+    def __init__(self, service: TableService, **numbered: Unpack[Numbered]) -> None:
         self._service = service
+        self._position = position_of(**numbered)
         self._changes: list[Change] = []
         self._is_open = True
         self.step: int | None = None
@@ -215,7 +285,7 @@ class Transaction:
     ) -> None:
         self._is_open = False
         if kind is None and self._changes:
-            self.step = self._service.change(self._changes).result()
+            self.step = self._service.change(self._changes, self._position).result()
 
     def add(self, table: SourceHandle, rows: Any) -> None:
         """Add rows at the end of ``table``."""
@@ -250,6 +320,10 @@ class Transaction:
 class Server:
     """A server in this process, on an event loop in a thread of its own.
 
+    With a ``data`` directory its tables are back when the server has been made, ``on_progress`` is
+    told how far that is, and writes are acknowledged when they are on disk; ``journal`` is what
+    tables get for which nothing else is said: ``durable``, ``memory`` or ``none``.
+
     Tables can be created before it listens. ``port=0`` lets the system choose one. On another than
     a loopback address a token is needed; one is made up and shown when none is given.
     """
@@ -260,9 +334,16 @@ class Server:
         port: int | None = None,
         *,
         token: str | None = None,
+        data: str | Path | None = None,
+        journal: str | None = None,
         config: ServerConfig | None = None,
+        on_progress: Callable[[Recovery], None] | None = None,
     ) -> None:
-        self._parts = ServingParts(effective_config(config, host=host, port=port, token=token))
+        directory = None if data is None else str(data)
+        effective = effective_config(
+            config, host=host, port=port, token=token, data=directory, journal=journal
+        )
+        self._parts = ServingParts(effective, on_progress=on_progress)
         self._app: ServerApp | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -289,7 +370,7 @@ class Server:
             started.result()
         except BaseException:
             self._thread.join()
-            self._parts.runtime.stop()
+            self._parts.close()
             raise
         return self
 
@@ -303,7 +384,7 @@ class Server:
             with contextlib.suppress(RuntimeError):  # The loop has ended in this very moment.
                 loop.call_soon_threadsafe(app.begin_stop, grace_ms)
             thread.join()
-        self._parts.runtime.stop()
+        self._parts.close()
 
     def serve_forever(self) -> None:
         """Serve until Ctrl+C, SIGTERM or :meth:`stop`, then drain. Call on the main thread; starts
@@ -389,6 +470,7 @@ class Server:
         capacity: int | None = None,
         data: Any = None,
         is_read_only: bool = False,
+        journal: str | None = None,
     ) -> PublishedTable:
         """Create and publish a table. ``kind`` is ``static``, ``append_only``, ``keyed``, ``list``,
         ``ring`` (the last ``capacity`` rows) or ``blink`` (rows live for one cycle); without it,
@@ -396,6 +478,7 @@ class Server:
 
         ``schema`` is a pyarrow.Schema or a dict of name to type; without it, that of ``data``.
         Clients may write the table (DoPut, Deephaven's input tables) unless it ``is_read_only``.
+        ``journal`` is ``durable``, ``memory`` or ``none``; without it, the server's default.
         Errors: TableExistsError, SchemaError, RowError.
         """
         recipe, rows = recipe_and_rows(
@@ -406,13 +489,17 @@ class Server:
             kind=kind,
             capacity=capacity,
             is_read_only=is_read_only,
+            journal=journal,
         )
         made = self._parts.tables.create(recipe, rows).result()
         return PublishedTable(self._parts.tables, made.table, name)
 
     def publish(self, name: str, view: TableHandle, *, is_read_only: bool = False) -> View:
         """Publish a derived table (or another name for a table, which clients may write unless it
-        ``is_read_only``). TableExistsError."""
+        ``is_read_only``). TableExistsError.
+
+        Derived tables have no journal: after a restart they are published again by whoever
+        publishes them, and so are other names."""
         self._parts.tables.publish(name, view._table, is_read_only=is_read_only).result()
         return View(self._parts.tables, view._table, name)
 
@@ -430,9 +517,15 @@ class Server:
         """Names of all published tables, sorted."""
         return [facts.name for facts in self._parts.tables.all_facts().result()]
 
-    def transaction(self) -> Transaction:
-        """Changes of several tables in one atomic cycle, as a context manager."""
-        return Transaction(self._parts.tables)
+    def damaged_tables(self) -> dict[str, BarrageError]:
+        """Tables of the data directory that could not be read, and why. Their names are taken; the
+        files are left as they are."""
+        return dict(self._parts.catalog.blocked)
+
+    def transaction(self, **numbered: Unpack[Numbered]) -> Transaction:
+        """Changes of several tables in one atomic cycle, as a context manager. It may be numbered
+        by a producer as a whole, like a write."""
+        return Transaction(self._parts.tables, **numbered)
 
 
 def handle_of(service: TableService, table: Table, name: str) -> View:

@@ -15,22 +15,31 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from barrage.errors import LocalProtocolError
 from barrage.server.publish import Transaction
 from barrage.server.serving import ServingParts, effective_config
-from barrage.server.table_handle import SourceHandle, TableHandle, names_of, recipe_and_rows
+from barrage.server.table_handle import (
+    SourceHandle,
+    TableHandle,
+    names_of,
+    position_of,
+    recipe_and_rows,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     import pyarrow as pa
 
     from barrage.server.app import ServerApp
     from barrage.server.config import ServerConfig
-    from barrage.server.table_handle import SchemaLike
+    from barrage.server.history import Moment
+    from barrage.server.journal_opening import Recovery
+    from barrage.server.table_handle import Numbered, SchemaLike
     from barrage.server.table_service import Change
 
 
@@ -81,6 +90,14 @@ class AsyncView(TableHandle):
     async def slice(self, start: int, stop: int) -> AsyncView:
         return await self._view("slice", start, stop)
 
+    async def as_of(self, moment: Moment) -> AsyncView:
+        rows = await asyncio.to_thread(self._rows_at, moment)
+        table = await asyncio.wrap_future(self._service.create_static(rows))
+        return AsyncView(self._service, table, None)
+
+    async def changes(self, after: Moment, upto: Moment | None = None, **options: Any) -> pa.Table:
+        return await asyncio.to_thread(self._changes, after, upto, options)
+
     async def snapshot(self) -> AsyncView:
         return await self._view("snapshot")
 
@@ -95,26 +112,29 @@ class AsyncView(TableHandle):
 class AsyncPublishedTable(AsyncView, SourceHandle):
     """A source table; see :class:`barrage.server.PublishedTable`. To not wait, make a task."""
 
-    async def add(self, rows: Any) -> int:
-        return await self._commit(self._add(rows))
+    async def add(self, rows: Any, **numbered: Unpack[Numbered]) -> int:
+        return await self._commit(self._add(rows), **numbered)
 
-    async def upsert(self, rows: Any) -> int:
-        return await self._commit(self._upsert(rows))
+    async def upsert(self, rows: Any, **numbered: Unpack[Numbered]) -> int:
+        return await self._commit(self._upsert(rows), **numbered)
 
-    async def remove(self, keys: Any) -> int:
-        return await self._commit(self._remove(keys))
+    async def remove(self, keys: Any, **numbered: Unpack[Numbered]) -> int:
+        return await self._commit(self._remove(keys), **numbered)
 
-    async def insert(self, position: int, rows: Any) -> int:
-        return await self._commit(self._insert(position, rows))
+    async def insert(self, position: int, rows: Any, **numbered: Unpack[Numbered]) -> int:
+        return await self._commit(self._insert(position, rows), **numbered)
 
-    async def delete(self, start: int, stop: int) -> int:
-        return await self._commit(self._delete(start, stop))
+    async def delete(self, start: int, stop: int, **numbered: Unpack[Numbered]) -> int:
+        return await self._commit(self._delete(start, stop), **numbered)
 
-    async def replace(self, rows: Any) -> int:
-        return await self._commit(self._replace(rows))
+    async def replace(self, rows: Any, **numbered: Unpack[Numbered]) -> int:
+        return await self._commit(self._replace(rows), **numbered)
 
-    async def _commit(self, change: Change) -> int:
-        return await asyncio.wrap_future(self._service.change([change]))
+    async def position(self, producer: str) -> int | None:
+        return await asyncio.wrap_future(self._last_position(producer))
+
+    async def _commit(self, change: Change, **numbered: Unpack[Numbered]) -> int:
+        return await asyncio.wrap_future(self._service.change([change], position_of(**numbered)))
 
 
 class AsyncTransaction(Transaction):
@@ -131,11 +151,13 @@ class AsyncTransaction(Transaction):
     ) -> None:
         self._is_open = False
         if kind is None and self._changes:
-            self.step = await asyncio.wrap_future(self._service.change(self._changes))
+            committed = self._service.change(self._changes, self._position)
+            self.step = await asyncio.wrap_future(committed)
 
 
 class AsyncServer:
-    """A server on the running event loop; see :class:`barrage.server.Server`."""
+    """A server on the running event loop; see :class:`barrage.server.Server`. A ``data`` directory
+    is read by :meth:`start`, beside the loop."""
 
     def __init__(
         self,
@@ -143,10 +165,26 @@ class AsyncServer:
         port: int | None = None,
         *,
         token: str | None = None,
+        data: str | Path | None = None,
+        journal: str | None = None,
         config: ServerConfig | None = None,
+        on_progress: Callable[[Recovery], None] | None = None,
     ) -> None:
-        self._parts = ServingParts(effective_config(config, host=host, port=port, token=token))
+        directory = None if data is None else str(data)
+        self._config = effective_config(
+            config, host=host, port=port, token=token, data=directory, journal=journal
+        )
+        self._on_progress = on_progress
+        self._opened = None if self._config.data is not None else ServingParts(self._config)
         self._app: ServerApp | None = None
+
+    @property
+    def _parts(self) -> ServingParts:
+        if self._opened is None:
+            raise LocalProtocolError(
+                "the data directory is read by start(); use 'async with' or start() first"
+            )
+        return self._opened
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -158,8 +196,16 @@ class AsyncServer:
         """Listen; ConfigError when the address cannot be had."""
         if self._app is not None:
             raise LocalProtocolError("the server was started before")
+        if self._opened is None:
+            self._opened = await asyncio.to_thread(
+                ServingParts, self._config, on_progress=self._on_progress
+            )
         app = self._parts.make_app()
-        await app.start()
+        try:
+            await app.start()
+        except BaseException:
+            await asyncio.to_thread(self._parts.close)
+            raise
         self._app = app
         return self
 
@@ -167,7 +213,8 @@ class AsyncServer:
         """Drain and stop; idempotent."""
         if self._app is not None:
             await self._app.stop(None if grace is None else int(grace * 1000))
-        await asyncio.to_thread(self._parts.runtime.stop)
+        if self._opened is not None:
+            await asyncio.to_thread(self._opened.close)
 
     async def serve_forever(self) -> None:
         """Serve until Ctrl+C or SIGTERM (on the main thread) or :meth:`stop`, then drain."""
@@ -217,6 +264,7 @@ class AsyncServer:
         capacity: int | None = None,
         data: Any = None,
         is_read_only: bool = False,
+        journal: str | None = None,
     ) -> AsyncPublishedTable:
         """Create and publish a table; see :meth:`barrage.server.Server.create_table`."""
         recipe, rows = recipe_and_rows(
@@ -227,6 +275,7 @@ class AsyncServer:
             kind=kind,
             capacity=capacity,
             is_read_only=is_read_only,
+            journal=journal,
         )
         made = await asyncio.wrap_future(self._parts.tables.create(recipe, rows))
         return AsyncPublishedTable(self._parts.tables, made.table, name)
@@ -248,6 +297,6 @@ class AsyncServer:
         """Names of all published tables, sorted."""
         return [f.name for f in await asyncio.wrap_future(self._parts.tables.all_facts())]
 
-    def transaction(self) -> AsyncTransaction:
-        """Changes of several tables in one atomic cycle."""
-        return AsyncTransaction(self._parts.tables)
+    def transaction(self, **numbered: Unpack[Numbered]) -> AsyncTransaction:
+        """Changes of several tables in one atomic cycle, numbered by a producer or not."""
+        return AsyncTransaction(self._parts.tables, **numbered)

@@ -9,6 +9,9 @@ The thread keeps out of the event loop's way (both share one interpreter lock): 
 cycle for as long as the cycle took (bounded), which also lets writes gather into larger cycles, and
 it propagates nothing while the loop has not taken earlier hand-overs.
 
+After each cycle a recorder is given what it changed. Subscribers may see a change before it is
+kept; who wrote it is told when it is.
+
 Threads: ``submit``, ``write`` and ``post`` may be called from anywhere; everything else runs on the
 engine thread.
 """
@@ -21,12 +24,13 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from barrage.engine import UpdateGraph
 from barrage.engine.producer import Producer
 from barrage.errors import BarrageError, LimitExceededError, TransportError
 from barrage.limits import NANOS_PER_MS
+from barrage.server.durable_writes import DurableWrites, NoRecorder
 from barrage.server.failure import unexpected_failure
 
 if TYPE_CHECKING:
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from barrage.engine import Table
     from barrage.engine.producer import Delivery, Disconnect
     from barrage.limits import Limits
+    from barrage.server.durable_writes import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +51,9 @@ HANDOVER_ITEMS = 256
 """Items passed on at once while more are being encoded, so that the loop can start writing."""
 
 CYCLES_REMEMBERED = 1024
+
+Staged: TypeAlias = "tuple[tuple[Table, ...], Callable[[int], Any]]"
+"""The tables a write changed, and what its future gets, made of the step that committed it."""
 
 FAILED_CYCLE_REST_NS = 1000 * NANOS_PER_MS
 """Pause after a cycle that raised instead of failing its tables."""
@@ -84,7 +92,7 @@ class RuntimeStats:
 class _Command:
     """A function to run on the engine thread and who waits for it."""
 
-    __slots__ = ("future", "has_value", "is_write", "run")
+    __slots__ = ("future", "is_write", "run")
 
     def __init__(
         self,
@@ -92,12 +100,10 @@ class _Command:
         future: Future[Any] | None,
         *,
         is_write: bool = False,
-        has_value: bool = False,
     ) -> None:
         self.run = run
         self.future = future
         self.is_write = is_write
-        self.has_value = has_value
 
 
 class EngineRuntime:
@@ -107,9 +113,15 @@ class EngineRuntime:
     """
 
     def __init__(
-        self, *, limits: Limits, clock: Clock, rest_ns_max: int = 5 * NANOS_PER_MS
+        self,
+        *,
+        limits: Limits,
+        clock: Clock,
+        rest_ns_max: int = 5 * NANOS_PER_MS,
+        graph: UpdateGraph | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        self.graph = UpdateGraph(limits)
+        self.graph = UpdateGraph(limits) if graph is None else graph
         self.stats = RuntimeStats()
         self._limits = limits
         self._clock = clock
@@ -118,7 +130,9 @@ class EngineRuntime:
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._outlet: Outlet | None = None
         self._items: list[object] = []
-        self._uncommitted: list[tuple[_Command, Any]] = []
+        self._recorder: Recorder = NoRecorder() if recorder is None else recorder
+        self._uncommitted: list[tuple[Future[Any], Staged]] = []
+        self._durable = DurableWrites(self._recorder)
         self._rest_until_ns = 0
         self._handed_over = 0
         self._taken = 0
@@ -136,13 +150,17 @@ class EngineRuntime:
 
     def write(self, stage: Callable[[], tuple[Table, ...]]) -> Future[int]:
         """Run ``stage``, which stages changes and returns the tables it changed; the future gets
-        the step of the cycle that committed them, or the error that refused them."""
-        return self._enqueue(_Command(stage, Future(), is_write=True))
+        the step of the cycle that committed them, or the error that refused them. It gets it when
+        everything these tables have recorded is safe."""
+        return self.write_returning(lambda: (stage(), _step_of))
 
-    def write_returning(self, stage: Callable[[], tuple[tuple[Table, ...], Any]]) -> Future[Any]:
-        """Like :meth:`write`, for a ``stage`` that returns a value too, which the future gets
-        once the changes are committed."""
-        return self._enqueue(_Command(stage, Future(), is_write=True, has_value=True))
+    def write_returning(
+        self, stage: Callable[[], tuple[tuple[Table, ...], Callable[[int], Any]]]
+    ) -> Future[Any]:
+        """Like :meth:`write`, for a ``stage`` that returns a function too: the future gets what it
+        makes of the step that committed the changes. It runs on the engine thread after the cycle
+        and must not fail."""
+        return self._enqueue(_Command(stage, Future(), is_write=True))
 
     def post(self, run: Callable[[], None]) -> None:
         """Run ``run`` between cycles and tell nobody. Not bounded: for bookkeeping that must not be
@@ -185,6 +203,16 @@ class EngineRuntime:
             thread.join()
         self._refuse_waiting()
 
+    def settle_durable(self) -> None:
+        """Tell the writers whose changes have become safe. On the engine thread, or on any once it
+        has ended."""
+        self._durable.settle()
+
+    def refuse_undurable(self, error: BarrageError) -> None:
+        """Fail the writes that wait to become safe. On the engine thread, or on any once it has
+        ended."""
+        self._durable.refuse(error)
+
     def _enqueue(self, command: _Command) -> Future[Any]:
         waiting = self._commands.qsize()
         if waiting >= self._limits.command_queue_max:
@@ -216,7 +244,7 @@ class EngineRuntime:
         """The producer of ``table``, made on first use."""
         producer = self._producers.get(table)
         if producer is None:
-            producer = Producer(table, self._limits, step=self.graph.step)
+            producer = Producer(table, self._limits, step=table.changed_step)
             self._producers[table] = producer
         return producer
 
@@ -241,7 +269,7 @@ class EngineRuntime:
         Intervals are cut short by looking half a stall limit ahead, not more: that must not make
         slow readers of subscribers that have just been held.
         """
-        if self.graph.has_pending:
+        if self._has_pending:
             self._cycle()
         self._propagate(self._clock.monotonic_ns() + self._limits.stall_ns_max // 2)
         self._hand_over()
@@ -253,7 +281,7 @@ class EngineRuntime:
             # No name is kept for the command: its future may hold the last reference to a table.
             self._execute_waiting(self._wait())
             now_ns = self._clock.monotonic_ns()
-            if self.graph.has_pending and (now_ns >= self._rest_until_ns or self._is_stopping):
+            if self._has_pending and (now_ns >= self._rest_until_ns or self._is_stopping):
                 self._cycle()
                 now_ns = self._clock.monotonic_ns()
             if not self._loop_is_behind():
@@ -276,7 +304,7 @@ class EngineRuntime:
     def _timeout_ns(self) -> int | None:
         """Time until there is something to do without a command; None is never."""
         due: list[int] = []
-        if self.graph.has_pending:
+        if self._has_pending:
             due.append(self._rest_until_ns)
         if not self._loop_is_behind():
             due.extend(at for p in self._producers.values() if (at := p.next_due_ns()) is not None)
@@ -317,9 +345,15 @@ class EngineRuntime:
                 future.set_exception(error)
             return
         if command.is_write:
-            self._uncommitted.append((command, result))
+            assert future is not None
+            self._uncommitted.append((future, result))
         elif future is not None:
             future.set_result(result)
+
+    @property
+    def _has_pending(self) -> bool:
+        """Whether there is work for a cycle."""
+        return self.graph.has_pending or self._recorder.has_pending
 
     def _cycle(self) -> None:
         started_ns = self._clock.monotonic_ns()
@@ -331,6 +365,7 @@ class EngineRuntime:
             self._refuse_uncommitted(unexpected_failure(log, "a cycle failed"))
             return
         wall_ns = self._clock.wall_ns()
+        self._recorder.record(result, wall_ns)
         for table, update in result.updates.items():
             producer = self._producers.get(table)
             if producer is not None:
@@ -344,9 +379,8 @@ class EngineRuntime:
 
     def _refuse_uncommitted(self, error: BarrageError) -> None:
         refused, self._uncommitted = self._uncommitted, []
-        for command, _ in refused:
-            assert command.future is not None
-            command.future.set_exception(error)
+        for future, _ in refused:
+            future.set_exception(error)
 
     def _count_cycle(self, took_ns: int) -> None:
         self.stats.cycles += 1
@@ -354,16 +388,16 @@ class EngineRuntime:
         self.stats.cycle_ns_recent.append(took_ns)
 
     def _settle(self) -> None:
-        """Tell the writers whose changes the cycle committed."""
+        """Tell the writers whose changes the cycle committed, or let them wait until these are
+        safe."""
         settled, self._uncommitted = self._uncommitted, []
-        for command, result in settled:
-            assert command.future is not None
-            tables, value = result if command.has_value else (result, self.graph.step)
+        step = self.graph.step
+        for future, (tables, value_at) in settled:
             failure = next((t.failure for t in tables if t.failure is not None), None)
-            if failure is None:
-                command.future.set_result(value)
+            if failure is not None:
+                future.set_exception(failure)
             else:
-                command.future.set_exception(failure)
+                self._durable.resolve(future, value_at(step), tables)
 
     def fail_subscribers(self, table: Table, error: BarrageError) -> None:
         """End every subscription of ``table``."""
@@ -417,7 +451,7 @@ class EngineRuntime:
     def _uncommitted_is_pending(self) -> bool:
         """Whether writers still wait for a cycle; a write that changes nothing leaves nothing
         pending."""
-        return not self._uncommitted or self.graph.has_pending
+        return not self._uncommitted or self._has_pending
 
     def _refuse_waiting(self) -> None:
         """Fail the commands nobody will run any more."""
@@ -428,6 +462,10 @@ class EngineRuntime:
                 return
             if command is not None and command.future is not None:
                 _refuse(command.future, TransportError("the server has stopped"))
+
+
+def _step_of(step: int) -> int:
+    return step
 
 
 def _refuse(future: Future[Any], error: BarrageError) -> None:

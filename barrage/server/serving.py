@@ -6,35 +6,83 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from barrage.clock import SystemClock
+from barrage.engine import UpdateGraph
+from barrage.errors import TransportError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.app import ServerApp
 from barrage.server.catalog import Catalog
 from barrage.server.config import ServerConfig
+from barrage.server.journal_opening import journal_options, open_store, restore_tables
+from barrage.server.journal_service import JournalService, SyncedSignal
 from barrage.server.runtime import EngineRuntime
 from barrage.server.table_service import TableService
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barrage.clock import Clock
+    from barrage.server.journal_opening import Recovery
 
 
 class ServingParts:
-    """Configuration, engine, catalog and table service of one server. The engine thread starts with
-    the first command."""
+    """Configuration, engine, catalog, journals and table service of one server.
 
-    def __init__(self, config: ServerConfig, *, clock: Clock | None = None) -> None:
+    Tables of a data directory are read back here, before there is an engine thread, which starts
+    with the first command. ConfigError when another process uses the directory.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        clock: Clock | None = None,
+        on_progress: Callable[[Recovery], None] | None = None,
+    ) -> None:
         self.config = config
         self.clock = clock or SystemClock()
         self.catalog = Catalog()
-        self.runtime = EngineRuntime(
-            limits=config.limits,
-            clock=self.clock,
-            rest_ns_max=config.cycle_rest_ms_max * NANOS_PER_MS,
-        )
-        self.tables = TableService(self.runtime, self.catalog, limits=config.limits)
+        synced = SyncedSignal()
+        store = open_store(config, self.clock, synced)
+        try:
+            found = [] if store is None else store.open_all()
+            graph = UpdateGraph(config.limits, first_step=0 if store is None else store.first_step)
+            self.journals = JournalService(
+                limits=config.limits,
+                clock=self.clock,
+                default_class=config.journal_default,
+                options=journal_options(config),
+                store=store,
+            )
+            self.runtime = EngineRuntime(
+                limits=config.limits,
+                clock=self.clock,
+                rest_ns_max=config.cycle_rest_ms_max * NANOS_PER_MS,
+                graph=graph,
+                recorder=self.journals,
+            )
+            self.tables = TableService(
+                self.runtime, self.catalog, limits=config.limits, journals=self.journals
+            )
+            synced.connect(self.runtime.post, self.runtime.settle_durable)
+            restore_tables(found, graph, self.catalog, self.journals, on_progress=on_progress)
+            if store is not None:
+                store.start()
+        except BaseException:
+            if store is not None:
+                store.close()
+            raise
 
     def make_app(self) -> ServerApp:
         """The serving instance; call on the event loop that will run it."""
         return ServerApp(self.config, self.runtime, self.catalog, self.tables, self.clock)
+
+    def close(self) -> None:
+        """End the engine, then write what it has recorded; writers learn what became safe.
+        Idempotent."""
+        self.runtime.stop()
+        self.journals.close()
+        self.runtime.settle_durable()
+        self.runtime.refuse_undurable(TransportError("the server has stopped"))
 
 
 def effective_config(config: ServerConfig | None, **overrides: Any) -> ServerConfig:

@@ -7,11 +7,14 @@ holds one reference to the table, which it gives back on the engine thread when 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import pyarrow as pa
 
-from barrage.errors import SchemaError, UnsupportedError
+from barrage.errors import SchemaError, SequenceError, UnsupportedError
+from barrage.model.cursor import Cursor
+from barrage.server.history import changes_between, journal_for, rows_at
+from barrage.server.producer_positions import ProducerPosition, check_producer
 from barrage.server.rows import inferred_table, key_table, rows_table, schema_of
 from barrage.server.table_service import Change, TableRecipe, source_of
 
@@ -21,9 +24,19 @@ if TYPE_CHECKING:
 
     from barrage.engine.source import SourceTable
     from barrage.engine.table import Table
+    from barrage.server.history import Moment
     from barrage.server.table_service import TableService
 
 SchemaLike: TypeAlias = "pa.Schema | Mapping[str, Any]"
+
+
+class Numbered(TypedDict, total=False):
+    """How a write may be numbered; both or neither."""
+
+    producer: str | None
+    """Who numbers its writes."""
+    sequence: int | None
+    """The number of this one; it grows, and may have gaps."""
 
 
 class TableHandle:
@@ -59,6 +72,20 @@ class TableHandle:
         """Rows as of the last cycle."""
         return self._table.size
 
+    @property
+    def cursor(self) -> Cursor | None:
+        """The name of the table's latest state that is as safe as its journal makes it; None when
+        it has no journal."""
+        journal = self._service.journals.journal_of(self._table)
+        return None if journal is None else Cursor(journal.epoch, journal.durable_version)
+
+    def _rows_at(self, moment: Moment) -> pa.Table:
+        return rows_at(journal_for(self._service, self._table, self._name), moment)
+
+    def _changes(self, after: Moment, upto: Moment | None, options: Mapping[str, Any]) -> pa.Table:
+        journal = journal_for(self._service, self._table, self._name)
+        return changes_between(journal, after, upto, **options)
+
     def _label(self) -> str:
         return repr(self._name) if self._name is not None else "(unpublished view)"
 
@@ -74,6 +101,9 @@ class SourceHandle(TableHandle):
     @property
     def _source(self) -> SourceTable:
         return source_of(self._table, self._name or "")
+
+    def _last_position(self, producer: str) -> Future[int | None]:
+        return self._service.position(self._source, check_producer(producer))
 
     def _add(self, rows: Any) -> Change:
         return Change(self._source, "stage_add", (rows_table(rows, self.schema),))
@@ -98,6 +128,18 @@ class SourceHandle(TableHandle):
         return Change(self._source, "stage_delete", (start, stop))
 
 
+def position_of(
+    producer: str | None = None, sequence: int | None = None
+) -> ProducerPosition | None:
+    """Where a write stands in what its producer writes; None when nobody numbers it.
+    SequenceError."""
+    if producer is None and sequence is None:
+        return None
+    if producer is None or sequence is None:
+        raise SequenceError("'producer' and 'sequence' go together: give both or neither")
+    return ProducerPosition(producer, sequence)
+
+
 def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
     """One name or several, as a tuple."""
     return (names,) if isinstance(names, str) else tuple(names)
@@ -112,6 +154,7 @@ def recipe_and_rows(
     kind: str | None,
     capacity: int | None,
     is_read_only: bool = False,
+    journal: str | None = None,
 ) -> tuple[TableRecipe, pa.Table | None]:
     """The recipe of a new table and its first rows; the schema is taken from the rows when it is
     not given."""
@@ -125,6 +168,12 @@ def recipe_and_rows(
         known = schema_of(schema)
         rows = None if data is None else rows_table(data, known)
     recipe = TableRecipe.checked(
-        name, known, key=key, kind=kind, capacity=capacity, is_read_only=is_read_only
+        name,
+        known,
+        key=key,
+        kind=kind,
+        capacity=capacity,
+        is_read_only=is_read_only,
+        journal=journal,
     )
     return recipe, rows

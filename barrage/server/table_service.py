@@ -22,13 +22,16 @@ from barrage.engine.blank import BlankTable
 from barrage.engine.source import SourceTable
 from barrage.errors import (
     BarrageError,
+    EngineError,
     SchemaError,
     StatusCode,
     TableNotFoundError,
     UnsupportedError,
 )
 from barrage.server.catalog import Publication
+from barrage.server.config import JOURNAL_CLASSES
 from barrage.server.ingest_budget import IngestBudget
+from barrage.server.journal_service import JournalService
 from barrage.server.tickets import check_table_name
 from barrage.wire.wire_schema import wire_schema
 
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from barrage.engine.table import Table
     from barrage.limits import Limits
     from barrage.server.catalog import Catalog
+    from barrage.server.producer_positions import ProducerPosition
     from barrage.server.runtime import EngineRuntime
 
 Result = TypeVar("Result")
@@ -67,6 +71,8 @@ class TableRecipe:
     key: tuple[str, ...] = ()
     capacity: int | None = None
     is_read_only: bool = False
+    journal: str | None = None
+    """One of :data:`~barrage.server.config.JOURNAL_CLASSES`; None for the server's default."""
 
     @classmethod
     def checked(
@@ -78,6 +84,7 @@ class TableRecipe:
         kind: str | None = None,
         capacity: int | None = None,
         is_read_only: bool = False,
+        journal: str | None = None,
     ) -> TableRecipe:
         """The recipe for these wishes; the kind follows from key and capacity when it is not
         given."""
@@ -99,6 +106,8 @@ class TableRecipe:
             )
         if capacity is not None and (isinstance(capacity, bool) or capacity < 1):
             raise SchemaError(f"capacity is {capacity!r}, it must be 1 or more")
+        if journal is not None and journal not in JOURNAL_CLASSES:
+            raise SchemaError(f"journal {journal!r} is not one of {', '.join(JOURNAL_CLASSES)}")
         for column in columns:
             if column not in schema.names:
                 raise SchemaError(f"key column {column!r} is not in the schema")
@@ -109,6 +118,7 @@ class TableRecipe:
             key=columns,
             capacity=capacity,
             is_read_only=is_read_only,
+            journal=journal,
         )
 
 
@@ -119,6 +129,14 @@ class Change:
     table: SourceTable
     operation: str
     arguments: tuple[Any, ...]
+
+
+class WriteChain:
+    """Writes that depend on each other: once one was refused, those after it are too. What it
+    says belongs to the engine thread."""
+
+    def __init__(self) -> None:
+        self.is_broken = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +155,19 @@ class TableFacts:
 class TableService:
     """Creates, changes, derives, publishes and drops tables."""
 
-    def __init__(self, runtime: EngineRuntime, catalog: Catalog, *, limits: Limits) -> None:
+    def __init__(
+        self,
+        runtime: EngineRuntime,
+        catalog: Catalog,
+        *,
+        limits: Limits,
+        journals: JournalService | None = None,
+    ) -> None:
         self._runtime = runtime
         self._catalog = catalog
         self._limits = limits
+        self.journals = JournalService(limits=limits) if journals is None else journals
+        """The journals of the tables."""
         self._budget = IngestBudget(limits.ingest_bytes_pending_max)
 
     def create(self, recipe: TableRecipe, data: pa.Table | None) -> Future[Publication]:
@@ -148,7 +175,16 @@ class TableService:
 
         Errors: TableExistsError, SchemaError, RowError; nothing is published then.
         """
-        return self._runtime.write_returning(partial(self._create, recipe, data))
+        return self.commit(partial(self._create, recipe, data))
+
+    def commit(
+        self, stage: Callable[[], tuple[tuple[Table, ...], Callable[[int], Result]]]
+    ) -> Future[Result]:
+        """Do several things in one cycle, or nothing: ``stage`` runs on the engine thread, where it
+        may call :meth:`create_now` and :meth:`stage_now`, and returns the tables it changed and a
+        function. The future gets what this makes of the step that committed the changes, once they
+        are as safe as their journals make them."""
+        return self._runtime.write_returning(stage)
 
     def create_input(
         self, kind: str, schema: pa.Schema, key: Sequence[str] = ()
@@ -213,22 +249,45 @@ class TableService:
         self._runtime.post(lambda: ends.append(self._catalog.on_change(listener)))
         return lambda: self._runtime.post(lambda: ends.pop()())
 
-    def change(self, changes: Sequence[Change]) -> Future[int]:
-        """Apply changes in order, all of them or none; resolves to the step that committed them."""
-        return self._runtime.write(partial(self._stage, tuple(changes)))
+    def change(
+        self,
+        changes: Sequence[Change],
+        producer: ProducerPosition | None = None,
+        *,
+        chain: WriteChain | None = None,
+    ) -> Future[int]:
+        """Apply changes in order, all of them or none; resolves to the step that committed them,
+        once they are as safe as their journals make them.
 
-    def change_soon(self, change: Change) -> Future[int]:
+        Changes of tables that have had this position of the producer already are not applied
+        again. Errors: those of the rows, JournalFullError, JournalFailedError.
+        """
+        stage = partial(self._stage_chained, tuple(changes), producer, chain)
+        return self._runtime.write(stage)
+
+    def change_soon(self, change: Change, producer: ProducerPosition | None = None) -> Future[int]:
         """Like :meth:`change`, for a caller that does not wait for the result: blocks while too
         many bytes of such changes are pending."""
         byte_count = sum(getattr(argument, "nbytes", 0) for argument in change.arguments)
         self._budget.take(byte_count)
         try:
-            future = self.change([change])
+            future = self.change([change], producer)
         except BarrageError:
             self._budget.give_back(byte_count)
             raise
         future.add_done_callback(lambda _: self._budget.give_back(byte_count))
         return future
+
+    def position(self, table: SourceTable, producer: str) -> Future[int | None]:
+        """The last sequence number of a producer that a table has, once it is as safe as the
+        table's journal makes it; None when it has none."""
+
+        def look() -> tuple[tuple[Table, ...], Callable[[int], int | None]]:
+            positions = self.journals.positions
+            positions.mend(table, producer)
+            return (table,), lambda _: positions.committed(table, producer)
+
+        return self._runtime.write_returning(look)
 
     def derive(self, make: Callable[[], Table]) -> Future[Table]:
         """Apply an operator; SchemaError or ExpressionError."""
@@ -254,10 +313,16 @@ class TableService:
 
     def _create(
         self, recipe: TableRecipe, data: pa.Table | None
-    ) -> tuple[tuple[Table, ...], Publication]:
+    ) -> tuple[tuple[Table, ...], Callable[[int], Publication]]:
+        publication = self.create_now(recipe, data)
+        return (publication.table,), lambda _: publication
+
+    def create_now(self, recipe: TableRecipe, data: pa.Table | None) -> Publication:
+        """On the engine thread: what :meth:`create` does, to be committed by the next cycle."""
         self._catalog.check_free(recipe.name)
         # A table nobody could subscribe to is refused now, not when its first reader comes.
         wire_schema(recipe.schema, self._limits)
+        journal_class = self.journals.class_for(recipe.journal)
         table = self._make(recipe, data)
         if data is not None and len(data) and recipe.kind != "static":
             if recipe.kind == "keyed":
@@ -267,8 +332,11 @@ class TableService:
         publication = Publication(
             name=recipe.name, table=table, kind=recipe.kind, is_read_only=recipe.is_read_only
         )
+        if journal_class == "none":
+            self.journals.decline(table)
+        self.journals.begin(publication, journal_class)
         self._catalog.add(publication)
-        return (table,), publication
+        return publication
 
     def _make_unpublished(self, recipe: TableRecipe, rows: pa.Table | None) -> SourceTable:
         wire_schema(recipe.schema, self._limits)
@@ -291,18 +359,36 @@ class TableService:
         return self._bind(name, table, is_read_only)
 
     def _bind(self, name: str, table: Table, is_read_only: bool) -> Publication:
+        self._catalog.check_usable(name)
         table.check_alive()
         wire_schema(table.schema, self._limits)
         publication = Publication(
             name=name, table=table, kind=kind_of(table), is_read_only=is_read_only
         )
+        before = self._catalog.find(name)
+        if before is not None and before.table is not table:
+            self._end_journal(before)
+        if before is None or before.table is not table:
+            self.journals.begin(publication, self.journals.class_for(None))
         self._catalog.put(publication)
         return publication
 
     def _drop(self, name: str) -> None:
-        table = self._catalog.remove(name).table
-        if not self._catalog.is_published(table):
-            self._runtime.fail_subscribers(table, TableDroppedError(name))
+        publication = self._catalog.remove(name)
+        self._end_journal(publication)
+        if not self._catalog.is_published(publication.table):
+            self._runtime.fail_subscribers(publication.table, TableDroppedError(name))
+
+    def _end_journal(self, publication: Publication) -> None:
+        """A name stops standing for its table. The journal goes with the name it has; a table with
+        another name begins a new one under that."""
+        journal_class = self.journals.end(publication)
+        if journal_class is None:
+            return
+        for other in self._catalog:
+            if other.table is publication.table and other.name != publication.name:
+                self.journals.begin(other, journal_class)
+                return
 
     def _facts(self, publication: Publication) -> TableFacts:
         table = publication.table
@@ -316,18 +402,50 @@ class TableService:
             step=self._runtime.graph.step,
         )
 
-    def _stage(self, changes: tuple[Change, ...]) -> tuple[Table, ...]:
-        """Stage all changes; on an error take back those staged before it."""
+    def _stage_chained(
+        self,
+        changes: tuple[Change, ...],
+        producer: ProducerPosition | None,
+        chain: WriteChain | None,
+    ) -> tuple[Table, ...]:
+        if chain is None:
+            return self.stage_now(changes, producer)
+        if chain.is_broken:
+            raise EngineError("a write before this one was refused")
+        try:
+            return self.stage_now(changes, producer)
+        except BaseException:
+            chain.is_broken = True
+            raise
+
+    def stage_now(
+        self, changes: Sequence[Change], producer: ProducerPosition | None = None
+    ) -> tuple[Table, ...]:
+        """On the engine thread: what :meth:`change` does, to be committed by the next cycle. The
+        tables of the changes, those of resends included. On an error what was staged before it is
+        taken back."""
         marks: dict[SourceTable, int] = {}
+        positions = self.journals.positions
+        tables = tuple(dict.fromkeys(change.table for change in changes))
+        taken = {
+            table
+            for table in tables
+            if producer is None or not positions.is_resend(table, producer)
+        }
+        self.journals.check_writable(taken, producer)
         try:
             for change in changes:
-                marks.setdefault(change.table, change.table.staged_mark())
-                getattr(change.table, change.operation)(*change.arguments)
+                if change.table in taken:
+                    marks.setdefault(change.table, change.table.staged_mark())
+                    getattr(change.table, change.operation)(*change.arguments)
         except BarrageError:
             for table, mark in marks.items():
                 table.rollback(mark)
             raise
-        return tuple(marks)
+        if producer is not None:
+            for table in marks:
+                positions.stage(table, producer)
+        return tables
 
 
 def kind_of(table: Table) -> str:

@@ -58,6 +58,36 @@ TablesOption = Annotated[
 ]
 
 
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Keep tables in this directory; they are back after a restart.",
+        show_default=False,
+        file_okay=False,
+    ),
+]
+
+
+class Journal(StrEnum):
+    """What keeps the changes of tables for which nothing else is said."""
+
+    DURABLE = "durable"
+    MEMORY = "memory"
+    NONE = "none"
+
+
+JournalOption = Annotated[
+    Journal | None,
+    typer.Option(
+        "--journal",
+        help="Where changes are kept: on disk (default with --data), in memory, or not at all.",
+        show_default=False,
+    ),
+]
+
+
 class Demo(StrEnum):
     """Tables that tick by themselves."""
 
@@ -77,6 +107,8 @@ def serve(
     config: ConfigOption = None,
     demo: DemoOption = None,
     table: TablesOption = None,
+    data: DataOption = None,
+    journal: JournalOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve tables until Ctrl+C. Settings: defaults, then --config, then BARRAGE_… variables, then
@@ -85,6 +117,7 @@ def serve(
     \b
     Examples:
       barrage serve
+      barrage serve --data tables
       barrage serve --demo host --port 10001
       barrage serve --table trades=trades.parquet --table quotes=quotes.arrow
       barrage serve --host 0.0.0.0 --token secret
@@ -93,9 +126,15 @@ def serve(
     """
     files = [parse_table_option(text) for text in table or []]
     with ExitStack() as stack:
-        server = stack.enter_context(
-            new_server(settings(config, host=host, port=port, token=token))
+        chosen = settings(
+            config,
+            host=host,
+            port=port,
+            token=token,
+            data=data,
+            journal=None if journal is None else journal.value,
         )
+        server = stack.enter_context(new_server(chosen))
         publish_files(server, files)
         live = host_tables(server) if demo is Demo.HOST else nullcontext()
         listen(server)

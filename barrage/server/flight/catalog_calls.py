@@ -49,7 +49,8 @@ ACTION_DESCRIPTIONS = {
     "is_ticking, rows, step.",
     DROP_TABLE: 'Take a table out of the catalog and end its subscriptions. Body: JSON {"table"}.',
     CREATE_TABLE: 'Create an empty table. Body: JSON {"table", "schema": base64 of an encapsulated '
-    'Arrow IPC schema message, "key": [...], "kind", "capacity"}.',
+    'Arrow IPC schema message, "key": [...], "kind", "capacity", '
+    '"journal"}.',
 }
 
 
@@ -143,6 +144,7 @@ class CatalogCalls:
             key=string_list(command, "key"),
             kind=command.get("kind"),
             capacity=command.get("capacity"),
+            journal=command.get("journal"),
         )
         await asyncio.wrap_future(self._tables.create(recipe, None))
         return b"{}"

@@ -4,6 +4,10 @@ Two tasks per call. One reads frames, checks them and passes them to the engine 
 earlier ones; it stops reading while too many bytes wait to be committed. The other answers in
 order. A batch is applied whole or not at all; a bad one ends the call and leaves those before it
 applied.
+
+A call whose command names a producer may send again what was sent before: batches are numbered, and
+one that the table has already is answered without being applied (see
+:mod:`barrage.server.producer_positions`). The opening answer says how far the producer has got.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -22,9 +26,11 @@ from barrage.errors import (
     RemoteProtocolError,
     RowError,
     SchemaError,
+    SequenceError,
     TableExistsError,
     TableNotFoundError,
 )
+from barrage.server.flight.catalog_calls import parse_json_object
 from barrage.server.flight.export_upload import (
     ExportUpload,
     UploadBudget,
@@ -32,8 +38,9 @@ from barrage.server.flight.export_upload import (
 )
 from barrage.server.flight.upload import BatchReader, PutCommand
 from barrage.server.grpc_calls import END_OF_STREAM
+from barrage.server.producer_positions import ProducerPosition, check_sequence
 from barrage.server.rows import key_columns_of
-from barrage.server.table_service import Change, TableRecipe, source_for_peers
+from barrage.server.table_service import Change, TableRecipe, WriteChain, source_for_peers
 from barrage.transport.flight_messages import Descriptor, encode_put_result
 from barrage.wire.flight_data import decode_flight_data
 
@@ -54,6 +61,9 @@ calls."""
 
 UNANSWERED_BATCHES_MAX = 65_536
 """Batches of one call whose answers wait for a client that does not read them."""
+
+_Answer: TypeAlias = "tuple[int, int | None, asyncio.Future[int]]"
+"""Rows of a batch, its number when its producer numbers them, and the step that commits it."""
 
 _OPERATIONS = {
     "append": "stage_add",
@@ -116,10 +126,12 @@ class _Upload:
         self._gathered: list[pa.RecordBatch] = []
         self._bytes_pending = 0
         self._uncommitted: deque[asyncio.Future[int]] = deque()
-        self._answers: asyncio.Queue[tuple[int, asyncio.Future[int]] | Exception | None] = (
-            asyncio.Queue(UNANSWERED_BATCHES_MAX)
+        self._answers: asyncio.Queue[_Answer | Exception | None] = asyncio.Queue(
+            UNANSWERED_BATCHES_MAX
         )
         self._batch_count = 0
+        self._sequence_next: int | None = None
+        self._chain = WriteChain()
 
     async def run(self, first: FlightFrame) -> None:
         """Serve the call from its first message on; an error is raised after every batch before it
@@ -130,7 +142,8 @@ class _Upload:
         finally:
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
-            for future in self._uncommitted:
+            # The last one first: a batch must not be taken after one before it was called off.
+            for future in reversed(self._uncommitted):
                 future.cancel()
 
     # --- receiving ---
@@ -152,7 +165,7 @@ class _Upload:
         had_schema = self._batches.schema is not None
         batch = self._batches.read(frame)
         if batch is not None:
-            await self._take_batch(batch)
+            await self._take_batch(batch, frame.metadata)
         elif self._batches.schema is not None and not had_schema:
             await self._open(self._batches.schema)
 
@@ -165,7 +178,14 @@ class _Upload:
             self._target = await self._find_or_create(command, schema)
         elif command.mode != "create":
             raise SchemaError("a static table is filled when it is created: use mode 'create'")
-        await self._context.write(encode_put_result(b'{"rows": 0}'))
+        elif command.producer is not None:
+            raise SequenceError("a static table is made once and has no producers")
+        told: dict[str, int | None] = {"rows": 0}
+        if command.producer is not None and self._target is not None:
+            self._sequence_next = command.sequence
+            position = self._tables.position(self._target, command.producer)
+            told["sequence"] = await asyncio.wrap_future(position)
+        await self._context.write(encode_put_result(json.dumps(told).encode()))
 
     async def _find_or_create(self, command: PutCommand, schema: pa.Schema) -> SourceTable:
         if command.mode != "create":
@@ -195,13 +215,33 @@ class _Upload:
             key=command.key,
             kind=command.kind,
             capacity=command.capacity,
+            journal=command.journal,
         )
 
-    async def _take_batch(self, batch: pa.RecordBatch) -> None:
+    def _position(self, metadata: bytes | None) -> ProducerPosition | None:
+        """The batch's place in what its producer sends: the number it carries, or the next one."""
+        assert self._command is not None
+        producer = self._command.producer
+        if producer is None:
+            return None
+        sequence = self._sequence_next
+        if metadata:
+            told = parse_json_object(metadata, "the metadata of a batch").get("sequence", sequence)
+            sequence = None if told is None else check_sequence(told)
+        if sequence is None:
+            raise SequenceError(
+                f"batch {self._batch_count} of producer {producer!r} has no number: "
+                "give 'sequence' in the command or in the metadata of the batch"
+            )
+        self._sequence_next = sequence + 1
+        return ProducerPosition(producer, sequence)
+
+    async def _take_batch(self, batch: pa.RecordBatch, metadata: bytes | None) -> None:
         self._batch_count += 1
         if self._target is None:
             self._gather(batch)
             return
+        position = self._position(metadata)
         try:
             rows = self._fitting(batch, self._target)
         except (SchemaError, RowError) as error:
@@ -210,13 +250,15 @@ class _Upload:
         size = max(batch.nbytes, rows.nbytes)
         while self._uncommitted and not self._has_room(size):
             await asyncio.wait([self._uncommitted[0]])
-        committed = self._tables.change([Change(self._target, self._operation(), (rows,))])
+        change = Change(self._target, self._operation(), (rows,))
+        committed = self._tables.change([change], position, chain=self._chain)
         self._bytes_pending += size
         self._calls.bytes_pending += size
         future: asyncio.Future[int] = asyncio.wrap_future(committed)
         self._uncommitted.append(future)
         future.add_done_callback(lambda _: self._settled(size))
-        await self._answers.put((batch.num_rows, future))
+        sequence = None if position is None else position.sequence
+        await self._answers.put((batch.num_rows, sequence, future))
 
     def _has_room(self, size: int) -> bool:
         return self._bytes_pending + size <= PENDING_BYTES_MAX and self._calls.has_room()
@@ -238,11 +280,13 @@ class _Upload:
         return coerce_rows(keys, key_columns_of(rows, keys)) if len(keys) else rows
 
     def _operation(self) -> str:
-        """The first batch of ``replace`` replaces, the following ones add to it."""
+        """The first batch of ``replace`` replaces, the following ones add to it; but each replaces
+        when it is numbered, as it must mean the same wherever a call that was cut goes on."""
         assert self._command is not None
         assert self._target is not None
-        mode = self._command.mode
-        if mode in (None, "create") or (mode == "replace" and self._batch_count > 1):
+        mode, is_numbered = self._command.mode, self._command.producer is not None
+        adds_more = mode == "replace" and self._batch_count > 1 and not is_numbered
+        if mode in (None, "create") or adds_more:
             return "stage_upsert" if self._target.key_columns else "stage_add"
         return _OPERATIONS[mode]
 
@@ -266,7 +310,7 @@ class _Upload:
         await asyncio.wrap_future(self._tables.create(self._recipe(command, schema), rows))
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         done.set_result(-1)
-        await self._answers.put((len(rows), done))
+        await self._answers.put((len(rows), None, done))
 
     # --- answering ---
 
@@ -276,15 +320,17 @@ class _Upload:
         while (answer := await self._answers.get()) is not None:
             if isinstance(answer, Exception):
                 raise answer
-            row_count, future = answer
+            row_count, sequence, future = answer
             batch_number += 1
             try:
                 step = await future
             except (SchemaError, RowError) as error:
                 raise self._located(error, batch_number) from error
             rows_committed += row_count
-            told = json.dumps({"rows": rows_committed, "step": step})
-            await self._context.write(encode_put_result(told.encode()))
+            told = {"rows": rows_committed, "step": step}
+            if sequence is not None:
+                told["sequence"] = sequence
+            await self._context.write(encode_put_result(json.dumps(told).encode()))
 
     def _located(self, error: BarrageError, batch_number: int | None = None) -> BarrageError:
         """The error with the number of its batch; rows are counted inside the batch."""

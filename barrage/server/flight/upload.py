@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from barrage.errors import LimitExceededError, RemoteProtocolError, UnsupportedError
+from barrage.server.config import JOURNAL_CLASSES
 from barrage.server.flight.arrow_messages import check_decompressed_size, read_schema_message
 from barrage.server.flight.catalog_calls import parse_json_object, string_list
+from barrage.server.producer_positions import check_producer, check_sequence
 from barrage.server.tickets import (
     SCOPE_ROUTE,
     check_table_name,
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
     from barrage.wire.frame import FlightFrame
 
 MODES = ("append", "upsert", "create", "replace", "delete")
-_COMMAND_FIELDS = frozenset({"table", "mode", "key", "kind", "capacity"})
+_COMMAND_FIELDS = frozenset(
+    {"table", "mode", "key", "kind", "capacity", "journal", "producer", "sequence"}
+)
 _CONTINUATION = struct.pack("<i", -1)
 _END_OF_STREAM = _CONTINUATION + struct.pack("<i", 0)
 
@@ -47,6 +51,12 @@ class PutCommand:
     key: tuple[str, ...] = ()
     kind: str | None = None
     capacity: int | None = None
+    journal: str | None = None
+    """The journal of a table that is made; None for the server's default."""
+    producer: str | None = None
+    """Who numbers the batches, so that a batch that was sent before is known."""
+    sequence: int | None = None
+    """The number of the first batch; each further one has the next, unless it carries its own."""
 
     @classmethod
     def parse(cls, descriptor: Descriptor, limits: Limits) -> PutCommand:
@@ -71,12 +81,24 @@ class PutCommand:
             raise RemoteProtocolError("'kind' must be a text")
         if capacity is not None and (not isinstance(capacity, int) or isinstance(capacity, bool)):
             raise RemoteProtocolError("'capacity' must be a whole number")
+        journal, producer, sequence = (
+            fields.get(name) for name in ("journal", "producer", "sequence")
+        )
+        if journal is not None and journal not in JOURNAL_CLASSES:
+            raise RemoteProtocolError(
+                f"journal {journal!r} is not one of {', '.join(JOURNAL_CLASSES)}"
+            )
+        if sequence is not None and producer is None:
+            raise RemoteProtocolError("'sequence' needs a 'producer'")
         return cls(
             table=check_table_name(fields.get("table")),
             mode=None if mode is None else str(mode),
             key=string_list(fields, "key"),
             kind=kind,
             capacity=capacity,
+            journal=None if journal is None else str(journal),
+            producer=None if producer is None else check_producer(producer),
+            sequence=None if sequence is None else check_sequence(sequence),
         )
 
 

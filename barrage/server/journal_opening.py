@@ -1,0 +1,120 @@
+"""Opening a data directory: the journals in it, and the tables made of them.
+
+A table comes back with its rows, their row keys, its epoch and its producers' positions; the graph
+goes on after every step that has ever been told to anybody. A table whose journal is damaged in the
+middle does not come back: its name is taken, and whoever asks for it is told the file, the place
+and what to do. The other tables are served.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from barrage.limits import NANOS_PER_MS
+from barrage.server.catalog import Publication
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from barrage.clock import Clock
+    from barrage.engine import UpdateGraph
+    from barrage.journal.options import JournalOptions
+    from barrage.journal.store import JournalStore
+    from barrage.journal.table_journal import TableJournal
+    from barrage.server.catalog import Catalog
+    from barrage.server.config import ServerConfig
+    from barrage.server.journal_service import JournalService
+
+log = logging.getLogger(__name__)
+
+NANOS_PER_HOUR = 3600 * 1000 * NANOS_PER_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """How far reading a data directory has got."""
+
+    table: str
+    """The table being read."""
+    tables_done: int
+    tables: int
+    rows_done: int
+
+
+def journal_options(config: ServerConfig) -> JournalOptions:
+    """The settings of a server in the journal's terms."""
+    from barrage.journal.options import JournalOptions
+
+    return JournalOptions(
+        group_ns=config.journal_group_ms * NANOS_PER_MS,
+        group_bytes=config.journal_group_bytes,
+        segment_bytes=config.journal_segment_bytes,
+        retain_bytes=config.journal_retain_bytes or None,
+        retain_age_ns=config.journal_retain_hours * NANOS_PER_HOUR or None,
+        retain_steps=config.journal_retain_steps or None,
+        memory_bytes=config.journal_memory_bytes,
+        reserve_bytes=config.journal_reserve_bytes,
+        producers_max=config.limits.producers_max,
+    )
+
+
+def open_store(
+    config: ServerConfig, clock: Clock, on_synced: Callable[[int], None]
+) -> JournalStore | None:
+    """The store of the configured directory; None without one. ConfigError when another process
+    uses it."""
+    if config.data is None:
+        return None
+    from barrage.journal.storage import LocalStorage
+    from barrage.journal.store import JournalStore
+
+    return JournalStore(
+        LocalStorage(Path(config.data)), journal_options(config), clock=clock, on_synced=on_synced
+    )
+
+
+def restore_tables(
+    found: Sequence[TableJournal],
+    graph: UpdateGraph,
+    catalog: Catalog,
+    journals: JournalService,
+    *,
+    on_progress: Callable[[Recovery], None] | None = None,
+) -> None:
+    """Make and publish the tables of these journals, before anybody can use them."""
+    rows_done = 0
+    for number, journal in enumerate(found):
+        name = journal.identity.name
+        if on_progress is not None:
+            on_progress(
+                Recovery(table=name, tables_done=number, tables=len(found), rows_done=rows_done)
+            )
+        rows_done += _restore(journal, graph, catalog, journals)
+
+
+def _restore(
+    journal: TableJournal, graph: UpdateGraph, catalog: Catalog, journals: JournalService
+) -> int:
+    from barrage.engine.restore import restore_source
+
+    identity = journal.identity
+    state = journal.state_at(journal.latest_version)
+    table = restore_source(
+        graph,
+        identity.kind,
+        identity.schema,
+        identity.key,
+        identity.capacity,
+        state.keys,
+        state.rows,
+        changed_step=journal.latest_version,
+    )
+    publication = Publication(
+        name=identity.name, table=table, kind=identity.kind, is_read_only=identity.is_read_only
+    )
+    journals.adopt(publication, journal)
+    catalog.add(publication)
+    return len(state.keys)

@@ -1,0 +1,374 @@
+"""The journals of a server's tables: begun with a name, fed after every cycle, read back at start.
+
+The service is the runtime's recorder. On the engine thread it takes what each cycle changed out of
+the sources and passes it to the journals; a store of all journals encodes, writes and syncs on a
+thread of its own and says how far it got. A journal goes with a published *name* of a source table:
+tables without a name, derived tables and tables of class ``none`` have none.
+
+Threads: everything runs on the engine thread but ``journal_named``, ``journal_of``, ``journals``
+and ``close``, which may be called from anywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from barrage.clock import SystemClock
+from barrage.engine.source import SourceTable
+from barrage.errors import (
+    BarrageError,
+    ConfigError,
+    JournalError,
+    JournalFailedError,
+    NoJournalError,
+    TableNotFoundError,
+)
+from barrage.server.failure import unexpected_failure, without_frames
+from barrage.server.first_states import empty_change, whole_change
+from barrage.server.producer_positions import ProducerPositions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from barrage.clock import Clock
+    from barrage.engine import CycleResult, Table
+    from barrage.journal.options import JournalOptions
+    from barrage.journal.store import JournalStore
+    from barrage.journal.table_journal import TableJournal
+    from barrage.limits import Limits
+    from barrage.model.table_change import TableChange
+    from barrage.server.catalog import Publication
+    from barrage.server.producer_positions import ProducerPosition
+
+log = logging.getLogger(__name__)
+
+DURABLE, MEMORY, NONE = "durable", "memory", "none"
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """A table with a journal, and the ticket of what was recorded of it last."""
+
+    journal: TableJournal
+    is_whole: bool
+    """Whether the journal needs the whole table next, as it had rows when its history began."""
+    ticket: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a published name stands for."""
+
+    journal: TableJournal | None
+    is_view: bool
+
+
+class JournalService:
+    """All journals of one server. ``store`` holds those on disk; without one, tables are of class
+    ``memory`` or ``none``."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        clock: Clock | None = None,
+        default_class: str = NONE,
+        options: JournalOptions | None = None,
+        store: JournalStore | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._default_class = default_class
+        self._options = options
+        self._store = store
+        self._is_durable = store is not None
+        self._recorded: dict[SourceTable, _Recorded] = {}
+        self._declined: WeakSet[SourceTable] = WeakSet()
+        self._names: dict[str, _Named] = {}
+        self._whole_count = 0
+        self._failure: BarrageError | None = None
+        self.positions = ProducerPositions(limits.producers_max)
+        """How far the producers of every table have got, journal or not."""
+
+    # --- any thread ---
+
+    def journal_named(self, name: str) -> TableJournal:
+        """The journal of the table of that name; TableNotFoundError, NoJournalError."""
+        named = self._names.get(name)
+        if named is None:
+            raise TableNotFoundError(name, known=list(self._names))
+        if named.journal is None:
+            raise NoJournalError(name, is_view=named.is_view)
+        return named.journal
+
+    def journal_of(self, table: Table) -> TableJournal | None:
+        """The journal of a table; None when it has none."""
+        recorded = self._recorded.get(table) if isinstance(table, SourceTable) else None
+        return None if recorded is None else recorded.journal
+
+    @property
+    def journals(self) -> Mapping[str, TableJournal]:
+        """Every journal by the name of its table. A copy."""
+        return {
+            name: named.journal
+            for name, named in list(self._names.items())
+            if named.journal is not None and named.journal.identity.name == name
+        }
+
+    @property
+    def store(self) -> JournalStore | None:
+        """What keeps the journals; None while there are none."""
+        return self._store
+
+    def close(self) -> None:
+        """Write and sync what has been recorded, then let go of the directory. Idempotent."""
+        if self._store is not None:
+            self._store.close()
+
+    # --- names come and go ---
+
+    def class_for(self, wanted: str | None) -> str:
+        """The journal class of a table for which this was said; ConfigError for a durable one
+        without a directory."""
+        chosen = self._default_class if wanted is None else wanted
+        if chosen == DURABLE and not self._is_durable:
+            raise ConfigError(
+                "journal='durable' needs a directory to keep it in: start the server with "
+                "--data DIR, or Server(data=...)"
+            )
+        return chosen
+
+    def decline(self, table: SourceTable) -> None:
+        """This table has no journal, whatever names it gets."""
+        self._declined.add(table)
+
+    def begin(self, publication: Publication, journal_class: str) -> None:
+        """A name begins to stand for a table. The first name of a source begins its journal."""
+        table = publication.table
+        if not isinstance(table, SourceTable):
+            self._names[publication.name] = _Named(None, is_view=True)
+            return
+        recorded = self._recorded.get(table)
+        if recorded is None and journal_class != NONE and table not in self._declined:
+            recorded = self._begin_journal(publication, table, journal_class)
+        journal = None if recorded is None else recorded.journal
+        self._names[publication.name] = _Named(journal, is_view=False)
+
+    def _begin_journal(
+        self, publication: Publication, table: SourceTable, journal_class: str
+    ) -> _Recorded:
+        from barrage.journal.table_journal import TableIdentity
+
+        table.check_alive()
+        identity = TableIdentity(
+            name=publication.name,
+            kind=publication.kind,
+            key=tuple(table.key_columns),
+            capacity=getattr(table, "capacity", None),
+            schema=table.schema,
+            journal_class="durable" if journal_class == DURABLE else "memory",
+            is_read_only=publication.is_read_only,
+        )
+        recorded = _Recorded(self._made_store().create(identity), is_whole=table.size > 0)
+        table.start_recording()
+        self._recorded[table] = recorded
+        self._whole_count += recorded.is_whole
+        return recorded
+
+    def _made_store(self) -> JournalStore:
+        """The store; journals in memory need none until the first of them."""
+        if self._store is None:
+            from barrage.journal.options import DEFAULT_JOURNAL_OPTIONS
+            from barrage.journal.store import JournalStore
+
+            self._store = JournalStore(
+                None,
+                self._options or DEFAULT_JOURNAL_OPTIONS,
+                clock=self._clock,
+                on_synced=lambda _: None,
+            )
+        return self._store
+
+    def end(self, publication: Publication) -> str | None:
+        """A name stops standing for a table. The class of the journal that ended with it; None when
+        none did."""
+        self._names.pop(publication.name, None)
+        table = publication.table
+        recorded = self._recorded.get(table) if isinstance(table, SourceTable) else None
+        if recorded is None or recorded.journal.identity.name != publication.name:
+            return None
+        assert isinstance(table, SourceTable)
+        del self._recorded[table]
+        self._whole_count -= recorded.is_whole
+        assert self._store is not None
+        self._store.drop(publication.name)
+        return recorded.journal.identity.journal_class
+
+    def adopt(self, publication: Publication, journal: TableJournal) -> None:
+        """A table that was made of its journal goes on with it."""
+        table = publication.table
+        assert isinstance(table, SourceTable)
+        table.start_recording()
+        self._recorded[table] = _Recorded(journal, is_whole=False)
+        self._names[publication.name] = _Named(journal, is_view=False)
+        self.positions.restore(table, journal.positions)
+
+    # --- writes ---
+
+    def check_writable(
+        self, tables: Iterable[SourceTable], producer: ProducerPosition | None = None
+    ) -> None:
+        """Refuse a write that could not be kept: JournalFullError, JournalFailedError.
+
+        A producer whose write was refused for that reason must send it again before later ones:
+        SequenceError. Otherwise those would make the refused one look like a resend.
+        """
+        for table in tables:
+            if producer is not None:
+                self.positions.check_order(table, producer)
+            recorded = self._recorded.get(table)
+            if recorded is None or recorded.journal.identity.journal_class != DURABLE:
+                continue
+            try:
+                self._check_store()
+            except JournalError:
+                if producer is not None:
+                    self.positions.refuse(table, producer)
+                raise
+
+    def _check_store(self) -> None:
+        if self._failure is not None:
+            raise without_frames(self._failure)
+        assert self._store is not None
+        self._store.check_writable()
+
+    # --- the runtime's recorder ---
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a journal waits for the whole of a table that does not change by itself, or a
+        producer has moved without changing anything."""
+        return self._whole_count > 0 or self.positions.has_staged
+
+    def record(self, result: CycleResult, wall_ns: int) -> None:
+        """Give the journals what a cycle changed. Never raises: a failure refuses later writes."""
+        moved = self.positions.commit(result.failed)
+        store = self._store
+        if store is None:
+            return
+        try:
+            self._record(result, wall_ns, moved)
+            store.step_committed(result.step)
+        except Exception as error:
+            if isinstance(error, JournalError):
+                log.error("step %d could not be recorded: %s", result.step, error)
+                self._failure = self._failure or error
+            else:
+                cause = unexpected_failure(log, "a step could not be recorded")
+                self._failure = self._failure or JournalFailedError(str(cause))
+
+    def _record(
+        self,
+        result: CycleResult,
+        wall_ns: int,
+        moved: Mapping[SourceTable, Mapping[str, int]],
+    ) -> None:
+        for table, recorded in self._changed(result, moved):
+            positions = moved.get(table, {})
+            change: TableChange | None
+            if recorded.is_whole:
+                change = whole_change(table, result.step)
+                known = self.positions.of(table)
+                positions = positions if known is None else dict(known.committed)
+                recorded.is_whole = False
+                self._whole_count -= 1
+                table.changed_step = result.step
+            else:
+                change = table.take_change()
+            if change is None and positions:
+                change = empty_change(table, result.step)
+                table.changed_step = result.step
+            if change is not None:
+                recorded.ticket = recorded.journal.append(
+                    change, step=result.step, wall_ns=wall_ns, positions=positions
+                )
+
+    def _changed(
+        self, result: CycleResult, moved: Mapping[SourceTable, Mapping[str, int]]
+    ) -> list[tuple[SourceTable, _Recorded]]:
+        """The tables with a journal of which a cycle has something to record."""
+        if self._whole_count:
+            return [
+                (table, recorded)
+                for table, recorded in self._recorded.items()
+                if table.failure is None
+                and (recorded.is_whole or table in result.updates or table in moved)
+            ]
+        tables = dict.fromkeys((*result.updates, *moved))
+        return [
+            (table, recorded)
+            for table in tables
+            if isinstance(table, SourceTable)
+            and (recorded := self._recorded.get(table)) is not None
+        ]
+
+    def ticket_of(self, tables: Iterable[Table]) -> int:
+        """The ticket of the last change on disk of any of these tables."""
+        if not self._is_durable:
+            return 0
+        return max(
+            (
+                recorded.ticket
+                for table in tables
+                if isinstance(table, SourceTable)
+                and (recorded := self._recorded.get(table)) is not None
+            ),
+            default=0,
+        )
+
+    @property
+    def synced_ticket(self) -> int:
+        """Everything up to this ticket is on disk."""
+        return 0 if self._store is None else self._store.synced_ticket
+
+    @property
+    def failure(self) -> BarrageError | None:
+        """Why nothing more will be on disk."""
+        if self._failure is not None or self._store is None:
+            return self._failure
+        try:
+            self._store.check_writable()
+        except JournalFailedError as error:
+            return error
+        except JournalError:
+            return None
+        return None
+
+
+class SyncedSignal:
+    """Passes on that a store has synced: from its thread to the engine's, one word at a time."""
+
+    def __init__(self) -> None:
+        self._post: Callable[[Callable[[], None]], None] | None = None
+        self._settle: Callable[[], None] | None = None
+        self._is_posted = False
+
+    def connect(
+        self, post: Callable[[Callable[[], None]], None], settle: Callable[[], None]
+    ) -> None:
+        """``post`` takes what the engine thread is to run, ``settle`` is that."""
+        self._post, self._settle = post, settle
+
+    def __call__(self, _ticket: int) -> None:
+        """On the store's thread: something has been synced, or will never be."""
+        if self._post is not None and not self._is_posted:
+            self._is_posted = True
+            self._post(self._run)
+
+    def _run(self) -> None:
+        # First the flag, then the look: what is synced after it posts again.
+        self._is_posted = False
+        assert self._settle is not None
+        self._settle()
