@@ -16,7 +16,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from barrage.errors import BarrageError, TableFailedError
+from barrage.errors import BarrageError, EngineError, TableFailedError
 from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.model.update import TableUpdate
 
@@ -71,10 +71,17 @@ class UpdateGraph:
         found = (reference() for reference in list(self._sources.values()))
         return [source for source in found if source is not None]
 
-    def run_cycle(self) -> CycleResult:
-        """Commit everything staged and bring every dependent table up to date."""
-        self._step += 1
-        step = self._step
+    def run_cycle(self, step: int | None = None) -> CycleResult:
+        """Commit everything staged and bring every dependent table up to date.
+
+        ``step`` numbers the cycle, when it repeats one of another graph; it must be greater than
+        the last.
+        """
+        if step is None:
+            step = self._step + 1
+        elif step <= self._step:
+            raise EngineError(f"step {step} does not follow step {self._step}")
+        self._step = step
         cycle = _Cycle(step)
         for source in self._live_sources():
             if source.has_pending:

@@ -172,11 +172,7 @@ class ListTable(StagedTable[_Edit]):
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         if keys.is_contiguous and not keys.is_empty:
-            slots = self._order[keys.first : keys.last + 1]
-            first = int(slots[0])
-            if int(slots[-1]) - first == len(slots) - 1 and bool(np.all(np.diff(slots) == 1)):
-                return self.storage.read(RowSet.of_span(first, first + len(slots)), columns)
-            return self.storage.take(slots, columns)
+            return self.storage.read_slots(self._order[keys.first : keys.last + 1], columns)
         return self.storage.take(self._order[keys.to_numpy()], columns)
 
     def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:

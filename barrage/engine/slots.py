@@ -61,9 +61,13 @@ class SlotStorage:
             return tuple(self._read_runs(keys, index) for index in columns)
         return self.take(keys.to_numpy(), columns)
 
-    def read_slots(self, slots: Int64Array) -> tuple[Cells, ...]:
-        """Cells of slots in any order, all columns; zero-copy for a run of append-only data."""
-        columns = range(len(self.columns))
+    def read_slots(
+        self, slots: Int64Array, columns: Sequence[int] | None = None
+    ) -> tuple[Cells, ...]:
+        """Cells of slots in any order, all columns by default; zero-copy for a run of append-only
+        data."""
+        if columns is None:
+            columns = range(len(self.columns))
         if len(slots) == 0:
             return self.read(RowSet.empty(), columns)
         first = int(slots[0])

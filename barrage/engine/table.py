@@ -144,6 +144,12 @@ class Table:
         """Cells of existing rows in any order, repeats allowed; for operators that search."""
         raise NotImplementedError
 
+    @property
+    def order_is_reproducible(self) -> bool:
+        """Whether the rows, their order and all cells follow from the present rows of the sources,
+        whatever happened before: then an equal operator on equal rows shows equal rows."""
+        return True
+
     def live_children(self) -> list[DerivedTable]:
         """Operators fed by this table, oldest first."""
         return list(self._children.values())
@@ -343,6 +349,26 @@ class DerivedTable(Table):
                 maximum=self.graph.limits.operators_ways_max,
                 unit="ways",
             )
+
+    @property
+    def order_is_reproducible(self) -> bool:
+        return all(parent.order_is_reproducible for parent in self.parents)
+
+    def over(self, parents: Sequence[Table]) -> DerivedTable:
+        """The same operator upon other parents of equal schemas, all of one graph.
+
+        Not shared with anybody; raises what the operator raises for the rows of the parents.
+        """
+        if len(parents) != len(self.parents):
+            raise EngineError(f"{len(self.parents)} parents are needed, {len(parents)} are given")
+        made = self._like_this(tuple(parents))
+        for parent in made.parents:
+            parent._children["made over", made.serial] = made
+        return made
+
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        """A new operator with the parameters of this one."""
+        raise NotImplementedError
 
     def advance(self, update: TableUpdate) -> TableUpdate:
         """Follow the parent, which has already moved to the state after ``update``."""

@@ -60,6 +60,7 @@ class AggByTable(DerivedTable):
             is_append_only=False, is_blink=False, is_flat=parent.is_static, key_columns=by
         )
         super().__init__(parent, pa.schema(fields), traits)
+        self._aggregations = aggregations
         self._key_count = len(by)
         self._groups = RowGroups(parent, key_indices)
         self._states = AggregationStates(parent, self._groups, aggregations)
@@ -70,6 +71,15 @@ class AggByTable(DerivedTable):
         for store, cells in zip(self._stores, self._states.results(everything), strict=True):
             store.append(cells)
         self._row_keys = RowSet.of_span(0, self._groups.count)
+
+    @property
+    def order_is_reproducible(self) -> bool:
+        """Groups stand in order of first appearance, and a floating sum may depend in its last bit
+        on what was added when."""
+        return super().order_is_reproducible and self.is_static
+
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return AggByTable(parents[0], self.key_columns, self._aggregations)
 
     def advance(self, update: TableUpdate) -> TableUpdate:
         change = self._groups.advance(update)

@@ -45,6 +45,9 @@ class ConvertTable(DerivedTable):
         self._row_keys = parent.row_keys
         self._check_values(parent.row_keys, self._checked)
 
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return ConvertTable(parents[0], self.schema, self._conversions)
+
     def advance(self, update: TableUpdate) -> TableUpdate:
         self._row_keys = self.parent.row_keys
         for index in self._checked:

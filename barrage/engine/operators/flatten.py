@@ -31,6 +31,9 @@ class FlattenTable(DerivedTable):
         self._parent_keys = parent.row_keys
         self._row_keys = RowSet.of_span(0, parent.size)
 
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return FlattenTable(parents[0])
+
     def advance(self, update: TableUpdate) -> TableUpdate:
         before, after = self._parent_keys, self.parent.row_keys
         removed = before.positions_of(update.removed_keys_pre)

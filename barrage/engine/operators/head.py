@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from barrage.engine.operators.subset import SubsetTable
 
 if TYPE_CHECKING:
-    from barrage.engine.table import Table
+    from barrage.engine.table import DerivedTable, Table
     from barrage.model.update import TableUpdate
     from barrage.rowset import RowSet
 
@@ -19,6 +19,9 @@ class HeadTable(SubsetTable):
         super().__init__(parent, parent.schema, parent.traits)
         self.count = count
         self._row_keys = parent.row_keys.slice(0, count)
+
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return HeadTable(parents[0], self.count)
 
     def choose(self, update: TableUpdate, survivors: RowSet) -> tuple[RowSet, RowSet]:
         wanted = self.parent.row_keys.slice(0, self.count)

@@ -62,6 +62,17 @@ class LastByTable(DerivedTable):
             self._last_row[groups] = rows
         self._row_keys = RowSet.of_span(0, self._groups.count)
 
+    @property
+    def order_is_reproducible(self) -> bool:
+        """Groups stand in order of first appearance, which the present rows only tell where none
+        was ever removed."""
+        return super().order_is_reproducible and (
+            self.parent.is_append_only or self.parent.is_static
+        )
+
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return LastByTable(parents[0], self.key_columns)
+
     def advance(self, update: TableUpdate) -> TableUpdate:
         before = self._row_keys
         change = self._groups.advance(update)

@@ -90,6 +90,9 @@ class MergeTable(DerivedTable):
         self._make_room()
         self._row_keys = self._joined(self._parent_keys)
 
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return MergeTable(parents)
+
     def _make_room(self) -> None:
         """Widen the stretches of parents that have outgrown them."""
         for number, keys in enumerate(self._parent_keys):

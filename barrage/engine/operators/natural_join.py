@@ -174,6 +174,9 @@ class NaturalJoinTable(DerivedTable):
         self._left_number.add(left.row_keys.to_numpy(), numbers)
         self._row_keys = left.row_keys
 
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return NaturalJoinTable(parents[0], parents[1], self._join)
+
     def _numbers_of_all(self, table: Table, columns: Sequence[int]) -> Int64Array:
         """The numbers of all rows of a parent, with bounded temporaries."""
         rows = table.row_keys.to_numpy()

@@ -49,8 +49,12 @@ class RowNumbersTable(DerivedTable):
         for name, data_type in columns.items():
             schema = schema.append(pa.field(name, data_type))
         super().__init__(parent, schema, parent.traits)
+        self._columns = dict(columns)
         self._types = list(columns.values())
         self._row_keys = parent.row_keys
+
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return RowNumbersTable(parents[0], self._columns)
 
     def advance(self, update: TableUpdate) -> TableUpdate:
         self._row_keys = self.parent.row_keys

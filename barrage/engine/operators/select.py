@@ -102,9 +102,13 @@ class SelectTable(DerivedTable):
             [output.field for output in selection.outputs], metadata=parent.schema.metadata
         )
         super().__init__(parent, schema, _selected_traits(parent, selection))
+        self._selection = selection
         self._outputs = selection.outputs
         self._row_keys = parent.row_keys
         self._check_values(parent.row_keys, range(len(self._outputs)))
+
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return SelectTable(parents[0], self._selection)
 
     def _check_values(self, keys: RowSet, columns: Sequence[int]) -> None:
         """Evaluate computed columns and drop the result; raises what a later read would."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from barrage.engine.operators.agg_by import AggByTable
 
 if TYPE_CHECKING:
-    from barrage.engine.table import Table
+    from barrage.engine.table import DerivedTable, Table
 
 
 class SelectDistinctTable(AggByTable):
@@ -17,3 +17,12 @@ class SelectDistinctTable(AggByTable):
 
     def __init__(self, parent: Table, columns: tuple[str, ...]) -> None:
         super().__init__(parent, columns, ())
+
+    @property
+    def order_is_reproducible(self) -> bool:
+        """The order of first appearance follows from the present rows where none was removed."""
+        parent = self.parent
+        return parent.order_is_reproducible and (parent.is_append_only or parent.is_static)
+
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return SelectDistinctTable(parents[0], self.key_columns)

@@ -8,7 +8,7 @@ from barrage.engine.operators.subset import SubsetTable
 from barrage.errors import EngineError
 
 if TYPE_CHECKING:
-    from barrage.engine.table import Table
+    from barrage.engine.table import DerivedTable, Table
     from barrage.model.update import TableUpdate
     from barrage.rowset import RowSet
 
@@ -39,6 +39,9 @@ class SliceTable(SubsetTable):
         self._start = start
         self._stop = stop
         self._row_keys = self._wanted()
+
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return SliceTable(parents[0], self._start, self._stop)
 
     def _wanted(self) -> RowSet:
         size = self.parent.size

@@ -44,6 +44,7 @@ class SortTable(DerivedTable):
     def __init__(self, parent: Table, keys: tuple[SortKey, ...]) -> None:
         traits = parent.traits.changed(is_append_only=False, is_flat=parent.is_static)
         super().__init__(parent, parent.schema, traits)
+        self._sort_keys = keys
         self._sort_order = SortOrder(parent, keys)
         self._parents: Int64Array = self._sort_order.sorted_all()
         count = len(self._parents)
@@ -56,6 +57,9 @@ class SortTable(DerivedTable):
         if not parent.is_static:
             ascending = np.argsort(self._parents)
             self._own_key.add(self._parents[ascending], self._keys[ascending])
+
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return SortTable(parents[0], self._sort_keys)
 
     def advance(self, update: TableUpdate) -> TableUpdate:
         gone = self._forget_removed(update)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from barrage.engine.operators.subset import SubsetTable
 
 if TYPE_CHECKING:
-    from barrage.engine.table import Table
+    from barrage.engine.table import DerivedTable, Table
     from barrage.model.update import TableUpdate
     from barrage.rowset import RowSet
 
@@ -20,6 +20,9 @@ class TailTable(SubsetTable):
         super().__init__(parent, parent.schema, traits)
         self.count = count
         self._row_keys = self._wanted()
+
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return TailTable(parents[0], self.count)
 
     def _wanted(self) -> RowSet:
         size = self.parent.size

@@ -15,7 +15,7 @@ from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
     from barrage.engine.expression import BoundExpression
-    from barrage.engine.table import Table
+    from barrage.engine.table import DerivedTable, Table
     from barrage.model.update import TableUpdate
 
 
@@ -26,6 +26,9 @@ class WhereTable(SubsetTable):
         super().__init__(parent, parent.schema, parent.traits.changed(is_flat=False))
         self.condition = condition
         self._row_keys = self._passing(parent.row_keys)
+
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return WhereTable(parents[0], self.condition)
 
     def _passing(self, keys: RowSet) -> RowSet:
         """The keys whose rows satisfy the condition now, a bounded number of rows at a time."""
