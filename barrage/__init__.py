@@ -16,6 +16,7 @@ _HOMES = {
     "aconnect": "barrage.client",
     "AsyncServer": "barrage.server",
     "Server": "barrage.server",
+    "Cursor": "barrage.model.cursor",
     "RowSet": "barrage.rowset",
     "wire": "",
     "errors": "",
@@ -24,11 +25,13 @@ _HOMES = {
 if TYPE_CHECKING:
     from barrage import errors, wire
     from barrage.client import aconnect, connect
+    from barrage.model.cursor import Cursor
     from barrage.rowset import RowSet
     from barrage.server import AsyncServer, Server
 
 __all__ = [
     "AsyncServer",
+    "Cursor",
     "RowSet",
     "Server",
     "__version__",

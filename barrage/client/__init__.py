@@ -13,8 +13,11 @@ from barrage.client.subscription import AsyncTickingTable
 from barrage.client.sync import Session, connect
 from barrage.client.sync_tables import InputTable, RemoteTable
 from barrage.client.sync_ticking import TickingTable
+from barrage.client.sync_writer import Writer
 from barrage.client.table_info import TableInfo
 from barrage.client.update import Update
+from barrage.client.writer import AsyncWriter
+from barrage.model.cursor import Cursor
 from barrage.transport.grpc_channel import TLS
 
 __all__ = [
@@ -23,8 +26,10 @@ __all__ = [
     "AsyncRemoteTable",
     "AsyncSession",
     "AsyncTickingTable",
+    "AsyncWriter",
     "Backoff",
     "Basic",
+    "Cursor",
     "Handler",
     "InputTable",
     "PreSharedKey",
@@ -37,6 +42,7 @@ __all__ = [
     "TickingTable",
     "Token",
     "Update",
+    "Writer",
     "aconnect",
     "connect",
 ]

@@ -52,13 +52,16 @@ async def put_rows(
     mode: str | None = None,
     kind: str | None = None,
     capacity: int | None = None,
+    journal: str | None = None,
     on_progress: Callable[[PutProgress], None] | None = None,
 ) -> PutProgress:
     """Send ``data`` and wait for the last acknowledgement. The stream is used up."""
     if mode is not None and mode not in MODES:
         raise ConfigError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     keys = (key,) if isinstance(key, str) else tuple(key or ())
-    descriptor = _descriptor(name, keys=keys, mode=mode, kind=kind, capacity=capacity)
+    descriptor = put_descriptor(
+        name, keys=keys, mode=mode, kind=kind, capacity=capacity, journal=journal
+    )
     table = without_dictionaries(to_arrow_table(data))
     return await send_table(stream, table, descriptor, on_progress=on_progress)
 
@@ -83,25 +86,32 @@ async def send_table(
         stream.cancel()
 
 
-def _descriptor(
+def put_descriptor(
     name: str,
     *,
     keys: tuple[str, ...],
     mode: str | None,
-    kind: str | None,
-    capacity: int | None,
+    kind: str | None = None,
+    capacity: int | None = None,
+    journal: str | None = None,
+    producer: str | None = None,
+    sequence: int | None = None,
 ) -> bytes:
     """A plain path where that says everything, as any Flight client would send it; else a
     command."""
-    if mode is None and not keys and kind is None:
+    if mode is None and not keys and kind is None and journal is None and producer is None:
         return Descriptor(path=(name,)).encode()
     command: dict[str, Any] = {"table": name, "mode": mode or ("upsert" if keys else "append")}
     if keys:
         command["key"] = list(keys)
-    if kind is not None:
-        command["kind"] = kind
-    if capacity is not None:
-        command["capacity"] = capacity
+    further = {
+        "kind": kind,
+        "capacity": capacity,
+        "journal": journal,
+        "producer": producer,
+        "sequence": sequence,
+    }
+    command |= {name: value for name, value in further.items() if value is not None}
     return Descriptor(command=json.dumps(command).encode()).encode()
 
 
@@ -139,19 +149,29 @@ async def _write_all(stream: FrameStream, frames: Iterator[bytes]) -> None:
 
 
 def _frames(table: pa.Table, descriptor: bytes, *, sends_empty: bool) -> Iterator[bytes]:
-    schema_header, _ = _split(table.schema.serialize())
-    yield encode_flight_data(FlightFrame(descriptor=descriptor, header=schema_header))
-    bytes_per_row = max(table.nbytes // max(table.num_rows, 1), 1)
-    batch_rows = max(min(BATCH_BYTES_TARGET // bytes_per_row, BATCH_ROWS_MAX), 1)
-    batches = [batch for batch in table.to_batches(max_chunksize=batch_rows) if batch.num_rows]
+    yield schema_frame(table.schema, descriptor)
+    batches = batches_of(table)
     if not batches and sends_empty:
         batches = [pa.RecordBatch.from_pylist([], schema=table.schema)]
     for batch in batches:
-        header, body = _split(batch.serialize())
+        header, body = split_message(batch.serialize())
         yield encode_flight_data(FlightFrame(header=header, body=body))
 
 
-def _split(encapsulated: pa.Buffer) -> tuple[bytes, memoryview]:
+def schema_frame(schema: pa.Schema, descriptor: bytes) -> bytes:
+    """The first frame of an upload."""
+    header, _ = split_message(schema.serialize())
+    return encode_flight_data(FlightFrame(descriptor=descriptor, header=header))
+
+
+def batches_of(table: pa.Table) -> list[pa.RecordBatch]:
+    """The rows in batches of a good size; none when there are no rows."""
+    bytes_per_row = max(table.nbytes // max(table.num_rows, 1), 1)
+    batch_rows = max(min(BATCH_BYTES_TARGET // bytes_per_row, BATCH_ROWS_MAX), 1)
+    return [batch for batch in table.to_batches(max_chunksize=batch_rows) if batch.num_rows]
+
+
+def split_message(encapsulated: pa.Buffer) -> tuple[bytes, memoryview]:
     """An encapsulated IPC message as header and body."""
     message = pa.ipc.read_message(encapsulated)
     body = memoryview(message.body) if message.body is not None else memoryview(b"")

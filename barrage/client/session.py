@@ -22,6 +22,7 @@ from barrage.client.remote_table import TIMEOUT_SECONDS, AsyncInputTable, AsyncR
 from barrage.client.sources import NamedSource, TableSource, TicketSource
 from barrage.client.subscription import AsyncTickingTable, SubscriptionSettings
 from barrage.client.table_info import TableInfo, info_of_flight
+from barrage.client.writer import AsyncWriter, writer_settings
 from barrage.clock import SystemClock
 from barrage.errors import (
     ConfigError,
@@ -29,6 +30,7 @@ from barrage.errors import (
     SchemaError,
     SubscriptionClosedError,
     TicketError,
+    UnsupportedError,
 )
 from barrage.limits import DEFAULT_LIMITS
 from barrage.transport import flight_messages
@@ -42,8 +44,10 @@ if TYPE_CHECKING:
 
     from barrage.client.address import Auth
     from barrage.client.arrow_input import TableLike
+    from barrage.client.reconnect import Backoff
     from barrage.clock import Clock
     from barrage.limits import Limits
+    from barrage.transport.base import FrameStream
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +89,7 @@ class AsyncSession:
         self._opening_session = asyncio.Lock()
         self._connections = [self._connection]
         self._subscriptions: set[AsyncTickingTable] = set()
+        self._writers: set[AsyncWriter] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
@@ -153,6 +158,8 @@ class AsyncSession:
         self._is_closed = True
         for subscription in list(self._subscriptions):
             await subscription.close()
+        for writer in list(self._writers):
+            await writer.abandon()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -295,6 +302,47 @@ class AsyncSession:
                 on_progress=on_progress,
             )
 
+    def writer(
+        self,
+        name: str,
+        *,
+        producer: str,
+        mode: str | None = None,
+        key: Sequence[str] | str | None = None,
+        reconnect: Backoff | None = None,
+    ) -> Opening[AsyncWriter]:
+        """Write to a table so that nothing is lost and nothing doubled, whatever happens to the
+        connection: ``async with session.writer("trades", producer="feed") as writer``.
+
+        ``producer`` names who writes; the table remembers how far it has got. ``mode`` as for
+        :meth:`put`, which makes the table when there is none.
+        """
+        self._check_open()
+        if self.address.is_deephaven:
+            raise UnsupportedError("a Deephaven server does not remember producers; use put()")
+        settings = writer_settings(name, producer=producer, mode=mode, key=key, backoff=reconnect)
+        writer = AsyncWriter(self, settings)
+
+        async def open_it() -> AsyncWriter:
+            self._check_open()
+            self._writers.add(writer)
+            try:
+                await writer.open()
+            except BaseException:
+                await writer.abandon()
+                raise
+            return writer
+
+        return Opening(open_it)
+
+    def open_put(self, name: str) -> FrameStream:
+        """A DoPut stream of one of our servers, for a writer."""
+        self._check_open()
+        return self._channel.put(table=name)
+
+    def forget_writer(self, writer: AsyncWriter) -> None:
+        self._writers.discard(writer)
+
     async def create_table(
         self,
         name: str,
@@ -303,15 +351,18 @@ class AsyncSession:
         key: Sequence[str] | str | None = None,
         kind: str | None = None,
         capacity: int | None = None,
+        journal: str | None = None,
         timeout: float | None = TIMEOUT_SECONDS,
     ) -> AsyncRemoteTable:
         """Create an empty table; TableExistsError. ``kind`` is "keyed" when there is a key, else
-        "append_only". On a Deephaven server it is an input table."""
+        "append_only". ``journal`` is "durable", "memory" or "none", by default what the server
+        does. On a Deephaven server it is an input table."""
         if not isinstance(schema, pa.Schema):
             raise SchemaError(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
         if self.address.is_deephaven:
-            if capacity is not None:
-                raise ConfigError("a Deephaven server has no tables of limited capacity")
+            if capacity is not None or journal is not None:
+                what = "journals" if capacity is None else "tables of limited capacity"
+                raise ConfigError(f"a Deephaven server has no {what}")
             calls = await self._session_calls()
             async with asyncio.timeout(timeout):
                 await calls.connection.call(
@@ -327,6 +378,7 @@ class AsyncSession:
                 mode="create",
                 kind=kind,
                 capacity=capacity,
+                journal=journal,
             )
         return self.table(name)
 

@@ -15,6 +15,7 @@ from barrage.client.remote_table import TIMEOUT_SECONDS
 from barrage.client.session import CONNECT_TIMEOUT_SECONDS, AsyncSession, aconnect
 from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS, LoopThread
 from barrage.client.sync_tables import InputTable, RemoteTable
+from barrage.client.sync_writer import Writer
 from barrage.errors import SubscriptionClosedError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.wire.revision import WireRevision
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from barrage.client.address import Auth
     from barrage.client.arrow_input import TableLike
     from barrage.client.put import PutProgress
+    from barrage.client.reconnect import Backoff
     from barrage.client.table_info import TableInfo
+    from barrage.client.writer import AsyncWriter
     from barrage.limits import Limits
     from barrage.transport.grpc_channel import TLS
 
@@ -107,6 +110,25 @@ class Session:
         work = self._session.put(name, data, key=key, mode=mode, on_progress=on_progress)
         return self._thread.call(work, timeout)
 
+    def writer(
+        self,
+        name: str,
+        *,
+        producer: str,
+        mode: str | None = None,
+        key: Sequence[str] | str | None = None,
+        reconnect: Backoff | None = None,
+        timeout: float | None = TIMEOUT_SECONDS,
+    ) -> Writer:
+        """See :meth:`AsyncSession.writer`."""
+
+        async def open_it() -> AsyncWriter:
+            return await self._session.writer(
+                name, producer=producer, mode=mode, key=key, reconnect=reconnect
+            )
+
+        return Writer(self._thread.call(open_it(), timeout), self._thread)
+
     def create_table(
         self,
         name: str,
@@ -115,12 +137,19 @@ class Session:
         key: Sequence[str] | str | None = None,
         kind: str | None = None,
         capacity: int | None = None,
+        journal: str | None = None,
         timeout: float | None = TIMEOUT_SECONDS,
     ) -> RemoteTable:
         """See :meth:`AsyncSession.create_table`."""
         self._thread.call(
             self._session.create_table(
-                name, schema, key=key, kind=kind, capacity=capacity, timeout=None
+                name,
+                schema,
+                key=key,
+                kind=kind,
+                capacity=capacity,
+                journal=journal,
+                timeout=None,
             ),
             timeout,
         )

@@ -207,3 +207,12 @@ def run(test):
         assert not left, f"tasks are left: {left}"
 
     asyncio.run(limited())
+
+
+async def until(condition):
+    """Let the loop run until ``condition`` holds."""
+    for _ in range(100_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition did not come true")

@@ -31,7 +31,7 @@ from barrage.proto.resumption import (
 )
 from barrage.rowset import RowSet, RowSetShiftData
 from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
-from tests.unit.client.scripted import EMPTY, SCHEMA, cells, run, scripted_session
+from tests.unit.client.scripted import EMPTY, SCHEMA, cells, run, scripted_session, until
 
 EPOCH = "0123456789abcdef"
 AT_ONCE = Backoff(first_seconds=0.0)
@@ -63,14 +63,6 @@ def told(outcome=None):
 
 def rows(*numbers):
     return pa.table(list(cells(numbers)), schema=SCHEMA)
-
-
-async def until(condition):
-    for _ in range(100_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("the condition did not come true")
 
 
 async def first_life(server, *, keys="0,10,20", numbers=(1, 2, 3), step=7):

@@ -1,0 +1,385 @@
+"""Writing rows so that none is lost and none doubled: :class:`AsyncWriter`.
+
+A *producer* numbers what it writes, and the table remembers the last number it has committed from
+it, with the rows. So whatever was not acknowledged when a connection broke is sent again, and what
+had arrived after all is recognised. Rows wait here until they are acknowledged, bounded by bytes.
+
+One task connects, sends and reads acknowledgements. A stream has one schema; rows of another one
+wait for a stream of their own, so order is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from barrage.client.arrow_input import to_arrow_table, without_dictionaries
+from barrage.client.put import MODES, batches_of, put_descriptor, schema_frame, split_message
+from barrage.client.reconnect import Backoff
+from barrage.errors import (
+    BarrageError,
+    ConfigError,
+    ConnectionLostError,
+    RemoteProtocolError,
+    SequenceError,
+    SubscriptionClosedError,
+    TableNotFoundError,
+)
+from barrage.transport.flight_messages import decode_put_result
+from barrage.wire.flight_data import encode_flight_data
+from barrage.wire.frame import FlightFrame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from barrage.client.arrow_input import TableLike
+    from barrage.client.session import AsyncSession
+    from barrage.transport.base import FrameStream
+
+logger = logging.getLogger(__name__)
+
+PENDING_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of rows that may wait for their acknowledgement before ``write`` waits."""
+
+PENDING_WRITES_MAX = 4096
+"""Batches that may wait for their acknowledgement before ``write`` waits."""
+
+WRITER_MODES = tuple(mode for mode in MODES if mode != "create")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSettings:
+    """What was asked for when the writer was opened."""
+
+    table: str
+    producer: str
+    mode: str | None
+    key: tuple[str, ...]
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def descriptor(self, sequence: int | None) -> bytes:
+        return put_descriptor(
+            self.table,
+            keys=self.key,
+            mode=self.mode,
+            producer=self.producer,
+            sequence=sequence,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    sequence: int
+    rows: pa.RecordBatch
+
+
+class AsyncWriter:
+    """Writes to one table as one producer. Use it as an asynchronous context manager: leaving it
+    waits until everything is committed.
+
+    Writers of one table that run at the same time need producers of their own.
+    """
+
+    def __init__(self, session: AsyncSession, settings: WriterSettings) -> None:
+        if settings.mode is not None and settings.mode not in WRITER_MODES:
+            raise ConfigError(f"mode {settings.mode!r} is not one of {', '.join(WRITER_MODES)}")
+        if not settings.producer or not isinstance(settings.producer, str):
+            raise ConfigError(f"producer is {settings.producer!r}, it must be a name")
+        self._session = session
+        self._settings = settings
+        self._pending: deque[_Batch] = deque()
+        self._pending_bytes = 0
+        self._in_flight = 0
+        """Batches at the front that the present stream has been given."""
+        self._unsure = 0
+        """Batches at the front that an earlier stream was given."""
+        self._is_open = False
+        self._is_known = False
+        self._position: int | None = None
+        self._step: int | None = None
+        self._next = 0
+        self._schema: pa.Schema | None = None
+        self._error: BarrageError | None = None
+        self._is_closing = False
+        self._changed = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self.resends = 0
+        """Batches that were sent once more."""
+
+    # --- for the user ---------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int | None:
+        """Number of the last committed batch of this producer; None for none."""
+        return self._position
+
+    @property
+    def step(self) -> int | None:
+        """Step that committed the last acknowledged batch; None before the first."""
+        return self._step
+
+    @property
+    def pending_count(self) -> int:
+        """Batches that are not acknowledged yet."""
+        return len(self._pending)
+
+    async def open(self) -> None:
+        """Find out how far the producer has got. The session does this."""
+        try:
+            info = await self._session.info(self._settings.table, timeout=None)
+            self._schema = info.schema
+        except TableNotFoundError:
+            # The first rows make the table; nobody has written to it.
+            self._is_known = True
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"barrage writer {self._settings.table}"
+        )
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._is_known or self._error is not None)
+        self._raise_if_failed()
+
+    async def write(self, rows: TableLike, *, sequence: int | None = None) -> int:
+        """Send rows; returns the number of their last batch, once there is room for them. They are
+        committed when :attr:`position` has reached that number, at the latest after :meth:`flush`.
+
+        ``sequence`` numbers them with a number of the caller's, which must grow; rows whose number
+        has been committed are left out, so a source may be read again from anywhere before. What
+        the server refuses is raised by this or a later call, and ends the writer.
+        """
+        table = without_dictionaries(to_arrow_table(rows))
+        batches = list(batches_of(table))
+        if not batches:
+            return self._next - 1
+        if len(batches) > 1 and (sequence is not None or self._settings.mode == "replace"):
+            # One number is one batch, and every numbered batch of a replacement replaces.
+            batches = table.combine_chunks().to_batches()
+        async with self._changed:
+            self._raise_if_closed()
+            first = self._checked(sequence)
+            if sequence is not None and self._position is not None and first <= self._position:
+                return first
+            for number, batch in enumerate(batches, first):
+                await self._changed.wait_for(self._has_room)
+                self._raise_if_closed()
+                self._pending.append(_Batch(number, batch))
+                self._pending_bytes += batch.nbytes
+                self._next = number + 1
+                self._changed.notify_all()
+        return self._next - 1
+
+    async def flush(self, timeout: float | None = None) -> int | None:
+        """Until everything written is committed; the step that committed the last of it."""
+        async with asyncio.timeout(timeout), self._changed:
+            await self._changed.wait_for(lambda: not self._pending or self._error is not None)
+        self._raise_if_failed()
+        return self._step
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush, then end. Raises what the writer failed with."""
+        try:
+            if not self._is_closing:
+                await self.flush(timeout)
+        finally:
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """End at once; what is not acknowledged may or may not be committed. Idempotent."""
+        self._is_closing = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self._session.forget_writer(self)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def __aenter__(self) -> AsyncWriter:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            await self.abandon()
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self._settings.producer!r} to {self._settings.table!r}, "
+            f"at {self._position}, {len(self._pending)} batches pending>"
+        )
+
+    def _checked(self, sequence: int | None) -> int:
+        if sequence is None:
+            return self._next
+        if not isinstance(sequence, int) or not 0 <= sequence < 2**63:
+            raise SequenceError(f"sequence is {sequence!r}, it must be a whole number from 0")
+        if self._pending and sequence < self._next:
+            raise SequenceError(f"sequence {sequence} after {self._next - 1}: numbers must grow")
+        return sequence
+
+    def _has_room(self) -> bool:
+        return (
+            self._error is not None
+            or self._is_closing
+            or not self._pending
+            or (self._pending_bytes < PENDING_BYTES_MAX and len(self._pending) < PENDING_WRITES_MAX)
+        )
+
+    def _raise_if_failed(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _raise_if_closed(self) -> None:
+        self._raise_if_failed()
+        if self._is_closing:
+            raise SubscriptionClosedError(f"the writer to {self._settings.table!r} is closed")
+
+    # --- the task -------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        backoff = self._settings.backoff
+        try:
+            while True:
+                try:
+                    await self._serve_one_stream()
+                    backoff.reset()
+                except ConnectionLostError as error:
+                    logger.info("writer to %s: %s, trying again", self._settings.table, error)
+                    await asyncio.sleep(backoff.next_delay())
+        except BarrageError as error:
+            await self._fail(error)
+        except Exception as error:
+            logger.exception("writer to %s stopped", self._settings.table)
+            await self._fail(BarrageError(f"{type(error).__name__}: {error}"))
+
+    async def _fail(self, error: BarrageError) -> None:
+        async with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    async def _serve_one_stream(self) -> None:
+        """Send what is pending and of one schema, until rows of another one come."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._pending or not self._is_known)
+        schema = self._pending[0].rows.schema if self._pending else self._schema
+        assert schema is not None
+        first = self._pending[0].sequence if self._pending else None
+        self._unsure = max(self._unsure, self._in_flight)
+        self._in_flight = 0
+        self._is_open = False
+        stream = self._session.open_put(self._settings.table)
+        acknowledged = asyncio.ensure_future(self._read_acknowledgements(stream))
+        try:
+            await stream.write(schema_frame(schema, self._settings.descriptor(first)))
+            sending = asyncio.ensure_future(self._send(stream, schema))
+            try:
+                await asyncio.wait([sending, acknowledged], return_when=asyncio.FIRST_COMPLETED)
+                if not acknowledged.done():
+                    await sending
+                await acknowledged
+            finally:
+                await _end(sending)
+        finally:
+            await _end(acknowledged)
+            stream.cancel()
+        if self._pending and self._pending[0].rows.schema == schema:
+            # The server completed the call early.
+            raise ConnectionLostError("the server ended the stream")
+
+    async def _send(self, stream: FrameStream, schema: pa.Schema) -> None:
+        """Write batches from the first that is pending on; ends at one of another schema."""
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(self._has_unsent)
+                batch = self._pending[self._in_flight]
+                if batch.rows.schema == schema:
+                    self._in_flight += 1
+            if batch.rows.schema != schema:
+                await stream.half_close()
+                return
+            header, body = split_message(batch.rows.serialize())
+            told = json.dumps({"sequence": batch.sequence}).encode()
+            await stream.write(
+                encode_flight_data(FlightFrame(metadata=told, header=header, body=body))
+            )
+
+    def _has_unsent(self) -> bool:
+        return self._is_open and len(self._pending) > self._in_flight
+
+    async def _read_acknowledgements(self, stream: FrameStream) -> None:
+        is_first = True
+        while (message := await stream.read()) is not None:
+            facts = _facts(decode_put_result(message))
+            sequence = facts.get("sequence")
+            if is_first and "sequence" not in facts:
+                raise RemoteProtocolError("the server does not know producers")
+            async with self._changed:
+                self._take(sequence, facts.get("step"), is_opening=is_first)
+                self._changed.notify_all()
+            is_first = False
+
+    def _take(self, sequence: int | None, step: int | None, *, is_opening: bool) -> None:
+        if is_opening and not self._is_known:
+            self._is_known = True
+            self._next = 0 if sequence is None else sequence + 1
+        if step is not None:
+            self._step = step
+        if sequence is not None:
+            self._committed(sequence)
+        if is_opening:
+            self._is_open = True
+            self.resends += self._unsure
+            self._unsure = 0
+
+    def _committed(self, sequence: int) -> None:
+        self._position = sequence if self._position is None else max(self._position, sequence)
+        while self._pending and self._pending[0].sequence <= sequence:
+            self._pending_bytes -= self._pending.popleft().rows.nbytes
+            self._in_flight = max(self._in_flight - 1, 0)
+            self._unsure = max(self._unsure - 1, 0)
+
+
+def _facts(metadata: bytes) -> dict[str, Any]:
+    try:
+        facts = json.loads(metadata) if metadata else {}
+    except ValueError as error:
+        raise RemoteProtocolError(f"an acknowledgement cannot be read: {error}") from error
+    sequence = facts.get("sequence") if isinstance(facts, dict) else False
+    if sequence is not None and (isinstance(sequence, bool) or not isinstance(sequence, int)):
+        raise RemoteProtocolError("an acknowledgement cannot be read")
+    return dict(facts)
+
+
+async def _end(work: asyncio.Future[Any]) -> None:
+    """Cancel ``work`` and wait for its end; what it failed with is said by somebody else."""
+    work.cancel()
+    await asyncio.wait([work])
+    if not work.cancelled():
+        work.exception()
+
+
+def writer_settings(
+    table: str,
+    *,
+    producer: str,
+    mode: str | None,
+    key: Sequence[str] | str | None,
+    backoff: Backoff | None = None,
+) -> WriterSettings:
+    """Settings in the form the writer wants them."""
+    keys = (key,) if isinstance(key, str) else tuple(key or ())
+    return WriterSettings(
+        table=table, producer=producer, mode=mode, key=keys, backoff=backoff or Backoff()
+    )
