@@ -65,8 +65,11 @@ def changes_between(
 ) -> pa.Table:
     """What changed after ``after`` up to ``upto`` (default: the latest safe version), in feed form;
     ``options`` are fields of :class:`barrage.journal.feed.FeedOptions`. HistoryLostError."""
-    from barrage.journal.feed import FeedOptions, change_batches, feed_schema
+    from barrage.journal.feed import FeedOptions, change_batches, options_schema
 
     start = version_at(journal, after)
     stop = journal.durable_version if upto is None else version_at(journal, upto)
-    raise NotImplementedError((FeedOptions, change_batches, feed_schema, start, stop, options))
+    chosen = FeedOptions(**options)
+    batches = change_batches(journal.entries(start, stop), chosen)
+    schema = options_schema(journal.identity.schema, chosen)
+    return pa.Table.from_batches(list(batches), schema=schema)

@@ -159,7 +159,7 @@ class JournalService:
     def _begin_journal(
         self, publication: Publication, table: SourceTable, journal_class: str
     ) -> _Recorded:
-        from barrage.journal.table_journal import TableIdentity
+        from barrage.journal.identity import TableIdentity
 
         table.check_alive()
         identity = TableIdentity(

@@ -127,3 +127,40 @@ def test_limits_are_enforced_by_a_server_at_the_limit_and_one_past_it():
                 status, details = three.status()
     assert status.name == "RESOURCE_EXHAUSTED"
     assert "the limit is 2" in details
+
+
+def test_journals_are_on_disk_with_a_directory_and_off_without():
+    assert load_config().journal_default == "none"
+    assert load_config(flags={"data": "d"}).journal_default == "durable"
+    assert load_config(flags={"data": "d", "journal": "memory"}).journal_default == "memory"
+    assert load_config(flags={"journal": "memory"}).journal_default == "memory"
+
+
+def test_a_durable_journal_needs_a_directory():
+    with pytest.raises(ConfigError, match=r"'durable' \(from environment BARRAGE_JOURNAL\) needs"):
+        load_config(environment={"BARRAGE_JOURNAL": "durable"})
+
+
+@pytest.mark.parametrize(
+    ("name", "lowest"),
+    [
+        ("journal_group_ms", 0),
+        ("journal_group_bytes", 0),
+        ("journal_retain_bytes", 0),
+        ("journal_retain_hours", 0),
+        ("journal_retain_steps", 0),
+        ("journal_reserve_bytes", 0),
+        ("journal_segment_bytes", 65536),
+        ("journal_memory_bytes", 65536),
+    ],
+)
+def test_lowest_numbers_of_journals(name, lowest):
+    assert getattr(load_config(flags={name: lowest}), name) == lowest
+    with pytest.raises(ConfigError, match=f"{name} = .* must be {lowest} or more"):
+        load_config(flags={name: lowest - 1})
+
+
+@pytest.mark.parametrize(("name", "value"), [("journal", "disk"), ("data", "")])
+def test_journal_settings_that_are_refused(name, value):
+    with pytest.raises(ConfigError, match=f"{name} = "):
+        load_config(flags={name: value})
