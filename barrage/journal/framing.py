@@ -1,0 +1,161 @@
+"""Arrow IPC messages with a CRC-32C inside: how every record of a journal lies in its file.
+
+A message is, as in any Arrow IPC stream: the continuation word, the length of the header, the
+header (a flatbuffer), the body. Its header carries our texts in ``custom_metadata`` (of the record
+batch, or of the schema), one of which is ``crc32c:`` and eight hexadecimal digits. They are the CRC
+of the whole message with these digits zero, so any Arrow reader can read the file and none has to
+know of it.
+
+Cost: reading looks at the header only and computes one CRC; the body stays where it is (mapped).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from barrage.errors import RemoteProtocolError
+from barrage.wire.flatbuf import FlatTable, root_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from barrage.journal.storage import Piece
+
+CONTINUATION: Final = b"\xff\xff\xff\xff"
+PREFIX_BYTES: Final = 8
+"""The continuation word and the length of the header."""
+
+HEADER_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Longest header believed: a row set with very many ranges stands in it."""
+
+METADATA_ENTRIES_MAX: Final = 64
+CRC_TAG: Final = b"crc32c:"
+CRC_BLANK: Final = "crc32c:00000000"
+_CRC_TEXT = re.compile(rb"crc32c:([0-9a-f]{8})")
+_CRC_PLACES_MAX: Final = 8
+"""Places in a header that may look like a CRC: column names are chosen by peers."""
+
+_CHUNK_BYTES: Final = 1 << 20
+"""Bytes per CRC call, which keeps other threads waiting."""
+
+_PREFIX = struct.Struct("<4si")
+HEADER_RECORD: Final = 3
+HEADER_SCHEMA: Final = 1
+
+
+class FramingError(Exception):
+    """The bytes at a place are not a whole, undamaged message; says why. Never leaves the
+    journal."""
+
+
+def crc_of(pieces: Iterable[Piece | np.ndarray]) -> int:
+    """CRC-32C of the pieces one after the other."""
+    crc = 0
+    for piece in pieces:
+        data = np.frombuffer(piece, dtype=np.uint8)
+        for start in range(0, len(data), _CHUNK_BYTES):
+            crc = google_crc32c.extend(crc, data[start : start + _CHUNK_BYTES])
+    return crc
+
+
+def seal(header: bytes, body: Sequence[Piece]) -> tuple[list[Piece], int]:
+    """The message with its CRC put in, and that CRC. ``header`` is everything before the body and
+    holds :data:`CRC_BLANK` once at least; the last place is the one that counts on writing."""
+    place = header.rindex(CRC_BLANK.encode()) + len(CRC_TAG)
+    crc = crc_of([header, *body])
+    sealed = b"".join((header[:place], b"%08x" % crc, header[place + 8 :]))
+    return [sealed, *body], crc
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A whole, undamaged message in a buffer."""
+
+    start: int
+    stop: int
+    kind: int
+    header: FlatTable
+    crc: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+    def length(self) -> int:
+        """Rows of a record batch."""
+        batch = self.header.table(8)
+        if batch is None:
+            raise FramingError("a record batch without header")
+        return batch.int64(4)
+
+
+def read_message(data: pa.Buffer, start: int, *, is_checked: bool = True) -> Message:
+    """The message at ``start``; FramingError when there is none, whole and as it was written.
+
+    ``is_checked``: compute the CRC; left out only for messages that are checked when they are
+    used.
+    """
+    total = data.size
+    if start + PREFIX_BYTES > total:
+        raise FramingError(f"{total - start} bytes, too few for a message")
+    word, header_bytes = _PREFIX.unpack(data.slice(start, PREFIX_BYTES).to_pybytes())
+    if word != CONTINUATION:
+        raise FramingError("no message begins here")
+    if not 0 < header_bytes <= min(HEADER_BYTES_MAX, total - start - PREFIX_BYTES):
+        raise FramingError(f"a header of {header_bytes} bytes does not fit")
+    body_start = start + PREFIX_BYTES + header_bytes
+    header = data.slice(start, PREFIX_BYTES + header_bytes).to_pybytes()
+    try:
+        table = root_table(header[PREFIX_BYTES:])
+        body_bytes = table.int64(10)
+        kind = table.uint8(6)
+    except RemoteProtocolError as error:
+        raise FramingError(str(error)) from error
+    if not 0 <= body_bytes <= total - body_start:
+        raise FramingError(f"a body of {body_bytes} bytes does not fit")
+    crc = _check(header, data.slice(body_start, body_bytes), is_checked=is_checked)
+    return Message(start, body_start + body_bytes, kind, table, crc)
+
+
+def _check(header: bytes, body: pa.Buffer, *, is_checked: bool) -> int:
+    places = [match.start(1) for match in _CRC_TEXT.finditer(header)][-_CRC_PLACES_MAX:]
+    if not places:
+        raise FramingError("no CRC in the header")
+    if not is_checked:
+        return int(header[places[-1] : places[-1] + 8], 16)
+    for place in reversed(places):
+        blank = b"".join((header[:place], b"00000000", header[place + 8 :]))
+        crc = crc_of([blank, body])
+        if crc == int(header[place : place + 8], 16):
+            return crc
+    raise FramingError("the CRC does not fit the content")
+
+
+def metadata_of(table: FlatTable, slot: int) -> dict[str, str]:
+    """The texts in a flatbuffer's ``custom_metadata``."""
+    try:
+        entries = table.tables(slot, count_max=METADATA_ENTRIES_MAX) or []
+        return {entry.string(4) or "": entry.string(6) or "" for entry in entries}
+    except RemoteProtocolError as error:
+        raise FramingError(str(error)) from error
+
+
+def next_message(data: pa.Buffer, start: int) -> Message | None:
+    """The first undamaged message at or after ``start``: how the end of what was written is told
+    from a hole in it. Only places where a message could begin are looked at."""
+    view = memoryview(data).cast("B")
+    position = start + (-start % 8)
+    words = np.frombuffer(view[position : len(view) - (len(view) - position) % 8], dtype=np.uint32)
+    for index in np.flatnonzero(words[::2] == 0xFFFFFFFF).tolist():
+        try:
+            return read_message(data, position + 8 * index)
+        except FramingError:
+            continue
+    return None

@@ -1,0 +1,115 @@
+"""Where every entry of a journal is, and what can be said of it without reading it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from barrage.rowset.arrays import Int64Array
+
+_ROOM_MIN: Final = 64
+
+
+class IndexRow(NamedTuple):
+    """One entry: its version, time and size, and its place in a file (0, 0 in memory)."""
+
+    step: int
+    wall_ns: int
+    first_offset: int
+    row_count: int
+    byte_count: int
+    segment: int
+    place: int
+
+
+_COLUMNS: Final = len(IndexRow._fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryIndex:
+    """Some consecutive entries of a journal, oldest first; all arrays are int64 of one length."""
+
+    steps: Int64Array
+    wall_ns: Int64Array
+    row_counts: Int64Array
+    byte_counts: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+class Index:
+    """Rows in ascending order of steps. One thread at a time changes it; what readers were given
+    stays as it is."""
+
+    __slots__ = ("_start", "_stop", "_table")
+
+    def __init__(self) -> None:
+        self._table: npt.NDArray[np.int64] = np.empty((0, _COLUMNS), dtype=np.int64)
+        self._start = self._stop = 0
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """All rows as an array of shape (entries, fields of :class:`IndexRow`)."""
+        return self._table[self._start : self._stop]
+
+    @property
+    def steps(self) -> Int64Array:
+        """Versions, ascending."""
+        return self.rows[:, 0]
+
+    @property
+    def last(self) -> IndexRow | None:
+        """The newest entry."""
+        return IndexRow(*self._table[self._stop - 1].tolist()) if len(self) else None
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes of all entries."""
+        return int(self.rows[:, 4].sum())
+
+    def extend(self, rows: Sequence[IndexRow]) -> None:
+        """Add newer entries."""
+        if not rows:
+            return
+        stop = self._stop + len(rows)
+        if stop > len(self._table):
+            room = np.empty((max(_ROOM_MIN, 2 * (stop - self._start)), _COLUMNS), dtype=np.int64)
+            kept = self._stop - self._start
+            room[:kept] = self.rows
+            self._table, self._start, self._stop = room, 0, kept
+            stop = kept + len(rows)
+        self._table[self._stop : stop] = rows
+        self._stop = stop
+
+    def forget_upto(self, step: int) -> None:
+        """Drop the entries with versions up to ``step``."""
+        count = int(np.searchsorted(self.steps, step, side="right"))
+        self._start += count
+
+    def span(self, after: int, upto: int) -> npt.NDArray[np.int64]:
+        """Rows of the versions in ``(after, upto]``."""
+        rows = self.rows
+        steps = rows[:, 0]
+        start, stop = np.searchsorted(steps, [after, upto], side="right")
+        return rows[start:stop]
+
+
+def entry_index(rows: npt.NDArray[np.int64]) -> EntryIndex:
+    """Rows of an index as named columns."""
+    return EntryIndex(
+        steps=rows[:, 0].copy(),
+        wall_ns=rows[:, 1].copy(),
+        row_counts=rows[:, 3].copy(),
+        byte_counts=rows[:, 4].copy(),
+    )

@@ -1,0 +1,485 @@
+"""All journals of a server: one queue, one writer, group commit.
+
+:meth:`JournalStore.pump` does one round: number, encode, write and sync everything that waits, one
+sync per touched file. It needs no thread, which is how the simulator runs it; :meth:`start` gives
+it one. A round is due when ``group_bytes`` wait or the oldest change has waited ``group_ns``, and
+at once when nothing was synced during the last ``group_ns``, so that an idle journal acknowledges
+without delay.
+
+A disk without room is no failure: what waits is written with the help of a reserve, then writes are
+refused (:meth:`check_writable`) until there is room again. Any other error of the storage is final
+until a restart: after a failed sync nobody knows what is on the disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import secrets
+import threading
+from collections import deque
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from barrage.clock import SystemClock
+from barrage.errors import (
+    JournalCorruptError,
+    JournalFailedError,
+    JournalFullError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from barrage.journal.file_history import FileHistory
+from barrage.journal.identity import TableIdentity, TableRecord, directory_of
+from barrage.journal.index import Index
+from barrage.journal.memory_history import MemoryHistory
+from barrage.journal.options import DEFAULT_JOURNAL_OPTIONS, JournalOptions
+from barrage.journal.recovery import RECORD_FILE, RecoveredTable, recover_table
+from barrage.journal.steps import Steps, next_run
+from barrage.journal.table_journal import TableJournal
+from barrage.journal.table_state import TableState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from barrage.clock import Clock
+    from barrage.journal.history import History
+    from barrage.journal.record import Entry, PendingChange
+    from barrage.journal.steps import StepGap
+    from barrage.journal.storage import Storage
+    from barrage.model.table_change import TableChange
+
+logger = logging.getLogger(__name__)
+
+TABLES: Final = "tables"
+RESERVE_FILE: Final = "reserve"
+_ROOM_CHECK_NS: Final = 200_000_000
+"""How often a full disk is looked at again."""
+
+
+class JournalStore:
+    """Creates, recovers, writes and drops the journals of a server."""
+
+    def __init__(
+        self,
+        storage: Storage | None = None,
+        options: JournalOptions = DEFAULT_JOURNAL_OPTIONS,
+        *,
+        clock: Clock | None = None,
+        on_synced: Callable[[int], None] | None = None,
+        new_epoch: Callable[[], str] = lambda: secrets.token_hex(8),
+    ) -> None:
+        self._storage = storage
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._on_synced = on_synced
+        self._new_epoch = new_epoch
+        self._journals: dict[str, TableJournal] = {}
+        self._steps = Steps(first_step=0, reserved=2**62, is_clean=True)
+        self._committed_step = 0
+        self._frontier = 0
+        self._last_ticket = 0
+        self._synced_ticket = 0
+        self._waiting: deque[tuple[int, TableJournal, int, int]] = deque()
+        self._waiting_bytes = 0
+        self._synced_at_ns: int | None = None
+        self._failure: JournalFailedError | None = None
+        self._is_full = False
+        self._has_reserve = False
+        self._room_check_ns = 0
+        self._wake = threading.Condition()
+        self._pump_lock = threading.Lock()
+        self._touched: set[TableJournal] = set()
+        self._threads: list[threading.Thread] = []
+        self._is_closing = False
+        self._is_open = storage is None
+
+    # --- opening and closing ----------------------------------------------------------------------
+
+    def open_all(self) -> list[TableJournal]:
+        """Lock the directory and read every table back. ConfigError when another process has the
+        directory, JournalCorruptError when something acknowledged is not as it was written."""
+        storage = self._storage
+        if storage is None or self._is_open:
+            return list(self._journals.values())
+        storage.lock()
+        try:
+            self._open(storage)
+        except BaseException:
+            storage.unlock()
+            raise
+        return list(self._journals.values())
+
+    def _open(self, storage: Storage) -> None:
+        before = Steps.read(storage)
+        recovered = [
+            table
+            for name in storage.list(TABLES)
+            if (table := self._recover(storage, f"{TABLES}/{name}")) is not None
+        ]
+        newest = max((table.state.version for table in recovered), default=0)
+        frontier = max((table.frontier for table in recovered), default=0)
+        self._steps = next_run(
+            before,
+            recovered_step=newest,
+            frontier=frontier,
+            reserved_steps=self._options.reserved_steps,
+        )
+        self._steps.write(storage)
+        self._committed_step = self._frontier = self._steps.first_step
+        for table in recovered:
+            history = table.history(storage, self._options, first_step=self.first_step)
+            self._add(table.record.identity, table.record.epoch, history, table.state)
+        self._is_open = True
+        self._look_for_room(storage)
+
+    def _recover(self, storage: Storage, directory: str) -> RecoveredTable | None:
+        if RECORD_FILE not in storage.list(directory):
+            # Creating or dropping it was not finished.
+            storage.remove(directory)
+            return None
+        return recover_table(storage, directory, self._options)
+
+    def start(self) -> None:
+        """Pump, and look after checkpoints and retention, in two threads of our own."""
+        if self._threads:
+            return
+        self.open_all()
+        for name, work in (("journal", self._run), ("journal-upkeep", self._upkeep)):
+            thread = threading.Thread(target=work, name=f"barrage-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """Write and sync everything that waits, then release files and the directory."""
+        with self._wake:
+            if self._is_closing:
+                return
+            self._is_closing = True
+            self._wake.notify_all()
+        for thread in self._threads:
+            thread.join()
+        with self._pump_lock:
+            if self._failure is None:
+                self._round(self._clock.monotonic_ns())
+            for journal in self._journals.values():
+                journal.history.close()
+            if self._storage is not None and self._is_open:
+                if self._failure is None and not self._is_full:
+                    self._end_cleanly(self._storage)
+                self._storage.unlock()
+
+    def _end_cleanly(self, storage: Storage) -> None:
+        steps = replace(self._steps, reserved=self._committed_step, is_clean=True)
+        try:
+            steps.write(storage)
+        except OSError as error:
+            logger.warning("the journal ends as after a crash: %s", error)
+
+    # --- tables -----------------------------------------------------------------------------------
+
+    @property
+    def journals(self) -> Mapping[str, TableJournal]:
+        """Journals by table name."""
+        return MappingProxyType(self._journals)
+
+    def create(self, identity: TableIdentity, *, step: int | None = None) -> TableJournal:
+        """Begin the history of a table without rows; ``step`` is the graph's of now.
+
+        TableExistsError; JournalFullError and JournalFailedError as :meth:`check_writable`;
+        ValueError for a durable table in a store without storage.
+        """
+        if identity.name in self._journals:
+            raise TableExistsError(identity.name)
+        record = TableRecord(
+            identity=identity,
+            epoch=self._new_epoch(),
+            created_step=self._committed_step if step is None else step,
+            created_wall_ns=self._clock.wall_ns(),
+        )
+        state = TableState.nothing(
+            identity.entry_schema, version=record.created_step, wall_ns=record.created_wall_ns
+        )
+        if identity.journal_class == "memory":
+            history: History = MemoryHistory(identity.name, state, self._options)
+            return self._add(identity, record.epoch, history, state)
+        if self._storage is None:
+            raise ValueError("durable tables need a storage")
+        self.open_all()
+        self.check_writable()
+        directory = f"{TABLES}/{directory_of(identity.name)}"
+        try:
+            self._storage.remove(directory)
+            self._storage.replace(f"{directory}/{RECORD_FILE}", record.encode())
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                self._is_full = True
+                raise self._full_error() from error
+            raise JournalFailedError(f"table {identity.name!r}: {error}") from error
+        history = FileHistory(
+            self._storage,
+            directory,
+            record,
+            self._options,
+            first_step=self.first_step,
+            index=Index(),
+            checkpoints=[],
+            end=None,
+        )
+        return self._add(identity, record.epoch, history, state)
+
+    def _add(
+        self, identity: TableIdentity, epoch: str, history: History, state: TableState
+    ) -> TableJournal:
+        journal = TableJournal(
+            identity,
+            epoch,
+            history,
+            state,
+            self._options,
+            gaps=self._gaps,
+            queue=self._enqueue,
+            wall_ns=self._clock.wall_ns,
+            committed_step=lambda: self._committed_step,
+        )
+        self._journals[identity.name] = journal
+        return journal
+
+    def _gaps(self) -> tuple[StepGap, ...]:
+        return self._steps.gaps
+
+    def drop(self, name: str) -> None:
+        """End the history of a table and remove its files; TableNotFoundError."""
+        journal = self._journals.get(name)
+        if journal is None:
+            raise TableNotFoundError(name, known=self._journals)
+        with self._pump_lock:
+            del self._journals[name]
+            journal.is_dropped = True
+            journal.history.close()
+            if self._storage is not None and journal.is_durable:
+                directory = f"{TABLES}/{directory_of(name)}"
+                # Without this file the rest is what a crash has left of a table.
+                self._storage.remove(f"{directory}/{RECORD_FILE}")
+                self._storage.remove(directory)
+
+    # --- the engine's side ------------------------------------------------------------------------
+
+    @property
+    def first_step(self) -> int:
+        """The step the graph continues after."""
+        return self._steps.first_step
+
+    @property
+    def last_ticket(self) -> int:
+        """Ticket of the change handed over last."""
+        return self._last_ticket
+
+    @property
+    def synced_ticket(self) -> int:
+        """All changes with tickets up to this one are acknowledged."""
+        return self._synced_ticket
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes handed over and not yet written."""
+        return self._waiting_bytes
+
+    def _enqueue(self, journal: TableJournal, pending: PendingChange) -> int:
+        size = _change_bytes(pending.change)
+        with self._wake:
+            if self._failure is not None:
+                self._last_ticket += 1
+                return self._last_ticket if journal.is_durable else 0
+            self._last_ticket += 1
+            self._waiting.append((self._last_ticket, journal, size, self._clock.monotonic_ns()))
+            was_short = self._waiting_bytes < self._options.group_bytes
+            self._waiting_bytes += size
+            if len(self._waiting) == 1 or (
+                was_short and self._waiting_bytes >= self._options.group_bytes
+            ):
+                self._wake.notify_all()
+            return self._last_ticket if journal.is_durable else 0
+
+    def step_committed(self, step: int) -> None:
+        """The engine has handed over every change of the cycles up to ``step``."""
+        self._committed_step = step
+
+    def check_writable(self) -> None:
+        """Raise JournalFullError or JournalFailedError when durable tables take no writes."""
+        if self._failure is not None:
+            raise JournalFailedError(str(self._failure)) from self._failure
+        if self._is_full:
+            raise self._full_error()
+
+    def _full_error(self) -> JournalFullError:
+        name = "the disk" if self._storage is None else self._storage.name
+        return JournalFullError(
+            f"{name} has no room for more history; writes are refused until there is, "
+            "reading goes on"
+        )
+
+    # --- the writer -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            due_ns = self.pump(self._clock.monotonic_ns())
+            with self._wake:
+                if self._is_closing:
+                    return
+                if due_ns is None:
+                    if not self._waiting:
+                        self._wake.wait()
+                else:
+                    wait_ns = due_ns - self._clock.monotonic_ns()
+                    if wait_ns > 0 and self._waiting_bytes < self._options.group_bytes:
+                        self._wake.wait(wait_ns / 1e9)
+
+    def pump(self, now_ns: int) -> int | None:
+        """Do one round if it is due; answers when the next one is, None when nothing waits."""
+        with self._pump_lock:
+            due_ns = self._due_ns()
+            if self._is_full and self._storage is not None and now_ns >= self._room_check_ns:
+                self._room_check_ns = now_ns + _ROOM_CHECK_NS
+                self._look_for_room(self._storage)
+            if due_ns is not None and due_ns <= now_ns:
+                self._round(now_ns)
+                due_ns = self._due_ns()
+            if self._is_full:
+                return self._room_check_ns if due_ns is None else min(due_ns, self._room_check_ns)
+        if not self._threads:
+            self.maintain()
+        return due_ns
+
+    def _due_ns(self) -> int | None:
+        with self._wake:
+            if not self._waiting or self._failure is not None:
+                return None
+            if self._waiting_bytes >= self._options.group_bytes or self._synced_at_ns is None:
+                return 0
+            oldest_ns = self._waiting[0][3]
+            return min(oldest_ns, self._synced_at_ns) + self._options.group_ns
+
+    def _round(self, now_ns: int) -> None:
+        """Write and sync everything that waits."""
+        committed_step = self._committed_step
+        with self._wake:
+            items = list(self._waiting)
+            self._waiting.clear()
+            size = sum(item[2] for item in items)
+        if items:
+            journals = list(dict.fromkeys(item[1] for item in items if not item[1].is_dropped))
+            try:
+                self._write(journals)
+            except Exception as error:
+                self._fail(error)
+                return
+            with self._wake:
+                self._waiting_bytes -= size
+            self._synced_at_ns = now_ns
+            self._synced_ticket = items[-1][0]
+            self._touched.update(journals)
+        self._frontier = committed_step
+        if self._storage is not None and self._is_open:
+            self._reserve_steps(self._storage)
+        if items and self._on_synced is not None:
+            self._on_synced(self._synced_ticket)
+
+    def _write(self, journals: list[TableJournal]) -> None:
+        work = [(journal, journal.build()) for journal in journals]
+        try:
+            self._write_all(work)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or self._storage is None or not self._has_reserve:
+                raise
+            self._use_reserve(self._storage)
+            for journal, _ in work:
+                journal.history.rewind()
+            self._write_all(work)
+        for journal, entries in work:
+            if entries:
+                journal.publish(entries[-1].step)
+
+    def _write_all(self, work: list[tuple[TableJournal, list[Entry]]]) -> None:
+        for journal, entries in work:
+            for entry in entries:
+                journal.history.write(entry, self._frontier)
+        for journal, entries in work:
+            if entries:
+                journal.history.sync()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = JournalFailedError(
+            f"the journal could not be written, nothing is acknowledged until a restart: {error}"
+        )
+        logger.error("journal failed: %s", error, exc_info=error)
+        with self._wake:
+            self._waiting.clear()
+            self._waiting_bytes = 0
+
+    def _reserve_steps(self, storage: Storage) -> None:
+        if self._committed_step + self._options.reserved_steps // 2 < self._steps.reserved:
+            return
+        steps = replace(self._steps, reserved=self._committed_step + self._options.reserved_steps)
+        try:
+            steps.write(storage)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                self._fail(error)
+            return
+        self._steps = steps
+
+    # --- room -------------------------------------------------------------------------------------
+
+    def _use_reserve(self, storage: Storage) -> None:
+        logger.warning("%s is full: writes are refused, the reserve is used up", storage.name)
+        storage.remove(RESERVE_FILE)
+        self._has_reserve = False
+        self._is_full = True
+
+    def _look_for_room(self, storage: Storage) -> None:
+        """Set the reserve aside; without it nothing more is accepted."""
+        if self._options.reserve_bytes == 0:
+            self._is_full = storage.free_bytes() == 0
+            return
+        try:
+            if storage.size(RESERVE_FILE) == self._options.reserve_bytes:
+                self._has_reserve, self._is_full = True, False
+                return
+        except FileNotFoundError:
+            self._has_reserve = False
+        try:
+            storage.allocate(RESERVE_FILE, self._options.reserve_bytes)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._is_full = True
+            return
+        self._has_reserve, self._is_full = True, False
+
+    # --- upkeep -----------------------------------------------------------------------------------
+
+    def _upkeep(self) -> None:
+        while not self._is_closing:
+            self.maintain()
+            with self._wake:
+                if not self._is_closing:
+                    self._wake.wait(1.0)
+
+    def maintain(self) -> None:
+        """Make the checkpoints that are due and forget what may be forgotten."""
+        touched, self._touched = self._touched, set()
+        for journal in touched:
+            if journal.is_dropped or self._failure is not None:
+                continue
+            try:
+                journal.maintain()
+            except (OSError, JournalCorruptError) as error:
+                # The history is as good as before, only longer.
+                logger.warning("upkeep of journal %r: %s", journal.identity.name, error)
+
+
+def _change_bytes(change: TableChange) -> int:
+    groups = (change.removed, change.before, change.after, change.added)
+    return sum(cells.nbytes for group in groups for cells in group)
