@@ -21,6 +21,7 @@ from collections import deque
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from barrage.clock import SystemClock
 from barrage.errors import (
@@ -97,27 +98,39 @@ class JournalStore:
 
     # --- opening and closing ----------------------------------------------------------------------
 
-    def open_all(self) -> list[TableJournal]:
+    def open_all(
+        self, *, on_damage: Callable[[str, JournalCorruptError], None] | None = None
+    ) -> list[TableJournal]:
         """Lock the directory and read every table back. ConfigError when another process has the
-        directory, JournalCorruptError when something acknowledged is not as it was written."""
+        directory, JournalCorruptError when something acknowledged is not as it was written; with
+        ``on_damage`` that is told of the table, whose files are left as they are, and the others
+        are opened."""
         storage = self._storage
         if storage is None or self._is_open:
             return list(self._journals.values())
         storage.lock()
         try:
-            self._open(storage)
+            self._open(storage, on_damage)
         except BaseException:
             storage.unlock()
             raise
         return list(self._journals.values())
 
-    def _open(self, storage: Storage) -> None:
+    def _open(
+        self, storage: Storage, on_damage: Callable[[str, JournalCorruptError], None] | None
+    ) -> None:
         before = Steps.read(storage)
-        recovered = [
-            table
-            for name in storage.list(TABLES)
-            if (table := self._recover(storage, f"{TABLES}/{name}")) is not None
-        ]
+        recovered = []
+        for name in storage.list(TABLES):
+            try:
+                table = self._recover(storage, f"{TABLES}/{name}")
+            except JournalCorruptError as error:
+                if on_damage is None:
+                    raise
+                on_damage(unquote(name), error)
+                continue
+            if table is not None:
+                recovered.append(table)
         newest = max((table.state.version for table in recovered), default=0)
         frontier = max((table.frontier for table in recovered), default=0)
         self._steps = next_run(
@@ -417,6 +430,9 @@ class JournalStore:
         with self._wake:
             self._waiting.clear()
             self._waiting_bytes = 0
+        if self._on_synced is not None:
+            # Who waits for more than this must be told that it will not come.
+            self._on_synced(self._synced_ticket)
 
     def _reserve_steps(self, storage: Storage) -> None:
         if self._committed_step + self._options.reserved_steps // 2 < self._steps.reserved:
