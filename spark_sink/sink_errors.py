@@ -36,21 +36,25 @@ _ADVICE = (
         "create the table first, or set option createTable=true",
     ),
     (
-        ("unknown column", "is missing"),
-        "set option mergeSchema=true to let a batch add columns, or select the table's columns",
+        ("staged-lost",),
+        "start the query again: Spark runs the batch again and stages it anew",
     ),
     (
-        ("has the key", "has no key", "key column", "null is not allowed"),
-        "set option keyColumns to the key of the table",
-    ),
-    (
-        ("does not know", "not known", "forgot", "lost its state"),
+        ("unknown-writer",),
         "the table was made anew after this query began: start the query with a new checkpoint, "
         "or set option failOnDataLoss=false to go on with what is left",
     ),
     (
-        ("staged", "staging"),
-        "make batches smaller (maxRowsPerTrigger of the source) or raise the server's limits",
+        ("unknown column", "is missing"),
+        "select the table's columns; option mergeSchema=true fills those a batch leaves out",
+    ),
+    (
+        ("has the key", "has no key", "key must not be null"),
+        "set option keyColumns to the key of the table",
+    ),
+    (
+        ("staged rows", "staged parts"),
+        "make batches smaller with maxRowsPerTrigger of the source, or raise the server's limits",
     ),
 )
 """Words of a server's text, and what the user can do; the first that fits is told."""
