@@ -33,6 +33,7 @@ class StatusCode(Enum):
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
+    DATA_LOSS = 15
     UNAUTHENTICATED = 16
 
 
@@ -262,6 +263,8 @@ class NoJournalError(JournalError):
 class JournalCorruptError(JournalError):
     """A record in the middle of a journal does not read as it was written."""
 
+    status_code = StatusCode.DATA_LOSS
+
     def __init__(self, file: str, *, offset: int, reason: str) -> None:
         self.file = file
         self.offset = offset
@@ -280,6 +283,13 @@ class JournalFailedError(JournalError):
     restart has read back what is really there."""
 
     status_code = StatusCode.UNAVAILABLE
+
+
+class ResumeRefusedError(BarrageError):
+    """A subscription cannot go on from the version its owner holds; a snapshot is due. The message
+    is the reason."""
+
+    status_code = StatusCode.FAILED_PRECONDITION
 
 
 class SequenceError(BarrageError):

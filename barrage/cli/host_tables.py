@@ -47,10 +47,14 @@ class HostTables:
         self._server = server
         self._processes = ProcessSampler()
         self._machine = MachineSampler()
-        self._process_table = server.create_table("processes", PROCESS_SCHEMA, key="pid")
+        # What a machine did is nothing to find again on the disk, but to look back at for a while.
+        self._process_table = server.create_table(
+            "processes", PROCESS_SCHEMA, key="pid", journal="memory"
+        )
         server.publish("processes_by_cpu", self._process_table.sort("-cpu_percent"))
         self._machine_tables = {
-            name: server.create_table(name, schema) for name, schema in MACHINE_SCHEMAS.items()
+            name: server.create_table(name, schema, journal="memory")
+            for name, schema in MACHINE_SCHEMAS.items()
         }
         self.sample_processes()
         self._is_stopping = threading.Event()

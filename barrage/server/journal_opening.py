@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from barrage.errors import JournalCorruptError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.catalog import Publication
 
@@ -31,6 +32,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NANOS_PER_HOUR = 3600 * 1000 * NANOS_PER_MS
+
+
+class DamagedTableError(JournalCorruptError):
+    """A table is not served because its journal is damaged; says where, and what to do."""
+
+    def __init__(self, table: str, damage: JournalCorruptError) -> None:
+        self.table = table
+        super().__init__(damage.file, offset=damage.offset, reason=damage.reason)
+        self.args = (
+            f"table {table!r} is not served: {damage}. Restore the file from a copy and start "
+            "again; or move the table's directory away, which gives its history up, and create the "
+            "table anew",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +88,17 @@ def open_store(
     return JournalStore(
         LocalStorage(Path(config.data)), journal_options(config), clock=clock, on_synced=on_synced
     )
+
+
+def open_journals(store: JournalStore, catalog: Catalog) -> list[TableJournal]:
+    """The journals of a store. The names of damaged ones cannot be used."""
+
+    def block(name: str, error: JournalCorruptError) -> None:
+        damage = DamagedTableError(name, error)
+        log.error("%s", damage)
+        catalog.block(name, damage)
+
+    return store.open_all(on_damage=block)
 
 
 def restore_tables(

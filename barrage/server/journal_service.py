@@ -171,7 +171,9 @@ class JournalService:
             journal_class="durable" if journal_class == DURABLE else "memory",
             is_read_only=publication.is_read_only,
         )
-        recorded = _Recorded(self._made_store().create(identity), is_whole=table.size > 0)
+        recorded = _Recorded(
+            self._made_store().create(identity, step=table.graph.step), is_whole=table.size > 0
+        )
         table.start_recording()
         self._recorded[table] = recorded
         self._whole_count += recorded.is_whole
@@ -189,6 +191,7 @@ class JournalService:
                 clock=self._clock,
                 on_synced=lambda _: None,
             )
+            self._store.start()
         return self._store
 
     def end(self, publication: Publication) -> str | None:

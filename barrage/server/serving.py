@@ -12,7 +12,12 @@ from barrage.limits import NANOS_PER_MS
 from barrage.server.app import ServerApp
 from barrage.server.catalog import Catalog
 from barrage.server.config import ServerConfig
-from barrage.server.journal_opening import journal_options, open_store, restore_tables
+from barrage.server.journal_opening import (
+    journal_options,
+    open_journals,
+    open_store,
+    restore_tables,
+)
 from barrage.server.journal_service import JournalService, SyncedSignal
 from barrage.server.runtime import EngineRuntime
 from barrage.server.table_service import TableService
@@ -44,7 +49,7 @@ class ServingParts:
         synced = SyncedSignal()
         store = open_store(config, self.clock, synced)
         try:
-            found = [] if store is None else store.open_all()
+            found = [] if store is None else open_journals(store, self.catalog)
             graph = UpdateGraph(config.limits, first_step=0 if store is None else store.first_step)
             self.journals = JournalService(
                 limits=config.limits,

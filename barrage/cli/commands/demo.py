@@ -38,7 +38,7 @@ def demo(
       barrage demo --seconds 10 | tee processes.txt
     """
     plain = plain_options(rows=rows, seconds=seconds, is_once=once, is_json=as_json)
-    config = settings(None, host=host, port=port, token=token)
+    config = settings(None, host=host, port=port, token=token, journal="memory")
     with new_server(config) as server:
         live = host_tables(server)
         listen(server)
