@@ -128,6 +128,10 @@ class Limits:
     time_tables_max: int = 500
     """Most tables of timestamps the clients of one server may have at a time."""
 
+    resume_rows_max: int = 50_000_000
+    """Rows of an older version that are derived anew to resume a subscription; also the most rows
+    told step by step. Past it a snapshot is cheaper."""
+
     producers_max: int = 10_000
     """Producers of one table whose last sequence number is remembered; past it the one that has
     been silent longest is forgotten."""
@@ -158,6 +162,15 @@ class Limits:
 
     staging_ttl_ns: int = 15 * 60 * 1_000_000_000
     """How long staged rows wait for their commit."""
+
+    resume_steps_max: int = 100_000
+    """Most steps replayed for one resumed subscription; more are a snapshot."""
+
+    resume_rows_max: int = 16 * 1024 * 1024
+    """Most recorded rows replayed for one resumed subscription; more are a snapshot."""
+
+    resume_rows_free: int = 10_000
+    """Up to this many recorded rows are replayed even when the table has fewer rows."""
 
     created_rows_max: int = 16 * 1024 * 1024
     """Most rows of a table a peer may ask for without sending any."""

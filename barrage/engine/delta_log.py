@@ -5,6 +5,10 @@ are counted there. Between two neighbouring points lies a *segment*: the updates
 to the other, merged into one when somebody asks. Where nobody stands there is no point, so the log
 holds at most one segment per occupied point, whatever the number of recorded updates.
 
+A *branch* leads from a state off this line to a point on it, and stands for a subscriber that came
+back with the rows of an older version: whoever stands on it lacks its update and then all since the
+point. It keeps the point occupied. Branches have numbers below every point's.
+
 Cost: row sets only, never values. Recording is O(1) until a segment has collected ``FOLD_EVERY``
 updates, then one coalescing. :meth:`DeltaLog.since` coalesces from the newest segment backwards and
 remembers every result until the next record, so all points together cost one coalescing per
@@ -44,6 +48,20 @@ class _Point:
         return merged
 
 
+@dataclass(slots=True)
+class _Branch:
+    """``update`` leads from a table with ``keys`` to the point ``base``."""
+
+    keys: RowSet
+    update: TableUpdate
+    base: int
+    standing: int = 0
+
+
+BRANCH_FIRST = -2
+"""Number of the first branch; later ones count down."""
+
+
 class DeltaLog:
     """Points in ascending order of their serial number; the last one, :attr:`head`, is the table as
     it is now.
@@ -54,6 +72,8 @@ class DeltaLog:
     def __init__(self, keys: RowSet) -> None:
         self._head = 0
         self._points: dict[int, _Point] = {0: _Point(keys)}
+        self._branches: dict[int, _Branch] = {}
+        self._branch_next = BRANCH_FIRST
         self._since: dict[int, TableUpdate] = {}
 
     @property
@@ -63,21 +83,24 @@ class DeltaLog:
 
     @property
     def point_count(self) -> int:
-        """Distinct points at which subscribers wait or can join."""
-        return len(self._points)
+        """Distinct points and branches at which subscribers wait or can join."""
+        return len(self._points) + len(self._branches)
 
     def keys_at(self, point: int) -> RowSet:
-        """Row keys of the table at an occupied point."""
-        return self._points[point].keys
+        """Row keys of the table at an occupied point or branch."""
+        branch = self._branches.get(point)
+        return self._points[point].keys if branch is None else branch.keys
 
     @property
     def standing_count(self) -> int:
         """Subscribers at all points together."""
-        return sum(point.standing for point in self._points.values())
+        at_points = sum(point.standing for point in self._points.values())
+        at_branches = sum(branch.standing for branch in self._branches.values())
+        return at_points - len(self._branches) + at_branches
 
     def points(self) -> list[int]:
-        """All points, oldest first; the last one is the head."""
-        return list(self._points)
+        """All branches and points, oldest first; the last one is the head."""
+        return [*self._branches, *self._points]
 
     def record(self, update: TableUpdate, keys: RowSet) -> None:
         """Add an update that leads to a table with ``keys``."""
@@ -103,15 +126,36 @@ class DeltaLog:
         self._points[self._head].standing += count
         return self._head
 
+    def branch(self, keys: RowSet, update: TableUpdate) -> int:
+        """Let one subscriber stand at a table with ``keys``, from which ``update`` leads to the
+        head; returns the branch."""
+        number = self._branch_next
+        self._branch_next -= 1
+        self._branches[number] = _Branch(keys, update, self.join(), standing=1)
+        return number
+
+    def join_branch(self, number: int, count: int = 1) -> None:
+        """Let ``count`` more subscribers stand at a branch; KeyError when there is none."""
+        self._branches[number].standing += count
+
     def leave(self, point: int, count: int = 1) -> None:
         """Let ``count`` subscribers of ``point`` go. A point nobody stands at merges into the one
-        before."""
-        at = self._points[point]
+        before, and a branch is forgotten."""
+        branch = self._branches.get(point)
+        at = self._points[point] if branch is None else branch
         if at.standing < count:
             raise ValueError(f"{count} subscribers leave point {point}, where {at.standing} stand")
         at.standing -= count
         if at.standing or point == self._head:
             return
+        if branch is not None:
+            del self._branches[point]
+            self._since.pop(point, None)
+            self.leave(branch.base)
+            return
+        self._merge_back(point, self._points[point])
+
+    def _merge_back(self, point: int, at: _Point) -> None:
         before = self._before(point)
         del self._points[point]
         self._since.pop(point, None)
@@ -135,6 +179,15 @@ class DeltaLog:
         found = self._since.get(point)
         if found is not None:
             return found
+        branch = self._branches.get(point)
+        if branch is not None:
+            later = self.since(branch.base)
+            known = branch.update if later is None else coalesce(branch.update, later)
+            self._since[point] = known
+            return known
+        return self._since_point(point)
+
+    def _since_point(self, point: int) -> TableUpdate:
         later: TableUpdate | None = None
         for serial in reversed(self._points):
             if serial == self._head:
@@ -154,6 +207,9 @@ class DeltaLog:
         serials = list(self._points)
         assert serials == sorted(serials)
         assert serials[-1] == self._head
+        for branch in self._branches.values():
+            assert branch.standing > 0
+            assert self._points[branch.base].standing > 0
         for serial, point in self._points.items():
             assert bool(point.updates) == (serial != self._head)
             assert point.standing > 0 or serial == self._head

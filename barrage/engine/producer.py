@@ -17,6 +17,8 @@ Who is due is decided here, what they are told in :mod:`barrage.engine.propagati
 * Work is shared: subscribers standing at one point with equal columns and viewport share one
   message, all views in which nothing changed share one, and subscribers with equal encodings share
   one Delivery.
+* A subscriber that comes back with the rows of an older version stands on a branch of the delta log
+  (:mod:`barrage.engine.resume`) and catches up from there; it gets no snapshot.
 
 Cost: a propagation in which no view changes is a fixed number of numpy calls over all subscribers,
 plus one tuple of ids. See `benchmarks/propagation.py`.
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from barrage.engine.open_plans import OpenPlans
 from barrage.engine.propagation.blink_feed import BlinkFeed
 from barrage.engine.propagation.table_feed import TableFeed
 from barrage.engine.subscription import (
@@ -46,6 +49,7 @@ from barrage.errors import (
     BarrageError,
     LimitExceededError,
     RemoteProtocolError,
+    ResumeRefusedError,
     SlowConsumerError,
     TableFailedError,
 )
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from barrage.engine.propagation.feed import Feed, Known, Messages
+    from barrage.engine.resume import ResumePlan
     from barrage.engine.subscription import SubscriptionSpec
     from barrage.engine.table import Table
     from barrage.model.update import FullUpdate, TableUpdate, ViewUpdate
@@ -150,6 +155,8 @@ class Producer:
         self._held_rounds: dict[int, int] = {}
         self._unstamped: list[int] = []
         self._known: dict[int, Known] = {}
+        self._plans = OpenPlans(self._feed)
+        self._earlier: dict[int, ResumePlan] = {}
 
     @property
     def table(self) -> Table:
@@ -162,29 +169,56 @@ class Producer:
 
     # --- subscribers come, change and go ----------------------------------------------------------
 
-    def add(self, subscription_id: int, spec: SubscriptionSpec, now_ns: int) -> None:
+    def can_resume(self, plan: ResumePlan) -> bool:
+        """Whether :meth:`add` would take the plan: it leads to the present, or was in use a moment
+        ago."""
+        return self._plans.is_usable(plan)
+
+    def add(
+        self,
+        subscription_id: int,
+        spec: SubscriptionSpec,
+        now_ns: int,
+        *,
+        resume: ResumePlan | None = None,
+    ) -> None:
         """Take a subscription; its snapshot comes with the next :meth:`propagate`.
 
-        Raises RemoteProtocolError, LimitExceededError or TableFailedError if it cannot be served.
+        With ``resume`` it gets what it missed instead, as ``resume.update_count`` updates.
+
+        Raises RemoteProtocolError, LimitExceededError or TableFailedError if it cannot be served,
+        ResumeRefusedError if only a snapshot can be.
         """
         if self._table.failure is not None:
             raise TableFailedError(ALREADY_FAILED)
-        shape = Shape.of(
-            spec.columns,
-            spec.viewport,
-            column_count=len(self._table.schema),
-            is_key_space=spec.is_key_space,
-            is_reverse_echo=spec.is_reverse_echo,
-            is_last_column_covering=spec.is_last_column_covering,
-        )
+        shape = Shape.of_spec(spec, column_count=len(self._table.schema))
         self._check(shape)
+        if resume is not None:
+            self._check_plan(resume, shape)
         interval_ns = rounded_interval_ns(spec.interval_ns, self._limits)
         slot = self._roster.add(
-            subscription_id, shape=shape, group=interval_ns, encoding=spec.encoding
+            subscription_id,
+            shape=shape,
+            group=interval_ns,
+            encoding=spec.encoding,
+            is_resumed=resume is not None,
         )
         group = self._groups.setdefault(interval_ns, _Group(interval_ns, last_ns=now_ns))
         group.members += 1
-        self._requests[slot] = _Request(shape=None, asked_ns=now_ns)
+        if resume is None:
+            self._requests[slot] = _Request(shape=None, asked_ns=now_ns)
+            return
+        self._roster.place(np.array([slot]), self._plans.stand(resume, now_ns))
+        if resume.earlier:
+            self._earlier[slot] = resume
+
+    def _check_plan(self, plan: ResumePlan, shape: Shape) -> None:
+        if plan.table is not self._table or not self._plans.is_usable(plan):
+            raise ResumeRefusedError("the table has changed since the way to its rows was found")
+        if shape.kind is ShapeKind.KEYED_VIEW:
+            raise ResumeRefusedError("a viewport in row keys cannot be resumed")
+        if plan.shape is not None and plan.shape != shape:
+            raise ResumeRefusedError("the steps were told for another subscription")
 
     def change(
         self,
@@ -247,6 +281,7 @@ class Producer:
             roster.shapes.drop(request.shape)
         self._forget_hold(slot)
         self._known.pop(slot, None)
+        self._earlier.pop(slot, None)
         interval_ns = int(roster.group[slot])
         group = self._groups[interval_ns]
         group.members -= 1
@@ -330,7 +365,8 @@ class Producer:
             if surplus <= 0:
                 return
             slots = np.flatnonzero((roster.point == point) & (roster.state != FREE))
-            if not (roster.state[slots] == HELD).all():
+            # Only a branch may stand at the point, or a plan that is open.
+            if not len(slots) or not (roster.state[slots] == HELD).all():
                 continue
             known = self._feed.known(point)
             for slot in slots.tolist():
@@ -371,12 +407,15 @@ class Producer:
         output: list[Delivery | Disconnect] = []
         if self._held_rounds:
             output += self._disconnect_stalled(now_ns)
+        if self._earlier:
+            self._send_earlier(output)
         self._send_resyncs(output)
         self._send_deltas(self._due_slots(now_ns), output)
         if self._requests:
             self._send_snapshots(output)
         if self._table.is_blink:
             self._await_removals(now_ns)
+        self._plans.close_due(now_ns)
         return output
 
     def _await_removals(self, now_ns: int) -> None:
@@ -410,6 +449,16 @@ class Producer:
         return np.flatnonzero(is_due & (roster.point != NOWHERE))
 
     # --- messages ---------------------------------------------------------------------------------
+
+    def _send_earlier(self, output: list[Delivery | Disconnect]) -> None:
+        """The updates of resumed subscribers that come before the one they stand before."""
+        roster = self._roster
+        together: dict[tuple[ResumePlan, int], list[int]] = {}
+        for slot in [slot for slot in self._earlier if roster.state[slot] != HELD]:
+            plan = self._earlier.pop(slot)
+            together.setdefault((plan, int(roster.encoding[slot])), []).append(slot)
+        for (plan, _), slots in together.items():
+            output += [self._delivery(message, slots) for message in plan.earlier]
 
     def _send_resyncs(self, output: list[Delivery | Disconnect]) -> None:
         """Updates for subscribers of whom only the rows are remembered, if they have been
@@ -528,7 +577,7 @@ class Producer:
         self._feed.validate()
         states = self._roster.state
         placed = (states != FREE) & (self._roster.point != NOWHERE)
-        assert self._feed.standing_count == int(placed.sum())
+        assert self._feed.standing_count == int(placed.sum()) + len(self._plans)
         changing = sum(request.shape is not None for request in self._requests.values())
         assert self._roster.shapes.use_count == len(self._roster) + changing
         assert sum(group.members for group in self._groups.values()) == len(self._roster)

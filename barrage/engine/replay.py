@@ -57,6 +57,8 @@ class RecordedEntry:
     update: TableUpdate
     added: Sequence[Cells]
     after: Sequence[Cells]
+    wall_ns: int = 0
+    """When the cycle was committed."""
 
 
 class ReplayTable(StagedTable[RecordedEntry]):

@@ -65,3 +65,20 @@ def moves_to_shifts(was: Int64Array, now: Int64Array) -> RowSetShiftData:
     run_deltas = deltas[starts]
     moved = run_deltas != 0
     return RowSetShiftData.from_arrays(was[starts[moved]], was[stops[moved] - 1], run_deltas[moved])
+
+
+def closing_shifts(was: RowSet, now: RowSet) -> RowSetShiftData:
+    """The shifts that move the rows at positions ``was`` to as many positions ``now``, in order.
+
+    Example: was 0-1, 3-9 (row 2 removed) and now 0-4, 6-9 (a row inserted at 5): the rows 3-5 move
+    by -1, the others stay. Both lists of ranges are cut where either has a gap; each piece moves as
+    a whole.
+    """
+    if was.is_empty or (was.range_count == 1 and was == now):
+        return RowSetShiftData.empty()
+    cuts = np.union1d(was.rank_many(was.firsts), now.rank_many(now.firsts))
+    lengths = np.diff(np.append(cuts, len(was)))
+    firsts = was.select_many(cuts)
+    deltas = now.select_many(cuts) - firsts
+    moved = deltas != 0
+    return RowSetShiftData.from_arrays(firsts[moved], (firsts + lengths - 1)[moved], deltas[moved])

@@ -126,6 +126,18 @@ class Shape:
             is_last_column_covering=is_last_column_covering and viewport is None,
         )
 
+    @classmethod
+    def of_spec(cls, spec: SubscriptionSpec, *, column_count: int) -> Shape:
+        """The shape of a subscription."""
+        return cls.of(
+            spec.columns,
+            spec.viewport,
+            column_count=column_count,
+            is_key_space=spec.is_key_space,
+            is_reverse_echo=spec.is_reverse_echo,
+            is_last_column_covering=spec.is_last_column_covering,
+        )
+
     def window(self, table_size: int) -> RowSet:
         """Forward positions of the rows shown in a table of ``table_size`` rows. Not for FULL."""
         if self.viewport is None:
@@ -149,6 +161,8 @@ class SlotInput(Enum):
     """What moves a subscription from state to state."""
 
     ADD = auto()
+    RESUME = auto()
+    """Added with the rows of an older version."""
     HOLD = auto()
     RELEASE = auto()
     """Released without having missed anything."""
@@ -163,6 +177,7 @@ _I = SlotInput
 
 SLOT_TRANSITIONS: dict[tuple[SlotState, SlotInput], SlotState] = {
     (_S.FREE, _I.ADD): _S.FLOWING,
+    (_S.FREE, _I.RESUME): _S.CATCHING_UP,
     (_S.FLOWING, _I.HOLD): _S.HELD,
     (_S.FLOWING, _I.RELEASE): _S.FLOWING,
     (_S.FLOWING, _I.RELEASE_BEHIND): _S.FLOWING,
@@ -332,8 +347,16 @@ class Roster:
         """All subscriptions, in the order they were added."""
         return list(self._slots)
 
-    def add(self, subscription_id: int, *, shape: Shape, group: int, encoding: Hashable) -> int:
-        """A slot for a new subscription, NOWHERE yet."""
+    def add(
+        self,
+        subscription_id: int,
+        *,
+        shape: Shape,
+        group: int,
+        encoding: Hashable,
+        is_resumed: bool = False,
+    ) -> int:
+        """A slot for a new subscription, NOWHERE yet; one that is resumed is to catch up."""
         if subscription_id in self._slots:
             raise LocalProtocolError(f"subscription {subscription_id} exists already")
         if not self._free:
@@ -345,7 +368,7 @@ class Roster:
         self.point[slot] = NOWHERE
         self.shape[slot] = self.shapes.take(shape)
         self.encoding[slot] = self.encodings.take(encoding)
-        self.move(slot, SlotInput.ADD)
+        self.move(slot, SlotInput.RESUME if is_resumed else SlotInput.ADD)
         return slot
 
     def _grow(self) -> None:

@@ -166,11 +166,13 @@ class Table:
         """
         for parent in (self, *others):
             parent.check_alive()
+        description = identity
         if others:
             identity = (identity, tuple(other.serial for other in others))
         child = self._children.get(identity)
         if child is None or child.failure is not None:
             child = make()
+            child.description = description
             self._children[identity] = child
             for other in others:
                 if other is not self:
@@ -323,6 +325,10 @@ class DerivedTable(Table):
     ``parent`` is the first of ``parents``. Most operators have one parent and implement
     ``advance``; one with several implements ``advance_all``.
     """
+
+    description: Hashable | None = None
+    """What the operator does to its parents, equal for equal operators in every process; None for
+    one that nobody else can ask for."""
 
     def __init__(
         self, parent: Table, schema: pa.Schema, traits: TableTraits, others: Iterable[Table] = ()

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from barrage.engine.row_sets import each_once
+from barrage.engine.row_sets import closing_shifts, each_once
 from barrage.engine.table import DerivedTable
 from barrage.model.update import TableUpdate
-from barrage.rowset import RowSet, RowSetShiftData
+from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +36,7 @@ class FlattenTable(DerivedTable):
         before, after = self._parent_keys, self.parent.row_keys
         removed = before.positions_of(update.removed_keys_pre)
         added = after.positions_of(update.added_keys_post)
-        shifts = _closing_shifts(self._row_keys - removed, RowSet.of_span(0, len(after)) - added)
+        shifts = closing_shifts(self._row_keys - removed, RowSet.of_span(0, len(after)) - added)
         self._parent_keys = after
         self._row_keys = RowSet.of_span(0, len(after))
         return TableUpdate(
@@ -55,20 +53,3 @@ class FlattenTable(DerivedTable):
 
     def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
         return self.parent.take_cells(self._parent_keys.select_many(keys), columns)
-
-
-def _closing_shifts(was: RowSet, now: RowSet) -> RowSetShiftData:
-    """The shifts that move the rows at positions ``was`` to as many positions ``now``, in order.
-
-    Example: was 0-1, 3-9 (row 2 removed) and now 0-4, 6-9 (a row inserted at 5): the rows 3-5 move
-    by -1, the others stay. Both lists of ranges are cut where either has a gap; each piece moves as
-    a whole.
-    """
-    if was.is_empty or (was.range_count == 1 and was == now):
-        return RowSetShiftData.empty()
-    cuts = np.union1d(was.rank_many(was.firsts), now.rank_many(now.firsts))
-    lengths = np.diff(np.append(cuts, len(was)))
-    firsts = was.select_many(cuts)
-    deltas = now.select_many(cuts) - firsts
-    moved = deltas != 0
-    return RowSetShiftData.from_arrays(firsts[moved], (firsts + lengths - 1)[moved], deltas[moved])

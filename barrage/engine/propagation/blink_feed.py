@@ -104,6 +104,12 @@ class BlinkFeed:
         self._standings[point].count += count
         return point
 
+    def branch(self, keys: RowSet, update: TableUpdate) -> int:
+        raise NotImplementedError("blink subscribers are never resumed")
+
+    def join_branch(self, point: int, count: int) -> None:
+        raise NotImplementedError("blink subscribers are never resumed")
+
     def leave(self, point: int, count: int) -> None:
         standing = self._standings[point]
         if standing.count < count:

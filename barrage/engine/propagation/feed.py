@@ -63,6 +63,13 @@ class Feed(Protocol):
         """Let ``count`` subscribers, who have just got a snapshot, stand at the present; returns
         the point."""
 
+    def branch(self, keys: RowSet, update: TableUpdate) -> int:
+        """Let one subscriber that holds rows ``keys``, from which ``update`` leads to the present,
+        stand apart; returns the point."""
+
+    def join_branch(self, point: int, count: int) -> None:
+        """Let ``count`` more subscribers stand at a point that :meth:`branch` gave."""
+
     def leave(self, point: int, count: int) -> None:
         """Let ``count`` subscribers of ``point`` go."""
 

@@ -56,6 +56,12 @@ class TableFeed:
     def join(self, count: int) -> int:
         return self._log.join(count)
 
+    def branch(self, keys: RowSet, update: TableUpdate) -> int:
+        return self._log.branch(keys, update)
+
+    def join_branch(self, point: int, count: int) -> None:
+        self._log.join_branch(point, count)
+
     def leave(self, point: int, count: int) -> None:
         self._log.leave(point, count)
 
