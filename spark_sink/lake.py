@@ -200,8 +200,9 @@ class IcebergLake:
             change.set_properties(self._properties(history, batch, cursor))
 
     def merge(self, changes: pa.Table, *, history: str, batch: int, cursor: str) -> None:
-        from pyiceberg.expressions import In
+        from pyiceberg import expressions
 
+        is_in: Any = expressions.In
         found = self._open()
         assert found is not None, "a history begins with replace()"
         last = last_changes(changes).drop_columns([COMMIT_VERSION])
@@ -212,7 +213,7 @@ class IcebergLake:
             if touched:
                 # Rows of these ids go, and their new forms come: one snapshot each, one commit.
                 with _unmatched_allowed():
-                    change.delete(In(ROW_ID, touched))
+                    change.delete(is_in(ROW_ID, touched))
                 change.append(coming)
             change.set_properties(self._properties(history, batch, cursor))
 

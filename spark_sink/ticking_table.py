@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 LAKE_STATE_FOLDER = "_barrage"
 """Where our own files are when the location is a Delta or Iceberg table: both skip names with an
@@ -237,7 +237,7 @@ class TickingTable:
             self._changed.notify_all()
 
     def _watch(self) -> None:
-        """Spark Connect: the batches run in the server's process, and the manifest tells of them."""
+        """Spark Connect: batches run in a process of the server, and the manifest tells of them."""
         path = Path(self._plan.root, MANIFEST)
         while not self._is_stopped:
             text = path.read_text() if path.exists() else self._remote_text(path)
