@@ -139,7 +139,7 @@ class Limits:
     journal_request_bytes_max: int = 256 * 1024
     """Longest journal ticket, plan or action body: it may carry a filter and a list of columns."""
 
-    journal_splits_max: int = 1024
+    journal_splits_max: int = 4096
     """Most endpoints one plan may be cut into."""
 
     journal_reads_max: int = 256

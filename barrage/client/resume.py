@@ -15,7 +15,6 @@ from barrage.proto.resumption import (
     EPOCH_HEADER,
     RESUMED_HEADER,
     Outcome,
-    OutcomeKind,
     ResumeMode,
     ResumeRequest,
     parse_epoch,
@@ -94,13 +93,6 @@ class Resuming:
         if self._is_distrusted:
             return "the table's columns changed"
         return NO_HISTORY
-
-    def missed_updates(self) -> int:
-        """Updates after which a resumed stream has told everything that was missed."""
-        outcome = self.outcome
-        if outcome is None or outcome.kind is not OutcomeKind.REPLAYED:
-            return 1
-        return max(outcome.steps, 1) if self.mode is ResumeMode.STEPS else 1
 
     def distrust(self) -> None:
         """The state shown does not fit what the server resumed: take a snapshot the next time."""

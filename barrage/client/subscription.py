@@ -426,7 +426,7 @@ class AsyncTickingTable:
                     raise
                 resuming.distrust()
                 raise ConnectionLostError(f"the table cannot be resumed: {error}") from error
-            exchange.resume(resuming.missed_updates())
+            exchange.resume(outcome.updates)
             return
         self._mirror.begin(schema, has_view_positions=is_view)
         if self._has_unsent_change:

@@ -35,7 +35,9 @@ REASON_LENGTH_MAX = 300
 
 STEPS_MAX = 2**31 - 1
 
-_OUTCOME = re.compile(r"(live)|replayed ([0-9]{1,10})|resnapshot(?: (.*))?")
+_OUTCOME = re.compile(
+    r"(live)|replayed ([0-9]{1,10})(?: in ([0-9]{1,10}) updates)?|resnapshot(?: (.*))?"
+)
 _EPOCH = re.compile(r"[0-9a-f]{16}\Z")
 
 
@@ -79,6 +81,8 @@ class Outcome:
     kind: OutcomeKind
     steps: int = 0
     """Steps that changed the table since the cursor."""
+    updates: int = 1
+    """Updates that tell what was missed."""
     reason: str = ""
 
     @classmethod
@@ -86,8 +90,8 @@ class Outcome:
         return cls(OutcomeKind.LIVE)
 
     @classmethod
-    def replayed(cls, steps: int) -> Outcome:
-        return cls(OutcomeKind.REPLAYED, steps=steps)
+    def replayed(cls, steps: int, updates: int = 1) -> Outcome:
+        return cls(OutcomeKind.REPLAYED, steps=steps, updates=updates)
 
     @classmethod
     def resnapshot(cls, reason: str) -> Outcome:
@@ -111,7 +115,8 @@ class Outcome:
         if self.kind is OutcomeKind.LIVE:
             return "live"
         if self.kind is OutcomeKind.REPLAYED:
-            return f"replayed {self.steps}"
+            many = f" in {self.updates} updates" if self.updates != 1 else ""
+            return f"replayed {self.steps}{many}"
         reason = " ".join(self.reason.split()).encode("ascii", "backslashreplace").decode()
         return f"resnapshot {reason[:REASON_LENGTH_MAX]}".rstrip()
 
@@ -126,8 +131,9 @@ def parse_outcome(text: str | None) -> Outcome:
     if match[1]:
         return Outcome.live()
     if match[2]:
-        return Outcome.replayed(min(int(match[2]), STEPS_MAX))
-    return Outcome.resnapshot(match[3] or "no reason was given")
+        updates = min(max(int(match[3] or 1), 1), STEPS_MAX)
+        return Outcome.replayed(min(int(match[2]), STEPS_MAX), updates)
+    return Outcome.resnapshot(match[4] or "no reason was given")
 
 
 def parse_epoch(text: str | None) -> str | None:

@@ -243,7 +243,7 @@ async def test_steps_come_one_by_one(session, server):
         stream.end(ConnectionLostError("gone"))
         second = await server.accept()
         assert second.request_headers[RESUME_HEADER] == "steps"
-        second.answer = told("replayed 3")
+        second.answer = told("replayed 3 in 3 updates")
         second.schema()
         updates = live.updates()
         await anext(updates)
@@ -455,6 +455,7 @@ def test_wrong_wishes_are_refused_at_once(arguments, error):
         (Outcome.live(), "live", "live"),
         (Outcome.replayed(1), "replayed 1", "replayed 1 step"),
         (Outcome.replayed(17), "replayed 17", "replayed 17 steps"),
+        (Outcome.replayed(9, 7), "replayed 9 in 7 updates", "replayed 9 steps"),
         (
             Outcome.resnapshot("another\nepoch"),
             "resnapshot another epoch",
