@@ -1,0 +1,75 @@
+"""A data directory whose disk does what a test says: waits before it syncs, breaks, is full."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from barrage.journal import storage as storage_module
+from barrage.journal.storage import LocalAppendFile, LocalStorage
+
+
+class Disk:
+    """What the disk does; the same for all files of a test."""
+
+    def __init__(self) -> None:
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+        self.syncing = threading.Event()
+        """Set once a sync has been asked for."""
+        self.breaks = False
+        self.is_full = False
+
+    def hold(self) -> None:
+        """From now on a sync waits until ``release``."""
+        self.syncing.clear()
+        self.may_sync.clear()
+
+    def release(self) -> None:
+        self.may_sync.set()
+
+    def check_room(self) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "no space left on the device of this test")
+
+
+class _File(LocalAppendFile):
+    def __init__(self, path: Path, disk: Disk) -> None:
+        super().__init__(path)
+        self._disk = disk
+
+    def sync(self) -> None:
+        self._disk.syncing.set()
+        assert self._disk.may_sync.wait(30)
+        if self._disk.breaks:
+            raise OSError(errno.EIO, "the disk of this test is broken")
+        super().sync()
+
+
+class _Storage(LocalStorage):
+    disk: Disk
+
+    def append_to(self, path: str) -> _File:
+        target = self._at(path)
+        self._make_directory(target.parent)
+        return _File(target, self.disk)
+
+    def allocate(self, path: str, size: int) -> None:
+        self.disk.check_room()
+        super().allocate(path, size)
+
+    def replace(self, path: str, content: bytes) -> None:
+        self.disk.check_room()
+        super().replace(path, content)
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """The disk of every data directory opened in this test."""
+    disk = Disk()
+    monkeypatch.setattr(
+        storage_module, "LocalStorage", type("DiskStorage", (_Storage,), {"disk": disk})
+    )
+    return disk
