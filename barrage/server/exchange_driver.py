@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from barrage.errors import LimitExceededError, SlowConsumerError
 from barrage.server.delivery import EncodedUpdate, LazyUpdate, StreamEnded, convert
 from barrage.server.exchange_stream import ExchangeStream
+from barrage.server.resume_jobs import ResumeJobs
 from barrage.server.subscription_desk import SubscriptionDesk
 from barrage.wire.update_codec import EncodeOptions
 
@@ -31,9 +32,12 @@ if TYPE_CHECKING:
     from barrage.model.update import FullUpdate
     from barrage.model.viewport import ColumnSet, Viewport
     from barrage.proto.events import SubscriptionRequested
+    from barrage.proto.resumption import ResumeRequest
     from barrage.server.exchange_stream import Context
     from barrage.server.flight.call_guard import SessionCall
+    from barrage.server.journal_service import JournalService
     from barrage.server.resolver import TicketResolver
+    from barrage.server.resume_jobs import Headers
     from barrage.server.runtime import EngineRuntime
     from barrage.server.sessions import Session
     from barrage.wire.revision import WireRevision
@@ -45,11 +49,18 @@ class ExchangeHub:
     outlet."""
 
     def __init__(
-        self, runtime: EngineRuntime, resolver: TicketResolver, *, limits: Limits, clock: Clock
+        self,
+        runtime: EngineRuntime,
+        resolver: TicketResolver,
+        journals: JournalService,
+        *,
+        limits: Limits,
+        clock: Clock,
     ) -> None:
         self._runtime = runtime
         self._resolver = resolver
-        self._desk = SubscriptionDesk(runtime, limits=limits, clock=clock)
+        self._desk = SubscriptionDesk(runtime, journals, limits=limits, clock=clock)
+        self._resume_jobs = ResumeJobs(runtime, self._desk, is_open=self._is_open)
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._streams: dict[int, ExchangeStream] = {}
@@ -102,6 +113,7 @@ class ExchangeHub:
         *,
         revision: WireRevision,
         sends_source_time: bool,
+        resume: ResumeRequest | None = None,
     ) -> ExchangeStream:
         """A stream for a new call. LimitExceededError when there are too many."""
         if len(self._streams) >= self._limits.subscriptions_max:
@@ -118,6 +130,7 @@ class ExchangeHub:
             session,
             revision=revision,
             sends_source_time=sends_source_time,
+            resume=resume,
             limits=self._limits,
         )
         self._streams[stream.stream_id] = stream
@@ -132,9 +145,13 @@ class ExchangeHub:
         """End every stream with ``error``, after what is queued for it or at once."""
         for stream in list(self._streams.values()):
             stream.finish(error, is_flushed=is_flushed)
+        self._resume_jobs.close()
 
-    async def subscribe(self, stream: ExchangeStream, event: SubscriptionRequested) -> None:
-        """Start the subscription a client asked for."""
+    def _is_open(self, stream: ExchangeStream) -> bool:
+        return self._streams.get(stream.stream_id) is stream
+
+    async def subscribe(self, stream: ExchangeStream, event: SubscriptionRequested) -> Headers:
+        """Start the subscription a client asked for; the headers of the answer."""
         source = await self._resolver.source(event.ticket, stream.session)
         options = EncodeOptions.for_subscription(
             event.options,
@@ -142,8 +159,11 @@ class ExchangeHub:
             revision=stream.revision,
             sends_source_time=stream.sends_source_time,
         )
+        if stream.resume is not None:
+            return await self._resume_jobs.subscribe(stream, source, event, options)
         add = partial(self._desk.subscribe, stream, source, event, options)
-        await asyncio.wrap_future(self._runtime.submit(add))
+        headers: Headers = await asyncio.wrap_future(self._runtime.submit(add))
+        return headers
 
     async def snapshot(
         self,

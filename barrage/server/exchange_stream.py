@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from barrage.errors import BarrageError
     from barrage.limits import Limits
     from barrage.proto.events import ServerEvent
+    from barrage.proto.resumption import ResumeRequest
     from barrage.server.deephaven.types import SessionTypes
     from barrage.server.exchange_driver import ExchangeHub
+    from barrage.server.resume_jobs import Headers
     from barrage.server.sessions import Session
     from barrage.wire.revision import WireRevision
 
@@ -57,11 +59,13 @@ class ExchangeStream:
         *,
         revision: WireRevision,
         sends_source_time: bool,
+        resume: ResumeRequest | None,
         limits: Limits,
     ) -> None:
         self.stream_id = stream_id
         self.revision = revision
         self.sends_source_time = sends_source_time
+        self.resume = resume
         self.session = session
         self.types: SessionTypes | None = None if session is None else session.types
         self.table: Table | None = None
@@ -72,6 +76,8 @@ class ExchangeStream:
         self._call = context if isinstance(context, SessionCall) else None
         self._context = context.raw if isinstance(context, SessionCall) else context
         self._is_accepted = asyncio.Event()
+        self._headers: Headers = ()
+        self._opening: asyncio.Future[None] | None = None
         self._limits = limits
         self._exchange = ServerExchange(stream_id, revision, limits)
         self._loop = asyncio.get_running_loop()
@@ -90,11 +96,6 @@ class ExchangeStream:
         tasks: list[asyncio.Task[None]] = []
         unregister = None if self.session is None else self.session.on_close(self._session_ended)
         try:
-            if self._call is None:
-                # gRPC sends the headers with the first message otherwise, and knows that they are
-                # gone only when that is written: a call that ends in between would send them twice,
-                # which fails, and the peer would never hear how its call ended.
-                await self._context.send_initial_metadata(())
             tasks += [
                 asyncio.create_task(self._guarded(self._read_requests())),
                 asyncio.create_task(self._guarded(self._write_updates())),
@@ -107,6 +108,8 @@ class ExchangeStream:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._opening is not None:
+                await asyncio.wait([self._opening])
         if self._error is not None:
             raise self._error
 
@@ -170,15 +173,26 @@ class ExchangeStream:
             self._waker = None
             waker.set_result(None)
 
-    async def _open_call(self, call: SessionCall) -> None:
-        """Send a session's headers once its request is accepted: a refusal is told without."""
+    async def _open(self) -> None:
+        """Send the headers once the request is accepted: a refusal is told without.
+
+        gRPC would send them with the first message otherwise, and knows that they are gone only
+        when that is written: a call that ends in between would send them twice, which fails, and
+        the peer would never hear how its call ended. For the same reason sending them is not cut
+        short.
+        """
         await self._is_accepted.wait()
-        if self._outbox or not self._is_finishing:
-            await call.open()
+        if self._is_finishing and not self._outbox:
+            return
+        if self._call is not None:
+            # Clients of Deephaven are told nothing they have not asked for.
+            await self._call.open(self._headers if self.resume is not None else ())
+            return
+        self._opening = asyncio.ensure_future(self._context.send_initial_metadata(self._headers))
+        await asyncio.shield(self._opening)
 
     async def _write_updates(self) -> None:
-        if self._call is not None:
-            await self._open_call(self._call)
+        await self._open()
         write = self._context.write
         outbox = self._outbox
         while True:
@@ -224,7 +238,7 @@ class ExchangeStream:
         if isinstance(event, SubscriptionChanged):
             self._wants(event)
         elif isinstance(event, SubscriptionRequested):
-            await self._hub.subscribe(self, event)
+            self._headers = await self._hub.subscribe(self, event)
             self._is_accepted.set()
         elif isinstance(event, SnapshotRequested):
             await self._send_snapshot(event)

@@ -11,10 +11,17 @@ from weakref import WeakKeyDictionary
 
 from barrage.engine.snapshot import snapshot_messages
 from barrage.engine.subscription import SubscriptionSpec
-from barrage.errors import BarrageError, LocalProtocolError, RemoteProtocolError
+from barrage.errors import (
+    BarrageError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ResumeRefusedError,
+)
 from barrage.limits import NANOS_PER_MS
+from barrage.proto.resumption import EPOCH_HEADER, RESUMED_HEADER, Outcome
 from barrage.server.delivery import EncodedUpdate, StreamEnded
 from barrage.server.presentation import lease_of, shown_schema, shown_table
+from barrage.server.resume_desk import OTHER_TABLE, ResumeDesk, Resumption
 from barrage.wire.update_codec import UpdateEncoder
 
 if TYPE_CHECKING:
@@ -29,7 +36,10 @@ if TYPE_CHECKING:
     from barrage.proto.events import SubscriptionRequested
     from barrage.server.deephaven.types import SessionTypes
     from barrage.server.exchange_stream import ExchangeStream
+    from barrage.server.journal_service import JournalService
     from barrage.server.resolver import TableSource
+    from barrage.server.resume_desk import ResumeWork
+    from barrage.server.resume_jobs import Applicant, Headers
     from barrage.server.runtime import EngineRuntime
     from barrage.server.table_lease import TableLease
     from barrage.wire.update_codec import EncodeOptions
@@ -43,7 +53,10 @@ ENCODERS_REMEMBERED = 64
 class SubscriptionDesk:
     """Carries out what streams ask of the engine. Every method runs on the engine thread."""
 
-    def __init__(self, runtime: EngineRuntime, *, limits: Limits, clock: Clock) -> None:
+    def __init__(
+        self, runtime: EngineRuntime, journals: JournalService, *, limits: Limits, clock: Clock
+    ) -> None:
+        self.resume = ResumeDesk(runtime, journals, limits)
         self._runtime = runtime
         self._limits = limits
         self._clock = clock
@@ -57,11 +70,77 @@ class SubscriptionDesk:
         source: TableSource,
         event: SubscriptionRequested,
         options: EncodeOptions,
-    ) -> None:
+        resumption: Resumption | None = None,
+    ) -> Headers:
         """Start a subscription: the schema goes to the stream in this turn, before the first
-        update."""
+        update. Returns the headers of the answer."""
         table, encoder = self._shown(source, stream.types, options)
-        spec = SubscriptionSpec(
+        spec = self._spec(stream, event, options, encoder)
+        schema = EncodedUpdate((stream.stream_id,), (encoder.schema_frame(),))
+        try:
+            outcome = self._add(stream, table, spec, resumption)
+        except BarrageError:
+            self._runtime.producer_shrank(table)
+            raise
+        stream.table = table
+        self._runtime.emit([schema])
+        epoch = self.resume.epoch_of(table)
+        headers = () if epoch is None else ((EPOCH_HEADER, epoch),)
+        return headers if outcome is None else (*headers, (RESUMED_HEADER, outcome.header()))
+
+    def _add(
+        self,
+        stream: ExchangeStream,
+        table: Table,
+        spec: SubscriptionSpec,
+        resumption: Resumption | None,
+    ) -> Outcome | None:
+        """Give the producer its new subscription; what became of the wish to resume."""
+        producer, now_ns = self._runtime.producer(table), self._clock.monotonic_ns()
+        plan = None if resumption is None else resumption.plan
+        outcome = None if resumption is None else resumption.outcome
+        if plan is not None:
+            try:
+                if plan.table is not table:
+                    raise ResumeRefusedError(OTHER_TABLE)
+                producer.add(stream.stream_id, spec, now_ns, resume=plan)
+                return outcome
+            except ResumeRefusedError as error:
+                outcome = Outcome.resnapshot(str(error))
+        producer.add(stream.stream_id, spec, now_ns)
+        return outcome
+
+    def survey(self, applicant: Applicant) -> ResumeWork | Resumption:
+        """Whether an applicant's cursor can be resumed. Errors are those of a subscription."""
+        stream, event, options = applicant.stream, applicant.event, applicant.options
+        assert stream.resume is not None
+        table, encoder = self._shown(applicant.source, stream.types, options)
+        spec = self._spec(stream, event, options, encoder)
+        return self.resume.survey(table, stream.resume, spec)
+
+    def subscribe_all(
+        self, found: ResumeWork | Resumption, applicants: Sequence[Applicant]
+    ) -> list[Headers | BarrageError]:
+        """Subscribe everybody who waited for a plan, in one turn; the answer to each."""
+        resumption = found if isinstance(found, Resumption) else self.resume.finish(found)
+        answers: list[Headers | BarrageError] = []
+        for each in applicants:
+            try:
+                answers.append(
+                    self.subscribe(each.stream, each.source, each.event, each.options, resumption)
+                )
+            except BarrageError as error:
+                answers.append(error)
+        return answers
+
+    def _spec(
+        self,
+        stream: ExchangeStream,
+        event: SubscriptionRequested,
+        options: EncodeOptions,
+        encoder: UpdateEncoder,
+    ) -> SubscriptionSpec:
+        return SubscriptionSpec(
             columns=event.columns,
             viewport=event.viewport,
             interval_ns=self._interval_ns(event.options.min_update_interval_ms),
@@ -70,14 +149,6 @@ class SubscriptionDesk:
             is_reverse_echo=event.is_reverse,
             is_last_column_covering=options.columns_as_list,
         )
-        schema = EncodedUpdate((stream.stream_id,), (encoder.schema_frame(),))
-        try:
-            self._runtime.producer(table).add(stream.stream_id, spec, self._clock.monotonic_ns())
-        except BarrageError:
-            self._runtime.producer_shrank(table)
-            raise
-        stream.table = table
-        self._runtime.emit([schema])
 
     def change(self, stream: ExchangeStream) -> None:
         """Apply the latest change the stream's client wants; one that is refused ends the

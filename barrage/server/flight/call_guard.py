@@ -85,16 +85,16 @@ class SessionCall:
         """The call itself, to be written to when the headers are out."""
         return self._context
 
-    async def open(self) -> None:
-        """Send the headers, if they are not out yet. Not cut short when the caller is cancelled:
-        gRPC would send them a second time with the status."""
+    async def open(self, further: tuple[tuple[str, str], ...] = ()) -> None:
+        """Send the headers and ``further`` ones, if they are not out yet. Not cut short when the
+        caller is cancelled: gRPC would send them a second time with the status."""
         if self._opening is None:
-            self._opening = asyncio.ensure_future(self._send())
+            self._opening = asyncio.ensure_future(self._send(further))
             self._opening.add_done_callback(_take_note)
         await asyncio.shield(self._opening)
 
-    async def _send(self) -> None:
-        await self._context.send_initial_metadata(self.metadata())
+    async def _send(self, further: tuple[tuple[str, str], ...]) -> None:
+        await self._context.send_initial_metadata((*self.metadata(), *further))
 
     async def settle(self) -> None:
         """Wait for headers that are on their way."""
