@@ -109,7 +109,7 @@ class Tracked:
         keys = self.table.row_keys if keys is None else keys
         cells = self.table.read(keys)[self.column]
         values = pa.chunked_array([cells]) if isinstance(cells, pa.Array) else cells
-        return values.to_numpy().astype(np.int64)
+        return np.asarray(values.to_numpy(), dtype=np.int64)
 
     def cycle(self) -> None:
         update = self.graph.run_cycle().updates.get(self.table)
