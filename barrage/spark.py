@@ -37,11 +37,14 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to this session and install the hook for update mode. Idempotent."""
+    """Make the format known to this session, let ``spark.read`` mean the table's rows without
+    being told, and let ``outputMode("update")`` work. Idempotent."""
     from pyspark_barrage import DefaultSource
+    from spark_sink.read_hook import install_read_hook
     from spark_sink.update_hook import install_update_hook
 
     spark.dataSource.register(DefaultSource)
+    install_read_hook()
     install_update_hook()
 
 

@@ -125,7 +125,7 @@ def server_error(error: Exception, *, doing: str) -> ServerError:
         return ServerError(Failure.NO_JOURNAL, reason, doing=doing, advice=advice)
     if isinstance(error, pa.ArrowKeyError):
         return ServerError(Failure.NOT_FOUND, reason, doing=doing, advice="check option table")
-    if "precondition" in head:
+    if reason.startswith("history of table"):
         return ServerError(Failure.LOST, reason, doing=doing)
     return ServerError(Failure.REFUSED, reason, doing=doing)
 

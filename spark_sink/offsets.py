@@ -50,14 +50,16 @@ class Offset:
         epoch = found.get("epoch")
         if not isinstance(epoch, str) or len(epoch) > 64:
             raise ValueError("its epoch is not a text")
-        numbers = []
-        for name, default, least in (("version", None, -1), ("row", -1, -1), ("sync", 0, 0)):
-            value = found.get(name, default)
-            is_number = isinstance(value, int) and not isinstance(value, bool)
-            if not is_number or not least <= value <= VERSION_MAX:
-                raise ValueError(f"its {name} is not a whole number of at least {least}")
-            numbers.append(value)
-        return cls(epoch, *numbers)
+        version = _number(found, "version", None, least=-1)
+        row = _number(found, "row", COMPLETE, least=COMPLETE)
+        return cls(epoch, version, row, _number(found, "sync", 0, least=0))
+
+
+def _number(found: dict[str, Any], name: str, default: int | None, *, least: int) -> int:
+    value = found.get(name, default)
+    if type(value) is not int or not least <= value <= VERSION_MAX:
+        raise ValueError(f"its {name} is not a whole number of at least {least}")
+    return value
 
 
 SYMBOLIC = Offset("", -1, COMPLETE, 0)

@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from barrage.errors import ConfigError, near_miss
 from spark_sink.connection import CONNECTION_OPTIONS, CONNECTION_PREFIXES, Connection
@@ -48,6 +48,7 @@ SOURCE_OPTIONS = (
     "columns",
     "filter",
     "nanosAsLong",
+    "_readKind",
     "consumerId",
     "consumerLease",
     "journalLocation",
@@ -69,6 +70,22 @@ BATCH_ONLY = (
     "timestampAsOf",
     "liveView",
 )
+
+TABLE_ONLY = ("versionAsOf", "timestampAsOf", "liveView")
+"""Options that read the table, not its changes."""
+
+FEED_ONLY = (
+    "startingOffsets",
+    "startingVersion",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingVersion",
+    "endingTimestamp",
+    "netChanges",
+    "includePreimage",
+    "includeModifiedColumns",
+)
+"""Options that make sense for changes only."""
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\Z")
 _UNIT_MS = {"ms": 1, None: 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -181,6 +198,22 @@ def table_name(options: Mapping[str, str]) -> str:
     return name
 
 
+class Given(dict[str, str]):
+    """Options as they were given, found whatever their case."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__({name.lower(): value for name, value in options.items()})
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name.lower() if isinstance(name, str) else name)
+
+    def __getitem__(self, name: str) -> str:
+        return super().__getitem__(name.lower())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(name.lower(), default)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """Where a query begins. Exactly one field is set."""
@@ -237,7 +270,10 @@ class SourceOptions:
     table: str
     form: FeedForm
     is_change_feed: bool | None
-    """None: the default, which is true for streams and false for batches."""
+    """None: unset, which means true for streams and false for batches."""
+    has_feed_columns: bool
+    """Whether rows come with what happened to them. Spark asks for the schema before it says
+    whether it will stream; without a hint an unset ``readChangeFeed`` is taken for a stream's."""
     fails_on_data_loss: bool = True
     nanos_as_long: bool = False
     partitions_min: int | None = None
@@ -258,6 +294,7 @@ class SourceOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
         """Read the options; ConfigError names the first that is wrong."""
+        options = Given(options)
         check_known(options, SOURCE_OPTIONS, CONNECTION_PREFIXES)
         columns = names(options, "columns")
         form = FeedForm(
@@ -270,13 +307,17 @@ class SourceOptions:
         )
         start = _start(options)
         end_version, end_time, end_epoch = _end(options)
+        is_change_feed = (
+            flag(options, "readChangeFeed", True) if "readChangeFeed" in options else None
+        )
+        is_batch = options.get("_readKind") == "batch"
+        is_batch = is_batch or any(name in options for name in TABLE_ONLY)
         return cls(
             connection=Connection.of(options),
             table=table_name(options),
             form=form,
-            is_change_feed=(
-                flag(options, "readChangeFeed", True) if "readChangeFeed" in options else None
-            ),
+            is_change_feed=is_change_feed,
+            has_feed_columns=not is_batch if is_change_feed is None else is_change_feed,
             fails_on_data_loss=flag(options, "failOnDataLoss", True),
             nanos_as_long=flag(options, "nanosAsLong", False),
             partitions_min=whole_number(options, "minPartitions"),
@@ -297,6 +338,7 @@ class SourceOptions:
 
     def for_stream(self, given: Mapping[str, str]) -> SourceOptions:
         """These options if they make sense for a stream; else ConfigError."""
+        given = Given(given)
         _refuse(given, BATCH_ONLY, "readStream has no option {}: it is for spark.read")
         if self.is_change_feed is False and not self.fails_on_data_loss:
             raise ConfigError(
@@ -307,17 +349,12 @@ class SourceOptions:
 
     def for_batch(self, given: Mapping[str, str]) -> SourceOptions:
         """These options if they make sense for a batch read; else ConfigError."""
+        given = Given(given)
         _refuse(given, STREAM_ONLY, "spark.read has no option {}: it is for readStream")
-        feed_only = ("endingOffsets", "endingVersion", "endingTimestamp", "startingOffsets")
-        feed_only += ("startingVersion", "startingTimestamp", "netChanges", "includePreimage")
-        feed_only += ("includeModifiedColumns",)
         if not self.is_change_feed:
-            _refuse(given, feed_only, "option {} needs readChangeFeed=true in spark.read")
-        elif self.is_live_view or "versionAsOf" in given or "timestampAsOf" in given:
-            raise ConfigError(
-                "liveView, versionAsOf and timestampAsOf read the table, not its changes: "
-                "leave readChangeFeed out"
-            )
+            _refuse(given, FEED_ONLY, "option {} needs readChangeFeed=true in spark.read")
+        else:
+            _refuse(given, TABLE_ONLY, "option {} reads the table: leave readChangeFeed out")
         return self
 
 

@@ -1,0 +1,175 @@
+"""What an executor does: fetch one piece of the journal and hand it to Spark as Arrow batches."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from spark_sink.connection import Failure, ServerError, as_server_error
+from spark_sink.types import cast_batch, truncate_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spark_sink.connection import Connection
+    from spark_sink.planning import Piece
+
+ROWS_TARGET = 64 * 1024
+"""Rows gathered before they are handed to Spark: a journal sends one batch a version."""
+
+BYTES_TARGET = 8 * 1024 * 1024
+
+
+class StallGuard:
+    """Cancels a stream that has sent nothing for too long while somebody waits for it. A deadline
+    would not do: it would also count the time Spark takes to use what it has."""
+
+    def __init__(self, stream: Any, timeout_seconds: float) -> None:
+        self._stream = stream
+        self._timeout = timeout_seconds
+        self._waiting_since: float | None = None
+        self._is_done = threading.Event()
+        self.has_fired = False
+        self._thread = threading.Thread(target=self._watch, name="barrage-stall", daemon=True)
+        self._thread.start()
+
+    def chunks(self) -> Iterator[Any]:
+        """The stream's chunks."""
+        try:
+            while True:
+                self._waiting_since = time.monotonic()
+                try:
+                    chunk = self._stream.read_chunk()
+                except StopIteration:
+                    return
+                self._waiting_since = None
+                yield chunk
+        finally:
+            self._is_done.set()
+            self._stream.cancel()
+
+    def _watch(self) -> None:
+        while not self._is_done.wait(min(1.0, self._timeout / 4)):
+            since = self._waiting_since
+            if since is not None and time.monotonic() - since > self._timeout:
+                self.has_fired = True
+                self._stream.cancel()
+                return
+
+
+def fetch_piece(
+    connection: Connection,
+    piece: Piece,
+    target: pa.Schema,
+    *,
+    fails_on_data_loss: bool,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one piece in the form of ``target``.
+
+    A history that began anew ends the piece quietly when losses are allowed: the next batch will
+    start with a truncate row in any case. A journal that was cut raises: in one of several tasks
+    it would leave half a batch and no trace of it.
+    """
+    if piece.truncate_at is not None:
+        yield truncate_batch(target, piece.truncate_at)
+        return
+    assert piece.ticket is not None
+    try:
+        for batch in gathered(_fetched(connection, piece)):
+            yield cast_batch(batch, target)
+    except ServerError as error:
+        is_gone = error.failure is Failure.LOST and _is_epoch_gone(connection, piece)
+        if fails_on_data_loss or not is_gone:
+            raise
+
+
+def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= ROWS_TARGET or size >= BYTES_TARGET:
+            yield _joined(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
+    (joined,) = table.to_batches()
+    return joined
+
+
+def ticket_bytes(ticket: dict[str, Any]) -> bytes:
+    """A ticket as the server takes it."""
+    return b"j/" + json.dumps(ticket, separators=(",", ":")).encode()
+
+
+def _fetched(connection: Connection, piece: Piece) -> Iterator[pa.RecordBatch]:
+    """The rows of a ticket. A stream that breaks is taken up where it broke if the rows have an
+    order, and begun anew if none has left this function; else the task fails, and Spark runs it
+    again."""
+    from pyarrow import flight
+
+    assert piece.ticket is not None
+    ticket = flight.Ticket(ticket_bytes(piece.ticket))
+    doing = f"fetching table {piece.ticket['table']!r} from {connection.where}"
+    done, tries_left, wait_ms = 0, connection.retries, connection.retry_ms
+    while True:
+        guard: StallGuard | None = None
+        try:
+            skip = done
+            stream = connection.client().do_get(ticket, connection.call_options())
+            guard = StallGuard(stream, connection.timeout_ms / 1000)
+            for chunk in guard.chunks():
+                batch = chunk.data
+                if batch is None or batch.num_rows <= skip:
+                    skip -= 0 if batch is None else batch.num_rows
+                    continue
+                fresh, skip = batch.slice(skip), 0
+                done += fresh.num_rows
+                yield fresh
+            return
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            if guard is not None and guard.has_fired:
+                found = _stalled(connection, doing)
+            else:
+                found = as_server_error(error, doing=doing)
+            may_go_on = piece.is_in_order or not done
+            if found.failure is not Failure.UNREACHABLE or not tries_left or not may_go_on:
+                raise found from error
+        tries_left -= 1
+        connection.change_server()
+        threading.Event().wait(wait_ms / 1000)
+        wait_ms *= 2
+
+
+def _stalled(connection: Connection, doing: str) -> ServerError:
+    return ServerError(
+        Failure.UNREACHABLE,
+        f"nothing came for {connection.timeout_ms / 1000:g} s",
+        doing=doing,
+        advice="raise option fetchTimeoutMs if the server is only slow",
+    )
+
+
+def _is_epoch_gone(connection: Connection, piece: Piece) -> bool:
+    assert piece.ticket is not None
+    try:
+        found = connection.action("journal.info", table=piece.ticket["table"])
+    except ServerError as error:
+        return error.failure is Failure.NOT_FOUND
+    return bool(found.get("epoch") != piece.epoch)

@@ -1,0 +1,58 @@
+"""From the plan of a batch to the pieces its tasks fetch."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from spark_sink.planning import Piece, change_pieces, snapshot_pieces, task_count
+
+if TYPE_CHECKING:
+    from spark_sink.journal_access import JournalAccess
+    from spark_sink.options import SourceOptions
+    from spark_sink.planning import BatchPlan
+
+PARTITIONS_MAX = 1024
+"""Most tasks of a batch."""
+
+
+def parallelism(options: SourceOptions) -> int:
+    """Tasks worth having when ``minPartitions`` does not say more. The reader's process has no
+    Spark session to ask; the driver's cores are the best guess."""
+    return min(PARTITIONS_MAX, max(2, os.cpu_count() or 2))
+
+
+def batch_pieces(plan: BatchPlan, options: SourceOptions, journal: JournalAccess) -> list[Piece]:
+    """The pieces of a batch; none for an empty plan."""
+    pieces: list[Piece] = []
+    form = options.form.ticket_fields()
+    if plan.truncate_at is not None:
+        pieces.append(Piece(epoch=plan.epoch, truncate_at=plan.truncate_at))
+    if plan.snapshot_of is not None:
+        pieces += _snapshot(plan, plan.snapshot_of, options, journal)
+    if plan.changes is not None:
+        after, upto = plan.changes
+        rows = journal.change_rows(plan.epoch, after, upto)
+        tasks = tasks_for(rows, options)
+        pieces += change_pieces(options.table, plan.epoch, after, upto, tasks, form)
+    return pieces
+
+
+def _snapshot(
+    plan: BatchPlan, version: int, options: SourceOptions, journal: JournalAccess
+) -> list[Piece]:
+    rows = journal.amount(plan.epoch, version).rows
+    tasks = tasks_for(rows, options)
+    cuts = journal.id_bounds(plan.epoch, version, tasks) if tasks > 1 else ()
+    form = options.form.ticket_fields()
+    return snapshot_pieces(options.table, plan.epoch, version, plan.ids, cuts, form)
+
+
+def tasks_for(rows: int, options: SourceOptions) -> int:
+    """Tasks for that many rows, by the options."""
+    count = task_count(
+        rows,
+        partitions_min=options.partitions_min,
+        partitions_max=parallelism(options),
+    )
+    return min(count, PARTITIONS_MAX)

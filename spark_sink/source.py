@@ -1,0 +1,66 @@
+"""The format's side of reading: schemas, and readers made from options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barrage.errors import ConfigError
+from spark_sink.journal_access import open_journal
+from spark_sink.options import SourceOptions
+from spark_sink.types import feed_schema, selected, spark_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql.types import StructType
+
+    from spark_sink.batch_reader import BarrageBatchReader
+    from spark_sink.reader import BarrageStreamReader
+    from spark_sink.remote_journal import TableFacts
+
+APPENDED_KINDS = ("append_only", "static", "blink")
+"""Kinds of tables whose changes are all inserts."""
+
+
+def source_schema(given: Mapping[str, str]) -> StructType:
+    """The schema of ``load()``; asks the server once."""
+    options = SourceOptions.of(given)
+    journal = open_journal(options, consumer="schema", is_writing=False)
+    try:
+        return expected_schema(options, journal.describe())
+    finally:
+        journal.close()
+
+
+def expected_schema(options: SourceOptions, table: TableFacts) -> StructType:
+    """The Spark schema these options give for a table; ConfigError or SchemaError."""
+    form = options.form
+    columns = selected(table.schema, form.columns, options.table)
+    if not options.has_feed_columns:
+        return spark_schema(columns, nanos_as_long=options.nanos_as_long)
+    feed = feed_schema(
+        columns,
+        has_row_key=form.has_row_key,
+        has_modified_columns=form.has_modified_columns,
+    )
+    doubled = sorted({name for name in feed.names if feed.names.count(name) > 1})
+    if doubled:
+        raise ConfigError(
+            f"table {options.table!r} has a column {doubled[0]!r}, as the change feed does: leave "
+            "it out by option columns"
+        )
+    return spark_schema(feed, nanos_as_long=options.nanos_as_long)
+
+
+def stream_reader(given: Mapping[str, str], schema: StructType) -> BarrageStreamReader:
+    """The reader of ``readStream``; calls nobody."""
+    from spark_sink.reader import BarrageStreamReader
+
+    return BarrageStreamReader(SourceOptions.of(given).for_stream(given), schema)
+
+
+def batch_reader(given: Mapping[str, str], schema: StructType) -> BarrageBatchReader:
+    """The reader of ``read``; calls nobody."""
+    from spark_sink.batch_reader import BarrageBatchReader
+
+    return BarrageBatchReader(SourceOptions.of(given).for_batch(given), schema)

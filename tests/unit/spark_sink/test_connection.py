@@ -1,0 +1,113 @@
+"""Where to call, as whom, how often, and what a failure means."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from barrage.errors import ConfigError
+from spark_sink.connection import Connection, Failure, ServerError
+from tests.helpers.fake_journal import FakeJournalServer, FakeTable
+from tests.unit.spark_sink.tables import TRADES
+
+
+@pytest.fixture
+def server():
+    with FakeJournalServer() as running:
+        running.tables["trades"] = FakeTable(TRADES)
+        yield running
+
+
+def test_locations_get_a_scheme_and_a_port():
+    told = {"uri": "one, grpc://two:5/ , grpcs://three:7,dh://[::1]:9"}
+    assert Connection.of(told).uris == (
+        "grpc+tcp://one:10000",
+        "grpc+tcp://two:5",
+        "grpc+tls://three:7",
+        "grpc+tcp://[::1]:9",
+    )
+    assert Connection.of({"host": "::1", "PORT": "8"}).uris == ("grpc+tcp://[::1]:8",)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({}, "option uri is missing"),
+        ({"uri": " , "}, "uri is empty"),
+        ({"uri": "http://x"}, "begins with grpc://"),
+        ({"uri": "x", "host": "y"}, "not both"),
+        ({"uri": "x", "auth.token": "a", "auth.tokenEnv": "B"}, "auth.token or auth.tokenEnv"),
+        ({"uri": "x", "auth.user": "a"}, "auth.password"),
+        ({"uri": "x", "auth.user": "a", "auth.password": "p", "auth.token": "t"}, "not both"),
+        ({"uri": "x", "fetchNumRetries": "-1"}, "fetchNumRetries"),
+        ({"uri": "x", "fetchTimeoutMs": "soon"}, "fetchTimeoutMs"),
+        ({"uri": "x", "header.a b": "1"}, "header of text"),
+    ],
+)
+def test_wrong_options_are_named(told, words):
+    with pytest.raises(ConfigError, match=words):
+        Connection.of(told)
+
+
+def test_secrets_are_sent_and_never_shown(server, monkeypatch):
+    monkeypatch.setenv("TRADES_TOKEN", "s3cret")
+    monkeypatch.setenv("ZONE", "eu")
+    told = {"uri": server.uri, "auth.tokenEnv": "TRADES_TOKEN"}
+    told |= {"header.x-plain": "one", "header.x-zone.env": "ZONE"}
+    connection = pickle.loads(pickle.dumps(Connection.of(told)))
+    connection.action("journal.info", table="trades")
+    headers = server.headers[-1]
+    assert headers["authorization"] == ["Bearer s3cret"]
+    assert (headers["x-plain"], headers["x-zone"]) == (["one"], ["eu"])
+    assert "s3cret" not in repr(connection)
+    direct = Connection.of({"uri": server.uri, "auth.token": "s3cret"})
+    assert "s3cret" not in repr(direct)
+
+
+def test_user_and_password_are_basic(server):
+    told = {"uri": server.uri, "auth.user": "u", "auth.password": "p"}
+    Connection.of(told).action("journal.info", table="trades")
+    assert server.headers[-1]["authorization"] == ["Basic dTpw"]
+
+
+def test_a_missing_variable_is_named(server, monkeypatch):
+    monkeypatch.delenv("NOT_SET", raising=False)
+    connection = Connection.of({"uri": server.uri, "auth.tokenEnv": "NOT_SET"})
+    with pytest.raises(ConfigError, match=r"spark\.executorEnv\.NOT_SET"):
+        connection.action("journal.info", table="trades")
+
+
+def test_a_server_that_is_away_for_a_moment_is_asked_again(server):
+    connection = Connection.of({"uri": server.uri, "fetchRetryIntervalMs": "1"})
+    server.unavailable = 3
+    assert connection.action("journal.info", table="trades")["table"] == "trades"
+    server.unavailable = 4
+    with pytest.raises(ServerError, match="fetchNumRetries") as caught:
+        connection.action("journal.info", table="trades")
+    assert caught.value.failure is Failure.UNREACHABLE
+
+
+def test_the_next_location_is_tried(server):
+    connection = Connection.of({"uri": f"grpc://127.0.0.1:1,{server.uri}"})
+    assert connection.action("journal.info", table="trades")["table"] == "trades"
+
+
+@pytest.mark.parametrize(
+    ("table", "body", "failure", "words"),
+    [
+        ("nothing", {}, Failure.NOT_FOUND, "option table"),
+        ("trades", {"epoch": "f" * 16}, Failure.LOST, "another epoch"),
+    ],
+)
+def test_failures_have_kinds(server, table, body, failure, words):
+    with pytest.raises(ServerError, match=words) as caught:
+        Connection.of({"uri": server.uri}).action("journal.info", table=table, **body)
+    assert caught.value.failure is failure
+
+
+def test_one_client_a_process_and_server(server):
+    first = Connection.of({"uri": server.uri})
+    second = Connection.of({"URI": server.uri})
+    assert first.client() is second.client()
+    assert first.client() is not Connection.of({"uri": server.uri, "header.a": "b"}).client()
