@@ -25,6 +25,7 @@ from barrage.server.exchange_driver import ExchangeHub
 from barrage.server.flight.call_guard import DRAINING, CallGuard
 from barrage.server.flight.catalog_calls import CatalogCalls
 from barrage.server.flight.data_calls import DataCalls
+from barrage.server.flight.journal_services import JournalServices
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.method_table import MethodEntry, SessionUse, service_handler
 from barrage.server.reflection import reflection_pool
@@ -79,7 +80,9 @@ class ServerApp:
         )
         self._guard = CallGuard(self._authenticator, self.sessions)
         self._resolver = TicketResolver(catalog, tables, config.limits)
-        self._hub = ExchangeHub(runtime, self._resolver, limits=config.limits, clock=clock)
+        self._hub = ExchangeHub(
+            runtime, self._resolver, tables.journals, limits=config.limits, clock=clock
+        )
         self._deephaven = DeephavenServices(
             self._authenticator,
             self.sessions,
@@ -88,6 +91,7 @@ class ServerApp:
             limits=config.limits,
             clock=clock,
         )
+        self.journals = JournalServices(tables, catalog, limits=config.limits, clock=clock)
         self._services = self._all_services()
         self._health = HealthServicer()
         self._server: grpc.aio.Server | None = None
@@ -130,6 +134,7 @@ class ServerApp:
         self._server = server
         self._runtime.attach(self._hub)
         self._sweeping = asyncio.create_task(self._sweep())
+        await self.journals.start()
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._announce()
@@ -173,8 +178,10 @@ class ServerApp:
         await self._flush(grace_s)
         self._hub.finish_all(TransportError(DRAINING), is_flushed=True)
         self._deephaven.announce_stop(DRAINING)
+        self.journals.begin_stop(TransportError(DRAINING))
         self.sessions.close_all(TransportError(DRAINING))
         await server.stop(grace_s)
+        await self.journals.close()
         self._deephaven.close()
         self._runtime.attach(None)
 
@@ -203,9 +210,11 @@ class ServerApp:
             self.sessions,
             limits=limits,
             draft_2020=self._config.draft_2020,
+            journals=self.journals.calls,
         )
-        put = MethodEntry("bidi", PutCalls(self._tables, limits).do_put, SessionUse.OPTIONAL)
-        catalog = CatalogCalls(self._resolver, self._catalog, self._tables)
+        puts = PutCalls(self._tables, limits, stages=self.journals.stages)
+        put = MethodEntry("bidi", puts.do_put, SessionUse.OPTIONAL)
+        catalog = CatalogCalls(self._resolver, self._catalog, self._tables, journals=self.journals)
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}
         return {SERVICE_NAME: methods, **offered}

@@ -68,9 +68,7 @@ class Fields:
             raise self.fail(name, f"a whole number from {least} to {most}")
         return found
 
-    def optional_number(
-        self, name: str, *, least: int = 0, most: int = NUMBER_MAX
-    ) -> int | None:
+    def optional_number(self, name: str, *, least: int = 0, most: int = NUMBER_MAX) -> int | None:
         """A whole number, or None."""
         value = self.value(name)
         if value is not None and not is_number(value, least, most):

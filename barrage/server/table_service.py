@@ -297,6 +297,10 @@ class TableService:
         """Do ``work`` on the engine thread between cycles; the future gets what it returns."""
         return self._runtime.submit(work)
 
+    def graph_step(self) -> Future[int]:
+        """The step of the last cycle, all of which the journals have been handed."""
+        return self._runtime.submit(lambda: self._runtime.graph.step)
+
     def read(self, table: Table) -> Future[pa.Table]:
         """The whole table as it stands."""
         return self._runtime.submit(table.to_arrow)

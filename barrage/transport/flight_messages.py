@@ -53,10 +53,11 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightInfo:
-    """What ListFlights and GetFlightInfo tell about one table.
+    """What ListFlights and GetFlightInfo tell about one table, or one plan of reading it.
 
-    ``schema_message`` is an encapsulated IPC message, ``ticket`` that of the first endpoint; totals
-    of -1 are not known.
+    ``schema_message`` is an encapsulated IPC message, ``ticket`` that of the first endpoint and
+    ``more_tickets`` those of the others, each of which has further rows; totals of -1 are not
+    known.
     """
 
     schema_message: bytes
@@ -65,14 +66,18 @@ class FlightInfo:
     total_records: int
     total_bytes: int
     metadata: bytes
+    more_tickets: tuple[bytes, ...] = ()
 
     def encode(self) -> bytes:
-        ticket = _MESSAGES.new("Ticket", ticket=self.ticket)
+        endpoints = [
+            _MESSAGES.new("FlightEndpoint", ticket=_MESSAGES.new("Ticket", ticket=ticket))
+            for ticket in (self.ticket, *self.more_tickets)
+        ]
         return _MESSAGES.encode(
             "FlightInfo",
             schema=self.schema_message,
             flight_descriptor=self.descriptor._to_message(),
-            endpoint=[_MESSAGES.new("FlightEndpoint", ticket=ticket)],
+            endpoint=endpoints,
             total_records=self.total_records,
             total_bytes=self.total_bytes,
             app_metadata=self.metadata,
@@ -90,6 +95,7 @@ class FlightInfo:
             total_records=int(info.total_records),
             total_bytes=int(info.total_bytes),
             metadata=bytes(info.app_metadata),
+            more_tickets=tuple(bytes(end.ticket.ticket) for end in info.endpoint[1:]),
         )
 
 

@@ -197,6 +197,27 @@ class UpdateEncoder:
             yield self._frame(batch, first)
             first = None
 
+    def encode_rows(
+        self, columns: Sequence[Column], row_count: int, sent: dict[int, pa.Array]
+    ) -> Iterator[bytes]:
+        """Record batches of plain rows, without update metadata, for streams that are no Barrage
+        exchange. ``sent`` holds the dictionaries of the stream so far, by column, and is kept by
+        the caller from call to call.
+
+        Raises LocalProtocolError for columns that do not fit the schema.
+        """
+        self._check_columns(columns, [row_count] * len(self._plans))
+        indexed = list(columns)
+        for i in self._dictionary_columns:
+            codec = self._plans[i].codec
+            assert isinstance(codec, DictionaryCodec)
+            values, indexed[i], _ = plan_dictionary(columns[i], columns[i].slice(0, 0), codec)
+            if i not in sent or not sent[i].equals(values):
+                sent[i] = values
+                yield from self._dictionary_frames(codec, values)
+        for batch in self._batches(indexed, row_count):
+            yield self._frame(batch, None)
+
     def estimate_bytes(self, message: FullUpdate | ViewUpdate) -> int:
         """About how many bytes :meth:`encode` will produce; cheap, good to a few per cent for
         columns without nested values."""

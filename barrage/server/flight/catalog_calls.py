@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
 from barrage.server.flight.arrow_messages import read_schema_message
+from barrage.server.flight.journal_tickets import is_journal_request
 from barrage.server.method_table import MethodEntry, SessionUse
 from barrage.server.presentation import told_schema
 from barrage.server.table_lease import TableLease
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.server.catalog import Catalog
+    from barrage.server.flight.journal_services import JournalServices
     from barrage.server.resolver import TableSource, TicketResolver
     from barrage.server.sessions import Session
     from barrage.server.table_service import TableService
@@ -57,15 +59,25 @@ ACTION_DESCRIPTIONS = {
 class CatalogCalls:
     """The behaviors; each request is the bytes of its message."""
 
-    def __init__(self, resolver: TicketResolver, catalog: Catalog, tables: TableService) -> None:
+    def __init__(
+        self,
+        resolver: TicketResolver,
+        catalog: Catalog,
+        tables: TableService,
+        *,
+        journals: JournalServices,
+    ) -> None:
         self._resolver = resolver
+        self._journals = journals.calls
         self._catalog = catalog
         self._tables = tables
         self._actions: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             TABLES: self._list_tables,
             DROP_TABLE: self._drop_table,
             CREATE_TABLE: self._create_table,
+            **journals.actions,
         }
+        self._descriptions = {**ACTION_DESCRIPTIONS, **journals.descriptions}
 
     def methods(self) -> dict[str, MethodEntry]:
         use = SessionUse.OPTIONAL
@@ -91,19 +103,24 @@ class CatalogCalls:
 
     async def get_flight_info(self, request: bytes, _: Context, session: Session | None) -> bytes:
         descriptor = Descriptor.decode(request)
+        if is_journal_request(descriptor.command):
+            return await self._journals.get_flight_info(descriptor)
         ticket = self._resolver.ticket_of_descriptor(descriptor)
         facts = await self._facts(ticket, session)
         return flight_info(facts, descriptor, ticket, session).encode()
 
     async def get_schema(self, request: bytes, _: Context, session: Session | None) -> bytes:
-        ticket = self._resolver.ticket_of_descriptor(Descriptor.decode(request))
+        descriptor = Descriptor.decode(request)
+        if is_journal_request(descriptor.command):
+            return await self._journals.get_schema(descriptor)
+        ticket = self._resolver.ticket_of_descriptor(descriptor)
         facts = await self._facts(ticket, session)
         return flight_messages.encode_schema_result(facts.schema.serialize().to_pybytes())
 
     async def list_actions(
         self, _request: bytes, context: Context, _session: Session | None
     ) -> None:
-        for name, description in ACTION_DESCRIPTIONS.items():
+        for name, description in self._descriptions.items():
             await context.write(flight_messages.encode_action_type(name, description))
 
     async def do_action(self, request: bytes, context: Context, _session: Session | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import AuthenticationError, UnsupportedError
+from barrage.proto.resumption import CURSOR_HEADER, RESUME_HEADER, ResumeRequest
 from barrage.server.auth import (
     AUTHORIZATION,
     CredentialKind,
@@ -13,6 +14,7 @@ from barrage.server.auth import (
     header_value,
 )
 from barrage.server.flight.call_guard import wanted_types
+from barrage.server.flight.journal_tickets import is_journal_request
 from barrage.server.frame_writing import write_frames
 from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.method_table import MethodEntry, SessionUse
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.auth import Authenticator, Metadata
     from barrage.server.exchange_driver import ExchangeHub
+    from barrage.server.flight.journal_calls import JournalCalls
     from barrage.server.sessions import Session, SessionStore
 
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -48,12 +51,14 @@ class DataCalls:
         *,
         limits: Limits,
         draft_2020: str,
+        journals: JournalCalls,
     ) -> None:
         self._hub = hub
         self._authenticator = authenticator
         self._sessions = sessions
         self._limits = limits
         self._draft_2020 = draft_2020
+        self._journals = journals
 
     def methods(self) -> dict[str, MethodEntry]:
         return {
@@ -73,15 +78,19 @@ class DataCalls:
             session,
             revision=chosen_revision(header_value(metadata, REVISION_HEADER), self._draft_2020),
             sends_source_time=SOURCE_TIME in (name.strip() for name in extensions.split(",")),
+            resume=resume_request(metadata),
         )
         await stream.run()
 
     async def do_get(self, request: bytes, context: Context, session: Session | None) -> None:
-        """A snapshot of a whole table with default options."""
+        """A snapshot of a whole table with default options, or a read of a journal."""
+        ticket = flight_messages.decode_ticket(request)
+        if is_journal_request(ticket):
+            await self._journals.do_get(ticket, context)
+            return
         header = header_value(context.invocation_metadata() or (), REVISION_HEADER)
         revision = chosen_revision(header, self._draft_2020)
         options = EncodeOptions.for_snapshot(SnapshotOptions(), self._limits, revision=revision)
-        ticket = flight_messages.decode_ticket(request)
         encoder, answer = await self._hub.snapshot(ticket, session, options)
         await context.write(encoder.schema_frame())
         for message in answer:
@@ -117,6 +126,15 @@ class DataCalls:
             raise AuthenticationError("no credentials; send a basic header or a BasicAuth message")
         self._authenticator.check(credentials)
         return self._authenticator.token
+
+
+def resume_request(metadata: Metadata) -> ResumeRequest | None:
+    """The cursor a subscription is to go on from. CursorError or ConfigError when it cannot be
+    read."""
+    cursor = header_value(metadata, CURSOR_HEADER)
+    mode = header_value(metadata, RESUME_HEADER)
+    found = {CURSOR_HEADER: cursor, RESUME_HEADER: mode}
+    return ResumeRequest.of_headers({name: text for name, text in found.items() if text})
 
 
 def _credentials_of(payload: bytes) -> Credentials:

@@ -144,7 +144,7 @@ JournalTicket: TypeAlias = ChangesTicket | SnapshotTicket | WatchTicket
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalPlan:
     """What to cut into tickets. ``epoch`` None is the one there is, ``upto`` None the last
-    version."""
+    version. ``splits`` is a wish: there are at most ``journal_splits_max``."""
 
     table: str
     epoch: str | None
@@ -167,7 +167,7 @@ def parse_ticket(ticket: bytes, limits: Limits) -> JournalTicket:
     fields = _fields(ticket, "journal ticket", limits)
     mode = fields.choice("mode", MODES)
     table = check_table_name(fields.value("table"))
-    parsed = _READERS[mode](fields, table, limits)
+    parsed: JournalTicket = _READERS[mode](fields, table, limits)
     fields.finish()
     return parsed
 
@@ -182,7 +182,7 @@ def parse_plan(command: bytes, limits: Limits) -> JournalPlan:
         after=fields.optional_number("from", least=FROM_MIN),
         upto=fields.optional_number("to"),
         is_snapshot=is_snapshot,
-        splits=fields.optional_number("splits", least=1, most=limits.journal_splits_max) or 1,
+        splits=min(fields.optional_number("splits", least=1) or 1, limits.journal_splits_max),
         read_group=fields.optional_name("read_group"),
         selection=Selection.read(fields, limits),
     )

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from barrage.engine.source import SourceTable
     from barrage.limits import Limits
+    from barrage.server.flight.stage_calls import StageCalls
     from barrage.server.sessions import Session
     from barrage.server.table_service import TableService
     from barrage.wire.frame import FlightFrame
@@ -76,18 +77,23 @@ _OPERATIONS = {
 class PutCalls:
     """The behavior of DoPut and the bytes all uploads together have waiting."""
 
-    def __init__(self, tables: TableService, limits: Limits) -> None:
+    def __init__(self, tables: TableService, limits: Limits, *, stages: StageCalls) -> None:
         self._tables = tables
         self._limits = limits
+        self._stages = stages
         self._budget = UploadBudget(limits.upload_bytes_max)
         self.bytes_pending = 0
 
     async def do_put(self, _requests: object, context: Context, session: Session | None) -> None:
-        """One upload: to a named table, or to an export of the caller's session."""
+        """One upload: to a named table, to the staging area, or to an export of the caller's
+        session."""
         message = await context.read()
         if message is END_OF_STREAM:
             return
         frame = decode_flight_data(message, self._limits)
+        if self._stages.is_stage(frame):
+            await self._stages.put(frame, context)
+            return
         export_id = self._export_id(frame)
         if export_id is None:
             await _Upload(self, context, self._tables, self._limits).run(frame)

@@ -123,8 +123,8 @@ def test_rows_that_wait_for_the_engine_count_with_their_size_in_the_table(monkey
     """A few bytes of nulls stand for many rows; without a limit they would all be unpacked."""
     made: list[PutCalls] = []
 
-    def recorded(*arguments):
-        made.append(PutCalls(*arguments))
+    def recorded(*arguments, **named):
+        made.append(PutCalls(*arguments, **named))
         return made[-1]
 
     monkeypatch.setattr("barrage.server.app.PutCalls", recorded)

@@ -196,7 +196,11 @@ def test_exchange_delivers_snapshot_and_updates(server, flight_client):
 
 def test_actions_create_and_drop(server, flight_client):
     kinds = [action.type for action in flight_client.list_actions()]
-    assert kinds == ["barrage.tables", "barrage.drop_table", "barrage.create_table"]
+    assert kinds[:3] == ["barrage.tables", "barrage.drop_table", "barrage.create_table"]
+    assert set(kinds[3:]) == {
+        *(f"journal.{name}" for name in ("info", "bound", "version", "cursor", "release")),
+        *(f"stage.{name}" for name in ("commit", "abort")),
+    }
     schema = base64.b64encode(TRADES.schema.serialize().to_pybytes()).decode()
     body = json.dumps({"table": "t", "schema": schema, "key": ["sym"]}).encode()
     list(flight_client.do_action(("barrage.create_table", body)))

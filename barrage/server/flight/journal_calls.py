@@ -1,0 +1,400 @@
+"""Journals over Flight: what they have, plans of reads, and the reads themselves.
+
+Actions take and give JSON. Versions that leave here are durable ones, so nobody ever knows a state
+that a crash could take back. Reads go through :mod:`barrage.server.flight.journal_reading`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from barrage.errors import LimitExceededError
+from barrage.journal.feed import (
+    change_batches,
+    id_bounds,
+    next_id_bound,
+    options_schema,
+    snapshot_batches,
+)
+from barrage.server.flight.journal_reading import FeedEncoder
+from barrage.server.flight.journal_tickets import (
+    FROM_MIN,
+    ChangesTicket,
+    JournalPlan,
+    SnapshotTicket,
+    WatchTicket,
+    lease_ns,
+    parse_plan,
+    parse_ticket,
+)
+from barrage.server.flight.journal_watch import WatchCalls, newest
+from barrage.server.journal_access import JournalAccess, feed_options, told_to_peers
+from barrage.server.json_fields import NUMBER_MAX, Fields
+from barrage.server.tickets import check_table_name
+from barrage.transport import flight_messages
+from barrage.transport.flight_messages import Descriptor, FlightInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    import grpc.aio
+    import pyarrow as pa
+
+    from barrage.journal.feed import FeedOptions
+    from barrage.journal.index import EntryIndex
+    from barrage.journal.table_journal import TableJournal
+    from barrage.limits import Limits
+    from barrage.server.flight.journal_reading import JournalReaders
+    from barrage.server.journal_leases import JournalLeases
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+INFO, BOUND, VERSION = "journal.info", "journal.bound", "journal.version"
+CURSOR, RELEASE = "journal.cursor", "journal.release"
+
+DESCRIPTIONS = {
+    INFO: 'The journal of a table. Body: JSON {"table"}. Result: JSON {"table", "epoch", '
+    '"version", "earliest", "rows", "bytes", "offset", "timestamp_us", "key", "kind", "schema": '
+    "base64 of an encapsulated Arrow IPC schema message}.",
+    BOUND: "The last version up to which changes are few enough, at least the next one. Body: "
+    'JSON {"table", "epoch", "from", "max_rows", "max_bytes", "cap"}. Result: JSON {"version", '
+    '"rows", "bytes"}. For a piece of a snapshot: {"table", "epoch", "version", "row", '
+    '"max_rows", "max_bytes"}; result {"row", "rows", "bytes"}, the row id at which it ends, -1 for the last.',
+    VERSION: 'The version at a time. Body: JSON {"table", "timestamp_us"}. Result: JSON {"epoch", '
+    '"version"}.',
+    CURSOR: "What a consumer has finished: history after it is kept while the lease lives. Body: "
+    'JSON {"table", "consumer", "version", "epoch", "lease_ms"}. Result: JSON {"epoch", '
+    '"version"}.',
+    RELEASE: 'A consumer needs nothing any more. Body: JSON {"table", "consumer"}. Result: JSON '
+    '{"known"}.',
+}
+
+PLAN_BYTES_MAX = 4 * 1024 * 1024
+"""Longest list of tickets one plan may become."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """A plan cut into tickets."""
+
+    tickets: tuple[bytes, ...]
+    schema: pa.Schema
+    row_count: int
+    byte_count: int
+    told: dict[str, Any]
+
+
+class JournalCalls:
+    """The behaviors. Runs on the event loop; journals are read by ``readers``."""
+
+    def __init__(
+        self,
+        access: JournalAccess,
+        leases: JournalLeases,
+        readers: JournalReaders,
+        *,
+        limits: Limits,
+    ) -> None:
+        self._access = access
+        self._leases = leases
+        self._readers = readers
+        self._limits = limits
+        self.watches = WatchCalls(access, leases, limits)
+
+    def actions(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
+        return {
+            INFO: self._info,
+            BOUND: self._bound,
+            VERSION: self._version,
+            CURSOR: self._cursor,
+            RELEASE: self._release,
+        }
+
+    # --- actions ---
+
+    async def _info(self, body: bytes) -> bytes:
+        fields = self._fields(body)
+        journal = self._access.journal(check_table_name(fields.value("table")))
+        fields.finish()
+        identity = journal.identity
+        version, offset, wall_ns = newest(journal)
+        told = {
+            "table": identity.name,
+            "epoch": journal.epoch,
+            "version": version,
+            "earliest": journal.earliest_version,
+            "rows": journal.row_count,
+            "bytes": journal.byte_count,
+            "offset": offset,
+            "timestamp_us": wall_ns // 1000,
+            "key": list(identity.key),
+            "kind": identity.kind,
+            "schema": base64.b64encode(identity.schema.serialize().to_pybytes()).decode(),
+        }
+        return json.dumps(told).encode()
+
+    async def _bound(self, body: bytes) -> bytes:
+        fields = self._fields(body)
+        table, epoch = check_table_name(fields.value("table")), fields.optional_epoch()
+        rows_max = fields.optional_number("max_rows")
+        bytes_max = fields.optional_number("max_bytes")
+        version = fields.optional_number("version")
+        if version is not None:
+            start = fields.optional_number("row") or 0
+            fields.finish()
+            journal = self._access.journal(table, epoch)
+            version = await self._access.settle(journal, version)
+            return await self._chunk_bound(journal, version, start, (rows_max, bytes_max))
+        after = fields.number("from", least=FROM_MIN)
+        cap = fields.optional_number("cap")
+        fields.finish()
+        journal = self._access.journal(table, epoch)
+        self._access.check_state(journal, after)
+        upto = journal.durable_version if cap is None else min(cap, journal.durable_version)
+        if upto <= after:
+            return json.dumps({"version": after, "rows": 0, "bytes": 0}).encode()
+        with told_to_peers():
+            index = await self._readers.run(partial(journal.index, after, upto))
+        count = bounded_count(index, rows_max, bytes_max)
+        told = {
+            "version": int(index.steps[count - 1]) if count else after,
+            "rows": int(index.row_counts[:count].sum()),
+            "bytes": int(index.byte_counts[:count].sum()),
+        }
+        return json.dumps(told).encode()
+
+    async def _chunk_bound(
+        self,
+        journal: TableJournal,
+        version: int,
+        start: int,
+        most: tuple[int | None, int | None],
+    ) -> bytes:
+        """Where the next piece of a snapshot ends, from the row id ``start`` on; -1 when it is the
+        last."""
+        rows_max, bytes_max = most
+
+        def work() -> tuple[int, int, int]:
+            each = row_bytes(journal, version)
+            wanted = NUMBER_MAX if rows_max is None else rows_max
+            if bytes_max is not None:
+                wanted = min(wanted, bytes_max // each)
+            ids = journal.row_ids_at(version)
+            wanted = max(1, wanted)
+            left = int(np.count_nonzero(ids.ids >= start))
+            if left <= wanted:
+                return -1, left, each
+            return next_id_bound(ids, start, wanted), wanted, each
+
+        with told_to_peers():
+            stop, count, each = await self._readers.run(work)
+        return json.dumps({"row": stop, "rows": count, "bytes": count * each}).encode()
+
+    async def _version(self, body: bytes) -> bytes:
+        fields = self._fields(body)
+        table = check_table_name(fields.value("table"))
+        # The largest number of microseconds whose nanoseconds fit 64 bits.
+        moment_us = fields.number("timestamp_us", most=NUMBER_MAX // 1000)
+        fields.finish()
+        journal = self._access.journal(table)
+        with told_to_peers():
+            version = await self._readers.run(partial(journal.version_at_time, moment_us * 1000))
+        version = min(version, journal.durable_version)
+        return json.dumps({"epoch": journal.epoch, "version": version}).encode()
+
+    async def _cursor(self, body: bytes) -> bytes:
+        fields = self._fields(body)
+        table, epoch = check_table_name(fields.value("table")), fields.optional_epoch()
+        consumer, version = fields.name("consumer"), fields.number("version", least=FROM_MIN)
+        lease = lease_ns(fields, self._limits)
+        fields.finish()
+        journal = self._access.journal(table, epoch)
+        version = await self._access.settle(journal, version)
+        self._leases.renew(journal, consumer, lease_ns=lease, version=version)
+        return json.dumps({"epoch": journal.epoch, "version": version}).encode()
+
+    async def _release(self, body: bytes) -> bytes:
+        fields = self._fields(body)
+        table, consumer = check_table_name(fields.value("table")), fields.name("consumer")
+        fields.finish()
+        return json.dumps({"known": self._leases.release(table, consumer)}).encode()
+
+    def _fields(self, body: bytes) -> Fields:
+        return Fields.parse(body, "action body", bytes_max=self._limits.journal_request_bytes_max)
+
+    # --- plans ---
+
+    async def get_flight_info(self, descriptor: Descriptor) -> bytes:
+        """The plan a descriptor's command asks for: one endpoint per split. ``total_records`` and
+        ``total_bytes`` are those of the journal, before a filter."""
+        planned = await self._planned(parse_plan(descriptor.command or b"", self._limits))
+        info = FlightInfo(
+            schema_message=planned.schema.serialize().to_pybytes(),
+            descriptor=descriptor,
+            ticket=planned.tickets[0],
+            more_tickets=planned.tickets[1:],
+            total_records=planned.row_count,
+            total_bytes=planned.byte_count,
+            metadata=json.dumps(planned.told).encode(),
+        )
+        return info.encode()
+
+    async def get_schema(self, descriptor: Descriptor) -> bytes:
+        """The schema of the feed a descriptor's command asks for."""
+        plan = parse_plan(descriptor.command or b"", self._limits)
+        journal = self._access.journal(plan.table, plan.epoch)
+        schema = self._encoder(journal, feed_options(journal, plan.selection)).schema
+        return flight_messages.encode_schema_result(schema.serialize().to_pybytes())
+
+    async def _planned(self, plan: JournalPlan) -> _Planned:
+        journal = self._access.journal(plan.table, plan.epoch)
+        schema = self._encoder(journal, feed_options(journal, plan.selection)).schema
+        upto = journal.durable_version
+        if plan.upto is not None:
+            upto = await self._access.settle(journal, plan.upto)
+        make = self._snapshot_plan if plan.is_snapshot else self._changes_plan
+        with told_to_peers():
+            planned = await self._readers.run(lambda: make(journal, plan, upto, schema))
+        size = sum(map(len, planned.tickets))
+        if size > PLAN_BYTES_MAX:
+            raise LimitExceededError(
+                "tickets of the plan (columns and filter stand in each; ask for fewer splits)",
+                actual=size,
+                maximum=PLAN_BYTES_MAX,
+                unit="bytes",
+            )
+        return planned
+
+    def _changes_plan(
+        self, journal: TableJournal, plan: JournalPlan, upto: int, schema: pa.Schema
+    ) -> _Planned:
+        assert plan.after is not None
+        self._access.check_state(journal, plan.after)
+        upto = max(upto, plan.after)
+        index = journal.index(plan.after, upto)
+        tickets = tuple(
+            ChangesTicket(
+                table=plan.table,
+                epoch=journal.epoch,
+                after=plan.after,
+                upto=upto,
+                stripe=(part, plan.splits),
+                selection=plan.selection,
+            ).encode()
+            for part in range(plan.splits)
+        )
+        return _Planned(
+            tickets=tickets,
+            schema=schema,
+            row_count=int(index.row_counts.sum()),
+            byte_count=int(index.byte_counts.sum()),
+            told={"epoch": journal.epoch, "from": plan.after, "to": upto},
+        )
+
+    def _snapshot_plan(
+        self, journal: TableJournal, plan: JournalPlan, version: int, schema: pa.Schema
+    ) -> _Planned:
+        ids = journal.row_ids_at(version)
+        bounds = id_bounds(ids, plan.splits) if plan.splits > 1 else []
+        ticket = SnapshotTicket(
+            table=plan.table,
+            epoch=journal.epoch,
+            version=None if plan.read_group else version,
+            read_group=plan.read_group,
+            selection=plan.selection,
+        )
+        # The ends are open, so that the ranges cover a group's version as well.
+        cuts = [0, *(stop for _, stop in bounds[:-1]), NUMBER_MAX]
+        ranges: Sequence[tuple[int, int] | None] = [None]
+        if len(bounds) > 1:
+            ranges = list(pairwise(cuts))
+        return _Planned(
+            tickets=tuple(replace(ticket, ids=span).encode() for span in ranges),
+            schema=schema,
+            row_count=len(ids),
+            byte_count=len(ids) * row_bytes(journal, version),
+            told={"epoch": journal.epoch, "version": version},
+        )
+
+    # --- reads ---
+
+    async def do_get(self, ticket: bytes, context: Context) -> None:
+        """Serve one ticket."""
+        parsed = parse_ticket(ticket, self._limits)
+        if isinstance(parsed, WatchTicket):
+            await self.watches.run(parsed, context)
+        elif isinstance(parsed, ChangesTicket):
+            await self._get_changes(parsed, context)
+        else:
+            await self._get_snapshot(parsed, context)
+
+    async def _get_changes(self, ticket: ChangesTicket, context: Context) -> None:
+        journal = self._access.journal(ticket.table, ticket.epoch)
+        options = feed_options(journal, ticket.selection, ticket.stripe)
+        self._access.check_state(journal, ticket.after)
+        upto = max(await self._access.settle(journal, ticket.upto), ticket.after)
+        with told_to_peers():
+            # Whether the history reaches is better told before the first message.
+            await self._readers.run(partial(journal.index, ticket.after, upto))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            return change_batches(journal.entries(ticket.after, upto), options)
+
+        await self._write(context, journal, options, batches)
+
+    async def _get_snapshot(self, ticket: SnapshotTicket, context: Context) -> None:
+        journal = self._access.journal(ticket.table, ticket.epoch)
+        options = feed_options(journal, ticket.selection)
+        if ticket.version is not None:
+            version = await self._access.settle(journal, ticket.version)
+        elif ticket.read_group is not None:
+            version = self._leases.pin(journal, ticket.read_group)
+            self._access.check_state(journal, version)
+        else:
+            version = journal.durable_version
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            return snapshot_batches(journal, version, options, ticket.ids)
+
+        await self._write(context, journal, options, batches)
+
+    async def _write(
+        self,
+        context: Context,
+        journal: TableJournal,
+        options: FeedOptions,
+        batches: Callable[[], Iterator[pa.RecordBatch]],
+    ) -> None:
+        encoder = self._encoder(journal, options)
+        with told_to_peers():
+            await self._readers.write(context, lambda: encoder.frames(batches()))
+
+    def _encoder(self, journal: TableJournal, options: FeedOptions) -> FeedEncoder:
+        return FeedEncoder(options_schema(journal.identity.schema, options), self._limits)
+
+
+def row_bytes(journal: TableJournal, version: int) -> int:
+    """About how many bytes a row has, as far as the journal can tell without reading; at least
+    1."""
+    base = journal.base_state(version)
+    rows, size = base.rows.num_rows, base.rows.nbytes
+    if rows == 0:
+        index = journal.index(base.version, max(base.version, version))
+        rows, size = int(index.row_counts.sum()), int(index.byte_counts.sum())
+    return max(1, int(size) // max(1, rows))
+
+
+def bounded_count(index: EntryIndex, rows_max: int | None, bytes_max: int | None) -> int:
+    """How many of the first entries fit; at least one, if there is any."""
+    count = len(index)
+    for sizes, most in ((index.row_counts, rows_max), (index.byte_counts, bytes_max)):
+        if most is not None:
+            count = min(count, int(np.searchsorted(np.cumsum(sizes), most, side="right")))
+    return max(count, min(1, len(index)))

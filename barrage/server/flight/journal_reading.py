@@ -1,0 +1,132 @@
+"""Feeds on their way out: journals are read and encoded on worker threads, written by the loop.
+
+One frame is made while the one before it is being written, so a call holds two frames and the batch
+they come from; a reader that is slow keeps no thread. Reads under way are bounded in number, which
+bounds what all of them hold together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from barrage.errors import LimitExceededError
+from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import grpc.aio
+    import pyarrow as pa
+
+    from barrage.limits import Limits
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class JournalReaders:
+    """The worker threads of one server, and how many reads use them."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.pool = ThreadPoolExecutor(
+            limits.journal_threads_max, thread_name_prefix="barrage-journal-reader"
+        )
+        self.read_count = 0
+        """Reads under way."""
+
+    def close(self) -> None:
+        """End the threads; what they have begun is finished."""
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Do ``work`` on a worker thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+    async def write(self, context: Context, make_frames: Callable[[], Iterator[bytes]]) -> None:
+        """Write all frames of an iterator that is made and advanced on worker threads.
+        LimitExceededError when too many reads are under way."""
+        if self.read_count >= self._limits.journal_reads_max:
+            raise LimitExceededError(
+                "number of journal reads under way",
+                actual=self.read_count + 1,
+                maximum=self._limits.journal_reads_max,
+                unit="reads",
+            )
+        self.read_count += 1
+        frames = _Frames(make_frames)
+        try:
+            await self._write(context, frames)
+        finally:
+            self.read_count -= 1
+
+    async def _write(self, context: Context, frames: _Frames) -> None:
+        loop = asyncio.get_running_loop()
+        coming = loop.run_in_executor(self.pool, frames.next)
+        try:
+            while (frame := await asyncio.shield(coming)) is not None:
+                coming = loop.run_in_executor(self.pool, frames.next)
+                await context.write(frame)
+        finally:
+            # The thread may be in the middle of a frame; the iterator is closed after it.
+            coming.add_done_callback(lambda done: self._close(done, frames))
+
+    def _close(self, done: asyncio.Future[bytes | None], frames: _Frames) -> None:
+        if not done.cancelled() and done.exception() is None and done.result() is None:
+            return
+        try:
+            self.pool.submit(frames.close)
+        except RuntimeError:
+            frames.close()  # The server has stopped.
+
+
+class _Frames:
+    """An iterator that is used by one worker thread at a time."""
+
+    def __init__(self, make: Callable[[], Iterator[bytes]]) -> None:
+        self._make = make
+        self._frames: Iterator[bytes] | None = None
+
+    def next(self) -> bytes | None:
+        """The next frame; None at the end."""
+        if self._frames is None:
+            self._frames = self._make()
+        return next(self._frames, None)
+
+    def close(self) -> None:
+        """Let go of what the iterator holds, wherever it stands."""
+        close = getattr(self._frames, "close", None)
+        if close is not None:
+            close()
+
+
+class FeedEncoder:
+    """Turns batches of one feed into the messages of one stream."""
+
+    def __init__(self, schema: pa.Schema, limits: Limits) -> None:
+        self._encoder = UpdateEncoder(
+            schema, EncodeOptions(message_bytes_max=limits.message_bytes_max), limits
+        )
+        self.schema = self._encoder.wire_schema
+        """What the reader gets: types that do not travel have become their nearest."""
+
+    def frames(self, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+        """The schema, then the rows, in messages of about ``message_bytes_target``."""
+        yield self._encoder.schema_frame()
+        yield from self.rows(batches)
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+        """The rows alone."""
+        sent: dict[int, pa.Array] = {}
+        for batch in batches:
+            yield from self._encoder.encode_rows(batch.columns, batch.num_rows, sent)
+
+    def schema_frame(self) -> bytes:
+        """The schema alone."""
+        return self._encoder.schema_frame()

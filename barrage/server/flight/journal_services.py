@@ -1,0 +1,79 @@
+"""Everything about journals and staging that one serving instance has, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from barrage.server.flight import journal_calls, stage_calls
+from barrage.server.flight.journal_calls import JournalCalls
+from barrage.server.flight.journal_reading import JournalReaders
+from barrage.server.flight.stage_calls import StageCalls
+from barrage.server.journal_access import JournalAccess
+from barrage.server.journal_leases import JournalLeases
+from barrage.server.journal_statistics import JournalStatistics
+from barrage.server.stage_commit import StageCommitter
+from barrage.server.staging import StagingArea
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from barrage.clock import Clock
+    from barrage.errors import BarrageError
+    from barrage.limits import Limits
+    from barrage.server.catalog import Catalog
+    from barrage.server.table_service import TableService
+
+
+class JournalServices:
+    """Made and used on the event loop."""
+
+    def __init__(
+        self, tables: TableService, catalog: Catalog, *, limits: Limits, clock: Clock
+    ) -> None:
+        self.leases = JournalLeases(limits, clock)
+        self.staging = StagingArea(limits, clock)
+        self._readers = JournalReaders(limits)
+        access = JournalAccess(tables.journals, tables)
+        self.calls = JournalCalls(access, self.leases, self._readers, limits=limits)
+        committer = StageCommitter(tables, catalog, self.staging, pool=self._readers.pool)
+        self.stages = StageCalls(self.staging, committer, limits)
+        self._statistics = JournalStatistics(
+            tables.journals, tables, self.leases, clock=clock, pool=self._readers.pool
+        )
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def actions(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
+        """Every action by its name."""
+        return {**self.calls.actions(), **self.stages.actions()}
+
+    @property
+    def descriptions(self) -> Mapping[str, str]:
+        """What ListActions tells about them."""
+        return {**journal_calls.DESCRIPTIONS, **stage_calls.DESCRIPTIONS}
+
+    @property
+    def read_count(self) -> int:
+        """Fetches and watches under way."""
+        return self._readers.read_count + self.calls.watches.watch_count
+
+    async def start(self) -> None:
+        """Begin to keep the statistics."""
+        await self._statistics.refresh()
+        self._keeping = asyncio.create_task(self._statistics.run())
+
+    def begin_stop(self, reason: BarrageError) -> None:
+        """End what would never end by itself."""
+        self.calls.watches.finish(reason)
+        if self._keeping is not None:
+            self._keeping.cancel()
+
+    async def close(self) -> None:
+        """After the last call: end the worker threads."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeping
+        self._readers.close()

@@ -1,0 +1,196 @@
+"""Staging over Flight: DoPut brings parts of a batch, two actions commit or forget it.
+
+A DoPut whose command is ``{"stage": {"table", "writer", "batch", "partition", "attempt"}}`` sends
+one part. The empty answer at the start says that rows may come; the answer at the end says that the
+part is staged, and only then it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from barrage.errors import LimitExceededError, RemoteProtocolError
+from barrage.server.flight.arrow_messages import read_schema_message
+from barrage.server.flight.upload import BatchReader
+from barrage.server.grpc_calls import END_OF_STREAM
+from barrage.server.json_fields import NUMBER_MAX, Fields, is_number
+from barrage.server.producer_positions import check_producer
+from barrage.server.stage_commit import CommitRequest, StageCommitter
+from barrage.server.staged_rows import MODES
+from barrage.server.staging import BatchName, StagedPart, StagingArea
+from barrage.server.tickets import check_table_name
+from barrage.transport.flight_messages import Descriptor, encode_put_result
+from barrage.wire.flight_data import decode_flight_data
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    import grpc.aio
+
+    from barrage.limits import Limits
+    from barrage.wire.frame import FlightFrame
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+STAGE_COMMIT = "stage.commit"
+STAGE_ABORT = "stage.abort"
+
+DESCRIPTIONS = {
+    STAGE_COMMIT: 'Make staged rows visible in one cycle, once. Body: JSON {"table", "writer", '
+    '"batch", "staged": [[partition, attempt], ...], "mode": "append|upsert|replace|changes", '
+    '"key": [...], "create", "schema": base64 of an encapsulated Arrow IPC schema message, '
+    '"merge_schema", "fail_on_data_loss"}. Result: JSON {"version", "duplicate", "rows"}.',
+    STAGE_ABORT: 'Forget what is staged for a batch. Body: JSON {"table", "writer", "batch"}. '
+    'Result: JSON {"rows"}.',
+}
+
+
+class StageCalls:
+    """The behaviors. Runs on the event loop."""
+
+    def __init__(self, staging: StagingArea, committer: StageCommitter, limits: Limits) -> None:
+        self._staging = staging
+        self._committer = committer
+        self._limits = limits
+
+    def actions(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
+        return {STAGE_COMMIT: self._commit, STAGE_ABORT: self._abort}
+
+    def is_stage(self, first: FlightFrame) -> bool:
+        """Whether the first message of a DoPut begins a part."""
+        if first.descriptor is None:
+            return False
+        command = Descriptor.decode(first.descriptor).command
+        if command is None or b'"stage"' not in command[: self._limits.journal_request_bytes_max]:
+            return False
+        try:
+            told = json.loads(command)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(told, dict) and "stage" in told
+
+    async def put(self, first: FlightFrame, context: Context) -> None:
+        """Take one part, whole or not at all."""
+        assert first.descriptor is not None
+        part = self._opened(Descriptor.decode(first.descriptor).command or b"")
+        batches = BatchReader(self._limits)
+        is_complete = False
+        try:
+            self._take(part, batches, first)
+            await context.write(encode_put_result(b'{"rows": 0}'))
+            while (message := await context.read()) is not END_OF_STREAM:
+                self._take(part, batches, decode_flight_data(message, self._limits))
+            if batches.schema is None:
+                raise RemoteProtocolError("a part starts with its schema")
+            self._staging.complete(part, batches.schema)
+            is_complete = True
+        finally:
+            if not is_complete:
+                self._staging.discard(part)
+        told = {"rows": part.row_count, "bytes": part.byte_count}
+        await context.write(encode_put_result(json.dumps(told).encode()))
+
+    def _opened(self, command: bytes) -> StagedPart:
+        most = self._limits.journal_request_bytes_max
+        outer = Fields.parse(command, "put command", bytes_max=most)
+        inner = outer.value("stage")
+        outer.finish()
+        if not isinstance(inner, dict):
+            raise outer.fail("stage", "an object")
+        fields = Fields(inner, "'stage'")
+        name = _batch_name(fields)
+        partition, attempt = fields.number("partition"), fields.number("attempt")
+        fields.finish()
+        return self._staging.open(name, partition, attempt)
+
+    def _take(self, part: StagedPart, batches: BatchReader, frame: FlightFrame) -> None:
+        batch = batches.read(frame)
+        if batch is not None:
+            body_bytes = 0 if frame.body is None else len(frame.body)
+            self._staging.add(part, batch, max(batch.nbytes, body_bytes))
+
+    async def _commit(self, body: bytes) -> bytes:
+        request = commit_request(body, self._limits)
+        done = await self._committer.commit(request)
+        told = {"version": done.version, "duplicate": done.is_duplicate, "rows": done.row_count}
+        return json.dumps(told).encode()
+
+    async def _abort(self, body: bytes) -> bytes:
+        fields = self._fields(body)
+        name = _batch_name(fields)
+        fields.finish()
+        return json.dumps({"rows": self._staging.forget_batch(name)}).encode()
+
+    def _fields(self, body: bytes) -> Fields:
+        return Fields.parse(body, "action body", bytes_max=self._limits.journal_request_bytes_max)
+
+
+def commit_request(body: bytes, limits: Limits) -> CommitRequest:
+    """A commit as a peer asks for it. RemoteProtocolError, SchemaError, SequenceError,
+    LimitExceededError."""
+    # A list of parts may be long; a schema of many columns as well.
+    most = limits.journal_request_bytes_max + 64 * limits.staging_parts_max
+    fields = Fields.parse(body, "action body", bytes_max=most)
+    request = CommitRequest(
+        name=_batch_name(fields),
+        staged=_staged(fields, limits),
+        mode=fields.choice("mode", MODES, "append"),
+        key=fields.texts("key", count_max=limits.columns_max) or (),
+        is_created=fields.flag("create"),
+        schema=_schema(fields),
+        merge_schema=fields.flag("merge_schema"),
+        fail_on_data_loss=fields.flag("fail_on_data_loss", default=True),
+    )
+    fields.finish()
+    return request
+
+
+def _batch_name(fields: Fields) -> BatchName:
+    return BatchName(
+        table=check_table_name(fields.value("table")),
+        writer=check_producer(fields.value("writer")),
+        batch=fields.number("batch"),
+    )
+
+
+def _staged(fields: Fields, limits: Limits) -> tuple[tuple[int, int], ...]:
+    """The parts of a commit, each partition once."""
+    value = fields.value("staged")
+    wanted = "a list of [partition, attempt], each partition once"
+    if not isinstance(value, list):
+        raise fields.fail("staged", wanted)
+    if len(value) > limits.staging_parts_max:
+        raise LimitExceededError(
+            "list of staged parts",
+            actual=len(value),
+            maximum=limits.staging_parts_max,
+            unit="parts",
+        )
+    for item in value:
+        if not isinstance(item, list) or len(item) != 2 or not all(map(_is_id, item)):
+            raise fields.fail("staged", wanted)
+    if len({item[0] for item in value}) != len(value):
+        raise fields.fail("staged", wanted)
+    return tuple((int(item[0]), int(item[1])) for item in value)
+
+
+def _is_id(value: object) -> bool:
+    return is_number(value, 0, NUMBER_MAX)
+
+
+def _schema(fields: Fields) -> pa.Schema | None:
+    value = fields.value("schema")
+    if value is None:
+        return None
+    wanted = "base64 of an Arrow IPC schema message"
+    if not isinstance(value, str):
+        raise fields.fail("schema", wanted)
+    try:
+        return read_schema_message(base64.b64decode(value, validate=True))
+    except (binascii.Error, ValueError, pa.ArrowException, OSError) as error:
+        raise fields.fail("schema", wanted) from error
