@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from spark_sink.metrics import BarrageLagListener
-    from spark_sink.ticking_table import barrage_ticking_table
 
+    from spark_sink.metrics import BarrageLagListener
     from spark_sink.sink_errors import java_causes, root_cause
+    from spark_sink.ticking_table import barrage_ticking_table
     from spark_sink.update_hook import barrage_update_sink
 
 _HOMES = {

@@ -39,7 +39,7 @@ def _install(reader_class: Any) -> None:
         return original_format(self, source)
 
     @functools.wraps(original_load)
-    def load(self: Any, path: Any = None, format: str | None = None, *args: Any, **kw: Any) -> Any:  # noqa: A002
+    def load(self: Any, path: Any = None, format: str | None = None, *args: Any, **kw: Any) -> Any:
         source = format or getattr(self, "_barrage_format", None)
         if isinstance(source, str) and source.lower() == FORMAT:
             self.option("_readKind", "batch")
