@@ -53,6 +53,10 @@ _ADVICE = (
         "set option keyColumns to the key of the table",
     ),
     (
+        ("replacing the content",),
+        "a table made by append only grows: make it with option keyColumns, or by an overwrite",
+    ),
+    (
         ("staged rows", "staged parts"),
         "make batches smaller with maxRowsPerTrigger of the source, or raise the server's limits",
     ),
