@@ -15,8 +15,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import google_crc32c
-import numpy as np
 import pyarrow as pa
 
 from barrage.errors import JournalCorruptError, RemoteProtocolError
@@ -76,9 +74,7 @@ class _FileSink:
     def write(self, piece: Piece) -> int:
         size = len(piece)
         self._file.write([piece])
-        data = np.frombuffer(piece, dtype=np.uint8)
-        for start in range(0, size, 1 << 20):
-            self.crc = google_crc32c.extend(self.crc, data[start : start + (1 << 20)])
+        self.crc = crc_of([piece], self.crc)
         self.byte_count += size
         return size
 
@@ -92,10 +88,23 @@ class _FileSink:
         """The file is closed by who opened it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCheckpoint:
+    """A checkpoint that is on the disk and does not count yet."""
+
+    path: str
+    made: CheckpointFile
+
+    def finish(self, storage: Storage) -> CheckpointFile:
+        """Let it count, now and after a crash."""
+        storage.rename(self.path, self.made.path)
+        return self.made
+
+
 def write_checkpoint(
     storage: Storage, directory: str, state: TableState, *, table: str, epoch: str
-) -> CheckpointFile:
-    """Write a state and return when it is sure to be there."""
+) -> PendingCheckpoint:
+    """Write a state; it counts when it is finished."""
     texts = {
         "format": FORMAT_VERSION,
         "table": table,
@@ -110,7 +119,7 @@ def write_checkpoint(
         METADATA_KEY: json.dumps(texts),
         KEYS_KEY: binascii.b2a_base64(encode_row_set(state.keys), newline=False),
     }
-    temporary = f"{directory}/next.pending"
+    temporary = f"{directory}/{epoch}.pending"
     storage.remove(temporary)
     file = storage.append_to(temporary)
     try:
@@ -123,11 +132,13 @@ def write_checkpoint(
         file.sync()
     finally:
         file.close()
-    path = f"{directory}/{state.version:020d}-{sink.crc:08x}.arrow"
-    storage.rename(temporary, path)
-    return CheckpointFile(
-        path=path, version=state.version, crc=sink.crc, byte_count=sink.byte_count
+    made = CheckpointFile(
+        path=f"{directory}/{state.version:020d}-{sink.crc:08x}.arrow",
+        version=state.version,
+        crc=sink.crc,
+        byte_count=sink.byte_count,
     )
+    return PendingCheckpoint(path=temporary, made=made)
 
 
 def read_checkpoint(

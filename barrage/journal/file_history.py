@@ -11,9 +11,12 @@ superfluous; readers map files. The lock guards the lists of both, never any IO 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from barrage.errors import HistoryLostError, JournalCorruptError
 from barrage.journal.checkpoint import CheckpointFile, read_checkpoint, write_checkpoint
@@ -21,12 +24,12 @@ from barrage.journal.framing import FramingError, crc_of, read_message
 from barrage.journal.record import EntryEncoder, decode_entry
 from barrage.journal.retention import forgettable_upto
 from barrage.journal.segment import SegmentHeader, SegmentWriter
+from barrage.journal.segment_index import SegmentIndex
 from barrage.journal.table_state import TableState, replayed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from barrage.journal.segment import SegmentEnd
     from barrage.journal.storage import Storage
 
+logger = logging.getLogger(__name__)
+
 WITNESS_FILE: Final = "synced"
 _MAPPED_SEGMENTS_MAX: Final = 8
 """Segments kept mapped between reads."""
@@ -45,6 +50,11 @@ _MAPPED_SEGMENTS_MAX: Final = 8
 def segment_path(directory: str, number: int) -> str:
     """Where a segment lies."""
     return f"{directory}/wal/{number:08d}.arrow"
+
+
+def index_path(directory: str, number: int) -> str:
+    """Where the index of a closed segment lies."""
+    return f"{directory}/wal/{number:08d}.index"
 
 
 def checkpoint_directory(directory: str) -> str:
@@ -81,6 +91,7 @@ class FileHistory:
         index: Index,
         checkpoints: list[CheckpointFile],
         end: SegmentEnd | None,
+        frontier: int = -1,
     ) -> None:
         self._storage = storage
         self._directory = directory
@@ -94,7 +105,8 @@ class FileHistory:
         self._end = end
         self._writer: SegmentWriter | None = None
         self._written: list[IndexRow] = []
-        self._synced_end = end
+        self._frontier = frontier
+        self._is_closed = False
         self._mapped: OrderedDict[int, pa.Buffer] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -124,19 +136,24 @@ class FileHistory:
         return not self._checkpoints
 
     def write(self, entry: Entry, frontier: int) -> None:
+        if self._end is not None and entry.step <= self._end.step:
+            # The disk got full after this was synced with the segment before.
+            return
         writer = self._writer
         if writer is None or writer.end.byte_count >= self._options.segment_bytes:
             writer = self._next_segment()
         self._written.append(writer.write(entry, frontier))
+        self._frontier = frontier
 
     def _next_segment(self) -> SegmentWriter:
-        end = self._end
         if self._writer is not None:
             # The next header says how this one ended, which must be true by then.
             self.sync()
-            end = self._writer.end
             self._writer.file.close()
             self._writer = None
+        end = self._end
+        if end is not None:
+            self._write_index(end)
         number = 1 if end is None else end.number + 1
         header = SegmentHeader(
             table=self._record.identity.name,
@@ -146,37 +163,59 @@ class FileHistory:
             previous=end,
         )
         file = self._storage.append_to(segment_path(self._directory, number))
-        file.truncate(0)
-        self._writer = SegmentWriter.begin(file, header, self._encoder)
+        try:
+            file.truncate(0)
+            self._writer = SegmentWriter.begin(file, header, self._encoder)
+        except OSError:
+            file.close()
+            raise
         return self._writer
+
+    def _write_index(self, end: SegmentEnd) -> None:
+        """Spare the next start the reading of a closed segment."""
+        rows = self._index.rows
+        rows = rows[rows[:, 5] == end.number]
+        fresh = [row for row in self._written if row.segment == end.number]
+        if fresh:
+            rows = np.concatenate((rows, np.array(fresh, dtype=np.int64)))
+        content = SegmentIndex(end=end, frontier=self._frontier, rows=rows).encode()
+        try:
+            self._storage.overwrite(index_path(self._directory, end.number), content)
+        except OSError as error:
+            logger.warning("no index of segment %d: %s", end.number, error)
 
     def sync(self) -> None:
         if self._writer is not None:
             self._writer.sync()
-            self._synced_end = self._end = self._writer.end
+            self._end = self._writer.end
 
     def publish(self) -> None:
+        written, self._written = self._written, []
+        if not written:
+            return
         with self._lock:
-            self._index.extend(self._written)
-        version = self._written[-1].step if self._written else -1
-        self._written = []
-        if version >= 0:
-            self._storage.overwrite(
-                f"{self._directory}/{WITNESS_FILE}", witness(self._record.epoch, version)
-            )
+            self._index.extend(written)
+        path = f"{self._directory}/{WITNESS_FILE}"
+        try:
+            self._storage.overwrite(path, witness(self._record.epoch, written[-1].step))
+        except OSError as error:
+            # An older one is no lie, it only tells less.
+            logger.warning("%s: %s", path, error)
 
     def rewind(self) -> None:
         """Take back what was written since the last sync, after the disk had no room for it."""
-        self._written = []
-        if self._writer is None:
+        end = self._end
+        self._written = [row for row in self._written if end is not None and row.step <= end.step]
+        writer, self._writer = self._writer, None
+        if writer is None:
             return
-        if self._synced_end is not None and self._synced_end.number == self._writer.end.number:
-            self._writer.rewind(self._synced_end)
+        if end is not None and end.number == writer.end.number:
+            writer.rewind(end)
+            self._writer = writer
             return
-        self._writer.file.truncate(0)
-        self._writer.file.close()
-        self._storage.remove(segment_path(self._directory, self._writer.end.number))
-        self._writer = None
+        writer.file.truncate(0)
+        writer.file.close()
+        self._storage.remove(segment_path(self._directory, writer.end.number))
 
     # --- readers ----------------------------------------------------------------------------------
 
@@ -215,16 +254,29 @@ class FileHistory:
         return data
 
     def base_for(self, version: int) -> TableState:
-        with self._lock:
-            usable = [each for each in self._checkpoints if each.version <= version]
         record = self._record
-        if usable:
-            return read_checkpoint(
-                self._storage, usable[-1], table=record.identity.name, epoch=record.epoch
-            )
-        return TableState.nothing(
-            self._schema, version=record.created_step, wall_ns=record.created_wall_ns
-        )
+        gone: CheckpointFile | None = None
+        while True:
+            with self._lock:
+                usable = [each for each in self._checkpoints if each.version <= version]
+                has_beginning = self._has_beginning
+            if not usable and has_beginning and version >= record.created_step:
+                return TableState.nothing(
+                    self._schema, version=record.created_step, wall_ns=record.created_wall_ns
+                )
+            if not usable or usable[-1] is gone:
+                raise HistoryLostError(
+                    record.identity.name,
+                    asked=f"{record.epoch}:{version}",
+                    reason=f"the oldest version kept is {self.earliest}",
+                )
+            try:
+                return read_checkpoint(
+                    self._storage, usable[-1], table=record.identity.name, epoch=record.epoch
+                )
+            except FileNotFoundError:
+                # Retention was faster; what it put in its place is in the list.
+                gone = usable[-1]
 
     # --- maintenance ------------------------------------------------------------------------------
 
@@ -267,26 +319,29 @@ class FileHistory:
         with self._lock:
             if any(each.version == version for each in self._checkpoints):
                 return
-        state = self._state_at(version)
-        record = self._record
-        made = write_checkpoint(
-            self._storage,
-            checkpoint_directory(self._directory),
-            state,
-            table=record.identity.name,
-            epoch=record.epoch,
-        )
+        made = self._make_checkpoint(version)
+        if made is None:
+            return
         with self._lock:
-            base = self._checkpoints[:1] if not self._has_beginning else []
+            base = [] if self._has_beginning else self._checkpoints[:1]
             gone = [each for each in self._checkpoints if each not in base]
             self._checkpoints = [*base, made]
         for each in gone:
             self._storage.remove(each.path)
 
-    def _state_at(self, version: int) -> TableState:
+    def _make_checkpoint(self, version: int) -> CheckpointFile | None:
+        """Write one; None when the history was closed meanwhile."""
         base = self.base_for(version)
         rows = self._index.span(base.version, version)
-        return replayed(base, self.read(rows), producers_max=self._options.producers_max)
+        state = replayed(base, self.read(rows), producers_max=self._options.producers_max)
+        record = self._record
+        directory = checkpoint_directory(self._directory)
+        pending = write_checkpoint(
+            self._storage, directory, state, table=record.identity.name, epoch=record.epoch
+        )
+        with self._lock:
+            # A table that was dropped, and perhaps made anew, gets no file of the old one.
+            return None if self._is_closed else pending.finish(self._storage)
 
     def _forget(self, upto: int) -> None:
         """Remove the segments that end at or before ``upto``, when that is worth a checkpoint."""
@@ -300,39 +355,28 @@ class FileHistory:
         version = int(gone[-1, 0])
         with self._lock:
             newest = self._checkpoints[-1] if self._checkpoints else None
-            has_base = any(each.version == version for each in self._checkpoints)
-        if newest is not None and not has_base and 2 * int(gone[:, 4].sum()) < newest.byte_count:
+            base = [each for each in self._checkpoints if each.version == version]
+        if newest is not None and not base and 2 * int(gone[:, 4].sum()) < newest.byte_count:
             return
-        self._advance_base(version)
-        first_segment = int(gone[0, 5])
-        with self._lock:
-            self._index.forget_upto(version)
-            for number in range(first_segment, kept_from):
-                self._mapped.pop(number, None)
-        for number in range(first_segment, kept_from):
-            self._storage.remove(segment_path(self._directory, number))
+        made = base[0] if base else self._make_checkpoint(version)
+        if made is not None:
+            self._begin_with(made, first_segment=int(gone[0, 5]), kept_from=kept_from)
 
-    def _advance_base(self, version: int) -> None:
-        """Make a checkpoint of ``version`` the one that the history begins with."""
+    def _begin_with(self, base: CheckpointFile, *, first_segment: int, kept_from: int) -> None:
+        """Let the history begin with a checkpoint, and remove what is older."""
+        numbers = range(first_segment, kept_from)
         with self._lock:
-            found = [each for each in self._checkpoints if each.version == version]
-        record = self._record
-        made = (
-            found[0]
-            if found
-            else write_checkpoint(
-                self._storage,
-                checkpoint_directory(self._directory),
-                self._state_at(version),
-                table=record.identity.name,
-                epoch=record.epoch,
-            )
-        )
-        with self._lock:
-            gone = [each for each in self._checkpoints if each.version < version]
-            later = [each for each in self._checkpoints if each.version > version]
-            self._checkpoints = [made, *later]
-        for each in gone:
+            older = [each for each in self._checkpoints if each.version < base.version]
+            later = [each for each in self._checkpoints if each.version > base.version]
+            self._checkpoints = [base, *later]
+            self._index.forget_upto(base.version)
+            for number in numbers:
+                self._mapped.pop(number, None)
+        # Oldest first: what a crash leaves of this is a history that begins a little later.
+        for number in numbers:
+            self._storage.remove(index_path(self._directory, number))
+            self._storage.remove(segment_path(self._directory, number))
+        for each in older:
             self._storage.remove(each.path)
 
     @property
@@ -342,6 +386,8 @@ class FileHistory:
             return tuple(self._checkpoints)
 
     def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
         if self._writer is not None:
             self._writer.file.close()
             self._writer = None

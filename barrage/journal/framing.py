@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Final
 
 import google_crc32c
 import numpy as np
-import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError
 from barrage.wire.flatbuf import FlatTable, root_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
+    import pyarrow as pa
 
     from barrage.journal.storage import Piece
 
@@ -42,7 +44,7 @@ _CRC_TEXT = re.compile(rb"crc32c:([0-9a-f]{8})")
 _CRC_PLACES_MAX: Final = 8
 """Places in a header that may look like a CRC: column names are chosen by peers."""
 
-_CHUNK_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 18
 """Bytes per CRC call, which keeps other threads waiting."""
 
 _PREFIX = struct.Struct("<4si")
@@ -55,9 +57,8 @@ class FramingError(Exception):
     journal."""
 
 
-def crc_of(pieces: Iterable[Piece | np.ndarray]) -> int:
-    """CRC-32C of the pieces one after the other."""
-    crc = 0
+def crc_of(pieces: Iterable[Piece | npt.NDArray[np.uint8]], crc: int = 0) -> int:
+    """CRC-32C of the pieces one after the other, behind bytes whose CRC is ``crc``."""
     for piece in pieces:
         data = np.frombuffer(piece, dtype=np.uint8)
         for start in range(0, len(data), _CHUNK_BYTES):

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -105,10 +105,10 @@ def encode_facts(facts: Facts) -> bytes:
     return json.dumps({**facts, "~crc32c": f"{crc:08x}"}, indent=1, sort_keys=True).encode()
 
 
-def decode_facts(content: bytes, *, path: str) -> dict[str, object]:
+def decode_facts(content: bytes, *, path: str) -> dict[str, Any]:
     """The facts in a small file; JournalCorruptError when they are not what was written."""
     try:
-        facts = json.loads(content)
+        facts: dict[str, Any] = json.loads(content)
         said = facts.pop("~crc32c")
         text = json.dumps(facts, indent=1, sort_keys=True)
         is_whole = encode_facts(facts) == content and said == f"{crc_of([text.encode()]):08x}"

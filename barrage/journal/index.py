@@ -29,7 +29,8 @@ class IndexRow(NamedTuple):
     place: int
 
 
-_COLUMNS: Final = len(IndexRow._fields)
+INDEX_COLUMNS: Final = len(IndexRow._fields)
+"""Numbers per entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class Index:
     __slots__ = ("_start", "_stop", "_table")
 
     def __init__(self) -> None:
-        self._table: npt.NDArray[np.int64] = np.empty((0, _COLUMNS), dtype=np.int64)
+        self._table: npt.NDArray[np.int64] = np.empty((0, INDEX_COLUMNS), dtype=np.int64)
         self._start = self._stop = 0
 
     def __len__(self) -> int:
@@ -78,13 +79,15 @@ class Index:
         """Bytes of all entries."""
         return int(self.rows[:, 4].sum())
 
-    def extend(self, rows: Sequence[IndexRow]) -> None:
+    def extend(self, rows: Sequence[IndexRow] | npt.NDArray[np.int64]) -> None:
         """Add newer entries."""
-        if not rows:
+        if len(rows) == 0:
             return
         stop = self._stop + len(rows)
         if stop > len(self._table):
-            room = np.empty((max(_ROOM_MIN, 2 * (stop - self._start)), _COLUMNS), dtype=np.int64)
+            room = np.empty(
+                (max(_ROOM_MIN, 2 * (stop - self._start)), INDEX_COLUMNS), dtype=np.int64
+            )
             kept = self._stop - self._start
             room[:kept] = self.rows
             self._table, self._start, self._stop = room, 0, kept

@@ -57,6 +57,9 @@ class JournalOptions:
     """A checkpoint is due when the changes since the last one outweigh the rows by this factor, so
     that reading them back costs at most that much more than reading the rows."""
 
+    upkeep_bytes: int = 16 * MIB
+    """Bytes written after which checkpoints and retention are looked at without waiting."""
+
     reserved_steps: int = 1_000_000
     """Step numbers set aside on disk at a time; so many may be skipped by a crash."""
 

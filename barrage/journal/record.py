@@ -29,7 +29,6 @@ import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError
 from barrage.journal.framing import CRC_BLANK, FramingError, Message, metadata_of, seal
-from barrage.model.row_ids import RowIdMap
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
 from barrage.wire.row_set_codec import (
@@ -42,7 +41,10 @@ from barrage.wire.row_set_codec import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy.typing as npt
+
     from barrage.journal.storage import Piece
+    from barrage.model.row_ids import RowIdMap
     from barrage.model.table_change import TableChange
     from barrage.rowset.arrays import Int64Array
 
@@ -79,19 +81,22 @@ class Entry:
         return np.arange(stop - self.update.added_keys_post.size, stop, dtype=np.int64)
 
     @property
-    def ops(self) -> np.ndarray:
+    def ops(self) -> npt.NDArray[np.int8]:
         """The ``op`` column."""
-        return self.rows.column(0).to_numpy()
+        ops: npt.NDArray[np.int8] = self.rows.column(0).to_numpy()
+        return ops
 
     @property
     def row_ids(self) -> Int64Array:
         """The ``row_id`` column."""
-        return self.rows.column(1).to_numpy()
+        row_ids: Int64Array = self.rows.column(1).to_numpy()
+        return row_ids
 
     @property
     def next_offset(self) -> int:
         """Number the next entry's rows begin with."""
-        return self.first_offset + self.rows.num_rows
+        count: int = self.rows.num_rows
+        return self.first_offset + count
 
 
 def plain_type(data_type: pa.DataType) -> pa.DataType:
@@ -201,7 +206,7 @@ def _history_cells(
 
 def _contiguous(parts: list[pa.Array | pa.ChunkedArray], kind: pa.DataType) -> pa.Array:
     """The parts as one array of a plain type; no copy when there is one chunk of that type."""
-    chunks = []
+    chunks: list[pa.Array] = []
     for part in parts:
         chunks.extend(part.chunks if isinstance(part, pa.ChunkedArray) else [part])
     plain = [_plain(chunk, kind) for chunk in chunks if len(chunk)]

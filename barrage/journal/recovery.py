@@ -17,20 +17,25 @@ from barrage.journal.file_history import (
     WITNESS_FILE,
     FileHistory,
     checkpoint_directory,
+    index_path,
     read_witness,
     segment_path,
 )
-from barrage.journal.framing import FramingError
+from barrage.journal.framing import FramingError, next_message
 from barrage.journal.identity import TableRecord
 from barrage.journal.index import Index
 from barrage.journal.record import decode_entry
-from barrage.journal.segment import SegmentEnd, read_header, scan
+from barrage.journal.segment import SegmentEnd, SegmentHeader, read_header, scan
+from barrage.journal.segment_index import decode_segment_index
 from barrage.journal.table_state import TableState, replayed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
     from barrage.journal.checkpoint import CheckpointFile
+    from barrage.journal.framing import Message
     from barrage.journal.options import JournalOptions
     from barrage.journal.record import Entry
     from barrage.journal.storage import Storage
@@ -63,6 +68,7 @@ class RecoveredTable:
             index=self.index,
             checkpoints=self.checkpoints,
             end=self.end,
+            frontier=self.frontier,
         )
 
 
@@ -75,9 +81,12 @@ def recover_table(
     record = TableRecord.decode(storage.read(path).to_pybytes(), path=path)
     if is_repaired:
         _remove_unfinished(storage, directory)
+    # Before the segments: of a table in use it goes on while they are read.
+    acknowledged = _acknowledged(storage, directory, record)
     checkpoints = list_checkpoints(storage, checkpoint_directory(directory))
     numbers = _segment_numbers(storage, directory)
     reader = _Reader(storage, directory, record, is_repaired=is_repaired)
+    reader.checkpoints = checkpoints
     base = (
         read_checkpoint(storage, checkpoints[-1], table=record.identity.name, epoch=record.epoch)
         if checkpoints
@@ -90,13 +99,23 @@ def recover_table(
     state = replayed(
         base, reader.entries_after(numbers, base.version), producers_max=options.producers_max
     )
-    reader.check_beginning(checkpoints)
-    _check_acknowledged(storage, directory, record, state)
+    if checkpoints and (reader.end is None or reader.end.step < base.version):
+        raise JournalCorruptError(
+            f"{directory}/wal",
+            offset=0,
+            reason=f"there is a checkpoint of version {base.version}, which the files do not reach",
+        )
+    if acknowledged > state.version:
+        raise JournalCorruptError(
+            f"{directory}/wal",
+            offset=0,
+            reason=f"version {acknowledged} was acknowledged, but the files end at {state.version}",
+        )
     return RecoveredTable(
         record=record,
         directory=directory,
         index=reader.index,
-        checkpoints=checkpoints,
+        checkpoints=reader.checkpoints,
         end=reader.end,
         state=state,
         frontier=reader.frontier,
@@ -124,6 +143,7 @@ class _Reader:
         self.index = Index()
         self.end: SegmentEnd | None = None
         self.frontier = -1
+        self.checkpoints: list[CheckpointFile] = []
         self._storage = storage
         self._directory = directory
         self._record = record
@@ -132,29 +152,72 @@ class _Reader:
     def entries_after(self, numbers: list[int], version: int) -> Iterator[Entry]:
         """Every entry past ``version``; all are put into the index."""
         for number in numbers:
-            yield from self._segment(number, version, is_last=number == numbers[-1])
+            is_last = number == numbers[-1]
+            if is_last or not self._skip(number, version):
+                yield from self._segment(number, version, is_last=is_last)
+
+    def _skip(self, number: int, version: int) -> bool:
+        """Take a closed segment whose entries are all in the checkpoint from its index."""
+        try:
+            content = self._storage.read(index_path(self._directory, number)).to_pybytes()
+        except FileNotFoundError:
+            return False
+        found = decode_segment_index(content)
+        if found is None or found.end.step > version:
+            return False
+        path = segment_path(self._directory, number)
+        if self._storage.size(path) != found.end.byte_count:
+            return False
+        self._header(path, self._storage.read(path))
+        self.index.extend(found.rows)
+        self.frontier = max(self.frontier, found.frontier)
+        self.end = found.end
+        return True
+
+    def _header(self, path: str, data: pa.Buffer) -> tuple[SegmentHeader, Message]:
+        """The header of a segment, which must follow on the segments read so far."""
+        try:
+            header, message = read_header(data)
+        except FramingError as error:
+            raise JournalCorruptError(path, offset=0, reason=str(error)) from error
+        record = self._record
+        if (header.table, header.epoch) != (record.identity.name, record.epoch):
+            raise JournalCorruptError(
+                path, offset=0, reason=f"it belongs to table {header.table!r} {header.epoch}"
+            )
+        if self.end is not None and header.previous != self.end:
+            raise JournalCorruptError(
+                path,
+                offset=0,
+                reason=f"the segment before it should end as {header.previous}, "
+                f"but ends as {self.end}",
+            )
+        if self.end is None and header.previous is not None:
+            self._check_beginning(path, header.previous)
+        return header, message
+
+    def _check_beginning(self, path: str, missing: SegmentEnd) -> None:
+        """The oldest segment there follows on one that is not: a checkpoint must stand in for
+        that. Older ones are of no use any more: a crash came before they were removed."""
+        self.checkpoints = [each for each in self.checkpoints if each.version >= missing.step]
+        if not self.checkpoints:
+            raise JournalCorruptError(
+                segment_path(self._directory, missing.number),
+                offset=0,
+                reason=f"the file is missing; {path} follows on it",
+            )
 
     def _segment(self, number: int, version: int, *, is_last: bool) -> Iterator[Entry]:
         path = segment_path(self._directory, number)
         data = self._storage.read(path)
-        try:
-            header, message = read_header(data)
-        except FramingError as error:
-            if is_last and self._is_torn_header(data.size, path):
-                return
-            raise JournalCorruptError(path, offset=0, reason=str(error)) from error
-        self._check_header(path, header)
-        end = header.previous
-        self.end = SegmentEnd(
-            number=number,
-            byte_count=message.stop,
-            step=header.first_step - 1 if end is None else end.step,
-            crc=message.crc,
-            next_offset=0 if end is None else end.next_offset,
-        )
+        if is_last and self._is_unfinished(path, data):
+            return
+        header, message = self._header(path, data)
+        self.end = header.beginning(byte_count=message.stop, crc=message.crc)
         schema = self._record.identity.entry_schema
+        rows = []
         for found in scan(data, header, message, name=path, is_last=is_last):
-            self.index.extend([found.row])
+            rows.append(found.row)
             self.frontier = max(self.frontier, found.head.surroundings.frontier)
             self.end = SegmentEnd(
                 number=number,
@@ -170,14 +233,22 @@ class _Reader:
                     raise JournalCorruptError(
                         path, offset=found.message.start, reason=str(error)
                     ) from error
+        self.index.extend(rows)
         if self.end.byte_count < data.size and self._is_repaired:
             self._cut(path, self.end.byte_count)
 
-    def _is_torn_header(self, size: int, path: str) -> bool:
-        """A crash while a segment was begun leaves part of a header and nothing else."""
-        if self._is_repaired:
-            self._storage.remove(path)
-        return size < 1 << 20
+    def _is_unfinished(self, path: str, data: pa.Buffer) -> bool:
+        """Whether a crash came while the segment was begun: its header is not whole, and no record
+        follows it, as headers are synced before records are written."""
+        try:
+            read_header(data)
+        except FramingError:
+            if next_message(data, 0) is not None:
+                return False
+            if self._is_repaired:
+                self._storage.remove(path)
+            return True
+        return False
 
     def _cut(self, path: str, size: int) -> None:
         file = self._storage.append_to(path)
@@ -187,46 +258,11 @@ class _Reader:
         finally:
             file.close()
 
-    def _check_header(self, path: str, header: object) -> None:
-        from barrage.journal.segment import SegmentHeader
 
-        assert isinstance(header, SegmentHeader)
-        record = self._record
-        if (header.table, header.epoch) != (record.identity.name, record.epoch):
-            raise JournalCorruptError(
-                path, offset=0, reason=f"it belongs to table {header.table!r} {header.epoch}"
-            )
-        if self.end is not None and header.previous != self.end:
-            raise JournalCorruptError(
-                path,
-                offset=0,
-                reason=f"the segment before it should end as {header.previous}, "
-                f"but ends as {self.end}",
-            )
-
-    def check_beginning(self, checkpoints: list[CheckpointFile]) -> None:
-        """The first entry must be the table's first, or follow on a checkpoint."""
-        rows = self.index.rows
-        if len(rows) == 0:
-            return
-        first = int(rows[0, 5])
-        if first > 1 and not checkpoints:
-            raise JournalCorruptError(
-                segment_path(self._directory, first - 1), offset=0, reason="the file is missing"
-            )
-
-
-def _check_acknowledged(
-    storage: Storage, directory: str, record: TableRecord, state: TableState
-) -> None:
+def _acknowledged(storage: Storage, directory: str, record: TableRecord) -> int:
+    """The version last acknowledged, as far as its witness knows; -1 when there is none."""
     try:
         content = storage.read(f"{directory}/{WITNESS_FILE}").to_pybytes()
     except FileNotFoundError:
-        return
-    version = read_witness(content, record.epoch)
-    if version > state.version:
-        raise JournalCorruptError(
-            f"{directory}/wal",
-            offset=0,
-            reason=f"version {version} was acknowledged, but the files end at {state.version}",
-        )
+        return -1
+    return read_witness(content, record.epoch)

@@ -15,10 +15,9 @@ may reach the disk in any order.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
-
-import pyarrow as pa
 
 from barrage.errors import JournalCorruptError
 from barrage.journal.framing import (
@@ -38,7 +37,11 @@ from barrage.journal.record import Entry, EntryEncoder, RecordHead, Surroundings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
     from barrage.journal.storage import AppendFile
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
 METADATA_KEY: Final = "barrage.segment"
@@ -67,6 +70,17 @@ class SegmentHeader:
     first_step: int
     """First step of the run of the server that wrote it."""
     previous: SegmentEnd | None
+
+    def beginning(self, *, byte_count: int, crc: int) -> SegmentEnd:
+        """How the segment ends while it has no records."""
+        previous = self.previous
+        return SegmentEnd(
+            number=self.number,
+            byte_count=byte_count,
+            step=self.first_step - 1 if previous is None else previous.step,
+            crc=crc,
+            next_offset=0 if previous is None else previous.next_offset,
+        )
 
     def encode(self, schema: pa.Schema) -> tuple[bytes, int]:
         """The schema message, and its CRC."""
@@ -108,18 +122,13 @@ class SegmentWriter:
 
     @classmethod
     def begin(cls, file: AppendFile, header: SegmentHeader, encoder: EntryEncoder) -> SegmentWriter:
-        """A new segment in an empty file."""
+        """A new segment in an empty file. The header is synced: whoever finds a record in the file
+        can be sure that the header was once whole."""
         content, crc = header.encode(encoder.schema)
         file.write([content])
-        previous = header.previous
-        end = SegmentEnd(
-            number=header.number,
-            byte_count=len(content),
-            step=header.first_step - 1 if previous is None else previous.step,
-            crc=crc,
-            next_offset=0 if previous is None else previous.next_offset,
-        )
-        return cls(file, encoder, end, synced=0)
+        file.sync()
+        end = header.beginning(byte_count=len(content), crc=crc)
+        return cls(file, encoder, end, synced=end.byte_count)
 
     def write(self, entry: Entry, frontier: int) -> IndexRow:
         """Append an entry; it is sure to be there after :meth:`sync`."""
@@ -217,7 +226,7 @@ def _is_hole(data: pa.Buffer, place: int) -> bool:
             if read_head(found).surroundings.synced > place:
                 return True
         except FramingError:
-            # Cells may look like a message by chance, but then not like one of ours.
-            return False
+            # Cells may look like a message, but not like one of ours.
+            logger.debug("a message that is no record at byte %d", found.start)
         found = next_message(data, found.stop)
     return False

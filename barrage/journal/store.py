@@ -54,7 +54,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TABLES: Final = "tables"
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 RESERVE_FILE: Final = "reserve"
+UPKEEP_SECONDS: Final = 1.0
+"""How often checkpoints and retention are looked at, when little is written."""
+
 _ROOM_CHECK_NS: Final = 200_000_000
 """How often a full disk is looked at again."""
 
@@ -92,7 +96,10 @@ class JournalStore:
         self._wake = threading.Condition()
         self._pump_lock = threading.Lock()
         self._touched: set[TableJournal] = set()
+        self._damaged: set[str] = set()
         self._threads: list[threading.Thread] = []
+        self._upkeep_wake = threading.Event()
+        self._upkeep_bytes = 0
         self._is_closing = False
         self._is_open = storage is None
 
@@ -127,6 +134,7 @@ class JournalStore:
             except JournalCorruptError as error:
                 if on_damage is None:
                     raise
+                self._damaged.add(f"{TABLES}/{name}")
                 on_damage(unquote(name), error)
                 continue
             if table is not None:
@@ -171,6 +179,7 @@ class JournalStore:
                 return
             self._is_closing = True
             self._wake.notify_all()
+        self._upkeep_wake.set()
         for thread in self._threads:
             thread.join()
         with self._pump_lock:
@@ -222,12 +231,19 @@ class JournalStore:
         self.open_all()
         self.check_writable()
         directory = f"{TABLES}/{directory_of(identity.name)}"
+        if directory in self._damaged:
+            raise JournalCorruptError(
+                directory, offset=0, reason="its files are kept as they are; move them away first"
+            )
         try:
             self._storage.remove(directory)
             self._storage.replace(f"{directory}/{RECORD_FILE}", record.encode())
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                self._is_full = True
+            if error.errno in NO_ROOM:
+                with self._wake:
+                    # The writer looks for room again and again from now on.
+                    self._is_full = True
+                    self._wake.notify_all()
                 raise self._full_error() from error
             raise JournalFailedError(f"table {identity.name!r}: {error}") from error
         history = FileHistory(
@@ -255,6 +271,7 @@ class JournalStore:
             queue=self._enqueue,
             wall_ns=self._clock.wall_ns,
             committed_step=lambda: self._committed_step,
+            has_failed=lambda: self._failure is not None,
         )
         self._journals[identity.name] = journal
         return journal
@@ -302,9 +319,6 @@ class JournalStore:
     def _enqueue(self, journal: TableJournal, pending: PendingChange) -> int:
         size = _change_bytes(pending.change)
         with self._wake:
-            if self._failure is not None:
-                self._last_ticket += 1
-                return self._last_ticket if journal.is_durable else 0
             self._last_ticket += 1
             self._waiting.append((self._last_ticket, journal, size, self._clock.monotonic_ns()))
             was_short = self._waiting_bytes < self._options.group_bytes
@@ -317,7 +331,8 @@ class JournalStore:
 
     def step_committed(self, step: int) -> None:
         """The engine has handed over every change of the cycles up to ``step``."""
-        self._committed_step = step
+        if self._failure is None:
+            self._committed_step = step
 
     def check_writable(self) -> None:
         """Raise JournalFullError or JournalFailedError when durable tables take no writes."""
@@ -342,7 +357,7 @@ class JournalStore:
                 if self._is_closing:
                     return
                 if due_ns is None:
-                    if not self._waiting:
+                    if not self._waiting and not self._is_full:
                         self._wake.wait()
                 else:
                     wait_ns = due_ns - self._clock.monotonic_ns()
@@ -390,12 +405,17 @@ class JournalStore:
                 return
             with self._wake:
                 self._waiting_bytes -= size
+            self._upkeep_bytes += size
+            if self._upkeep_bytes >= self._options.upkeep_bytes:
+                self._upkeep_wake.set()
             self._synced_at_ns = now_ns
             self._synced_ticket = items[-1][0]
             self._touched.update(journals)
         self._frontier = committed_step
         if self._storage is not None and self._is_open:
             self._reserve_steps(self._storage)
+            if self._storage.free_bytes() < self._options.reserve_bytes:
+                self._is_full = True
         if items and self._on_synced is not None:
             self._on_synced(self._synced_ticket)
 
@@ -404,7 +424,7 @@ class JournalStore:
         try:
             self._write_all(work)
         except OSError as error:
-            if error.errno != errno.ENOSPC or self._storage is None or not self._has_reserve:
+            if error.errno not in NO_ROOM or self._storage is None or not self._has_reserve:
                 raise
             self._use_reserve(self._storage)
             for journal, _ in work:
@@ -441,7 +461,7 @@ class JournalStore:
         try:
             steps.write(storage)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in NO_ROOM:
                 self._fail(error)
             return
         self._steps = steps
@@ -455,37 +475,40 @@ class JournalStore:
         self._is_full = True
 
     def _look_for_room(self, storage: Storage) -> None:
-        """Set the reserve aside; without it nothing more is accepted."""
+        """Set the reserve aside. Without it, and without as much again, nothing more is accepted:
+        the one is for what is staged already, the other for what must not fail meanwhile."""
         if self._options.reserve_bytes == 0:
             self._is_full = storage.free_bytes() == 0
             return
         try:
             if storage.size(RESERVE_FILE) == self._options.reserve_bytes:
-                self._has_reserve, self._is_full = True, False
+                self._has_reserve = True
+                self._is_full = storage.free_bytes() < self._options.reserve_bytes
                 return
         except FileNotFoundError:
             self._has_reserve = False
         try:
             storage.allocate(RESERVE_FILE, self._options.reserve_bytes)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in NO_ROOM:
                 raise
             self._is_full = True
             return
-        self._has_reserve, self._is_full = True, False
+        self._has_reserve = True
+        self._is_full = storage.free_bytes() < self._options.reserve_bytes
 
     # --- upkeep -----------------------------------------------------------------------------------
 
     def _upkeep(self) -> None:
         while not self._is_closing:
+            self._upkeep_wake.wait(UPKEEP_SECONDS)
+            self._upkeep_wake.clear()
             self.maintain()
-            with self._wake:
-                if not self._is_closing:
-                    self._wake.wait(1.0)
 
     def maintain(self) -> None:
         """Make the checkpoints that are due and forget what may be forgotten."""
         touched, self._touched = self._touched, set()
+        self._upkeep_bytes = 0
         for journal in touched:
             if journal.is_dropped or self._failure is not None:
                 continue

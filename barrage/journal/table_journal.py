@@ -10,10 +10,11 @@ lists and for numbering, never for IO.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from barrage.journal.steps import StepGap
     from barrage.model.row_ids import RowIdMap
     from barrage.model.table_change import TableChange
+
+
+NEVER_SYNCED: Final = 2**63 - 1
+"""The ticket of a change that came after the journal failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,7 @@ class TableJournal:
         queue: Callable[[TableJournal, PendingChange], int],
         wall_ns: Callable[[], int],
         committed_step: Callable[[], int],
+        has_failed: Callable[[], bool],
     ) -> None:
         self.identity = identity
         self.epoch = epoch
@@ -76,6 +82,7 @@ class TableJournal:
         self._queue = queue
         self._wall_ns = wall_ns
         self._committed_step = committed_step
+        self._has_failed = has_failed
         self.is_dropped = False
         self._latest = _Latest(
             version=state.version,
@@ -155,6 +162,9 @@ class TableJournal:
         Answers the store's ticket: the change is acknowledged when ``store.synced_ticket`` has
         reached it. Tables in memory answer 0, which it always has.
         """
+        if self._has_failed():
+            # Nothing will ever be acknowledged again: what was recorded so far stays readable.
+            return NEVER_SYNCED if self.is_durable else 0
         latest = self._latest
         if step <= latest.version:
             raise ValueError(f"step {step} is not after {latest.version}")
@@ -235,8 +245,7 @@ class TableJournal:
         iterating, for a record that is not what was written.
         """
         rows, built = self._span(after, upto)
-        yield from self.history.read(rows)
-        yield from built
+        return itertools.chain(self.history.read(rows), built)
 
     def _span(self, after: int, upto: int) -> tuple[npt.NDArray[np.int64], list[Entry]]:
         """Rows of the index for what is kept, entries for what is not published yet."""
