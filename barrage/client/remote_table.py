@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from barrage.client.bulk_snapshot import CELLS_MIN, fetch_bulk_snapshot
 from barrage.client.deephaven.input_tables import add_rows, delete_rows
+from barrage.client.history import ChangeOptions, TableHistory
 from barrage.client.opening import Opening
 from barrage.client.query import QueryMethods, with_steps
 from barrage.client.reconnect import Backoff
@@ -22,13 +23,14 @@ from barrage.proto.resumption import ResumeMode
 from barrage.wire.messages import SnapshotOptions, SubscriptionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from types import TracebackType
     from typing import Self
 
     import pyarrow as pa
 
     from barrage.client.arrow_input import TableLike
+    from barrage.client.history import Moment
     from barrage.client.query import Step
     from barrage.client.session import AsyncSession
     from barrage.client.sources import ExportSource, TableSource
@@ -176,6 +178,49 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
             return self._session.subscribe(settings)
 
         return Opening(open_it)
+
+    async def as_of(
+        self,
+        moment: Moment,
+        *,
+        columns: Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> pa.Table:
+        """The rows as they were: at a step, a cursor or a time. ``where`` may come before it, other
+        operators not. NoJournalError, HistoryLostError."""
+        history = TableHistory(self._open_source())
+        async with asyncio.timeout(timeout):
+            return await history.as_of(moment, ChangeOptions(columns=column_names(columns)))
+
+    async def changes(
+        self,
+        start: Moment,
+        stop: Moment | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        preimage: bool = False,
+        net: bool = False,
+        row_key: bool = False,
+        modified_columns: bool = False,
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """What changed after ``start``, up to and with ``stop`` (None: the newest version), oldest
+        first, as batches of the change feed: ``_change_type`` (insert, update_postimage, delete),
+        ``_commit_version``, ``_commit_timestamp``, ``_row_id``, then the table's columns.
+
+        ``preimage`` adds rows as they were before updates, ``net`` leaves only the last change of
+        each row, ``row_key`` and ``modified_columns`` add columns. ``where`` may come before it.
+        """
+        options = ChangeOptions(
+            columns=column_names(columns),
+            preimage=preimage,
+            net=net,
+            row_key=row_key,
+            modified_columns=modified_columns,
+        )
+        history = TableHistory(self._open_source())
+        async with history.changes(start, stop, options) as batches:
+            async for batch in batches.iterate():
+                yield batch
 
     async def publish_shared(
         self, ticket: bytes | None = None, *, timeout: float | None = TIMEOUT_SECONDS

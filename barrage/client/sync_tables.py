@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from barrage.client.query import QueryMethods
 from barrage.client.remote_table import TIMEOUT_SECONDS
+from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS
 from barrage.client.sync_ticking import TickingTable
+from barrage.errors import SubscriptionClosedError
 from barrage.proto.resumption import ResumeMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
     import pyarrow as pa
 
     from barrage.client.arrow_input import TableLike
+    from barrage.client.history import Moment
     from barrage.client.query import Step
     from barrage.client.reconnect import Backoff
     from barrage.client.remote_table import AsyncInputTable, AsyncRemoteTable
@@ -104,6 +109,57 @@ class RemoteTable(QueryMethods["RemoteTable"]):
         if on_update is not None:
             table.on_update(on_update)
         return table
+
+    def as_of(
+        self,
+        moment: Moment,
+        *,
+        columns: Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> pa.Table:
+        """See :meth:`AsyncRemoteTable.as_of`."""
+        return self._thread.call(self._table.as_of(moment, columns=columns), timeout)
+
+    def changes(
+        self,
+        start: Moment,
+        stop: Moment | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        preimage: bool = False,
+        net: bool = False,
+        row_key: bool = False,
+        modified_columns: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """See :meth:`AsyncRemoteTable.changes`. ``timeout`` is the longest wait for one batch."""
+        batches = self._table.changes(
+            start,
+            stop,
+            columns=columns,
+            preimage=preimage,
+            net=net,
+            row_key=row_key,
+            modified_columns=modified_columns,
+        )
+        return self._batches(batches, timeout)
+
+    def _batches(
+        self, batches: AsyncIterator[pa.RecordBatch], timeout: float | None
+    ) -> Iterator[pa.RecordBatch]:
+        async def next_batch() -> pa.RecordBatch | None:
+            return await anext(batches, None)
+
+        async def end() -> None:
+            if isinstance(batches, AsyncGenerator):
+                await batches.aclose()
+
+        try:
+            while (batch := self._thread.call(next_batch(), timeout)) is not None:
+                yield batch
+        finally:
+            with suppress(TimeoutError, SubscriptionClosedError):
+                self._thread.call(end(), CLOSE_TIMEOUT_SECONDS)
 
     def publish_shared(
         self, ticket: bytes | None = None, *, timeout: float | None = TIMEOUT_SECONDS

@@ -13,6 +13,8 @@ from barrage.errors import (
     AuthenticationError,
     BarrageError,
     ConnectionLostError,
+    HistoryLostError,
+    NoJournalError,
     RequestRefusedError,
     RowError,
     SlowConsumerError,
@@ -33,6 +35,12 @@ _SUGGESTED = re.compile(r"did you mean '([^']+)'")
 _SLOW = re.compile(r"slow consumer: .* for ([0-9.]+) s, the limit is ([0-9.]+) s")
 
 _ROW = re.compile(r" \((?:column '(?P<column>[^']*)', )?row (?P<row>\d+)\)$")
+
+_HISTORY = re.compile(
+    r"table '(?P<table>[^']*)' at (?P<asked>.+?) (?:is lost[:;]|cannot be had[:;]) (?P<reason>.*)",
+    re.DOTALL,
+)
+_NO_JOURNAL = re.compile(r"table '([^']*)' (has no journal|is derived from others and has no jour)")
 
 _LOST = frozenset(
     {
@@ -71,6 +79,8 @@ def error_from_status(
         return AuthenticationError(text or "the server accepts no call without valid credentials")
     if code in (StatusCode.NOT_FOUND, StatusCode.ALREADY_EXISTS):
         return _about_table(code, text, table)
+    if code is StatusCode.FAILED_PRECONDITION and (told := _about_history(text)) is not None:
+        return told
     if code is StatusCode.FAILED_PRECONDITION:
         return TableFailedError(text) if "failed" in text else TicketError(text)
     if code is StatusCode.RESOURCE_EXHAUSTED and (match := _SLOW.search(text)):
@@ -83,6 +93,15 @@ def error_from_status(
     if code is StatusCode.UNIMPLEMENTED:
         return UnsupportedError(text)
     return RequestRefusedError(code, text)
+
+
+def _about_history(text: str) -> BarrageError | None:
+    """The error about a journal that a text stands for, if it is about one."""
+    if match := _HISTORY.search(text):
+        return HistoryLostError(match["table"], asked=match["asked"], reason=match["reason"])
+    if match := _NO_JOURNAL.search(text):
+        return NoJournalError(match[1], is_view=match[2].startswith("is"))
+    return None
 
 
 def _about_table(code: StatusCode, text: str, table: str | None) -> BarrageError:

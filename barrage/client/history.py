@@ -1,0 +1,281 @@
+"""A table's past, out of the server's journal: the rows as of a version, and the changes between
+two.
+
+Versions are steps; a moment stands for the last version committed at or before it. Nothing is read
+before it is asked for, and batches are handed out as they come.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from barrage.client.query import QuerySource
+from barrage.client.sources import NamedSource
+from barrage.errors import (
+    ConfigError,
+    HistoryLostError,
+    RemoteProtocolError,
+    UnsupportedError,
+)
+from barrage.model.cursor import Cursor
+from barrage.transport import flight_messages
+from barrage.transport.grpc_channel import FLIGHT
+from barrage.wire.batch_reader import BatchReader, ReceivedBatch, SchemaReceived
+from barrage.wire.flight_data import decode_flight_data
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from barrage.client.connection import Connection
+    from barrage.client.sources import TableSource
+
+Moment: TypeAlias = "int | Cursor | str | datetime"
+"""A version, a cursor or its text, or a time."""
+
+JOURNAL_ROUTE = b"j/"
+ROW_KEY = "_row_key"
+FEED_COLUMNS = (
+    "_change_type",
+    "_commit_version",
+    "_commit_timestamp",
+    "_row_id",
+    ROW_KEY,
+    "_modified_columns",
+)
+"""Columns of the feed that are not the table's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalFacts:
+    """What a server says about one journal."""
+
+    epoch: str
+    version: int
+    """The newest version that nothing can take back."""
+    earliest: int
+    """The oldest version whose rows can be had."""
+    schema: pa.Schema
+    """Of the table."""
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOptions:
+    """Which part of the changes is wanted, and in which form."""
+
+    columns: Sequence[str] | None = None
+    filter: str | None = None
+    preimage: bool = False
+    net: bool = False
+    row_key: bool = False
+    modified_columns: bool = False
+
+    def fields(self) -> dict[str, Any]:
+        """As a ticket says it; defaults are left out."""
+        told: dict[str, Any] = {}
+        if self.columns is not None:
+            told["columns"] = list(self.columns)
+        if self.filter is not None:
+            told["filter"] = self.filter
+        flags = ("preimage", "net", "row_key", "modified_columns")
+        return told | {name: True for name in flags if getattr(self, name)}
+
+
+class TableHistory:
+    """The journal of one table, over one connection."""
+
+    def __init__(self, source: TableSource) -> None:
+        self._connection, self._table, self._filter = _scope(source)
+
+    @property
+    def table(self) -> str:
+        return self._table
+
+    async def facts(self) -> JournalFacts:
+        """What the journal has; NoJournalError, TableNotFoundError."""
+        told = await self._act("journal.info", {"table": self._table})
+        try:
+            return JournalFacts(
+                epoch=str(told["epoch"]),
+                version=int(told["version"]),
+                earliest=int(told["earliest"]),
+                schema=_schema(told["schema"]),
+                key=tuple(told.get("key") or ()),
+            )
+        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+            raise RemoteProtocolError(f"journal.info cannot be read: {error}") from error
+
+    async def cursor_of(self, moment: Moment) -> Cursor:
+        """The cursor a moment stands for; HistoryLostError when it is out of reach."""
+        if isinstance(moment, str):
+            moment = Cursor.parse(moment)
+        if isinstance(moment, Cursor):
+            return moment
+        if isinstance(moment, datetime):
+            told = await self._act(
+                "journal.version", {"table": self._table, "timestamp_us": _micros(moment)}
+            )
+            return Cursor(str(told.get("epoch")), int(told.get("version", -1)))
+        if isinstance(moment, bool) or not isinstance(moment, int) or not -1 <= moment < 2**63:
+            raise ConfigError(f"{moment!r} is no version, cursor or time")
+        return Cursor((await self.facts()).epoch, moment)
+
+    async def as_of(self, moment: Moment, options: ChangeOptions) -> pa.Table:
+        """The rows at a moment, in the table's order."""
+        cursor = await self.cursor_of(moment)
+        facts = await self.facts()
+        selected = self._options(options) | {"row_key": True}
+        ticket = {"mode": "snapshot", "table": self._table, "epoch": cursor.epoch}
+        async with self._batches({**ticket, "version": cursor.version, **selected}) as batches:
+            received = [batch async for batch in batches.iterate()]
+            schema = batches.schema
+        rows = pa.Table.from_batches(received, schema=schema)
+        keys = rows.column(ROW_KEY)
+        if not _ascends(keys):
+            rows = rows.take(pc.sort_indices(keys))
+        names = [name for name in rows.column_names if name not in FEED_COLUMNS]
+        rows = rows.select(names)
+        fields = [facts.schema.field(name) for name in names]
+        return rows.cast(pa.schema(fields, metadata=facts.schema.metadata))
+
+    @asynccontextmanager
+    async def changes(
+        self, start: Moment, stop: Moment | None, options: ChangeOptions
+    ) -> AsyncIterator[RecordStream]:
+        """The changes after ``start`` up to and with ``stop`` (None: the newest version)."""
+        first = await self.cursor_of(start)
+        last = await self._last(first, stop)
+        ticket = {"mode": "changes", "table": self._table, "epoch": first.epoch}
+        selected = self._options(options)
+        fields = {**ticket, "from": first.version, "to": last, **selected}
+        async with self._batches(fields) as batches:
+            yield batches
+
+    async def _last(self, first: Cursor, stop: Moment | None) -> int:
+        if stop is None:
+            return max((await self.facts()).version, first.version)
+        if isinstance(stop, int) and not isinstance(stop, bool):
+            last = stop
+        else:
+            cursor = await self.cursor_of(stop)
+            if cursor.epoch != first.epoch:
+                raise HistoryLostError(
+                    self._table,
+                    asked=str(first),
+                    reason=f"the end, {cursor}, belongs to another epoch",
+                )
+            last = cursor.version
+        if last < first.version:
+            raise ConfigError(f"changes from {first.version} to {last} go backwards")
+        return last
+
+    def _options(self, options: ChangeOptions) -> dict[str, Any]:
+        told = options.fields()
+        if self._filter is not None:
+            more = told.get("filter")
+            told["filter"] = self._filter if more is None else f"({self._filter}) and ({more})"
+        return told
+
+    async def _act(self, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+        request = flight_messages.encode_action(kind, json.dumps(fields).encode())
+        results = self._connection.channel.results(
+            FLIGHT + "DoAction", request, timeout=None, table=self._table
+        )
+        answers = [flight_messages.decode_result(message) async for message in results]
+        try:
+            told = json.loads(answers[0])
+        except (IndexError, ValueError) as error:
+            raise RemoteProtocolError(f"the answer to {kind} cannot be read: {error}") from error
+        if not isinstance(told, dict):
+            raise RemoteProtocolError(f"the answer to {kind} is no object")
+        return told
+
+    @asynccontextmanager
+    async def _batches(self, fields: dict[str, Any]) -> AsyncIterator[RecordStream]:
+        text = json.dumps(fields, separators=(",", ":")).encode()
+        ticket = flight_messages.encode_ticket(JOURNAL_ROUTE + text)
+        stream = self._connection.channel.get(ticket, table=self._table)
+        try:
+            batches = RecordStream(stream, BatchReader(self._connection.limits))
+            await batches.open()
+            yield batches
+        finally:
+            stream.cancel()
+
+
+class RecordStream:
+    """Record batches of one DoGet, as they come."""
+
+    def __init__(self, stream: Any, reader: BatchReader) -> None:
+        self._stream = stream
+        self._reader = reader
+        self.schema: pa.Schema = pa.schema([])
+
+    async def open(self) -> None:
+        """Wait for the schema, which is the first message."""
+        received = await self._next()
+        if not isinstance(received, SchemaReceived):
+            raise RemoteProtocolError("a read of a journal must begin with its schema")
+        self.schema = received.schema
+
+    async def iterate(self) -> AsyncIterator[pa.RecordBatch]:
+        while (received := await self._next()) is not None:
+            if isinstance(received, ReceivedBatch):
+                yield pa.RecordBatch.from_arrays(list(received.columns), schema=self.schema)
+
+    async def _next(self) -> SchemaReceived | ReceivedBatch | None:
+        """The next schema or batch; None at the end."""
+        while (buffer := await self._stream.read()) is not None:
+            frame = decode_flight_data(buffer)
+            if frame.header is None:
+                continue
+            received = self._reader.receive(frame)
+            if received is not None:
+                return received
+        return None
+
+
+def _scope(source: TableSource) -> tuple[Connection, str, str | None]:
+    """The table a journal is asked for, and which of its rows; UnsupportedError."""
+    connection = source.connection
+    if connection.address.is_deephaven:
+        raise UnsupportedError("a Deephaven server keeps no history")
+    if isinstance(source, NamedSource):
+        return connection, source.name, None
+    if isinstance(source, QuerySource):
+        other = next((step for step in source.steps if step.name != "where"), None)
+        if other is None:
+            conditions = [step.arguments[0] for step in source.steps]
+            return connection, source.name, " and ".join(f"({text})" for text in conditions)
+        raise UnsupportedError(
+            f"the past of {source.label} cannot be had: {other.name} is computed on the present "
+            "only; ask for the table, with columns= and where()"
+        )
+    raise UnsupportedError(f"{source.label} has no history: it is not a published table")
+
+
+def _schema(text: str) -> pa.Schema:
+    import base64
+
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def _micros(moment: datetime) -> int:
+    """Microseconds since 1970; a time without a zone is local, as everywhere in Python."""
+    since = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    if micros < 0:
+        raise ConfigError(f"{moment} is before 1970")
+    return micros
+
+
+def _ascends(keys: pa.ChunkedArray) -> bool:
+    values = keys.to_numpy()
+    return bool((values[1:] > values[:-1]).all())
