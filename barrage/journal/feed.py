@@ -68,10 +68,14 @@ def change_batches(entries: Iterable[Entry], options: FeedOptions) -> Iterator[p
     out = options_schema(schema, options)
     entries = chain((first,), remaining)
     del first
+
+    def changes(part: Part) -> FeedRows:
+        return _chosen(part, schema, options)
+
     if options.net:
-        rows = net_rows(entries, schema, options)
+        rows = net_rows(entries, schema, options, changes=changes)
     else:
-        rows = (_chosen(part, schema, options) for part in parts_of(entries))
+        rows = map(changes, parts_of(entries))
     for batch in joined(rows):
         yield finished(batch, out)
 

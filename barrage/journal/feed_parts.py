@@ -35,6 +35,8 @@ _CODES: Final = np.empty(4, dtype=np.int8)
 _CODES[:] = INSERT
 _CODES[OP_REMOVE], _CODES[OP_BEFORE], _CODES[OP_AFTER] = DELETE, PREIMAGE, POSTIMAGE
 
+_TINY_BYTES: Final = 1 << 15
+
 EMPTY: Final = RowSet.empty()
 
 
@@ -49,6 +51,12 @@ class Recorded:
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self.row_count: int = entry.rows.num_rows
+
+    @property
+    def is_added(self) -> bool:
+        """Whether it has nothing but added rows."""
+        added: int = self.entry.update.added_keys_post.size
+        return added == self.row_count
 
     @cached_property
     def removed_count(self) -> int:
@@ -123,24 +131,23 @@ class Slice:
     def modified(self, indices: Sequence[int]) -> tuple[int, BoolArray]:
         """The first updated row inside, and for each pair from there on which of the columns
         ``indices`` changed: shape (pairs, columns). At most a few bytes per byte of cells."""
+        recorded = self.recorded
         start, stop = self._pairs
-        keys = self.recorded.modified_keys.slice(start, stop)
+        keys = recorded.modified_keys.slice(start, stop)
         matrix = np.zeros((len(keys), len(indices)), dtype=np.bool_)
-        modified = self.recorded.entry.update.modified_keys_post
+        modified = recorded.entry.update.modified_keys_post
         for place, index in enumerate(indices):
-            inside = EMPTY if keys.is_empty else modified[index].clip(keys.first, keys.last)
+            inside = modified[index]
+            if len(inside) == recorded.pair_count:
+                matrix[:, place] = True
+                continue
+            if len(keys) < recorded.pair_count and not keys.is_empty:
+                inside = inside.clip(keys.first, keys.last)
             if len(inside) == len(keys):
                 matrix[:, place] = True
-            elif not inside.is_empty:
+            elif not (inside.is_empty or keys.is_empty):
                 matrix[keys.positions_of(inside).to_numpy(), place] = True
-        return self.recorded.removed_count + 2 * start - self.start, matrix
-
-    def modified_columns(self, names: pa.Array, indices: Sequence[int]) -> pa.ListArray:
-        """Of each updated row the names of the columns whose cells changed; else null."""
-        begin, matrix = self.modified(indices)
-        rows = np.full(len(self), -1, dtype=np.int64)
-        rows[begin : begin + 2 * len(matrix)] = np.repeat(np.arange(len(matrix)), 2)
-        return name_lists(names, matrix, rows)
+        return recorded.removed_count + 2 * start - self.start, matrix
 
 
 def name_lists(names: pa.Array, matrix: BoolArray, rows: Int64Array) -> pa.ListArray:
@@ -195,17 +202,36 @@ class Part:
             micros=_repeated([part.recorded.wall_micros for part in self.slices], counts),
             ids=rows.column(1),
             keys=np.concatenate([part.row_keys() for part in self.slices]) if row_key else None,
-            modified=None
-            if modified is None
-            else pa.concat_arrays([part.modified_columns(names, modified) for part in self.slices]),
+            modified=None if modified is None else self._modified_columns(names, modified),
             cells=rows.select(range(HISTORY_COLUMNS, rows.num_columns)),
         )
+
+    def _modified_columns(self, names: pa.Array, indices: Sequence[int]) -> pa.ListArray:
+        """Of each updated row the names of the columns whose cells changed; else null."""
+        matrices = []
+        places = np.full(len(self), -1, dtype=np.int64)
+        start = number = 0
+        for piece in self.slices:
+            begin, matrix = piece.modified(indices)
+            numbers = np.arange(number, number + len(matrix))
+            places[start + begin : start + begin + 2 * len(matrix)] = np.repeat(numbers, 2)
+            matrices.append(matrix)
+            start, number = start + len(piece), number + len(matrix)
+        return name_lists(names, np.concatenate(matrices), places)
 
 
 def _repeated(values: list[int], counts: list[int]) -> Int64Array:
     if len(values) == 1:
         return np.full(counts[0], values[0], dtype=np.int64)
     return np.repeat(np.array(values, dtype=np.int64), counts)
+
+
+def _byte_count(rows: pa.RecordBatch) -> int:
+    """Bytes of the rows; of few rows their buffers, which may have some padding, as looking at
+    each column's cells takes longer than all the rest."""
+    held: int = rows.get_total_buffer_size()
+    exact: int = held if held < _TINY_BYTES else rows.nbytes
+    return exact
 
 
 def parts_of(entries: Iterable[Entry]) -> Iterator[Part]:
@@ -217,7 +243,7 @@ def parts_of(entries: Iterable[Entry]) -> Iterator[Part]:
         if count == 0:
             continue
         recorded = Recorded(entry)
-        size = entry.rows.nbytes
+        size = _byte_count(entry.rows)
         is_small = count <= BATCH_ROWS and size <= BATCH_BYTES
         if waiting and (
             not is_small or row_count + count > BATCH_ROWS or byte_count + size > BATCH_BYTES

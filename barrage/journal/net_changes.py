@@ -49,10 +49,21 @@ NET_ROWS_MAX: Final = 100_000_000
 
 
 def net_rows(
-    entries: Iterable[Entry], schema: pa.Schema, options: FeedOptions
+    entries: Iterable[Entry],
+    schema: pa.Schema,
+    options: FeedOptions,
+    *,
+    changes: Callable[[Part], FeedRows],
 ) -> Iterator[FeedRows]:
-    """The net changes of ``entries``; LimitExceededError when the range has too many rows."""
+    """The net changes of ``entries``; LimitExceededError when the range has too many rows.
+
+    ``changes`` gives all changes of a part.
+    """
     parts = list(bounded(parts_of(entries)))
+    if all(piece.recorded.is_added for part in parts for piece in part.slices):
+        # Nothing that came before is touched: each row is its own last change.
+        yield from (changes(part) for part in parts)
+        return
     ends = ChangeEnds.of(parts, options.chooser())
     matches = None
     if options.predicate is not None:
