@@ -187,12 +187,16 @@ class Watch:
         except Exception as other:
             found = other
         if isinstance(found, ServerError):
-            if found.failure is Failure.UNREACHABLE:
+            # The watch names no version: lost is the history of a table that was made anew under
+            # its name, whose epoch the next stream tells.
+            if found.failure in (Failure.UNREACHABLE, Failure.LOST):
                 return True
-            # A server that has just restarted may not have made its tables yet.
+            # A server that has just restarted may not have made its tables yet, and a table that is
+            # made anew is gone for a moment.
             broken = self._broken_since
-            is_known = self.marks.newest is not None and broken is not None
-            within = (self._connection.timeout_ms / 1000) > time.monotonic() - (broken or 0.0)
+            down = 0.0 if broken is None else time.monotonic() - broken
+            is_known = self.marks.newest is not None
+            within = down < self._connection.timeout_ms / 1000
             if found.failure is Failure.NOT_FOUND and is_known and within:
                 return True
         self._failure = found

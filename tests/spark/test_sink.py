@@ -66,9 +66,7 @@ def test_append_adds_each_batch_once_in_one_cycle(spark, server, files, checkpoi
     assert staged_bytes(server) == 0
 
 
-def test_a_lost_commit_log_applies_the_last_batch_no_second_time(
-    spark, server, files, checkpoint
-):
+def test_a_lost_commit_log_applies_the_last_batch_no_second_time(spark, server, files, checkpoint):
     files.put(batch(("a", 1)))
     files.put(batch(("b", 2)))
     run_to_end(sink(files.read(spark), server, checkpoint))
@@ -103,9 +101,7 @@ def test_update_mode_through_the_hook(spark, server, files, checkpoint):
     files.put(batch(("b", 5), ("c", 1)))
     totals = files.read(spark).groupBy("symbol").sum("size").withColumnRenamed("sum(size)", "size")
     for _ in range(2):
-        run_to_end(
-            sink(totals, server, checkpoint, keyColumns="symbol").outputMode("update")
-        )
+        run_to_end(sink(totals, server, checkpoint, keyColumns="symbol").outputMode("update"))
         assert rows_of(server) == [("a", 1), ("b", 7), ("c", 1)]
     assert staged_bytes(server) == 0
 
