@@ -3,6 +3,7 @@
     DIR/tables/<name>/table.json                 identity, epoch
                       wal/00000001.arrow         segments
                       checkpoints/<version>-<crc>.arrow
+                      begin.json                 where the history begins, once something is gone
                       synced                     version and epoch last acknowledged, never synced
 
 The writer thread appends; a maintenance thread makes checkpoints and removes what they make
@@ -21,6 +22,7 @@ import numpy as np
 from barrage.errors import HistoryLostError, JournalCorruptError
 from barrage.journal.checkpoint import CheckpointFile, read_checkpoint, write_checkpoint
 from barrage.journal.framing import FramingError, crc_of, read_message
+from barrage.journal.identity import HistoryBegin
 from barrage.journal.record import EntryEncoder, decode_entry
 from barrage.journal.retention import forgettable_upto
 from barrage.journal.segment import SegmentHeader, SegmentWriter
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+BEGIN_FILE: Final = "begin.json"
 WITNESS_FILE: Final = "synced"
 _MAPPED_SEGMENTS_MAX: Final = 8
 """Segments kept mapped between reads."""
@@ -91,6 +94,7 @@ class FileHistory:
         index: Index,
         checkpoints: list[CheckpointFile],
         end: SegmentEnd | None,
+        begin: HistoryBegin | None = None,
         frontier: int = -1,
     ) -> None:
         self._storage = storage
@@ -105,6 +109,7 @@ class FileHistory:
         self._end = end
         self._writer: SegmentWriter | None = None
         self._written: list[IndexRow] = []
+        self._begin = begin or HistoryBegin(version=record.created_step, segment=1)
         self._frontier = frontier
         self._is_closed = False
         self._mapped: OrderedDict[int, pa.Buffer] = OrderedDict()
@@ -118,22 +123,7 @@ class FileHistory:
 
     @property
     def earliest(self) -> int:
-        with self._lock:
-            return self._earliest()
-
-    def _earliest(self) -> int:
-        if self._has_beginning:
-            return self._record.created_step
-        return self._checkpoints[0].version if self._checkpoints else self._record.created_step
-
-    @property
-    def _has_beginning(self) -> bool:
-        """Whether the first entry of the history is still there, so that no checkpoint is
-        needed."""
-        rows = self._index.rows
-        if len(rows):
-            return bool(rows[0, 2] == 0 and rows[0, 5] == 1) or not self._checkpoints
-        return not self._checkpoints
+        return self._begin.version
 
     def write(self, entry: Entry, frontier: int) -> None:
         if self._end is not None and entry.step <= self._end.step:
@@ -259,8 +249,8 @@ class FileHistory:
         while True:
             with self._lock:
                 usable = [each for each in self._checkpoints if each.version <= version]
-                has_beginning = self._has_beginning
-            if not usable and has_beginning and version >= record.created_step:
+                begin = self._begin
+            if not usable and begin.segment == 1 and version >= begin.version:
                 return TableState.nothing(
                     self._schema, version=record.created_step, wall_ns=record.created_wall_ns
                 )
@@ -323,9 +313,10 @@ class FileHistory:
         if made is None:
             return
         with self._lock:
-            base = [] if self._has_beginning else self._checkpoints[:1]
-            gone = [each for each in self._checkpoints if each not in base]
-            self._checkpoints = [*base, made]
+            begin = self._begin.version
+            gone = [each for each in self._checkpoints if each.version != begin]
+            kept = [each for each in self._checkpoints if each.version == begin]
+            self._checkpoints = [*kept, made]
         for each in gone:
             self._storage.remove(each.path)
 
@@ -365,14 +356,19 @@ class FileHistory:
     def _begin_with(self, base: CheckpointFile, *, first_segment: int, kept_from: int) -> None:
         """Let the history begin with a checkpoint, and remove what is older."""
         numbers = range(first_segment, kept_from)
+        begin = HistoryBegin(version=base.version, segment=kept_from)
         with self._lock:
+            if self._is_closed:
+                return
+            self._storage.replace(f"{self._directory}/{BEGIN_FILE}", begin.encode())
+            self._begin = begin
             older = [each for each in self._checkpoints if each.version < base.version]
             later = [each for each in self._checkpoints if each.version > base.version]
             self._checkpoints = [base, *later]
             self._index.forget_upto(base.version)
             for number in numbers:
                 self._mapped.pop(number, None)
-        # Oldest first: what a crash leaves of this is a history that begins a little later.
+        # What a crash leaves of this is removed by the next start.
         for number in numbers:
             self._storage.remove(index_path(self._directory, number))
             self._storage.remove(segment_path(self._directory, number))

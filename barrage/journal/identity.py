@@ -98,6 +98,31 @@ class TableRecord:
             raise JournalCorruptError(path, offset=0, reason=str(error)) from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryBegin:
+    """The content of ``begin.json``: where the history that is kept begins, once retention has
+    removed something. It is on the disk before anything is removed, so that files which retention
+    removed and files which got lost are told apart."""
+
+    version: int
+    """Oldest version whose state can be had; a checkpoint has it, unless it is the empty table."""
+    segment: int
+    """Number of the first segment that must be there."""
+
+    def encode(self) -> bytes:
+        """JSON with a CRC of itself."""
+        return encode_facts({"version": self.version, "segment": self.segment})
+
+    @classmethod
+    def decode(cls, content: bytes, *, path: str) -> HistoryBegin:
+        """JournalCorruptError when the content is not what was written."""
+        facts = decode_facts(content, path=path)
+        try:
+            return cls(version=facts["version"], segment=facts["segment"])
+        except KeyError as error:
+            raise JournalCorruptError(path, offset=0, reason=str(error)) from error
+
+
 def encode_facts(facts: Facts) -> bytes:
     """Facts as indented JSON, with their CRC as the last of them."""
     text = json.dumps(facts, indent=1, sort_keys=True)

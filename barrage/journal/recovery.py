@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from barrage.errors import JournalCorruptError
 from barrage.journal.checkpoint import list_checkpoints, read_checkpoint
 from barrage.journal.file_history import (
+    BEGIN_FILE,
     WITNESS_FILE,
     FileHistory,
     checkpoint_directory,
@@ -22,7 +23,7 @@ from barrage.journal.file_history import (
     segment_path,
 )
 from barrage.journal.framing import FramingError, next_message
-from barrage.journal.identity import TableRecord
+from barrage.journal.identity import HistoryBegin, TableRecord
 from barrage.journal.index import Index
 from barrage.journal.record import decode_entry
 from barrage.journal.segment import SegmentEnd, SegmentHeader, read_header, scan
@@ -51,6 +52,7 @@ class RecoveredTable:
     record: TableRecord
     directory: str
     index: Index
+    begin: HistoryBegin
     checkpoints: list[CheckpointFile]
     end: SegmentEnd | None
     state: TableState
@@ -66,6 +68,7 @@ class RecoveredTable:
             options,
             first_step=first_step,
             index=self.index,
+            begin=self.begin,
             checkpoints=self.checkpoints,
             end=self.end,
             frontier=self.frontier,
@@ -85,8 +88,13 @@ def recover_table(
     acknowledged = _acknowledged(storage, directory, record)
     checkpoints = list_checkpoints(storage, checkpoint_directory(directory))
     numbers = _segment_numbers(storage, directory)
+    begin = _begin(storage, directory, record)
+    if is_repaired:
+        _remove_forgotten(storage, directory, begin, numbers, checkpoints)
+    checkpoints = [each for each in checkpoints if each.version >= begin.version]
+    numbers = [number for number in numbers if number >= begin.segment]
     reader = _Reader(storage, directory, record, is_repaired=is_repaired)
-    reader.checkpoints = checkpoints
+    _check_beginning(directory, begin, numbers, checkpoints, created_step=record.created_step)
     base = (
         read_checkpoint(storage, checkpoints[-1], table=record.identity.name, epoch=record.epoch)
         if checkpoints
@@ -115,7 +123,8 @@ def recover_table(
         record=record,
         directory=directory,
         index=reader.index,
-        checkpoints=reader.checkpoints,
+        begin=begin,
+        checkpoints=checkpoints,
         end=reader.end,
         state=state,
         frontier=reader.frontier,
@@ -127,6 +136,54 @@ def _remove_unfinished(storage: Storage, directory: str) -> None:
         for name in storage.list(part):
             if name.endswith(".pending"):
                 storage.remove(f"{part}/{name}")
+
+
+def _begin(storage: Storage, directory: str, record: TableRecord) -> HistoryBegin:
+    """Where the history begins; without retention with the empty table."""
+    path = f"{directory}/{BEGIN_FILE}"
+    try:
+        return HistoryBegin.decode(storage.read(path).to_pybytes(), path=path)
+    except FileNotFoundError:
+        return HistoryBegin(version=record.created_step, segment=1)
+
+
+def _remove_forgotten(
+    storage: Storage,
+    directory: str,
+    begin: HistoryBegin,
+    numbers: list[int],
+    checkpoints: list[CheckpointFile],
+) -> None:
+    """What retention had given up when a crash came."""
+    for number in numbers:
+        if number < begin.segment:
+            storage.remove(index_path(directory, number))
+            storage.remove(segment_path(directory, number))
+    for each in checkpoints:
+        if each.version < begin.version:
+            storage.remove(each.path)
+
+
+def _check_beginning(
+    directory: str,
+    begin: HistoryBegin,
+    numbers: list[int],
+    checkpoints: list[CheckpointFile],
+    *,
+    created_step: int,
+) -> None:
+    """The first segment and the state it begins with must be there."""
+    is_fresh = begin.segment == 1 and begin.version == created_step
+    if not is_fresh and (not checkpoints or checkpoints[0].version != begin.version):
+        raise JournalCorruptError(
+            checkpoint_directory(directory),
+            offset=0,
+            reason=f"the checkpoint of version {begin.version} is missing",
+        )
+    if (numbers or not is_fresh or checkpoints) and numbers[:1] != [begin.segment]:
+        raise JournalCorruptError(
+            segment_path(directory, begin.segment), offset=0, reason="the file is missing"
+        )
 
 
 def _segment_numbers(storage: Storage, directory: str) -> list[int]:
@@ -143,7 +200,6 @@ class _Reader:
         self.index = Index()
         self.end: SegmentEnd | None = None
         self.frontier = -1
-        self.checkpoints: list[CheckpointFile] = []
         self._storage = storage
         self._directory = directory
         self._record = record
@@ -192,20 +248,7 @@ class _Reader:
                 reason=f"the segment before it should end as {header.previous}, "
                 f"but ends as {self.end}",
             )
-        if self.end is None and header.previous is not None:
-            self._check_beginning(path, header.previous)
         return header, message
-
-    def _check_beginning(self, path: str, missing: SegmentEnd) -> None:
-        """The oldest segment there follows on one that is not: a checkpoint must stand in for
-        that. Older ones are of no use any more: a crash came before they were removed."""
-        self.checkpoints = [each for each in self.checkpoints if each.version >= missing.step]
-        if not self.checkpoints:
-            raise JournalCorruptError(
-                segment_path(self._directory, missing.number),
-                offset=0,
-                reason=f"the file is missing; {path} follows on it",
-            )
 
     def _segment(self, number: int, version: int, *, is_last: bool) -> Iterator[Entry]:
         path = segment_path(self._directory, number)
