@@ -25,10 +25,14 @@ else:
         def name(cls) -> str:
             return "barrage"
 
+        loaded_at: tuple[str, int] | None = None
+        """Epoch and version of the table when ``load()`` asked for the schema."""
+
         def schema(self) -> StructType:
             from spark_sink.source import source_schema
 
-            return source_schema(self.options)
+            schema, self.loaded_at = source_schema(self.options)
+            return schema
 
         def streamReader(self, schema: StructType) -> Any:  # noqa: N802 (Spark's names)
             from spark_sink.source import stream_reader
@@ -38,7 +42,7 @@ else:
         def reader(self, schema: StructType) -> Any:
             from spark_sink.source import batch_reader
 
-            return batch_reader(self.options, schema)
+            return batch_reader(self.options, schema, self.loaded_at)
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
             from spark_sink.sink import stream_writer

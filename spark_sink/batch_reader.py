@@ -1,8 +1,9 @@
 """``spark.read.format("barrage")``: the table at a version, or its changes between two.
 
-Spark plans a batch read once, when it is loaded, and never again (spark.md section 6). So the
-DataFrame keeps the version it was loaded at, which makes joins of it with itself consistent; with
-``liveView`` each execution reads what is newest when it begins, all its tasks the same version.
+Spark plans a batch read when a DataFrame is first used, and keeps the plan (spark.md section 6). So
+that this moment does not matter, the DataFrame has the version it was loaded at, whenever and
+however often it is used; with ``liveView`` each execution reads what is newest when it begins, all
+its tasks the same version.
 """
 
 from __future__ import annotations
@@ -34,10 +35,16 @@ if TYPE_CHECKING:
 class BarrageBatchReader(DataSourceReader):
     """One batch read. What the options leave open is settled in :meth:`partitions`."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        loaded_at: tuple[str, int] | None = None,
+    ) -> None:
         # A DataFrame that is quietly empty would be worse than an error.
         self.options = replace(options, fails_on_data_loss=True)
         self.schema = schema
+        self.loaded_at = loaded_at
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
@@ -98,13 +105,26 @@ class BarrageBatchReader(DataSourceReader):
         if options.end_version is not None:
             return self._served(options.end_version, facts, name)
         if options.end_time_us is None:
-            return facts.version
+            return self._newest(facts)
         try:
             return self._served(journal.version_at(options.end_time_us), facts, name)
         except ServerError as error:
             if error.failure is not Failure.LOST:
                 raise
             raise self._lost("that time", "the time of the read", facts) from error
+
+    def _newest(self, facts: Facts) -> int:
+        """The version of ``load()``; that of now for a schema the user gave, which asks nobody."""
+        if self.loaded_at is None:
+            return facts.version
+        epoch, version = self.loaded_at
+        if epoch == facts.epoch and facts.earliest <= version <= facts.version:
+            return version
+        raise HistoryLostError(
+            self.options.table,
+            asked="the version this DataFrame was loaded at",
+            reason=f"it was {epoch}:{version}; load() it again, or use option liveView=true",
+        )
 
     def _check_epoch(self, epoch: str, facts: Facts, option: str) -> None:
         if epoch != facts.epoch:

@@ -117,7 +117,7 @@ def server_error(error: Exception, *, doing: str) -> ServerError:
     if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
         advice = "set option auth.token, or auth.tokenEnv to the name of an environment variable"
         return ServerError(Failure.REFUSED, reason, doing=doing, advice=advice)
-    if isinstance(error, pa.ArrowNotImplementedError) or "has no journal" in reason:
+    if isinstance(error, pa.ArrowNotImplementedError) or reason.startswith("no-journal"):
         advice = (
             "set option journalLocation to a directory all executors see, and the journal is kept "
             "on this side"
@@ -125,7 +125,7 @@ def server_error(error: Exception, *, doing: str) -> ServerError:
         return ServerError(Failure.NO_JOURNAL, reason, doing=doing, advice=advice)
     if isinstance(error, pa.ArrowKeyError):
         return ServerError(Failure.NOT_FOUND, reason, doing=doing, advice="check option table")
-    if reason.startswith("history of table"):
+    if reason.startswith("history-lost"):
         return ServerError(Failure.LOST, reason, doing=doing)
     return ServerError(Failure.REFUSED, reason, doing=doing)
 

@@ -22,12 +22,13 @@ APPENDED_KINDS = ("append_only", "static", "blink")
 """Kinds of tables whose changes are all inserts."""
 
 
-def source_schema(given: Mapping[str, str]) -> StructType:
-    """The schema of ``load()``; asks the server once."""
+def source_schema(given: Mapping[str, str]) -> tuple[StructType, tuple[str, int]]:
+    """The schema of ``load()``, and the epoch and version the table had; asks the server once."""
     options = SourceOptions.of(given)
     journal = open_journal(options, consumer="schema", is_writing=False)
     try:
-        return expected_schema(options, journal.describe())
+        table = journal.describe()
+        return expected_schema(options, table), (table.facts.epoch, table.facts.version)
     finally:
         journal.close()
 
@@ -59,8 +60,10 @@ def stream_reader(given: Mapping[str, str], schema: StructType) -> BarrageStream
     return BarrageStreamReader(SourceOptions.of(given).for_stream(given), schema)
 
 
-def batch_reader(given: Mapping[str, str], schema: StructType) -> BarrageBatchReader:
+def batch_reader(
+    given: Mapping[str, str], schema: StructType, loaded_at: tuple[str, int] | None
+) -> BarrageBatchReader:
     """The reader of ``read``; calls nobody."""
     from spark_sink.batch_reader import BarrageBatchReader
 
-    return BarrageBatchReader(SourceOptions.of(given).for_batch(given), schema)
+    return BarrageBatchReader(SourceOptions.of(given).for_batch(given), schema, loaded_at)

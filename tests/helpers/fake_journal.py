@@ -151,7 +151,7 @@ class FakeJournalServer(flight.FlightServerBase):
             raise KeyError(f"table '{name}' not found")
         table = self.tables[name]
         if body.get("epoch") not in (None, table.epoch):
-            raise flight.FlightServerError(f"history of table '{name}' is lost: another epoch")
+            raise flight.FlightServerError("history-lost: epoch: another epoch")
         return table
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
@@ -212,7 +212,7 @@ class FakeJournalServer(flight.FlightServerBase):
             return flight.GeneratorStream(WATCH, self._news(context, table))
         first = body["from"] if body["mode"] == "changes" else body.get("version", table.version)
         if first < table.earliest:
-            raise flight.FlightServerError("history of table is lost: it was cut")
+            raise flight.FlightServerError("history-lost: truncated: it was cut")
         rows = table.feed(body)
         return flight.GeneratorStream(rows.schema, self._chunks(rows))
 
