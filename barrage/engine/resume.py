@@ -153,7 +153,8 @@ class ResumeBuilder:
         self.extend({source: histories[source].entries for source in self._sources})
 
     def extend(self, entries: Mapping[SourceTable, Sequence[RecordedEntry]]) -> None:
-        """The cycles after those given before; oldest first."""
+        """The cycles after those given before, oldest first. Of other sources they are ignored."""
+        entries = {source: entries[source] for source in self._sources if source in entries}
         for source, found in entries.items():
             for entry in found:
                 step = entry.update.last_step

@@ -48,7 +48,7 @@ VIEWS: dict[str, Callable[[Table, Table], Table]] = {
 
 GROWING_VIEWS: dict[str, Callable[[Table, Table], Table]] = {
     "numbered": lambda table, _: numbered(table, {"n": pa.int64()}),
-    "distinct": lambda table, _: table.select_distinct("a", "s"),
+    "distinct": lambda table, _: table.select_distinct("a", "s", "d"),
     "last": lambda table, _: table.last_by("a", "d"),
 }
 """Views that can only be followed, or resumed, where rows are only ever added."""

@@ -41,7 +41,7 @@ def views_of(world: RecordedWorld, view: str) -> tuple[Table, dict[int, list[mod
 
 
 @pytest.mark.parametrize(("kind", "view"), REPRODUCIBLE)
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(draw=draws)
 def test_replayed_views_repeat_the_original(kind: str, view: str, draw: Random) -> None:
     with crowded():
@@ -72,7 +72,7 @@ def test_replayed_views_repeat_the_original(kind: str, view: str, draw: Random) 
 
 
 @pytest.mark.parametrize("kind", kinds)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(draw=draws)
 def test_several_entries_are_one_update(kind: str, draw: Random) -> None:
     world = RecordedWorld(kind, draw)
@@ -91,7 +91,7 @@ def test_several_entries_are_one_update(kind: str, draw: Random) -> None:
 
 
 @pytest.mark.parametrize("kind", kinds)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(draw=draws)
 def test_states_can_be_viewed(kind: str, draw: Random) -> None:
     world = RecordedWorld(kind, draw)
