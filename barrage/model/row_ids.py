@@ -9,51 +9,95 @@ Kept as runs of consecutive keys with consecutive ids, so a table that is only a
 run whatever its size. Worked example: rows 0..9 have the ids 0..9; key 4 is removed, 5..9 shift by
 +2, and two rows are added under 4 and 5 with ids 20, 21. The runs are 0-3 -> 0.., 4-5 -> 20..,
 7-11 -> 5...
+
+A keyed table whose rows come and go has about one run per row. So that a cycle of a few rows does
+not cost all of them, runs stand in *blocks* of up to ``BLOCK_RUNS``, and versions of the map share
+the blocks a cycle did not touch. A block remembers how far it was shifted as a whole. A cycle costs
+O(blocks) for a handful of array operations, and O(runs) of the blocks it touches.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from barrage.model.id_runs import (
+    NO_RUNS,
+    Runs,
+    cut_out,
+    fused,
+    ids_under,
+    merged,
+    runs_of,
+    shifted,
+    size_of,
+    together,
+    without,
+)
 from barrage.rowset import RowSet, arrays
 
 if TYPE_CHECKING:
     from barrage.rowset import RowSetShiftData
-    from barrage.rowset.arrays import Int64Array, RangeList
+    from barrage.rowset.arrays import BoolArray, Int64Array, RangeList
+
+BLOCK_RUNS: Final = 1024
+"""Most runs of a block."""
+
+_SPARSE: Final = 4
+"""With more than this many times the blocks that would do, all are made anew."""
+
+_LOOKUPS_MAX: Final = 8
+"""After so many lookups in one version of the map its runs are put together in one list: tables
+whose rows are only modified keep one version for long."""
 
 
 class RowIdMap:
     """Immutable map from the keys of living rows to their ids.
 
-    Invariants: runs ascend and are disjoint; two that touch are not one run (their ids do not
-    follow on); no id stands under two keys.
+    Invariants: runs ascend and are disjoint, over all blocks; no block is empty; two runs of a
+    block that touch are not one run (their ids do not follow on); no id stands under two keys.
+    Block i has the runs ``_blocks[i]``, their keys moved by ``_offsets[i]``; ``_heads`` and
+    ``_tails`` are its first and last key.
     """
 
-    __slots__ = ("_firsts", "_ids", "_keys", "_lasts")
+    __slots__ = ("_blocks", "_flat", "_heads", "_keys", "_lookups", "_offsets", "_size", "_tails")
 
-    _firsts: Int64Array
-    _lasts: Int64Array
-    _ids: Int64Array
+    _blocks: list[Runs]
+    _offsets: Int64Array
+    _heads: Int64Array
+    _tails: Int64Array
+    _flat: Runs | None
     _keys: RowSet | None
+    _size: int
+    _lookups: int
 
     def __init__(self) -> None:
         raise TypeError("use RowIdMap.empty or RowIdMap.of")
 
     @classmethod
-    def _of(cls, firsts: Int64Array, lasts: Int64Array, ids: Int64Array) -> RowIdMap:
-        """Wrap ascending disjoint runs, of which some may still have to be joined."""
-        if len(firsts) > 1:
-            is_start = np.ones(len(firsts), dtype=np.bool_)
-            np.not_equal(firsts[1:] - 1, lasts[:-1], out=is_start[1:])
-            is_start[1:] |= ids[1:] - ids[:-1] != firsts[1:] - firsts[:-1]
-            if not is_start.all():
-                starts = np.flatnonzero(is_start)
-                stops = np.append(starts[1:], len(firsts)) - 1
-                firsts, lasts, ids = firsts[starts], lasts[stops], ids[starts]
+    def _of_blocks(
+        cls,
+        blocks: list[Runs],
+        offsets: Int64Array,
+        heads: Int64Array,
+        tails: Int64Array,
+        size: int,
+    ) -> RowIdMap:
         self = object.__new__(cls)
-        self._firsts, self._lasts, self._ids, self._keys = firsts, lasts, ids, None
+        self._blocks, self._offsets, self._heads, self._tails = blocks, offsets, heads, tails
+        self._flat, self._keys, self._size, self._lookups = None, None, size, 0
+        return self
+
+    @classmethod
+    def _of(cls, runs: Runs, size: int) -> RowIdMap:
+        """All runs, of which some may still have to be joined."""
+        runs = fused(runs)
+        blocks = _in_blocks(runs)
+        zeros = np.zeros(len(blocks), dtype=np.int64)
+        self = cls._of_blocks(blocks, zeros, *_ends(blocks), size)
+        self._flat = runs
         return self
 
     @classmethod
@@ -64,41 +108,62 @@ class RowIdMap:
     @classmethod
     def of(cls, keys: RowSet, ids: Int64Array) -> RowIdMap:
         """``ids`` in key order; ValueError unless there is one per key."""
-        return cls._of(*_runs_of(keys, ids))
+        return cls._of(runs_of(keys, ids), len(keys))
 
     def __len__(self) -> int:
-        return int((self._lasts - self._firsts).sum()) + len(self._firsts)
+        return self._size
 
     @property
     def run_count(self) -> int:
-        """How many runs: what applying and memory cost."""
-        return len(self._firsts)
+        """How many runs: what memory costs."""
+        return sum(len(block[0]) for block in self._blocks)
+
+    @property
+    def last_key(self) -> int:
+        """The greatest key of a living row; -1 when there is none. Costs nothing."""
+        return int(self._tails[-1]) if len(self._tails) else -1
 
     @property
     def keys(self) -> RowSet:
         """Keys of all living rows."""
         if self._keys is None:
-            self._keys = RowSet.from_trusted_ranges(
-                self._firsts.copy(), self._lasts.copy(), is_touching=True
-            )
+            firsts, lasts, _ = self._all_runs()
+            self._keys = RowSet.from_trusted_ranges(firsts.copy(), lasts.copy(), is_touching=True)
         return self._keys
 
     @property
     def ids(self) -> Int64Array:
         """Ids of all living rows, in key order."""
-        return arrays.expand(self._ids, self._lasts - self._firsts + 1)
+        firsts, lasts, ids = self._all_runs()
+        return arrays.expand(ids, lasts - firsts + 1)
+
+    def _all_runs(self) -> Runs:
+        if self._flat is None:
+            self._flat = self._runs_of(np.arange(len(self._blocks)))
+        return self._flat
+
+    def _runs_of(self, indices: Int64Array) -> Runs:
+        """The runs of some blocks, in order."""
+        blocks = [self._blocks[index] for index in indices.tolist()]
+        firsts, lasts, ids = together(blocks)
+        offsets = self._offsets[indices]
+        if not offsets.any():
+            return firsts, lasts, ids
+        moved = np.repeat(offsets, [len(block[0]) for block in blocks])
+        return firsts + moved, lasts + moved, ids
 
     @property
-    def _ranges(self) -> RangeList:
-        return self._firsts, self._lasts
+    def _spans(self) -> RangeList:
+        return self._heads, self._tails
 
     def ids_of(self, keys: RowSet) -> Int64Array:
         """Ids of the rows under ``keys``, in key order; ValueError unless all exist."""
-        firsts, lasts, _, runs = arrays.overlap_pairs((keys.firsts, keys.lasts), self._ranges)
-        counts = lasts - firsts + 1
-        if int(counts.sum()) != len(keys):
-            raise ValueError(_no_row(keys, self.keys))
-        return arrays.expand(self._ids[runs] + (firsts - self._firsts[runs]), counts)
+        self._lookups += 1
+        if self._flat is None and self._lookups <= _LOOKUPS_MAX:
+            touched = _marked(len(self._blocks), keys, self._spans)
+            if 2 * np.count_nonzero(touched) < len(touched):
+                return ids_under(self._runs_of(np.flatnonzero(touched)), keys)
+        return ids_under(self._all_runs(), keys)
 
     def apply(
         self,
@@ -112,84 +177,132 @@ class RowIdMap:
         ValueError when the cycle does not fit: a removed row does not exist, two rows would stand
         under one key, or the numbers of added keys and ids differ.
         """
-        added = _runs_of(added_keys_post, added_ids)
-        runs = self._firsts, self._lasts, self._ids
+        added = runs_of(added_keys_post, added_ids)
+        size = self._size - len(removed_keys_pre) + len(added_keys_post)
+        touched, offsets = self._touched(removed_keys_pre, shifts, added_keys_post)
+        runs = self._all_runs() if touched is None else self._runs_of(np.flatnonzero(touched))
         if not removed_keys_pre.is_empty:
-            runs = _without(runs, removed_keys_pre)
+            runs = without(runs, removed_keys_pre)
         if not shifts.is_empty:
-            runs = _shifted(runs, shifts)
-        return RowIdMap._of(*_merged(runs, added))
+            runs = shifted(runs, shifts)
+        runs = merged(runs, added)
+        if touched is None:
+            return RowIdMap._of(runs, size)
+        return self._replaced(~touched, offsets, fused(runs), size)
+
+    def _touched(
+        self, removed: RowSet, shifts: RowSetShiftData, added: RowSet
+    ) -> tuple[BoolArray | None, Int64Array]:
+        """Which blocks a cycle changes inside, and how far each other is moved. None: so many that
+        all are made anew."""
+        count = len(self._blocks)
+        moved = np.zeros(count, dtype=np.int64)
+        if count < 2:
+            return None, moved
+        touched = _marked(count, removed, self._spans)
+        if not shifts.is_empty:
+            low, high = arrays.overlap_spans((shifts.firsts, shifts.lasts), self._spans)
+            met = low < high
+            low, last, index = low[met], high[met] - 1, np.flatnonzero(met)
+            # Of the blocks a shift meets only the outer two may stick out of it.
+            touched[low[self._heads[low] < shifts.firsts[index]]] = True
+            touched[last[self._tails[last] > shifts.lasts[index]]] = True
+            steps = np.zeros(count + 1, dtype=np.int64)
+            np.add.at(steps, low, shifts.deltas[index])
+            np.subtract.at(steps, last + 1, shifts.deltas[index])
+            moved = np.cumsum(steps[:-1])
+        if not added.is_empty:
+            self._touch_added(touched, moved, added)
+        return (None if 2 * np.count_nonzero(touched) > count else touched), moved
+
+    def _touch_added(self, touched: BoolArray, moved: Int64Array, added: RowSet) -> None:
+        """Mark blocks that get rows inside or directly behind; by where they stand in the end."""
+        stays = np.flatnonzero(~touched)
+        heads, tails = self._heads[stays] + moved[stays], self._tails[stays] + moved[stays]
+        if len(stays) == 0 or (tails[:-1] >= heads[1:]).any():
+            touched[:] = True  # Rows collide, or nothing stays: told, or done, where all is seen.
+            return
+        low = np.maximum(np.searchsorted(heads, added.firsts, side="right") - 1, 0)
+        high = np.maximum(np.searchsorted(heads, added.lasts, side="right") - 1, 0)
+        touched[stays[arrays.expand(low, high - low + 1)]] = True
+
+    def _replaced(self, stays: BoolArray, offsets: Int64Array, runs: Runs, size: int) -> RowIdMap:
+        """The map of the blocks that stay, moved by ``offsets``, and of ``runs`` between them."""
+        old = np.flatnonzero(stays)
+        moved = offsets[old]
+        heads, tails = self._heads[old] + moved, self._tails[old] + moved
+        cuts = np.searchsorted(runs[0], heads)
+        _check_apart(runs, cuts, heads, tails)
+        blocks: list[Runs] = []
+        places: list[int] = []
+        edges = [0, *cuts.tolist(), len(runs[0])]
+        for gap in np.flatnonzero(np.diff(edges)).tolist():
+            pieces = _in_blocks(cut_out(runs, edges[gap], edges[gap + 1]))
+            blocks += pieces
+            places += [gap] * len(pieces)
+        all_blocks = [self._blocks[index] for index in old.tolist()]
+        new_heads, new_tails = _ends(blocks)
+        for place, block in zip(reversed(places), reversed(blocks), strict=True):
+            all_blocks.insert(place, block)
+        at = np.array(places, dtype=np.intp)
+        result = RowIdMap._of_blocks(
+            all_blocks,
+            np.insert(self._offsets[old] + moved, at, 0),
+            np.insert(heads, at, new_heads),
+            np.insert(tails, at, new_tails),
+            size,
+        )
+        enough = sum(len(block[0]) for block in all_blocks) // BLOCK_RUNS + 8
+        if len(all_blocks) > _SPARSE * enough:
+            return RowIdMap._of(result._all_runs(), size)
+        return result
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant is broken; for tests."""
-        assert (self._firsts <= self._lasts).all()
-        assert (self._lasts[:-1] < self._firsts[1:]).all()
-        touches = self._lasts[:-1] + 1 == self._firsts[1:]
-        follows = self._ids[1:] - self._ids[:-1] == self._firsts[1:] - self._firsts[:-1]
-        assert not (touches & follows).any()
-        assert len(np.unique(self.ids)) == len(self)
+        firsts, lasts, ids = self._all_runs()
+        assert (firsts <= lasts).all()
+        assert (lasts[:-1] < firsts[1:]).all()
+        assert all(0 < len(block[0]) <= BLOCK_RUNS for block in self._blocks)
+        assert all(len(fused(block)[0]) == len(block[0]) for block in self._blocks)
+        assert len(np.unique(self.ids)) == len(self) == size_of((firsts, lasts, ids))
+        starts = np.cumsum([0, *(len(block[0]) for block in self._blocks)])
+        assert np.array_equal(self._heads, firsts[starts[:-1]])
+        assert np.array_equal(self._tails, lasts[starts[1:] - 1])
 
 
-_Runs = tuple["Int64Array", "Int64Array", "Int64Array"]
+def _in_blocks(runs: Runs) -> list[Runs]:
+    """The runs cut into blocks of about equal size."""
+    count = -(-len(runs[0]) // BLOCK_RUNS)
+    if count < 2:
+        return [runs] if count else []
+    cuts = [index * len(runs[0]) // count for index in range(count + 1)]
+    return [cut_out(runs, low, high) for low, high in pairwise(cuts)]
 
 
-def _runs_of(keys: RowSet, ids: Int64Array) -> _Runs:
-    """Runs of ``keys`` with ``ids`` in key order. O(ids) and O(ranges), never O(keys) beside it."""
-    if len(ids) != len(keys):
-        raise ValueError(f"{len(ids)} row ids for {len(keys)} row keys")
-    if keys.is_empty:
-        return arrays.NO_KEYS, arrays.NO_KEYS, arrays.NO_KEYS
-    is_start = np.empty(len(ids), dtype=np.bool_)
-    is_start[0] = True
-    np.not_equal(ids[1:], ids[:-1] + 1, out=is_start[1:])
-    is_start[keys.rank_many(keys.firsts)] = True
-    starts = np.flatnonzero(is_start)
-    counts = np.diff(starts, append=len(ids))
-    firsts = keys.select_many(starts)
-    return firsts, firsts + (counts - 1), np.asarray(ids, dtype=np.int64)[starts]
+def _ends(blocks: list[Runs]) -> tuple[Int64Array, Int64Array]:
+    heads = np.array([block[0][0] for block in blocks], dtype=np.int64)
+    return heads, np.array([block[1][-1] for block in blocks], dtype=np.int64)
 
 
-def _cut(runs: _Runs, ranges: RangeList) -> tuple[_Runs, Int64Array]:
-    """The parts of runs inside ``ranges``, and the range each part lies in."""
-    firsts, lasts, in_runs, in_ranges = arrays.overlap_pairs(runs[:2], ranges)
-    return (firsts, lasts, runs[2][in_runs] + (firsts - runs[0][in_runs])), in_ranges
+def _marked(count: int, keys: RowSet, spans: RangeList) -> BoolArray:
+    """Which spans have one of the keys between their ends."""
+    touched = np.zeros(count, dtype=np.bool_)
+    if not keys.is_empty and count:
+        low, high = arrays.overlap_spans((keys.firsts, keys.lasts), spans)
+        touched[arrays.expand(low, high - low)] = True
+    return touched
 
 
-def _size(runs: _Runs) -> int:
-    return int((runs[1] - runs[0]).sum()) + len(runs[0])
+def _check_apart(runs: Runs, cuts: Int64Array, heads: Int64Array, tails: Int64Array) -> None:
+    """ValueError if a run reaches into a block, or a block into the next."""
+    clashes = np.zeros(len(heads), dtype=np.bool_)
+    clashes[1:] = tails[:-1] >= heads[1:]
+    has_before = cuts > 0
+    clashes[has_before] |= runs[1][cuts[has_before] - 1] >= heads[has_before]
+    has_behind = cuts < len(runs[0])
+    clashes[has_behind] |= runs[0][cuts[has_behind]] <= tails[has_behind]
+    if clashes.any():
+        raise ValueError(f"two rows under key {heads[clashes][0]}")
 
 
-def _without(runs: _Runs, removed: RowSet) -> _Runs:
-    kept, _ = _cut(runs, arrays.complement((removed.firsts, removed.lasts)))
-    if _size(runs) - _size(kept) != len(removed):
-        raise ValueError(_no_row(removed, RowSet.from_overlapping(*runs[:2])))
-    return kept
-
-
-def _shifted(runs: _Runs, shifts: RowSetShiftData) -> _Runs:
-    ranges = shifts.firsts, shifts.lasts
-    (firsts, lasts, ids), index = _cut(runs, ranges)
-    deltas = shifts.deltas[index]
-    stayed, _ = _cut(runs, arrays.complement(arrays.merged(*ranges)))
-    return _merged(stayed, (firsts + deltas, lasts + deltas, ids))
-
-
-def _merged(some: _Runs, others: _Runs) -> _Runs:
-    """All runs of both, in order; ValueError if two rows stand under one key."""
-    if len(some[0]) == 0 or len(others[0]) == 0:
-        return some if len(others[0]) == 0 else others
-    firsts, lasts, ids = (np.concatenate(pair) for pair in zip(some, others, strict=True))
-    if others[0][0] <= some[1][-1]:
-        order = np.argsort(firsts, kind="stable")
-        firsts, lasts, ids = firsts[order], lasts[order], ids[order]
-        clashes = lasts[:-1] >= firsts[1:]
-        if clashes.any():
-            raise ValueError(f"two rows under key {firsts[1:][clashes][0]}")
-    return firsts, lasts, ids
-
-
-def _no_row(keys: RowSet, existing: RowSet) -> str:
-    return f"there is no row under key {(keys - existing).first}"
-
-
-_NO_ROWS: Final = RowIdMap._of(arrays.NO_KEYS, arrays.NO_KEYS, arrays.NO_KEYS)
+_NO_ROWS: Final = RowIdMap._of(NO_RUNS, 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.engine import KeyedTable, ListTable, UpdateGraph
+from barrage.model import row_ids
 from barrage.model.coalesce import coalesce
 from barrage.model.row_ids import RowIdMap
 from barrage.rowset import RowSet
@@ -33,6 +35,14 @@ def map_of(rows: Rows) -> RowIdMap:
     return RowIdMap.of(rows.keys, identities(rows, rows.keys))
 
 
+def in_blocks_of(runs: int) -> Any:
+    """Small blocks, so that cycles touch some and leave others."""
+    return patch.object(row_ids, "BLOCK_RUNS", runs)
+
+
+block_sizes = st.sampled_from((1, 2, 3, 1024))
+
+
 def check(ids: RowIdMap, rows: Rows) -> None:
     ids.validate()
     assert ids.keys == rows.keys
@@ -45,32 +55,40 @@ def after(ids: RowIdMap, update: TableUpdate, truth: Rows) -> RowIdMap:
     return ids.apply(update.removed_keys_pre, update.shifts, added, identities(truth, added))
 
 
-@given(history=histories(steps_max=6))
-def test_ids_follow_their_rows_cycle_by_cycle(history: History) -> None:
+@given(history=histories(steps_max=6), size=block_sizes)
+def test_ids_follow_their_rows_cycle_by_cycle(history: History, size: int) -> None:
     states, updates = history
-    ids = map_of(states[0])
-    check(ids, states[0])
-    for update, state in zip(updates, states[1:], strict=True):
-        ids = after(ids, update, state)
-        check(ids, state)
+    with in_blocks_of(size):
+        ids = map_of(states[0])
+        check(ids, states[0])
+        for update, state in zip(updates, states[1:], strict=True):
+            old, ids = ids, after(ids, update, state)
+            check(ids, state)
+            assert old.ids_of(old.keys).tolist() == old.ids.tolist()
 
 
-@given(history=histories(steps_max=5), data=st.data())
-def test_ids_follow_their_rows_through_merged_cycles(history: History, data: st.DataObject) -> None:
+@given(history=histories(steps_max=5), data=st.data(), size=block_sizes)
+def test_ids_follow_their_rows_through_merged_cycles(
+    history: History, data: st.DataObject, size: int
+) -> None:
     states, updates = history
-    check(after(map_of(states[0]), reduce(coalesce, updates), states[-1]), states[-1])
     at = data.draw(st.integers(0, len(updates)))
-    ids = map_of(states[0])
-    for part, state in ((updates[:at], states[at]), (updates[at:], states[-1])):
-        if part:
-            ids = after(ids, reduce(coalesce, part), state)
-    check(ids, states[-1])
+    with in_blocks_of(size):
+        check(after(map_of(states[0]), reduce(coalesce, updates), states[-1]), states[-1])
+        ids = map_of(states[0])
+        for part, state in ((updates[:at], states[at]), (updates[at:], states[-1])):
+            if part:
+                ids = after(ids, reduce(coalesce, part), state)
+        check(ids, states[-1])
 
 
-@given(history=histories(steps_max=2), data=st.data())
-def test_ids_of_some_rows_are_those_under_their_keys(history: History, data: st.DataObject) -> None:
-    state = history[0][-1]
-    ids = map_of(state)
+@given(history=histories(steps_max=2), data=st.data(), size=block_sizes)
+def test_ids_of_some_rows_are_those_under_their_keys(
+    history: History, data: st.DataObject, size: int
+) -> None:
+    (before, state), update = history[0][-2:], history[1][-1]
+    with in_blocks_of(size):
+        ids = after(map_of(before), update, state)
     keys = sorted(state.cells)
     some = RowSet(data.draw(st.sets(st.sampled_from(keys))) if keys else set())
     assert ids.ids_of(some).tolist() == identities(state, some).tolist()
@@ -80,15 +98,25 @@ def test_ids_of_some_rows_are_those_under_their_keys(history: History, data: st.
             ids.ids_of(some | RowSet([absent]))
 
 
-@given(history=histories(steps_max=1))
-def test_an_update_of_another_table_is_refused(history: History) -> None:
+@given(history=histories(steps_max=1), size=block_sizes, data=st.data())
+def test_an_update_of_another_table_is_refused(
+    history: History, size: int, data: st.DataObject
+) -> None:
     states, (update,) = history
-    if update.removed_keys_pre.is_empty:
-        return
-    stranger = states[0].keys - RowSet([update.removed_keys_pre.first])
-    ids = RowIdMap.of(stranger, np.arange(len(stranger)))
-    with pytest.raises(ValueError, match="no row under key"):
-        after(ids, update, states[1])
+    removed, kept = update.removed_keys_pre, update.added_keys_post
+    with in_blocks_of(size):
+        if not removed.is_empty:
+            gone = data.draw(st.sampled_from(removed.to_numpy().tolist()))
+            stranger = states[0].keys - RowSet([gone])
+            ids = RowIdMap.of(stranger, np.arange(len(stranger)))
+            with pytest.raises(ValueError, match=f"no row under key {gone}"):
+                after(ids, update, states[1])
+        stayed = states[1].keys - kept
+        if not stayed.is_empty:
+            again = RowSet([data.draw(st.sampled_from(stayed.to_numpy().tolist()))])
+            ids = map_of(states[0])
+            with pytest.raises(ValueError, match="two rows under key"):
+                ids.apply(removed, update.shifts, kept | again, np.arange(len(kept) + 1) + 10**9)
 
 
 # -- rows of the engine, with their identity in a column ------------------------------------------
@@ -146,8 +174,11 @@ def pairs(identity: list[int], value: list[int]) -> pa.Table:
 
 @pytest.mark.parametrize("spread", [3, 1000])
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_of_a_sorted_table_keep_their_ids(seed: int, spread: int) -> None:
+def test_rows_of_a_sorted_table_keep_their_ids(
+    seed: int, spread: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Inserts at the same places use up the gaps between keys, so that windows are re-spread."""
+    monkeypatch.setattr(row_ids, "BLOCK_RUNS", (8, 1024)[seed % 2])
     chance = random.Random(seed)
     graph = UpdateGraph()
     source = KeyedTable(graph, SCHEMA, key="identity")
@@ -173,7 +204,8 @@ def test_rows_of_a_sorted_table_keep_their_ids(seed: int, spread: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_of_a_list_keep_their_ids(seed: int) -> None:
+def test_rows_of_a_list_keep_their_ids(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_ids, "BLOCK_RUNS", (8, 1024)[seed % 2])
     chance = random.Random(seed)
     graph = UpdateGraph()
     source = ListTable(graph, SCHEMA)

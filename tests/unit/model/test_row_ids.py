@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from barrage.limits import ROW_KEY_MAX
-from barrage.model.row_ids import RowIdMap
+from barrage.model.row_ids import BLOCK_RUNS, RowIdMap
 from barrage.rowset import RowSet, RowSetShiftData
 
 EMPTY = RowSet.empty()
@@ -144,3 +144,43 @@ def test_a_large_fragmented_map_against_plain_arrays() -> None:
         assert np.array_equal(rows.keys.to_numpy(), keys)
         assert np.array_equal(rows.ids, values)
     rows.validate()
+
+
+def test_blocks_that_were_not_touched_are_shared() -> None:
+    count = 40 * BLOCK_RUNS
+    before = RowIdMap.of(RowSet.of_span(0, count), np.arange(count)[::-1].copy())
+    after = before.apply(
+        RowSet([5]), shifts((count // 2, count, 7)), RowSet([5, count // 2]), ids(count, count + 1)
+    )
+    after.validate()
+    shared = {id(block) for block in before._blocks} & {id(block) for block in after._blocks}
+    assert len(shared) >= len(before._blocks) - 3
+    assert after.ids_of(RowSet([4, 5, 6, count // 2, count // 2 + 7])).tolist() == [
+        count - 5,
+        count,
+        count - 7,
+        count + 1,
+        count // 2 - 1,
+    ]
+
+
+def test_many_small_cycles_leave_no_crumbs() -> None:
+    random = np.random.default_rng(3)
+    count = 8 * BLOCK_RUNS
+    rows = RowIdMap.of(RowSet.of_span(0, count), random.permutation(count))
+    living = dict(enumerate(rows.ids.tolist()))
+    for step in range(600):
+        gone = np.unique(random.choice(list(living), 25))
+        rows = rows.apply(RowSet.from_sorted_keys(gone), STAY, EMPTY, NO_IDS)
+        for key in gone.tolist():
+            del living[key]
+        free = [int(key) for key in random.choice(count, 8) if int(key) not in living]
+        fresh = RowSet(free)
+        new = np.arange(len(fresh)) + count + 10 * step
+        rows = rows.apply(EMPTY, STAY, fresh, new)
+        living |= dict(zip(fresh, new.tolist(), strict=True))
+        if step % 50 == 0:
+            rows.validate()
+            assert as_dict(rows) == living
+    assert len(rows._blocks) <= 4 * (rows.run_count // BLOCK_RUNS + 8)
+    assert as_dict(rows) == living
