@@ -212,9 +212,9 @@ class KeyedTable(StagedTable[_Write]):
             differ = cells_differ(was, values)
             changed = np.flatnonzero(differ)
             if self._recorder is not None and len(changed):
-                is_all = len(changed) == len(slots)
-                old = was if is_all else was.take(pa.array(changed))
-                self._recorder.overwritten(index, slots if is_all else slots[changed], old)
+                # In ascending order, because in that order they are asked for.
+                picks = order if len(changed) == len(slots) else order[differ[order]]
+                self._recorder.overwritten(index, slots[picks], was.take(pa.array(picks)))
             if len(changed) == len(slots):
                 # Columns that changed in every row share one set, which spares much work later.
                 store.write(slots, values)

@@ -81,9 +81,9 @@ class CellRecorder:
         """The cells of ``slots`` before the cycle, where ``at_end`` are those they hold now."""
         if not self._slots[column] or len(slots) == 0:
             return at_end
-        written = np.concatenate(self._slots[column])
-        # `unique` gives the first place at which a slot occurs, hence its oldest cell.
-        known, first = np.unique(written, return_index=True)
+        known, first = self._written(column)
+        if len(known) == len(slots) and len(self._slots[column]) == 1 and np.all(known == slots):
+            return self._cells[column][0]
         where = np.searchsorted(known, slots)
         where[where == len(known)] = 0
         is_known = known[where] == slots
@@ -97,6 +97,12 @@ class CellRecorder:
             picks = np.where(is_known, len(slots) + first[where], np.arange(len(slots)))
         for cells in self._cells[column]:
             old.append(cells)
-        if len(picks) == len(old) and bool(np.all(picks == np.arange(len(picks)))):
-            return old.slice(0, len(picks))
         return old.take(picks)
+
+    def _written(self, column: int) -> tuple[Int64Array, Int64Array]:
+        """The overwritten slots of a column, ascending, and where the oldest cell of each is."""
+        parts = self._slots[column]
+        if len(parts) == 1 and bool(np.all(parts[0][1:] > parts[0][:-1])):
+            return parts[0], np.arange(len(parts[0]), dtype=np.int64)
+        # `unique` gives the first place at which a slot occurs, hence its oldest cell.
+        return np.unique(np.concatenate(parts), return_index=True)
