@@ -241,8 +241,7 @@ def test_a_failed_batch_leaves_nothing_and_runs_again(spark, server, files, chec
     gate.touch()
 
     def refuse(batches):
-        for each in batches:
-            yield each
+        yield from batches
         if gate.exists():
             raise RuntimeError("the gate is closed")
 

@@ -1,4 +1,4 @@
-"""The ticking table in Spark: equal to the server's at its version, through restarts and resyncs."""
+"""The ticking table in Spark: equal to the server's at its version, whatever happens between."""
 
 from __future__ import annotations
 
