@@ -23,6 +23,7 @@ NAMES = (
     "fan_out",
     "stalled_reader",
     "ticking_client",
+    "reconnect_storm",
 )
 
 
