@@ -23,6 +23,8 @@ NAMES = (
     "fan_out",
     "stalled_reader",
     "ticking_client",
+    "spark_source",
+    "spark_latency",
     "reconnect_storm",
 )
 
