@@ -1,8 +1,8 @@
 """Starts servers quickly: a process that has loaded everything and begins each life by a fork.
 
 ``python -m tests.chaos.nursery`` with a socket as stdin. A message is a life's arguments as JSON,
-with the files that are to be its stdin and stdout; the answer is its process id. The life before has
-ended completely when the answer comes. Loading the modules takes most of a server's start, and a
+with the files that are to be its stdin and stdout; the answer is its process id. The life before
+has ended completely when the answer comes. Loading the modules takes most of a start, and a
 crash test starts hundreds; nothing but modules is loaded here, so a life begins like any process.
 """
 
@@ -33,7 +33,7 @@ def main() -> None:
             for target, file in enumerate(files):
                 os.dup2(file, target)
                 os.close(file)
-            sys.stdin = open(0, closefd=False)
+            sys.stdin = os.fdopen(0, closefd=False)
             try:
                 server.run(*json.loads(message))
             finally:
