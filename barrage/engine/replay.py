@@ -12,12 +12,13 @@ adds rows at the end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import pyarrow as pa
 
-from barrage.engine.coercion import coerce_rows
+from barrage.engine.coercion import cast_values, coerce_rows
 from barrage.engine.row_sets import union_of
 from barrage.engine.source import SourceTable, StagedTable, is_dense
 from barrage.engine.table import DerivedTable, TableTraits
@@ -26,8 +27,6 @@ from barrage.model.coalesce import coalesce
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
 
     from barrage.engine.graph import UpdateGraph
     from barrage.engine.table import Cells, Int64Array, Table
@@ -95,8 +94,18 @@ class ReplayTable(StagedTable[RecordedEntry]):
             self.changed_step = changed_step
 
     def stage_entry(self, entry: RecordedEntry) -> None:
-        """Apply a recorded cycle with the next cycle; several are told as one update."""
-        self._staged.append(entry)
+        """Apply a recorded cycle with the next cycle; several are told as one update.
+
+        Cells may be of the types a journal has for those of the columns.
+        """
+        added, after = self._typed(entry.added), self._typed(entry.after)
+        self._staged.append(replace(entry, added=added, after=after))
+
+    def _typed(self, columns: Sequence[Cells]) -> list[Cells]:
+        return [
+            cells if cells.type == field.type else _cast(cells, field.type)
+            for field, cells in zip(self.schema, columns, strict=True)
+        ]
 
     def commit(self, step: int) -> TableUpdate:
         whole: TableUpdate | None = None
@@ -174,6 +183,11 @@ class ReplayTable(StagedTable[RecordedEntry]):
     def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
         rows = self._row_keys.rank_many(keys)
         return self.storage.take(self._slots[rows], columns)
+
+
+def _cast(cells: Cells, data_type: pa.DataType) -> pa.ChunkedArray:
+    chunked = cells if isinstance(cells, pa.ChunkedArray) else pa.chunked_array([cells])
+    return cast_values(chunked, data_type)
 
 
 def state_table(graph: UpdateGraph, like: SourceTable, state: SourceState) -> ReplayTable:

@@ -48,6 +48,9 @@ CELLS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
+ACTIONS = ["append", "write", "compact", "truncate", "append chunks"]
+
+
 def array_of(data_type: pa.DataType, cells: list[Any]) -> pa.Array:
     if pa.types.is_dictionary(data_type):
         return pa.array(cells, data_type.value_type).dictionary_encode().cast(data_type)
@@ -71,7 +74,7 @@ def test_store_behaves_like_a_list(name: str, data: st.DataObject) -> None:
     store, model = ColumnStore(data_type), []
     handed_out: list[tuple[Any, list[str]]] = []
     for _ in range(data.draw(st.integers(1, 12))):
-        action = data.draw(st.sampled_from(["append", "write", "compact", "append chunks"]))
+        action = data.draw(st.sampled_from(ACTIONS))
         if action.startswith("append"):
             values = array_of(data_type, data.draw(cells))
             chunked = pa.chunked_array([values[:2], values[2:]], type=data_type)
@@ -91,6 +94,10 @@ def test_store_behaves_like_a_list(name: str, data: st.DataObject) -> None:
             slots = sorted(data.draw(st.sets(st.integers(0, len(model) - 1))))
             store = store.compacted(np.array(slots, np.int64))
             model = [model[slot] for slot in slots]
+        elif action == "truncate":
+            length = data.draw(st.integers(0, len(model)))
+            store.truncate(length)
+            del model[length:]
         assert len(store) == len(model)
         start = data.draw(st.integers(0, len(model)))
         stop = data.draw(st.integers(start, len(model)))
@@ -149,3 +156,14 @@ def test_chunks_merge_without_changing_what_is_read(
             assert log.take(slots).to_pylist() == slots.tolist()
     finally:
         chunks_module.FROZEN_ROWS = frozen
+
+
+def test_texts_that_come_and_go_at_the_end_leave_no_garbage() -> None:
+    store = ColumnStore(pa.string())
+    store.append(pa.array(["first"] * 1000))
+    store.write(np.array([0]), pa.array(["overwritten"]))
+    for round_ in range(200):
+        store.append(pa.array([f"row {round_} {row}" for row in range(1000)]))
+        store.truncate(1000)
+    assert store.nbytes < 3_000_000
+    assert store.take(np.array([0, 999])).to_pylist() == ["overwritten", "first"]

@@ -78,3 +78,41 @@ def test_wrong_counts_and_points_are_errors() -> None:
     log.leave(point, 2)
     with pytest.raises(KeyError):
         log.since(point)
+
+
+def test_a_branch_leads_to_a_point_and_then_on() -> None:
+    table = FakeTable()
+    log = DeltaLog(table.row_keys)
+    step(log, table, 4)
+    old = table.row_keys
+    way = table.update(added=[7])
+    log.record(way, table.row_keys)
+    branch = log.branch(old, way)
+    log.validate()
+    assert log.keys_at(branch) == old
+    assert log.since(branch) is way, "the point it leads to is the present"
+    later = step(log, table, 9)
+    assert log.since(branch) == coalesce(way, later)
+    assert log.since(branch) is log.since(branch)
+    assert log.points()[0] == branch
+    assert log.standing_count == 1
+
+
+def test_a_branch_keeps_its_point_until_the_last_one_leaves() -> None:
+    table = FakeTable()
+    log = DeltaLog(table.row_keys)
+    way = step(log, table, 1)
+    branch = log.branch(table.row_keys, way)
+    log.join_branch(branch, 2)
+    base = log.head
+    for key in range(2, 5):
+        step(log, table, key)
+    log.leave(branch, 2)
+    log.validate()
+    assert base in log.points()
+    assert log.standing_count == 1
+    log.leave(branch)
+    log.validate()
+    assert log.points() == [log.head]
+    with pytest.raises(KeyError):
+        log.join_branch(branch)
