@@ -134,7 +134,7 @@ class ServerApp:
         self._server = server
         self._runtime.attach(self._hub)
         self._sweeping = asyncio.create_task(self._sweep())
-        await self.journals.start()
+        self.journals.start()
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._announce()

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from barrage.journal.table_journal import TableJournal
     from barrage.limits import Limits
 
+LEASE_NS_DEFAULT = 60 * 1_000_000_000
+"""Lease of a consumer that asks for none."""
+
 GROUP_LEASE_NS = 10 * 60 * 1_000_000_000
 """How long a read group is remembered after its last reader came."""
 
@@ -90,16 +93,15 @@ class JournalLeases:
                 table=table,
                 name=name,
                 journal=journal,
-                version=journal.durable_version if version is None else version,
-                lease_ns=lease_ns or self._limits.journal_lease_ns_max,
+                version=journal.durable_version,
+                lease_ns=LEASE_NS_DEFAULT,
             )
-            self._consumers[table, name] = consumer
-        elif version is not None:
-            consumer.version = version
-        if lease_ns is not None:
-            consumer.lease_ns = lease_ns
-        consumer.expires_ns = self._clock.monotonic_ns() + consumer.lease_ns
-        journal.hold(name, consumer.version, self._hold_until(consumer.lease_ns))
+        held = consumer.version if version is None else version
+        lease_ns = consumer.lease_ns if lease_ns is None else lease_ns
+        journal.hold(name, held, self._clock.wall_ns() + lease_ns)
+        consumer.version, consumer.lease_ns = held, lease_ns
+        consumer.expires_ns = self._clock.monotonic_ns() + lease_ns
+        self._consumers[table, name] = consumer
         return consumer
 
     def keep(self, consumer: Consumer) -> None:
@@ -125,9 +127,10 @@ class JournalLeases:
             found = ReadGroup(
                 table=table, name=group, journal=journal, version=journal.durable_version
             )
-            self._groups[table, group] = found
+        until_ns = self._clock.wall_ns() + GROUP_LEASE_NS
+        journal.hold(_GROUP_PREFIX + group, found.version, until_ns)
         found.expires_ns = self._clock.monotonic_ns() + GROUP_LEASE_NS
-        journal.hold(_GROUP_PREFIX + group, found.version, self._hold_until(GROUP_LEASE_NS))
+        self._groups[table, group] = found
         return found.version
 
     def sweep(self) -> None:
@@ -148,9 +151,6 @@ class JournalLeases:
         """The holder of that name, if it is one of this history and not of one before it."""
         found = holders.get((journal.identity.name, name))
         return found if found is not None and found.journal is journal else None
-
-    def _hold_until(self, lease_ns: int) -> int:
-        return self._clock.wall_ns() + lease_ns
 
     def _check_room(self) -> None:
         count = len(self._consumers) + len(self._groups)

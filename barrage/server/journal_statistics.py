@@ -106,11 +106,11 @@ class JournalStatistics:
     async def run(self) -> None:
         """Keep the tables until cancelled."""
         while True:
-            await asyncio.sleep(INTERVAL_S)
             try:
                 await self.refresh()
             except BarrageError as error:
                 log.debug("the statistics of journals were not refreshed: %s", error)
+            await asyncio.sleep(INTERVAL_S)
 
     async def refresh(self) -> None:
         """Make the tables tell what is true now; does nothing while there is no journal."""

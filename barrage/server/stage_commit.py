@@ -17,6 +17,7 @@ import pyarrow as pa
 from barrage.errors import SchemaError, SequenceError, TableNotFoundError
 from barrage.server.producer_positions import ProducerPosition
 from barrage.server.staged_rows import FEED_COLUMNS, ROW_ID, StagedWrite, TargetShape, staged_write
+from barrage.server.staging import StagedLostError
 from barrage.server.table_service import TableRecipe, kind_of, source_for_peers
 
 if TYPE_CHECKING:
@@ -95,6 +96,12 @@ class StageCommitter:
                 committed = await self._attempt(request)
             except _TargetChangedError:
                 continue
+            except StagedLostError:
+                # A commit of the same batch may have taken the parts a moment ago.
+                target = await self._target(request.name.table)
+                if target is None or not await self._is_known(target, request):
+                    raise
+                committed = await self._duplicate(target, request)
             self._staging.forget_upto(request.name)
             return committed
         raise SequenceError(f"table {request.name.table!r} is being replaced; commit again")

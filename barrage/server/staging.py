@@ -27,6 +27,9 @@ PART_BYTES_MIN = 4096
 """What a part without rows is counted as: it has a schema and a place in the tables here."""
 
 
+BATCH_BYTES_MIN = 1024
+"""What the smallest batch is counted as: it costs memory besides its rows."""
+
 SWEEP_NS = 1_000_000_000
 
 
@@ -101,6 +104,7 @@ class StagingArea:
 
     def add(self, part: StagedPart, batch: pa.RecordBatch, byte_count: int) -> None:
         """More rows of a part under way. LimitExceededError when too much is staged already."""
+        byte_count = max(byte_count, BATCH_BYTES_MIN)
         self._charge(byte_count)
         part.byte_count += byte_count
         part.row_count += batch.num_rows
@@ -123,6 +127,13 @@ class StagingArea:
         """Give up a part under way."""
         self._open_count -= 1
         self.byte_count -= part.byte_count
+
+    def withdraw(self, part: StagedPart) -> None:
+        """Drop a complete part, unless that has been done already."""
+        of_writer = self._parts.get((part.name.table, part.name.writer), {})
+        key = (part.name.batch, part.partition, part.attempt)
+        if of_writer.get(key) is part:
+            self._forget(of_writer, [key])
 
     def find(self, name: BatchName, wanted: Iterable[tuple[int, int]]) -> list[StagedPart]:
         """The parts of a batch by partition and attempt, in that order. StagedLostError."""

@@ -7,6 +7,7 @@ that a crash could take back. Reads go through :mod:`barrage.server.flight.journ
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from barrage.errors import LimitExceededError
+from barrage.errors import BarrageError, LimitExceededError
 from barrage.journal.feed import (
     change_batches,
     id_bounds,
@@ -66,7 +67,8 @@ DESCRIPTIONS = {
     BOUND: "The last version up to which changes are few enough, at least the next one. Body: "
     'JSON {"table", "epoch", "from", "max_rows", "max_bytes", "cap"}. Result: JSON {"version", '
     '"rows", "bytes"}. For a piece of a snapshot: {"table", "epoch", "version", "row", '
-    '"max_rows", "max_bytes"}; result {"row", "rows", "bytes"}, the row id at which it ends, -1 for the last.',
+    '"max_rows", "max_bytes"}; result {"row", "rows", "bytes"}, the row id at which it ends, or -1 '
+    "for the last.",
     VERSION: 'The version at a time. Body: JSON {"table", "timestamp_us"}. Result: JSON {"epoch", '
     '"version"}.',
     CURSOR: "What a consumer has finished: history after it is kept while the lease lives. Body: "
@@ -224,6 +226,9 @@ class JournalCalls:
         fields = self._fields(body)
         table, consumer = check_table_name(fields.value("table")), fields.name("consumer")
         fields.finish()
+        with contextlib.suppress(BarrageError):
+            # The table may be gone, and its consumers not yet.
+            table = self._access.journal(table).identity.name
         return json.dumps({"known": self._leases.release(table, consumer)}).encode()
 
     def _fields(self, body: bytes) -> Fields:
@@ -388,7 +393,7 @@ def row_bytes(journal: TableJournal, version: int) -> int:
     if rows == 0:
         index = journal.index(base.version, max(base.version, version))
         rows, size = int(index.row_counts.sum()), int(index.byte_counts.sum())
-    return max(1, int(size) // max(1, rows))
+    return int(max(1, size // max(1, rows)))
 
 
 def bounded_count(index: EntryIndex, rows_max: int | None, bytes_max: int | None) -> int:

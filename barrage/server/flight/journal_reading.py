@@ -41,9 +41,10 @@ class JournalReaders:
         self.read_count = 0
         """Reads under way."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the threads; what they have begun is finished."""
-        self.pool.shutdown(wait=True, cancel_futures=True)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, lambda: self.pool.shutdown(cancel_futures=True))
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Do ``work`` on a worker thread."""

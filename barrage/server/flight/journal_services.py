@@ -59,9 +59,8 @@ class JournalServices:
         """Fetches and watches under way."""
         return self._readers.read_count + self.calls.watches.watch_count
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Begin to keep the statistics."""
-        await self._statistics.refresh()
         self._keeping = asyncio.create_task(self._statistics.run())
 
     def begin_stop(self, reason: BarrageError) -> None:
@@ -76,4 +75,4 @@ class JournalServices:
             self._keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeping
-        self._readers.close()
+        await self._readers.close()

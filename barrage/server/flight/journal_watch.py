@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from barrage.errors import LimitExceededError
 from barrage.server.flight.journal_reading import FeedEncoder
 from barrage.server.journal_access import EPOCH, lost
 
@@ -49,6 +50,7 @@ class WatchCalls:
 
     def __init__(self, access: JournalAccess, leases: JournalLeases, limits: Limits) -> None:
         self._access = access
+        self._watches_max = limits.journal_consumers_max
         self._leases = leases
         self._encoder = FeedEncoder(WATCH_SCHEMA, limits)
         self._told: dict[TableJournal, tuple[int, bytes]] = {}
@@ -58,7 +60,8 @@ class WatchCalls:
 
     async def run(self, ticket: WatchTicket, context: Context) -> None:
         """Serve one watch until its client has gone. Errors: those of the table's journal, when it
-        goes away as well."""
+        goes away as well; LimitExceededError."""
+        self._check_room()
         journal = self._access.journal(ticket.table)
         if ticket.version is not None:
             self._access.check_state(journal, ticket.version)
@@ -93,6 +96,15 @@ class WatchCalls:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await news.wait()
+
+    def _check_room(self) -> None:
+        if self.watch_count >= self._watches_max:
+            raise LimitExceededError(
+                "number of watches",
+                actual=self.watch_count + 1,
+                maximum=self._watches_max,
+                unit="watches",
+            )
 
     def _check_alive(self, journal: TableJournal) -> None:
         """Whether the server serves, and the name still stands for this history."""

@@ -19,7 +19,6 @@ from barrage.server.flight.arrow_messages import read_schema_message
 from barrage.server.flight.upload import BatchReader
 from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.json_fields import NUMBER_MAX, Fields, is_number
-from barrage.server.producer_positions import check_producer
 from barrage.server.stage_commit import CommitRequest, StageCommitter
 from barrage.server.staged_rows import MODES
 from barrage.server.staging import BatchName, StagedPart, StagingArea
@@ -92,8 +91,17 @@ class StageCalls:
         finally:
             if not is_complete:
                 self._staging.discard(part)
+        await self._answer(part, context)
+
+    async def _answer(self, part: StagedPart, context: Context) -> None:
+        """Tell that the part is staged. The end of a stream that was cut looks like that of one
+        that ended well until something is sent."""
         told = {"rows": part.row_count, "bytes": part.byte_count}
-        await context.write(encode_put_result(json.dumps(told).encode()))
+        try:
+            await context.write(encode_put_result(json.dumps(told).encode()))
+        except BaseException:
+            self._staging.withdraw(part)
+            raise
 
     def _opened(self, command: bytes) -> StagedPart:
         most = self._limits.journal_request_bytes_max
@@ -153,7 +161,7 @@ def commit_request(body: bytes, limits: Limits) -> CommitRequest:
 def _batch_name(fields: Fields) -> BatchName:
     return BatchName(
         table=check_table_name(fields.value("table")),
-        writer=check_producer(fields.value("writer")),
+        writer=fields.name("writer"),
         batch=fields.number("batch"),
     )
 
