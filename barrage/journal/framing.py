@@ -40,6 +40,7 @@ HEADER_BYTES_MAX: Final = 256 * 1024 * 1024
 METADATA_ENTRIES_MAX: Final = 64
 CRC_TAG: Final = b"crc32c:"
 CRC_BLANK: Final = "crc32c:00000000"
+_BLANK: Final = CRC_BLANK.encode()
 _CRC_TEXT = re.compile(rb"crc32c:([0-9a-f]{8})")
 _CRC_PLACES_MAX: Final = 8
 """Places in a header that may look like a CRC: column names are chosen by peers."""
@@ -60,6 +61,9 @@ class FramingError(Exception):
 def crc_of(pieces: Iterable[Piece | npt.NDArray[np.uint8]], crc: int = 0) -> int:
     """CRC-32C of the pieces one after the other, behind bytes whose CRC is ``crc``."""
     for piece in pieces:
+        if len(piece) <= _CHUNK_BYTES and isinstance(piece, bytes):
+            crc = google_crc32c.extend(crc, piece)
+            continue
         data = np.frombuffer(piece, dtype=np.uint8)
         for start in range(0, len(data), _CHUNK_BYTES):
             crc = google_crc32c.extend(crc, data[start : start + _CHUNK_BYTES])
@@ -67,9 +71,10 @@ def crc_of(pieces: Iterable[Piece | npt.NDArray[np.uint8]], crc: int = 0) -> int
 
 
 def seal(header: bytes, body: Sequence[Piece]) -> tuple[list[Piece], int]:
-    """The message with its CRC put in, and that CRC. ``header`` is everything before the body and
-    holds :data:`CRC_BLANK` once at least; the last place is the one that counts on writing."""
-    place = header.rindex(CRC_BLANK.encode()) + len(CRC_TAG)
+    """The message with its CRC put in, and that CRC. ``header`` is everything before the body, or
+    the whole message; the place of the CRC is sought in what is the header by its own length."""
+    stop = PREFIX_BYTES + int.from_bytes(header[4:PREFIX_BYTES], "little")
+    place = header.rindex(_BLANK, 0, stop) + len(CRC_TAG)
     crc = crc_of([header, *body])
     sealed = b"".join((header[:place], b"%08x" % crc, header[place + 8 :]))
     return [sealed, *body], crc

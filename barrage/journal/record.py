@@ -28,7 +28,14 @@ import numpy as np
 import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError
-from barrage.journal.framing import CRC_BLANK, FramingError, Message, metadata_of, seal
+from barrage.journal.framing import (
+    CRC_BLANK,
+    PREFIX_BYTES,
+    FramingError,
+    Message,
+    metadata_of,
+    seal,
+)
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
 from barrage.wire.row_set_codec import (
@@ -44,8 +51,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from barrage.journal.storage import Piece
-    from barrage.model.row_ids import RowIdMap
-    from barrage.model.table_change import TableChange
     from barrage.rowset.arrays import Int64Array
 
 OP_ADD: Final = 0
@@ -55,7 +60,9 @@ OP_AFTER: Final = 3
 
 NO_POSITIONS: Final[Mapping[str, int]] = MappingProxyType({})
 
-_SMALL_PIECE_BYTES = 4096
+_SMALL_PIECE_BYTES: Final = 4096
+_SMALL_MESSAGE_BYTES: Final = 32 * 1024
+"""Messages up to this size are joined: copying them costs less than handling their pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +84,12 @@ class Entry:
     @property
     def added_ids(self) -> Int64Array:
         """Ids of the added rows, in key order."""
-        stop = self.first_offset + self.rows.num_rows
-        return np.arange(stop - self.update.added_keys_post.size, stop, dtype=np.int64)
+        return np.arange(self.first_added_id, self.next_offset, dtype=np.int64)
+
+    @property
+    def first_added_id(self) -> int:
+        """Id of the first added row; the others' follow on it."""
+        return self.next_offset - self.update.added_keys_post.size
 
     @property
     def ops(self) -> npt.NDArray[np.int8]:
@@ -130,99 +141,6 @@ def entry_schema(schema: pa.Schema) -> pa.Schema:
     )
 
 
-def history_row_count(change: TableChange, *, is_blink: bool) -> int:
-    """Rows a change has in the history, and so how many numbers it takes."""
-    removed = 0 if is_blink else change.update.removed_keys_pre.size
-    return removed + 2 * change.modified_keys_post.size + change.update.added_keys_post.size
-
-
-@dataclass(frozen=True, slots=True)
-class PendingChange:
-    """A change as the engine handed it over."""
-
-    change: TableChange
-    step: int
-    wall_ns: int
-    positions: Mapping[str, int]
-
-
-def build_entry(
-    pending: PendingChange, ids: RowIdMap, first_offset: int, schema: pa.Schema, *, is_blink: bool
-) -> tuple[Entry, RowIdMap]:
-    """Number the rows of a change, and the map of ids after it. ``schema`` is that of entries."""
-    change, update = pending.change, pending.change.update
-    removed_count = 0 if is_blink else update.removed_keys_pre.size
-    modified, added = change.modified_keys_post, update.added_keys_post
-    count = removed_count + 2 * modified.size + added.size
-    added_ids = np.arange(first_offset + count - added.size, first_offset + count, dtype=np.int64)
-    parts = []
-    if removed_count:
-        parts.append(ids.ids_of(update.removed_keys_pre))
-    if not (update.removed_keys_pre.is_empty and update.shifts.is_empty and added.is_empty):
-        ids = ids.apply(update.removed_keys_pre, update.shifts, added, added_ids)
-    if modified.size:
-        parts.append(np.repeat(ids.ids_of(modified), 2))
-    parts.append(added_ids)
-    ops = np.repeat(
-        np.array([OP_REMOVE, OP_BEFORE, OP_ADD], dtype=np.int8),
-        [removed_count, 2 * modified.size, added.size],
-    )
-    ops[removed_count + 1 : removed_count + 2 * modified.size : 2] = OP_AFTER
-    columns = [
-        _history_cells(
-            change, index, has_removed=removed_count > 0, kind=schema.field(index + 2).type
-        )
-        for index in range(len(schema) - 2)
-    ]
-    row_ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    rows = pa.RecordBatch.from_arrays([pa.array(ops), pa.array(row_ids), *columns], schema=schema)
-    entry = Entry(
-        step=pending.step,
-        wall_ns=pending.wall_ns,
-        update=update,
-        rows=rows,
-        first_offset=first_offset,
-        positions=pending.positions,
-    )
-    return entry, ids
-
-
-def _history_cells(
-    change: TableChange, index: int, *, has_removed: bool, kind: pa.DataType
-) -> pa.Array:
-    """One column of an entry."""
-    parts = [change.removed[index]] if has_removed else []
-    count = change.modified_keys_post.size
-    if count:
-        both = _contiguous([change.before[index], change.after[index]], kind)
-        order = np.empty(2 * count, dtype=np.int64)
-        order[::2] = np.arange(count)
-        order[1::2] = np.arange(count, 2 * count)
-        parts.append(both.take(pa.array(order)))
-    if change.update.added_keys_post.size:
-        parts.append(change.added[index])
-    return _contiguous(parts, kind)
-
-
-def _contiguous(parts: list[pa.Array | pa.ChunkedArray], kind: pa.DataType) -> pa.Array:
-    """The parts as one array of a plain type; no copy when there is one chunk of that type."""
-    chunks: list[pa.Array] = []
-    for part in parts:
-        chunks.extend(part.chunks if isinstance(part, pa.ChunkedArray) else [part])
-    plain = [_plain(chunk, kind) for chunk in chunks if len(chunk)]
-    if len(plain) == 1:
-        return plain[0]
-    return pa.concat_arrays(plain) if plain else pa.array([], kind)
-
-
-def _plain(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    if values.type == kind:
-        return values
-    if pa.types.is_dictionary(values.type):
-        return _plain(values.dictionary_decode(), kind)
-    return values.cast(kind)
-
-
 # --- bytes ----------------------------------------------------------------------------------------
 
 
@@ -243,10 +161,13 @@ class _PieceSink:
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
+        self.byte_count = 0
 
     def write(self, piece: Piece) -> int:
         self.pieces.append(piece)
-        return len(piece)
+        size = len(piece)
+        self.byte_count += size
+        return size
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -262,37 +183,32 @@ class EntryEncoder:
         self.schema = schema
         self._sink = _PieceSink()
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, mode="w"), schema)
+        # The writer puts the schema before the first batch; ours stands in the segment's header.
+        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=schema))
 
     def encode(self, entry: Entry, surroundings: Surroundings) -> tuple[list[Piece], int]:
         """The message in pieces that refer to the entry's buffers, and its CRC."""
-        self._sink.pieces = []
+        sink = self._sink
+        sink.pieces, sink.byte_count = [], 0
         self._writer.write_batch(entry.rows, custom_metadata=_metadata(entry, surroundings))
-        return seal(*_header_and_body(self._sink.pieces))
+        pieces = sink.pieces
+        if sink.byte_count <= _SMALL_MESSAGE_BYTES:
+            return seal(b"".join(pieces), [])
+        return seal(*_header_and_body(pieces))
 
 
 def _header_and_body(pieces: list[Piece]) -> tuple[bytes, list[Piece]]:
-    """Split what the writer wrote, which begins with the schema the first time, and join small
-    pieces."""
-    # The writer hands over: word, length, header, then the body.
-    start = next(
-        index
-        for index in range(len(pieces))
-        if len(pieces[index]) == 4 and bytes(pieces[index]) == b"\xff\xff\xff\xff"
-    )
-    if CRC_BLANK.encode() not in bytes(pieces[start + 2]):
-        return _header_and_body(pieces[start + 3 :])
-    stop = start + 3
-    length = int.from_bytes(bytes(pieces[start + 1]), "little")
-    had = len(pieces[start + 2])
-    while had < length:
-        had += len(pieces[stop])
+    """The pieces of one message with small ones joined."""
+    # The writer hands over: continuation word, length, header, perhaps padding; then the body.
+    header_bytes = PREFIX_BYTES + int.from_bytes(bytes(pieces[1]), "little")
+    stop = 3
+    while sum(len(piece) for piece in pieces[:stop]) < header_bytes:
         stop += 1
-    header = b"".join(bytes(piece) for piece in pieces[start:stop])
     body: list[Piece] = []
-    small: list[bytes] = []
+    small: list[Piece] = []
     for piece in pieces[stop:]:
         if len(piece) < _SMALL_PIECE_BYTES:
-            small.append(bytes(piece))
+            small.append(piece)
             continue
         if small:
             body.append(b"".join(small))
@@ -300,7 +216,7 @@ def _header_and_body(pieces: list[Piece]) -> tuple[bytes, list[Piece]]:
         body.append(piece)
     if small:
         body.append(b"".join(small))
-    return header, body
+    return b"".join(pieces[:stop]), body
 
 
 def encode_entry(entry: Entry, surroundings: Surroundings) -> bytes:

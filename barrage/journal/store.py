@@ -46,10 +46,9 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.journal.history import History
-    from barrage.journal.record import Entry, PendingChange
+    from barrage.journal.record import Entry
     from barrage.journal.steps import StepGap
     from barrage.journal.storage import Storage
-    from barrage.model.table_change import TableChange
 
 logger = logging.getLogger(__name__)
 
@@ -316,8 +315,7 @@ class JournalStore:
         """Bytes handed over and not yet written."""
         return self._waiting_bytes
 
-    def _enqueue(self, journal: TableJournal, pending: PendingChange) -> int:
-        size = _change_bytes(pending.change)
+    def _enqueue(self, journal: TableJournal, size: int) -> int:
         with self._wake:
             self._last_ticket += 1
             self._waiting.append((self._last_ticket, journal, size, self._clock.monotonic_ns()))
@@ -517,8 +515,3 @@ class JournalStore:
             except (OSError, JournalCorruptError) as error:
                 # The history is as good as before, only longer.
                 logger.warning("upkeep of journal %r: %s", journal.identity.name, error)
-
-
-def _change_bytes(change: TableChange) -> int:
-    groups = (change.removed, change.before, change.after, change.added)
-    return sum(cells.nbytes for group in groups for cells in group)

@@ -20,7 +20,13 @@ import numpy as np
 
 from barrage.errors import HistoryLostError, LimitExceededError
 from barrage.journal.index import EntryIndex, IndexRow, entry_index
-from barrage.journal.record import Entry, PendingChange, build_entry, history_row_count
+from barrage.journal.numbering import (
+    ByteEstimate,
+    EntryBuilder,
+    IdTracker,
+    PendingChange,
+    history_row_count,
+)
 from barrage.journal.table_state import TableState, moved_positions, replayed
 
 if TYPE_CHECKING:
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from barrage.journal.history import History
     from barrage.journal.identity import TableIdentity
     from barrage.journal.options import JournalOptions
+    from barrage.journal.record import Entry
     from barrage.journal.steps import StepGap
     from barrage.model.row_ids import RowIdMap
     from barrage.model.table_change import TableChange
@@ -68,7 +75,7 @@ class TableJournal:
         options: JournalOptions,
         *,
         gaps: Callable[[], tuple[StepGap, ...]],
-        queue: Callable[[TableJournal, PendingChange], int],
+        queue: Callable[[TableJournal, int], int],
         wall_ns: Callable[[], int],
         committed_step: Callable[[], int],
         has_failed: Callable[[], bool],
@@ -76,7 +83,8 @@ class TableJournal:
         self.identity = identity
         self.epoch = epoch
         self.history = history
-        self._schema = identity.entry_schema
+        schema = identity.entry_schema
+        self._byte_estimate = ByteEstimate(schema)
         self._options = options
         self._gaps = gaps
         self._queue = queue
@@ -91,9 +99,9 @@ class TableJournal:
             positions=state.positions,
         )
         self._durable_version = state.version
-        # What the numbering has come to.
-        self._ids = state.ids
-        self._next_offset = state.next_offset
+        self._builder = EntryBuilder(
+            schema, state.ids, state.next_offset, is_blink=identity.is_blink
+        )
         self._handed_over: deque[PendingChange] = deque()
         self._built: deque[Entry] = deque()
         self._unwritten: deque[Entry] = deque()
@@ -181,7 +189,7 @@ class TableJournal:
             next_offset=latest.next_offset + rows,
             positions=moved_positions(latest.positions, moved, self._options.producers_max),
         )
-        return self._queue(self, pending)
+        return self._queue(self, self._byte_estimate.of(change))
 
     # --- the writer -------------------------------------------------------------------------------
 
@@ -195,14 +203,7 @@ class TableJournal:
 
     def _build(self) -> None:
         while self._handed_over:
-            entry, self._ids = build_entry(
-                self._handed_over[0],
-                self._ids,
-                self._next_offset,
-                self._schema,
-                is_blink=self.identity.is_blink,
-            )
-            self._next_offset = entry.next_offset
+            entry = self._builder.build(self._handed_over[0])
             self._built.append(entry)
             self._unwritten.append(entry)
             self._handed_over.popleft()
@@ -320,16 +321,13 @@ class TableJournal:
         with self._lock:
             if version >= self.latest_version and self.is_known(version):
                 self._build()
-                return self._ids
+                return self._builder.ids
             self._check_reach(version, version)
         base = self.history.base_for(version)
-        ids = base.ids
+        tracker = IdTracker(base.ids)
         for entry in self.entries(base.version, version):
-            update = entry.update
-            ids = ids.apply(
-                update.removed_keys_pre, update.shifts, update.added_keys_post, entry.added_ids
-            )
-        return ids
+            tracker.apply(entry.update, entry.first_added_id)
+        return tracker.ids
 
     def base_state(self, version: int) -> TableState:
         """The kept state at or before ``version`` that is nearest to it, to go forward from with

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from barrage.journal.numbering import IdTracker
 from barrage.journal.record import NO_POSITIONS, OP_ADD, OP_AFTER, Entry
 from barrage.model.row_ids import RowIdMap
 from barrage.model.storage.picks import Picks
@@ -97,19 +98,23 @@ def moved_positions(
 
 
 def _folded(base: TableState, entries: list[Entry], producers_max: int) -> TableState:
-    ids, positions = base.ids, base.positions
+    tracker, positions = IdTracker(base.ids), base.positions
     is_appended = True
+    last = base.keys.last if not base.keys.is_empty else -1
     for entry in entries:
         update = entry.update
         added = update.added_keys_post
-        is_plain = update.removed_keys_pre.is_empty and update.shifts.is_empty
-        if is_plain and added.is_empty:
-            is_appended = False
-        else:
-            is_behind = ids.keys.is_empty or added.is_empty or added.first > ids.keys.last
-            is_appended &= is_plain and is_behind and entry.rows.num_rows == added.size
-            ids = ids.apply(update.removed_keys_pre, update.shifts, added, entry.added_ids)
+        is_appended &= (
+            update.removed_keys_pre.is_empty
+            and update.shifts.is_empty
+            and entry.rows.num_rows == added.size
+            and (added.is_empty or added.first > last)
+        )
+        if is_appended and not added.is_empty:
+            last = added.last
+        tracker.apply(update, entry.first_added_id)
         positions = moved_positions(positions, entry.positions, producers_max)
+    ids = tracker.ids
     parts, part_ids = [base.rows], [base.row_ids]
     for entry in entries:
         rows, row_ids = _surviving(entry)
