@@ -17,7 +17,7 @@ from barrage.engine import KeyedTable, ListTable, UpdateGraph
 from barrage.model import row_ids
 from barrage.model.coalesce import coalesce
 from barrage.model.row_ids import RowIdMap
-from barrage.rowset import RowSet
+from barrage.rowset import RowSet, RowSetShiftData
 from tests.helpers.strategies_rows import Rows, histories
 
 if TYPE_CHECKING:
@@ -80,6 +80,38 @@ def test_ids_follow_their_rows_through_merged_cycles(
             if part:
                 ids = after(ids, reduce(coalesce, part), state)
         check(ids, states[-1])
+
+
+@given(history=histories(steps_max=8), size=block_sizes)
+def test_many_cycles_at_once_are_each_in_turn(history: History, size: int) -> None:
+    check_all_at_once(*history, size)
+
+
+@given(history=histories(steps_max=8, has_shifts=False), size=block_sizes)
+def test_many_cycles_without_shifts_at_once(history: History, size: int) -> None:
+    check_all_at_once(*history, size)
+
+
+def check_all_at_once(states: list[Rows], updates: list[TableUpdate], size: int) -> None:
+    cycles = [
+        (
+            update.removed_keys_pre,
+            update.shifts,
+            update.added_keys_post,
+            identities(state, update.added_keys_post),
+        )
+        for update, state in zip(updates, states[1:], strict=True)
+    ]
+    with in_blocks_of(size):
+        check(map_of(states[0]).apply_all(iter(cycles)), states[-1])
+        for row in states[-1].keys.slice(0, 2):
+            again = (RowSet.empty(), RowSetShiftData.empty(), RowSet([row]), np.array([10**9]))
+            with pytest.raises(ValueError, match="two rows under key"):
+                map_of(states[0]).apply_all([*cycles, again])
+        absent = next(key for key in range(64) if key not in states[-1].keys)
+        gone = (RowSet([absent]), RowSetShiftData.empty(), RowSet.empty(), np.arange(0))
+        with pytest.raises(ValueError, match="there is no row under key"):
+            map_of(states[0]).apply_all([*cycles, gone])
 
 
 @given(history=histories(steps_max=2), data=st.data(), size=block_sizes)
