@@ -14,6 +14,8 @@ from barrage.errors import (
     BarrageError,
     ConnectionLostError,
     HistoryLostError,
+    JournalCorruptError,
+    JournalFullError,
     NoJournalError,
     RequestRefusedError,
     RowError,
@@ -41,6 +43,10 @@ _HISTORY = re.compile(
     re.DOTALL,
 )
 _NO_JOURNAL = re.compile(r"table '([^']*)' (has no journal|is derived from others and has no jour)")
+
+_FULL = "no room for more history"
+
+_DAMAGED = re.compile(r"journal file (.+) is damaged at byte (\d+): (.*)")
 
 _LOST = frozenset(
     {
@@ -83,6 +89,10 @@ def error_from_status(
         return told
     if code is StatusCode.FAILED_PRECONDITION:
         return TableFailedError(text) if "failed" in text else TicketError(text)
+    if code is StatusCode.RESOURCE_EXHAUSTED and _FULL in text:
+        return JournalFullError(text)
+    if code is StatusCode.DATA_LOSS and (match := _DAMAGED.search(text)):
+        return JournalCorruptError(match[1], offset=int(match[2]), reason=match[3])
     if code is StatusCode.RESOURCE_EXHAUSTED and (match := _SLOW.search(text)):
         stalled, limit = (round(float(seconds) * 1e9) for seconds in match.groups())
         return SlowConsumerError(stalled_ns=stalled, stall_ns_max=limit)

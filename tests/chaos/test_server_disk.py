@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import barrage
-from barrage.errors import BarrageError, JournalCorruptError, JournalFullError
+from barrage.client import Session
+from barrage.errors import JournalCorruptError, JournalFullError
 from barrage.server import Server, ServerConfig
 from tests.chaos.naive_replay import replayed_rows
 from tests.chaos.processes import CommandLine, free_port
@@ -82,7 +83,7 @@ def test_a_disk_that_fills_up_refuses_writes_and_serves_readers_until_there_is_r
         assert numbers(server) == acknowledged
         with barrage.connect(server.address) as session:
             assert session.table("t").snapshot().num_rows == len(acknowledged)
-            with pytest.raises(BarrageError, match="no room for more history"):
+            with pytest.raises(JournalFullError, match="no room for more history"):
                 session.put("t", rows(0))
         with pytest.raises(JournalFullError):
             server.create_table("another", SCHEMA)
@@ -138,10 +139,8 @@ def test_a_server_that_is_killed_on_a_full_disk_comes_back(
         life.wait_ready()
         with barrage.connect(f"127.0.0.1:{port}") as session:
             session.put("t", rows(0))
-            with pytest.raises(BarrageError, match="no room for more history"):
-                for number in range(1, 100_000):
-                    session.put("t", rows(number))
-                    acknowledged = number
+            while is_put(session, acknowledged + 1):
+                acknowledged += 1
         life.kill()
         life = starter.start()
         life.wait_ready()
@@ -151,6 +150,14 @@ def test_a_server_that_is_killed_on_a_full_disk_comes_back(
         life.kill()
     finally:
         starter.close()
+
+
+def is_put(session: Session, number: int) -> bool:
+    try:
+        session.put("t", rows(number))
+    except JournalFullError:
+        return False
+    return True
 
 
 # --- damage ---
@@ -184,9 +191,9 @@ def test_damage_is_reported_with_file_and_place(tmp_path: Path, place: str) -> N
         assert "Restore the file from a copy" in str(error)
         with barrage.connect(server.address) as session:
             assert session.table("other").snapshot().num_rows == 40
-            with pytest.raises(BarrageError, match=r"'t' is not served: .*damaged at byte"):
+            with pytest.raises(JournalCorruptError, match="damaged at byte .* Restore the file"):
                 session.table("t").snapshot()
-            with pytest.raises(BarrageError, match="not served"):
+            with pytest.raises(JournalCorruptError):
                 session.put("t", rows(0))
     assert file.read_bytes() == content
 

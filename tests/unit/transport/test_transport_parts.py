@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.errors import RemoteProtocolError, RowError, SlowConsumerError, StatusCode
+from barrage.errors import (
+    JournalCorruptError,
+    JournalFullError,
+    RemoteProtocolError,
+    RowError,
+    SlowConsumerError,
+    StatusCode,
+)
 from barrage.transport import flight_messages as messages
 from barrage.transport.status import error_from_status
 
@@ -90,6 +97,14 @@ def test_errors_with_numbers_get_them_back():
     again = error_from_status(StatusCode.RESOURCE_EXHAUSTED, str(slow))
     assert isinstance(again, SlowConsumerError)
     assert (again.stalled_ns, again.stall_ns_max) == (slow.stalled_ns, slow.stall_ns_max)
+    damaged = JournalCorruptError("wal/00000001.arrow", offset=77, reason="its CRC does not fit")
+    again = error_from_status(StatusCode.DATA_LOSS, f"'t' is not served: {damaged}")
+    assert isinstance(again, JournalCorruptError)
+    assert (again.file, again.offset, again.reason) == (damaged.file, 77, damaged.reason)
+    full = "the disk has no room for more history; writes are refused until there is"
+    again = error_from_status(StatusCode.RESOURCE_EXHAUSTED, full)
+    assert isinstance(again, JournalFullError)
+    assert str(again) == full
     row = RowError("a key must not be null", column="k", row=3)
     again = error_from_status(StatusCode.INVALID_ARGUMENT, str(row))
     assert isinstance(again, RowError)
