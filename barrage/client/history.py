@@ -25,6 +25,7 @@ from barrage.errors import (
     UnsupportedError,
 )
 from barrage.model.cursor import Cursor
+from barrage.rowset import RowSet
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT
 from barrage.wire.batch_reader import BatchReader, ReceivedBatch, SchemaReceived
@@ -64,6 +65,7 @@ class JournalFacts:
     schema: pa.Schema
     """Of the table."""
     key: tuple[str, ...]
+    kind: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,7 @@ class TableHistory:
                 earliest=int(told["earliest"]),
                 schema=_schema(told["schema"]),
                 key=tuple(told.get("key") or ()),
+                kind=str(told.get("kind")),
             )
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise RemoteProtocolError(f"journal.info cannot be read: {error}") from error
@@ -130,7 +133,12 @@ class TableHistory:
     async def as_of(self, moment: Moment, options: ChangeOptions) -> pa.Table:
         """The rows at a moment, in the table's order."""
         cursor = await self.cursor_of(moment)
-        facts = await self.facts()
+        return (await self.state(cursor, await self.facts(), options))[1]
+
+    async def state(
+        self, cursor: Cursor, facts: JournalFacts, options: ChangeOptions
+    ) -> tuple[RowSet, pa.Table]:
+        """The row keys and the rows at a cursor, in the table's order."""
         selected = self._options(options) | {"row_key": True}
         ticket = {"mode": "snapshot", "table": self._table, "epoch": cursor.epoch}
         async with self._batches({**ticket, "version": cursor.version, **selected}) as batches:
@@ -140,10 +148,12 @@ class TableHistory:
         keys = rows.column(ROW_KEY)
         if not _ascends(keys):
             rows = rows.take(pc.sort_indices(keys))
+            keys = rows.column(ROW_KEY)
         names = [name for name in rows.column_names if name not in FEED_COLUMNS]
         rows = rows.select(names)
         fields = [facts.schema.field(name) for name in names]
-        return rows.cast(pa.schema(fields, metadata=facts.schema.metadata))
+        rows = rows.cast(pa.schema(fields, metadata=facts.schema.metadata))
+        return RowSet.from_keys(keys.to_numpy()), rows
 
     @asynccontextmanager
     async def changes(

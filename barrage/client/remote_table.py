@@ -179,6 +179,10 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
 
         return Opening(open_it)
 
+    def history(self) -> TableHistory:
+        """The table's journal. ``where`` may come before it, other operators not."""
+        return TableHistory(self._open_source())
+
     async def as_of(
         self,
         moment: Moment,
@@ -188,7 +192,7 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
     ) -> pa.Table:
         """The rows as they were: at a step, a cursor or a time. ``where`` may come before it, other
         operators not. NoJournalError, HistoryLostError."""
-        history = TableHistory(self._open_source())
+        history = self.history()
         async with asyncio.timeout(timeout):
             return await history.as_of(moment, ChangeOptions(columns=column_names(columns)))
 
@@ -217,8 +221,7 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
             row_key=row_key,
             modified_columns=modified_columns,
         )
-        history = TableHistory(self._open_source())
-        async with history.changes(start, stop, options) as batches:
+        async with self.history().changes(start, stop, options) as batches:
             async for batch in batches.iterate():
                 yield batch
 

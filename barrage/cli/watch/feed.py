@@ -32,8 +32,16 @@ class FeedStatus:
     updates_per_second: float
     lag_ms: float | None
     """Age of the newest data shown; None when the server does not send its clock."""
+    resumption: str | None = None
+    """How the latest connection went on from the one before; None as long as there was one."""
     failure: Exception | None = None
     """Why the subscription ended for good."""
+
+    @property
+    def label(self) -> str:
+        """The state, and after a reconnect what became of the time in between."""
+        is_told = self.is_live and self.resumption is not None
+        return f"{self.state}, {self.resumption}" if is_told else self.state
 
 
 class Feed(Protocol):

@@ -86,7 +86,7 @@ class GridApp(App[int]):
         parts += ["following"] if scroller.is_following else []
         parts += ["paused"] if self.grid.is_paused else []
         text = Text(f" {self._name}  ", no_wrap=True, overflow="ellipsis")
-        text.append(f"● {status.state}", style="green" if status.is_live else "yellow")
+        text.append(f"● {status.label}", style="green" if status.is_live else "yellow")
         text.append("  " + "  ".join(parts))
         return text
 

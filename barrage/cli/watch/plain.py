@@ -49,7 +49,7 @@ class PlainWatch:
     def _text(self, frame: Frame, status: FeedStatus) -> list[str]:
         lag = "-" if status.lag_ms is None else f"{status.lag_ms:.0f} ms"
         head = (
-            f"{self._now():%H:%M:%S}  {self._title}  {status.state}  {frame.table_size:,} rows  "
+            f"{self._now():%H:%M:%S}  {self._title}  {status.label}  {frame.table_size:,} rows  "
             f"{status.updates_per_second:.1f} updates/s  lag {lag}"
         )
         return [head, *format_table(frame.rows, width=None), ""]
@@ -58,6 +58,7 @@ class PlainWatch:
         line = {
             "time": self._now().isoformat(timespec="milliseconds"),
             "state": status.state,
+            "resumption": status.resumption,
             "table_size": frame.table_size,
             "first_row": frame.first_row,
             "lag_ms": status.lag_ms,

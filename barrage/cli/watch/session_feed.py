@@ -65,6 +65,7 @@ class SessionFeed:
             is_live=is_live,
             updates_per_second=ticking.stats.updates_per_second,
             lag_ms=None if lag is None else lag * 1e3,
+            resumption=ticking.resumption,
             failure=ticking.error if ticking.state is State.FAILED else None,
         )
 
