@@ -66,7 +66,6 @@ def new_server(config: ServerConfig) -> Iterator[Server]:
     else:
         with _recovery_progress(config.data) as on_progress:
             server = barrage.Server(config=config, on_progress=on_progress)
-        _report_damage(server)
     try:
         yield server
     finally:
@@ -89,12 +88,6 @@ def _recovery_progress(directory: str) -> Iterator[Callable[[Recovery], None]]:
             progress.advance_to(recovery.rows_done, note=f"{recovery.table} ({done})")
 
         yield show
-
-
-def _report_damage(server: Server) -> None:
-    """One line on stderr for each table that could not be read."""
-    for name, error in server.damaged_tables().items():
-        sys.stderr.write(f"barrage: table {name!r} is not served: {error}\n")
 
 
 def listen(server: Server) -> None:
