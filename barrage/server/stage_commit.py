@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from barrage.engine.coercion import normalised_schema
+from barrage.engine.keyed import check_key_columns
 from barrage.errors import SchemaError, SequenceError, TableNotFoundError
 from barrage.server.producer_positions import ProducerPosition
 from barrage.server.staged_rows import FEED_COLUMNS, ROW_ID, StagedWrite, TargetShape, staged_write
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from barrage.engine.source import SourceTable
     from barrage.engine.table import Table
+    from barrage.limits import Limits
     from barrage.server.catalog import Catalog
     from barrage.server.staging import BatchName, StagedPart, StagingArea
     from barrage.server.table_service import TableService
@@ -78,7 +81,9 @@ class StageCommitter:
         staging: StagingArea,
         *,
         pool: ThreadPoolExecutor,
+        limits: Limits,
     ) -> None:
+        self._limits = limits
         self._tables = tables
         self._catalog = catalog
         self._staging = staging
@@ -111,7 +116,7 @@ class StageCommitter:
         if target is not None and await self._is_known(target, request):
             return await self._duplicate(target, request)
         parts = self._staging.find(request.name, request.staged)
-        recipe = None if target is not None else _recipe(request, parts)
+        recipe = None if target is not None else _recipe(request, parts, self._limits)
         shape = _shape(request, target, recipe)
         loop = asyncio.get_running_loop()
         write = await loop.run_in_executor(self._pool, _shaped, request, parts, shape)
@@ -219,7 +224,7 @@ def _shape(
     return TargetShape(name=name, kind=kind_of(target), schema=target.schema, key=key)
 
 
-def _recipe(request: CommitRequest, parts: Sequence[StagedPart]) -> TableRecipe:
+def _recipe(request: CommitRequest, parts: Sequence[StagedPart], limits: Limits) -> TableRecipe:
     """How to make the table of a batch that has none. A change feed without key columns goes by its
     row ids; content that is replaced as a whole and has no key is a list."""
     name = request.name.table
@@ -237,7 +242,11 @@ def _recipe(request: CommitRequest, parts: Sequence[StagedPart]) -> TableRecipe:
         schema, key = _feed_table(schema, key)
     if request.mode == "replace" and not key:
         kind = "list"
-    return TableRecipe.checked(name, schema, key=key, kind=kind)
+    # As the table will have it: rows are made to fit before there is one.
+    recipe = TableRecipe.checked(name, normalised_schema(schema, limits), key=key, kind=kind)
+    if recipe.key:
+        check_key_columns(recipe.schema, recipe.key)
+    return recipe
 
 
 def _feed_table(schema: pa.Schema, key: tuple[str, ...]) -> tuple[pa.Schema, tuple[str, ...]]:

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from barrage.engine.coercion import coerce_rows
+from barrage.engine.hashing import hash_rows
+from barrage.engine.key_index import first_duplicate
 from barrage.errors import RowError, SchemaError, UnsupportedError
 from barrage.server.table_service import Change
 
@@ -127,7 +129,8 @@ def _last_rows(rows: pa.Table, key: Sequence[str]) -> npt.NDArray[np.int64]:
         if rows.column(name).null_count:
             row = int(pc.index(rows.column(name).is_null(), True).as_py())
             raise RowError("a key must not be null", column=name, row=row)
-    if len(rows) < 2:
+    columns = tuple(rows.column(name).combine_chunks() for name in key)
+    if len(rows) < 2 or first_duplicate(columns, hash_rows(columns)) is None:
         return np.arange(len(rows))
     numbered = _plain_keys(rows, key).append_column(_ORDER, pa.array(np.arange(len(rows))))
     grouped = numbered.group_by(list(key)).aggregate([(_ORDER, "max")])

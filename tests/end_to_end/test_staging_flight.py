@@ -210,6 +210,19 @@ def test_a_table_is_only_made_when_asked_for(server, client):
     assert server.table("t").to_arrow().schema == SCHEMA
 
 
+def test_keys_and_types_of_a_new_table_are_checked(server, client):
+    listed = pa.table({"k": [[1], [2]], "v": [1, 2]})
+    staged = client.stage("t", "w", 0, listed)
+    refused(lambda: client.commit("t", "w", 0, staged, **UPSERT), "cannot be a key")
+    refused(lambda: client.commit("t", "w", 0, staged, create=True, key=["x"]), "not in the schema")
+    struct = client.stage("t", "w", 0, pa.table({"k": [{"a": 1}]}))
+    refused(lambda: client.commit("t", "w", 0, struct, create=True), "struct")
+    assert "t" not in server.table_names()
+    views = pa.table({"k": pa.array(["a", "b"], pa.string_view()), "v": [1, 2]})
+    client.commit("t", "w", 0, client.stage("t", "w", 0, views), **UPSERT)
+    assert content(server) == [("a", 1), ("b", 2)]
+
+
 def test_a_batch_that_does_not_fit_leaves_neither_rows_nor_table(server, client):
     staged = client.stage("t", "w", 0, rows(("a", 1), (None, 2)))
     refused(lambda: client.commit("t", "w", 0, staged, **UPSERT), "a key must not be null")

@@ -37,7 +37,9 @@ class JournalServices:
         self._readers = JournalReaders(limits)
         access = JournalAccess(tables.journals, tables)
         self.calls = JournalCalls(access, self.leases, self._readers, limits=limits)
-        committer = StageCommitter(tables, catalog, self.staging, pool=self._readers.pool)
+        committer = StageCommitter(
+            tables, catalog, self.staging, pool=self._readers.pool, limits=limits
+        )
         self.stages = StageCalls(self.staging, committer, limits)
         self._statistics = JournalStatistics(
             tables.journals, tables, self.leases, clock=clock, pool=self._readers.pool
