@@ -59,6 +59,7 @@ def test_json_is_one_object_a_picture() -> None:
         {
             "time": "1970-01-01T12:00:00.000+00:00",
             "state": "live",
+            "resumption": None,
             "table_size": 1,
             "first_row": 0,
             "lag_ms": 12.0,
