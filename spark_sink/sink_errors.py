@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 CAUSES_MAX = 50
 """Most links of a cause chain that are followed; chains can be circular."""
 
-_OURS = re.compile(r"\b(SinkWriteError|ConfigError): ")
+CAUSE_CHARS_MAX = 1500
+"""Longest text of a cause in an error of ours."""
+
+_OURS = re.compile(r"\b(SinkWriteError|StagingFailedError|TickingTableError|ConfigError): ")
 
 UNREACHABLE_ADVICE = (
     "is the server up, and option uri right? More patience: fetchNumRetries, fetchRetryIntervalMs, "
@@ -66,7 +69,7 @@ _ADVICE = (
 
 class SinkWriteError(BarrageError):
     """A batch could not be staged or committed. ``table``, ``batch`` and ``partition`` say where,
-    ``reason`` is the server's text."""
+    ``reason`` is the server's text, with the option to change where one would help."""
 
     def __init__(
         self, reason: str, *, table: str, batch: int | None, partition: int | None = None
@@ -78,11 +81,14 @@ class SinkWriteError(BarrageError):
         where = f"table {table!r}"
         where += f", batch {batch}" if batch is not None else ""
         where += f", partition {partition}" if partition is not None else ""
-        advice = _advice(reason)
-        super().__init__(f"{where}: {reason}{f' ({advice})' if advice else ''}")
+        super().__init__(f"{where}: {reason}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.reason, self.table, self.batch, self.partition)
+
+
+class StagingFailedError(BarrageError):
+    """A task could not stage its rows; the text is its own."""
 
 
 def _restored(reason: str, table: str, batch: int | None, partition: int | None) -> SinkWriteError:
@@ -95,8 +101,18 @@ def write_error(
     """What an exception of a call stands for; raises it again when it is none of Flight's."""
     found = as_server_error(error, doing="write") if not isinstance(error, ServerError) else error
     is_unreachable = found.failure is Failure.UNREACHABLE
-    reason = f"{found.reason} ({UNREACHABLE_ADVICE})" if is_unreachable else found.reason
+    advice = UNREACHABLE_ADVICE if is_unreachable else _advice(found.reason)
+    reason = f"{found.reason} ({advice})" if advice else found.reason
     return SinkWriteError(reason, table=table, batch=batch, partition=partition)
+
+
+def staging_error(error: Exception, *, table: str, batch: int) -> BarrageError:
+    """The failure of a job that staged a batch: the task's own error, which says where, or any
+    other with table and batch."""
+    text = short_cause(error)
+    if text.startswith(f"table {table!r}, batch {batch}"):
+        return StagingFailedError(text)
+    return SinkWriteError(text, table=table, batch=batch)
 
 
 def java_causes(error: BaseException) -> list[str]:
@@ -120,10 +136,16 @@ def java_causes(error: BaseException) -> list[str]:
 def root_cause(error: BaseException) -> str:
     """The text of ours inside a failed Spark call, or the innermost message when there is none."""
     causes = java_causes(error)
-    marked = [text for text in causes if "SinkWriteError: " in text or "ConfigError: " in text]
-    lines = [line for text in marked for line in text.splitlines()]
+    lines = [line for text in causes for line in text.splitlines()]
     ours = [line.partition("Error: ")[2] for line in lines if _OURS.search(line)]
     return ours[-1] if ours else causes[-1]
+
+
+def short_cause(error: BaseException) -> str:
+    """:func:`root_cause` in bounded length, for the text of an error that Spark passes on: its
+    parsing of a long one overflows the stack of the query's thread."""
+    text = root_cause(error).strip()
+    return text if len(text) <= CAUSE_CHARS_MAX else f"... {text[-CAUSE_CHARS_MAX:]}"
 
 
 def _java_exception(error: BaseException) -> Any:

@@ -14,6 +14,7 @@ once, whatever was killed. Without, they live in a temporary folder and are read
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import threading
@@ -27,7 +28,7 @@ from spark_sink.connection import Connection
 from spark_sink.lake import lake_of
 from spark_sink.manifest import COMPACT_EVERY, Manifest
 from spark_sink.manifest_folder import KEEP_SECONDS, MANIFEST
-from spark_sink.sink_errors import root_cause
+from spark_sink.sink_errors import root_cause, short_cause
 from spark_sink.ticking_batches import (
     CHECKPOINT_FOLDER,
     BatchApplier,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger(__name__)
 
 LAKE_STATE_FOLDER = "_barrage"
 """Where our own files are when the location is a Delta or Iceberg table: both skip names with an
@@ -225,7 +228,13 @@ class TickingTable:
         with self._applying:
             if self._is_stopped:
                 raise TickingTableError("the ticking table was stopped")
-            self._applier(rows, number)
+            try:
+                self._applier(rows, number)
+            except Exception as error:
+                _log.debug("batch %d of %s failed", number, self._plan.table, exc_info=error)
+                raise TickingTableError(
+                    f"table {self._plan.table!r}, batch {number}: {short_cause(error)}"
+                ) from None
             self._show(self._applier.folder.manifest)
 
     def _show(self, manifest: Manifest) -> None:

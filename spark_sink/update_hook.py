@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from barrage.errors import ConfigError
 from spark_sink.sink_columns import sent_schema, table_schema
-from spark_sink.sink_errors import SinkWriteError
+from spark_sink.sink_errors import SinkWriteError, staging_error
 from spark_sink.sink_flight import BatchKey, StagedPart, abort, commit, stage
 from spark_sink.sink_identity import required_key
 from spark_sink.sink_options import SinkOptions
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame
+
+_log = logging.getLogger(__name__)
 
 FORMAT = "barrage"
 UPDATE = "update"
@@ -51,11 +54,12 @@ class UpdateSink:
         staging = _Staging(options, key, sent_schema(rows.schema, mode))
         try:
             told = rows.mapInArrow(staging, _STAGED_COLUMNS).collect()
-        except Exception:
+        except Exception as error:
             # The task's error is the one to tell; the staging area forgets by itself.
             with contextlib.suppress(SinkWriteError):
                 abort(options, key)
-            raise
+            _log.debug("staging batch %d of %s failed", batch, options.table, exc_info=error)
+            raise staging_error(error, table=options.table, batch=batch) from None
         parts = [
             StagedPart(partition=row.partition, attempt=row.attempt, rows=row.staged)
             for row in told
