@@ -5,15 +5,18 @@ Row identity (the numbering): the rows of a cycle are numbered in the order -R, 
 -R, -C and +C rows carry it in ``row_id``. So ids grow, are never used twice, and of a table that is
 only appended to they are its positions.
 
-As bytes an entry is one Arrow IPC record batch message (see :mod:`.framing`) whose metadata has:
+As bytes an entry is one Arrow IPC record batch message (see :mod:`.framing`). Its metadata has
+``crc`` and, under ``barrage``, a JSON object:
 
-* ``step``, ``wall_ns``, ``offset`` (the number of its first row): decimal;
+* ``step``, ``wall_ns``, ``offset`` (the number of its first row);
 * ``frontier``: the step up to which every table's changes were on the disk when this was written;
 * ``synced``: how long this file was sure to be when this was written;
 * ``previous``: the CRC of the record before it;
 * ``removed``, ``shifts``, ``added``: row sets of the update as they go over the wire, in base 64;
-* ``modified``: per distinct row set ``<columns>=<base 64>``, columns as ranges, ``;`` between them;
-* ``positions``: JSON object, producer to sequence.
+* ``modified``: pairs of columns (as ranges) and their row set, each distinct row set once;
+* ``positions``: producer to sequence.
+
+What is empty is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import binascii
 import json
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +40,7 @@ from barrage.journal.framing import (
     seal,
 )
 from barrage.model.update import TableUpdate
-from barrage.rowset import RowSet
+from barrage.rowset import RowSet, RowSetShiftData
 from barrage.wire.row_set_codec import (
     decode_row_set,
     decode_shifts,
@@ -58,6 +61,9 @@ OP_REMOVE: Final = 1
 OP_BEFORE: Final = 2
 OP_AFTER: Final = 3
 
+METADATA_KEY: Final = "barrage"
+_NO_ROWS: Final = RowSet.empty()
+_NO_SHIFTS: Final = RowSetShiftData.empty()
 NO_POSITIONS: Final[Mapping[str, int]] = MappingProxyType({})
 
 _SMALL_PIECE_BYTES: Final = 4096
@@ -225,45 +231,47 @@ def encode_entry(entry: Entry, surroundings: Surroundings) -> bytes:
     return b"".join(bytes(piece) for piece in pieces)
 
 
-def _metadata(entry: Entry, surroundings: Surroundings) -> dict[str, str | bytes]:
+def _metadata(entry: Entry, surroundings: Surroundings) -> dict[str, str]:
     update = entry.update
-    texts: dict[str, str | bytes] = {
-        "step": str(entry.step),
-        "wall_ns": str(entry.wall_ns),
-        "offset": str(entry.first_offset),
-        "frontier": str(surroundings.frontier),
-        "synced": str(surroundings.synced),
-        "previous": f"{surroundings.previous_crc:08x}",
+    facts: dict[str, object] = {
+        "step": entry.step,
+        "wall_ns": entry.wall_ns,
+        "offset": entry.first_offset,
+        "frontier": surroundings.frontier,
+        "synced": surroundings.synced,
+        "previous": surroundings.previous_crc,
     }
     for name, rows in (("removed", update.removed_keys_pre), ("added", update.added_keys_post)):
         if not rows.is_empty:
-            texts[name] = _base64(encode_row_set(rows))
+            facts[name] = _base64(encode_row_set(rows))
     if not update.shifts.is_empty:
-        texts["shifts"] = _base64(encode_shifts(update.shifts))
-    modified = _modified_text(update.modified_keys_post)
+        facts["shifts"] = _base64(encode_shifts(update.shifts))
+    modified = _modified_pairs(update.modified_keys_post)
     if modified:
-        texts["modified"] = modified
+        facts["modified"] = modified
+    if entry.positions:
+        facts["positions"] = dict(entry.positions)
+    text = json.dumps(facts)
     if entry.positions:
         # The CRC is found by its tag, and producers choose their names.
-        texts["positions"] = json.dumps(dict(entry.positions)).replace("crc32c", "crc32\\u0063")
-    texts["crc"] = CRC_BLANK
-    return texts
+        text = text.replace("crc32c", "crc32\\u0063")
+    return {METADATA_KEY: text, "crc": CRC_BLANK}
 
 
-def _base64(data: bytes) -> bytes:
-    return binascii.b2a_base64(data, newline=False)
+def _base64(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode()
 
 
-def _modified_text(modified: tuple[RowSet, ...]) -> str:
-    """``0-2,5=<base 64>;3=...``: columns that changed in the same rows share them."""
+def _modified_pairs(modified: tuple[RowSet, ...]) -> list[list[str]]:
+    """Columns that changed in the same rows share a pair."""
     columns: dict[RowSet, list[int]] = {}
     for index, rows in enumerate(modified):
         if not rows.is_empty:
             columns.setdefault(rows, []).append(index)
-    return ";".join(
-        f"{RowSet(indices).to_text()}={_base64(encode_row_set(rows)).decode()}"
+    return [
+        [RowSet(indices).to_text(), _base64(encode_row_set(rows))]
         for rows, indices in columns.items()
-    )
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,26 +283,26 @@ class RecordHead:
     first_offset: int
     row_count: int
     surroundings: Surroundings
-    texts: Mapping[str, str]
+    facts: Mapping[str, Any]
 
 
 def read_head(message: Message) -> RecordHead:
     """The metadata of a record; FramingError when it is none of ours."""
-    texts = metadata_of(message.header, 12)
     try:
+        facts = json.loads(metadata_of(message.header, 12)[METADATA_KEY])
         return RecordHead(
-            step=int(texts["step"]),
-            wall_ns=int(texts["wall_ns"]),
-            first_offset=int(texts["offset"]),
+            step=facts["step"],
+            wall_ns=facts["wall_ns"],
+            first_offset=facts["offset"],
             row_count=message.length(),
             surroundings=Surroundings(
-                frontier=int(texts["frontier"]),
-                synced=int(texts["synced"]),
-                previous_crc=int(texts["previous"], 16),
+                frontier=facts["frontier"],
+                synced=facts["synced"],
+                previous_crc=facts["previous"],
             ),
-            texts=texts,
+            facts=facts,
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise FramingError(f"the metadata of a record is incomplete: {error}") from error
 
 
@@ -303,19 +311,19 @@ def decode_entry(
 ) -> Entry:
     """The entry of a message in ``data``, without copying its cells; FramingError."""
     head = head or read_head(message)
-    texts = head.texts
+    facts = head.facts
     try:
         rows = pa.ipc.read_record_batch(data.slice(message.start, message.size), schema)
+        shifts = facts.get("shifts")
         update = TableUpdate(
             first_step=head.step,
             last_step=head.step,
-            removed_keys_pre=_row_set(texts.get("removed")),
-            shifts=decode_shifts(binascii.a2b_base64(texts.get("shifts", "ICAg"))),
-            added_keys_post=_row_set(texts.get("added")),
-            modified_keys_post=_modified_of(texts.get("modified", ""), len(schema) - 2),
+            removed_keys_pre=_row_set(facts.get("removed")),
+            shifts=_NO_SHIFTS if shifts is None else decode_shifts(binascii.a2b_base64(shifts)),
+            added_keys_post=_row_set(facts.get("added")),
+            modified_keys_post=_modified_of(facts.get("modified"), len(schema) - 2),
         )
-        positions = json.loads(texts.get("positions", "{}"))
-    except (RemoteProtocolError, ValueError, IndexError, OSError) as error:
+    except (RemoteProtocolError, TypeError, ValueError, IndexError, OSError) as error:
         raise FramingError(f"a record cannot be read: {error}") from error
     return Entry(
         step=head.step,
@@ -323,18 +331,19 @@ def decode_entry(
         update=update,
         rows=rows,
         first_offset=head.first_offset,
-        positions=positions,
+        positions=facts.get("positions", NO_POSITIONS),
     )
 
 
 def _row_set(text: str | None) -> RowSet:
-    return RowSet.empty() if text is None else decode_row_set(binascii.a2b_base64(text))
+    return _NO_ROWS if text is None else decode_row_set(binascii.a2b_base64(text))
 
 
-def _modified_of(text: str, column_count: int) -> tuple[RowSet, ...]:
-    modified = [RowSet.empty()] * column_count
-    for part in text.split(";") if text else ():
-        columns, _, encoded = part.partition("=")
+def _modified_of(pairs: list[list[str]] | None, column_count: int) -> tuple[RowSet, ...]:
+    if pairs is None:
+        return (_NO_ROWS,) * column_count
+    modified = [_NO_ROWS] * column_count
+    for columns, encoded in pairs:
         rows = _row_set(encoded)
         for index in RowSet.parse(columns):
             modified[index] = rows

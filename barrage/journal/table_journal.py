@@ -339,7 +339,10 @@ class TableJournal:
     def is_known(self, version: int) -> bool:
         """Whether ``version`` names a state of this epoch that the history reaches: false before
         the earliest, and for steps that a crash may have taken away."""
-        if not self.earliest_version <= version <= max(self.latest_version, self._committed_step()):
+        earliest = self.earliest_version
+        if version == earliest:
+            return True
+        if not earliest < version <= max(self.latest_version, self._committed_step()):
             return False
         steps = self.history.index.steps
         for gap in self._gaps():

@@ -67,14 +67,23 @@ class RandomHistory:
         rows = [(key, *self.rows[key]) for key in sorted(self.rows)]
         self.snapshots.append(Snapshot(self.step, rows, self.next_offset, dict(self.positions)))
 
+    def go_back_to(self, version: int) -> None:
+        """A crash took what came after this state."""
+        while self.snapshots[-1].version > version:
+            self.snapshots.pop()
+        kept = self.snapshots[-1]
+        self.step, self.next_offset = kept.version, kept.next_offset
+        self.positions = dict(kept.positions)
+        self.rows = {key: (row_id, cells) for key, row_id, cells in kept.rows}
+
     def _cells(self) -> Cells:
         number = self.random.choice([None, self.random.randrange(1000)])
         return number, self.random.choice([None, "", "ä" * self.random.randrange(4), "text"])
 
-    def next_change(self) -> tuple[TableChange, dict[str, int]]:
+    def next_change(self, step: int | None = None) -> tuple[TableChange, dict[str, int]]:
         """The next cycle, and the positions of producers that moved in it."""
         random = self.random
-        self.step += random.choice([1, 1, 1, 5])
+        self.step = self.step + random.choice([1, 1, 1, 5]) if step is None else step
         if self.is_append_only:
             removed, shifts, modified = [], [], []
             first = len(self.rows)

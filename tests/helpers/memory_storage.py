@@ -23,6 +23,11 @@ class DiskFile:
     is_linked: bool = False
     """Whether its name is sure to be found after a crash."""
 
+    @property
+    def size(self) -> int:
+        """Bytes as the process sees it."""
+        return len(self.content)
+
 
 @dataclass
 class Faults:
@@ -97,7 +102,8 @@ class MemoryStorage:
             del self.files[name]
 
     def free_bytes(self) -> int:
-        return max(0, self.room - sum(len(file.content) for file in self.files.values()))
+        used = sum(file.size for file in self.files.values())
+        return max(0, self.room - used)
 
     def allocate(self, path: str, size: int) -> None:
         self.take_room(size)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import count
+from unittest import mock
 
+from barrage.journal import file_history, recovery, segment, store
+from barrage.journal.steps import Steps
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.rowset import RowSet, RowSetShiftData
 from tests.sim.server import Message, Sabotage
@@ -94,5 +98,68 @@ CANARIES: dict[str, Callable[[], Sabotage]] = {
         miscount_the_table,
         misplace_added_rows,
         repeat_a_step,
+    )
+}
+
+
+def acknowledge_before_the_sync() -> AbstractContextManager[object]:
+    """What was written counts as kept."""
+    return mock.patch.object(segment.SegmentWriter, "sync", return_value=None)
+
+
+def believe_the_files() -> AbstractContextManager[object]:
+    """Nobody asks whether what was acknowledged is there, nor whether a hole is behind the end."""
+    return _Both(
+        mock.patch.object(recovery, "read_witness", return_value=-1),
+        mock.patch.object(segment, "_is_hole", return_value=False),
+    )
+
+
+def use_steps_again() -> AbstractContextManager[object]:
+    """After a crash the graph goes on where the files end."""
+
+    def next_run(before: Steps | None, *, recovered_step: int, **_: int) -> Steps:
+        return Steps(first_step=recovered_step, reserved=recovered_step + 1000, is_clean=False)
+
+    return mock.patch.object(store, "next_run", next_run)
+
+
+def forget_too_much() -> AbstractContextManager[object]:
+    """Retention removes one segment more than the checkpoint stands in for."""
+    honest = file_history.FileHistory._begin_with
+
+    def begin_with(self, base, *, first_segment, kept_from):
+        honest(self, base, first_segment=first_segment, kept_from=kept_from + 1)
+
+    return mock.patch.object(file_history.FileHistory, "_begin_with", begin_with)
+
+
+def run_out_of_room_without_a_reserve() -> AbstractContextManager[object]:
+    """A full disk is noticed when it is too late."""
+    return mock.patch.object(store.JournalStore, "_look_for_room", return_value=None)
+
+
+class _Both(AbstractContextManager[object]):
+    def __init__(self, *patches: AbstractContextManager[object]) -> None:
+        self._patches = patches
+
+    def __enter__(self) -> object:
+        for each in self._patches:
+            each.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for each in reversed(self._patches):
+            each.__exit__(*error)
+
+
+JOURNAL_CANARIES: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    each.__name__: each
+    for each in (
+        acknowledge_before_the_sync,
+        believe_the_files,
+        use_steps_again,
+        forget_too_much,
+        run_out_of_room_without_a_reserve,
     )
 }

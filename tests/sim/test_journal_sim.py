@@ -1,0 +1,42 @@
+"""A few seeds of the simulated journals, and proof that the simulator can fail."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sim.canaries import JOURNAL_CANARIES
+from tests.sim.journal import JournalSimulationError, JournalWorld
+
+SEEDS = range(2000, 2006)
+CANARY_SEEDS = range(0, 60)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_of_the_journals_passes(seed: int) -> None:
+    world = JournalWorld(seed)
+    world.run()
+    assert world.states_checked > 3
+
+
+@pytest.mark.parametrize("name", list(JOURNAL_CANARIES))
+def test_a_broken_journal_is_caught(name: str) -> None:
+    with JOURNAL_CANARIES[name]():
+        assert any(is_caught(seed) for seed in CANARY_SEEDS)
+
+
+def is_caught(seed: int) -> bool:
+    try:
+        JournalWorld(seed).run()
+    except JournalSimulationError as failure:
+        return f"--journal --seed {seed}" in str(failure)
+    return False
