@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -27,10 +28,13 @@ SETTLE_SECONDS = 60.0
 
 
 def free_port() -> int:
-    """A port nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody uses, of those the system gives to nobody by itself: while the server is dead,
+    a client of another could get it."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("all ports are taken")
 
 
 class Scene:
@@ -65,7 +69,8 @@ class Scene:
             text=True,
         )
         assert self.server.stdout is not None
-        assert self.server.stdout.readline().strip(), "the server does not start"
+        is_up = bool(self.server.stdout.readline().strip())
+        assert is_up, (self.work / "driver.log").read_text()[-2000:]
 
     def kill_server(self) -> None:
         assert self.server is not None
