@@ -26,6 +26,7 @@ NAMES = (
     "spark_source",
     "spark_latency",
     "reconnect_storm",
+    "journal_latency",
 )
 
 

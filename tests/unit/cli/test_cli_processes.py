@@ -59,7 +59,8 @@ def host_server() -> Iterator[str]:
 
 def test_the_host_tables_are_there_and_tick(host_server: str) -> None:
     facts = {entry["name"]: entry for entry in json.loads(run("ls", host_server, "--json").stdout)}
-    assert set(facts) == {"processes", "processes_by_cpu", "cpu", "memory", "disk", "network"}
+    names = {name for name in facts if not name.startswith("_")}
+    assert names == {"processes", "processes_by_cpu", "cpu", "memory", "disk", "network"}
     assert facts["processes"]["key"] == ["pid"]
     watched = run("watch", f"{host_server}/cpu", "--seconds", "1.2", "--json", "--rows", "1")
     sizes = [json.loads(line)["table_size"] for line in watched.stdout.splitlines()]
@@ -203,3 +204,38 @@ def test_the_demo_draws_the_grid_in_a_terminal_and_q_ends_it() -> None:
             process.kill()
             process.wait(timeout=SECONDS_MAX)
         os.close(master)
+
+
+def names_of(address: str) -> list[str]:
+    listed = json.loads(run("ls", address, "--json").stdout)
+    return [entry["name"] for entry in listed if not entry["name"].startswith("_")]
+
+
+def test_tables_of_a_directory_are_back_after_a_kill(tmp_path: Path) -> None:
+    data, file = str(tmp_path / "data"), tmp_path / "trades.parquet"
+    pq.write_table(pa.table({"sym": ["A", "B"], "qty": [1, 2]}), file)
+    table = f"quotes={file}"
+    with serving("--data", data, "--table", table) as (process, address):
+        assert run("put", str(file), f"{address}/trades").returncode == 0
+        assert names_of(address) == ["quotes", "trades"]
+        process.kill()
+    with serving("--data", data, "--table", table) as (process, address):
+        assert names_of(address) == ["quotes", "trades"]
+        rows = json.loads(run("snapshot", f"{address}/trades", "--json").stdout.splitlines()[0])
+        assert rows == {"sym": "A", "qty": 1}
+        busy = subprocess.run(
+            [*BARRAGE, "serve", "--port", "0", "--data", data],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+        )
+        assert busy.returncode != 0
+        assert "another process" in busy.stderr
+        assert "Traceback" not in busy.stderr
+
+
+def test_a_durable_journal_without_a_directory_is_one_clear_line() -> None:
+    done = run("serve", "--port", "0", "--journal", "durable")
+    assert done.returncode != 0
+    assert "--data DIR" in done.stderr
+    assert "Traceback" not in done.stderr
