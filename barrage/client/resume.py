@@ -41,6 +41,14 @@ class Setting:
     columns: ColumnSet | None
     viewport: Viewport | None
 
+    @classmethod
+    def of(
+        cls, schema: pa.Schema | None, columns: ColumnSet | None, viewport: Viewport | None
+    ) -> Setting:
+        """Equal for equal cells: naming every column is naming none."""
+        is_all = columns is None or (schema is not None and columns == tuple(range(len(schema))))
+        return cls(None if is_all else columns, viewport)
+
 
 @dataclass(frozen=True, slots=True)
 class KeptState:

@@ -364,9 +364,8 @@ class AsyncTickingTable:
         """Subscribe and apply what comes until the stream breaks, which is an error."""
         source, connection = self._settings.source, self._settings.source.connection
         schema = None if self._columns is None else await source.schema(None)
-        setting = wanted = Setting(
-            None if schema is None else column_indices(schema, self._columns), self._viewport
-        )
+        columns = None if schema is None else column_indices(schema, self._columns)
+        setting = wanted = Setting.of(schema, columns, self._viewport)
         if self._settings.kept is not None and self._resuming.setting is None:
             self._resuming.setting = wanted
         asked = self._resuming.begin(self._mirror.cursor)
@@ -463,7 +462,7 @@ class AsyncTickingTable:
         viewport = Viewport(
             positions=message.effective_viewport, is_reverse=message.is_effective_reverse
         )
-        return Setting(message.effective_columns, viewport)
+        return Setting.of(self._schema, message.effective_columns, viewport)
 
     async def _became_current(self, *, had_state: bool) -> None:
         """The state shown is what the stream was asked for; there may be a later wish."""

@@ -37,6 +37,10 @@ class OpenPlans:
     def __len__(self) -> int:
         return len(self._open)
 
+    def plans(self) -> list[ResumePlan]:
+        """The open plans, oldest first."""
+        return list(self._open)
+
     def is_usable(self, plan: ResumePlan) -> bool:
         """Whether the plan is open, or still leads to the present."""
         return plan in self._open or plan.step == plan.table.changed_step

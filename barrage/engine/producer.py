@@ -169,6 +169,10 @@ class Producer:
 
     # --- subscribers come, change and go ----------------------------------------------------------
 
+    def open_plans(self) -> list[ResumePlan]:
+        """Plans that others may still join, oldest first."""
+        return self._plans.plans()
+
     def can_resume(self, plan: ResumePlan) -> bool:
         """Whether :meth:`add` would take the plan: it leads to the present, or was in use a moment
         ago."""

@@ -29,6 +29,7 @@ import pyarrow as pa
 from barrage.engine.replay import RecordedEntry, sources_of
 from barrage.engine.resume import ResumeBuilder, SourceHistory, refusal_of
 from barrage.engine.source import SourceTable
+from barrage.engine.subscription import Shape
 from barrage.engine.table import DerivedTable
 from barrage.errors import BarrageError, HistoryLostError, ResumeRefusedError
 from barrage.proto.resumption import Outcome, ResumeMode
@@ -89,10 +90,10 @@ class Resumption:
         return cls(None, Outcome.resnapshot(reason))
 
     @classmethod
-    def of(cls, plan: ResumePlan) -> Resumption:
-        if plan.missed_steps == 0:
+    def of(cls, plan: ResumePlan, missed_steps: int) -> Resumption:
+        if missed_steps == 0:
             return cls(plan, Outcome.live())
-        return cls(plan, Outcome.replayed(plan.missed_steps, plan.update_count))
+        return cls(plan, Outcome.replayed(missed_steps, plan.update_count))
 
 
 class ResumeDesk:
@@ -161,8 +162,8 @@ class ResumeDesk:
     def survey(
         self, table: Table, request: ResumeRequest, spec: SubscriptionSpec
     ) -> ResumeWork | Resumption:
-        """Whether the cursor can be resumed at a reasonable price: the work to be done, or why
-        not."""
+        """Whether the cursor can be resumed at a reasonable price: the work to be done, or a plan
+        that others are following now, or why not."""
         version = request.cursor.version
         try:
             epoch = self.epoch_of(table)
@@ -182,20 +183,40 @@ class ResumeDesk:
                 if journal is not None:
                     _check_reach(journal, version)
                     work.sources.append(_Source(source, journal, journal.latest_version))
-            self._check_price(work)
+            steps = self._check_price(work)
+            joined = self._open_plan(work)
+            if joined is not None:
+                return Resumption.of(joined, steps)
         except (ResumeRefusedError, HistoryLostError) as error:
             return Resumption.refused(_reason(error))
         return work
 
-    def _check_price(self, work: ResumeWork) -> None:
+    def _open_plan(self, work: ResumeWork) -> ResumePlan | None:
+        """A plan from the same version that others are following now."""
+        assert work.table is not None
+        producer = self._runtime.existing_producer(work.table)
+        if producer is None:
+            return None
+        shape = None
+        if work.steps_for is not None:
+            shape = Shape.of_spec(work.steps_for, column_count=len(work.table.schema))
+        for plan in producer.open_plans():
+            # What happened since a plan was made comes merged with its last update.
+            is_exact = shape is None or plan.step == work.table.changed_step
+            if plan.version == work.version and plan.shape == shape and is_exact:
+                return plan
+        return None
+
+    def _check_price(self, work: ResumeWork) -> int:
         """Replaying more rows than there are costs more than a snapshot and tells the client
-        nothing it asked for."""
-        rows = steps = 0
+        nothing it asked for. Returns the number of steps missed."""
+        rows, steps_of = 0, [np.empty(0, dtype=np.int64)]
         for source in work.sources:
             if source.upto > work.version:
                 index = source.journal.index(work.version, source.upto)
                 rows += int(index.row_counts.sum())
-                steps += len(index)
+                steps_of.append(index.steps)
+        steps = len(np.unique(np.concatenate(steps_of)))
         limits = self._limits
         if steps > limits.resume_steps_max:
             raise ResumeRefusedError(
@@ -208,6 +229,7 @@ class ResumeDesk:
         size = sum(source.table.size for source in work.sources)
         if work.steps_for is None and rows > max(size, limits.resume_rows_free):
             raise ResumeRefusedError(f"{rows} rows changed, more than the {size} there are")
+        return steps
 
     def build(self, work: ResumeWork) -> None:
         """Read the journals and compute what can be computed ahead. On a thread of its own."""
@@ -262,7 +284,8 @@ class ResumeDesk:
                     for source in sources
                 }
             )
-            return Resumption.of(builder.plan())
+            plan = builder.plan()
+            return Resumption.of(plan, plan.missed_steps)
         except BarrageError as error:
             return Resumption.refused(_reason(error))
 

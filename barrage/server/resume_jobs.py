@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from barrage.wire.update_codec import EncodeOptions
 
 GATHER_SECONDS = 0.01
-"""How long a job waits for others before it begins: a fraction of what a client waits before it
-connects again."""
+"""How long a job waits for others before it begins, and again as long as others come: a fraction of
+what a client waits before it connects again."""
+
+GATHER_SECONDS_MAX = 0.2
+"""How long a job waits at most, however many come."""
 
 BUILD_THREADS = 1
 """Threads that read journals for plans. They share the interpreter with the engine's."""
@@ -106,7 +109,7 @@ class ResumeJobs:
 
     async def _run(self, key: Hashable, job: _Job) -> None:
         try:
-            await asyncio.sleep(GATHER_SECONDS)
+            await self._gather(job)
             found = await self._prepared(job.applicants[0])
         finally:
             self._jobs.pop(key, None)
@@ -124,6 +127,13 @@ class ResumeJobs:
                 applicant.answer.set_exception(answer)
             else:
                 applicant.answer.set_result(answer)
+
+    async def _gather(self, job: _Job) -> None:
+        loop = asyncio.get_running_loop()
+        latest, count = loop.time() + GATHER_SECONDS_MAX, 0
+        while len(job.applicants) > count and loop.time() < latest:
+            count = len(job.applicants)
+            await asyncio.sleep(GATHER_SECONDS)
 
     async def _prepared(self, applicant: Applicant) -> ResumeWork | Resumption:
         """The plan as far as it can be made ahead. What is wrong with a subscription is told to

@@ -294,6 +294,27 @@ async def test_a_moved_view_resumes_with_the_old_rows_and_moves_then(session, se
 
 
 @asynchronous
+async def test_a_view_that_did_not_move_asks_for_nothing_more(session, server):
+    table = session.table("t")
+    async with table.subscribe(viewport=(0, 2), columns=["s", "x"], reconnect=AT_ONCE) as live:
+        stream = await server.accept()
+        stream.answer = told()
+        stream.schema()
+        stream.view("0-1", [1, 2], viewport=RowSet.parse("0-1"))
+        await live.wait_ready(5)
+        stream.end(ConnectionLostError("gone"))
+        second = await server.accept()
+        await second.request()
+        second.answer = told("live")
+        second.schema()
+        second.view()
+        await live.wait_ready(5)
+        assert live.resumption == "live"
+        assert second._to_server.empty()
+        assert live.to_arrow().column_names == ["s", "x"]
+
+
+@asynchronous
 async def test_a_change_while_resuming_waits(session, server):
     async with session.table("t").subscribe(viewport=(0, 1), reconnect=AT_ONCE) as live:
         stream = await server.accept()

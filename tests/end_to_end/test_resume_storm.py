@@ -1,0 +1,104 @@
+"""Many subscribers that come back at once share the work of finding what they missed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+
+import pytest
+
+import barrage
+from barrage.client import Backoff, State
+from barrage.model.update import FullUpdate, ViewUpdate
+from barrage.server.resume_desk import ResumeDesk
+from barrage.wire.update_codec import UpdateEncoder
+from tests.helpers.cutter import Cutter
+
+SUBSCRIBERS = 200
+SOON = Backoff(first_seconds=0.3, seconds_max=0.5)
+
+
+@pytest.fixture
+def work(monkeypatch):
+    """Counts plans that are made, and updates that are encoded."""
+    counts = Counter()
+    finish, encode = ResumeDesk.finish, UpdateEncoder.encode
+
+    def counted_finish(self, *arguments):
+        counts["plans"] += 1
+        return finish(self, *arguments)
+
+    def counted_encode(self, message):
+        if isinstance(message, FullUpdate | ViewUpdate):
+            counts["snapshots" if message.is_snapshot else "updates"] += 1
+        return encode(self, message)
+
+    monkeypatch.setattr(ResumeDesk, "finish", counted_finish)
+    monkeypatch.setattr(UpdateEncoder, "encode", counted_encode)
+    return counts
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        is_met = asyncio.Event()
+        while not condition():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(is_met.wait(), 0.01)
+
+
+@pytest.mark.parametrize("viewport", [None, (0, 10)])
+def test_a_storm_costs_a_few_plans_and_encodings(work, viewport):
+    with barrage.Server(port=0, journal="memory") as server, Cutter(server.address) as cutter:
+        table = server.create_table("t", {"k": "int64", "v": "int64"}, key="k")
+        table.upsert({"k": range(100), "v": range(100)})
+
+        async def storm():
+            async with barrage.aconnect(cutter.uri) as session:
+                remote = session.table("t").where("v >= 0").sort("-v")
+                lives = [
+                    await remote.subscribe(interval_ms=10, reconnect=SOON, viewport=viewport)
+                    for _ in range(SUBSCRIBERS)
+                ]
+                await asyncio.gather(*(live.wait_ready(20) for live in lives))
+                work.clear()
+                await asyncio.to_thread(cutter.close)
+                await until(lambda: all(live.state is State.RECONNECTING for live in lives))
+                for number in range(5):
+                    await asyncio.to_thread(table.upsert, {"k": [number], "v": [1000 + number]})
+                await asyncio.to_thread(cutter.open)
+                await asyncio.gather(*(live.wait_ready(20) for live in lives))
+                assert {live.resumption for live in lives} == {"replayed 5 steps"}
+                wanted = [{"k": n, "v": 1000 + n} for n in (4, 3, 2, 1, 0)]
+                for live in lives:
+                    assert live.to_arrow().slice(0, 5).to_pylist() == wanted
+
+        asyncio.run(storm())
+        # The back-off spreads them over some tenths of a second: they come in crowds, not alone.
+        assert work["plans"] == 1
+        assert 1 <= work["updates"] <= SUBSCRIBERS / 5
+        assert work["snapshots"] == 0
+
+
+def test_those_who_come_together_share_one_plan_and_one_message(work):
+    with barrage.Server(port=0, journal="memory") as server:
+        table = server.create_table("t", {"k": "int64", "v": "int64"}, key="k")
+        table.upsert({"k": range(100), "v": range(100)})
+        cursor, rows = table.cursor, table.to_arrow()
+        table.upsert({"k": [3], "v": [-3]})
+
+        async def storm():
+            async with barrage.aconnect(server.uri) as session:
+                remote = session.table("t")
+                lives = [
+                    await remote.subscribe(interval_ms=10, resume_from=cursor, rows=rows)
+                    for _ in range(SUBSCRIBERS)
+                ]
+                await asyncio.gather(*(live.wait_ready(20) for live in lives))
+                assert {live.resumption for live in lives} == {"replayed 1 step"}
+                assert all(live.to_arrow() == lives[0].to_arrow() for live in lives)
+
+        asyncio.run(storm())
+        assert work["plans"] == 1
+        # All are sent in one breath, but the server reads them over some time.
+        assert 1 <= work["updates"] <= SUBSCRIBERS / 20
