@@ -9,6 +9,7 @@ import typer
 
 import barrage
 from barrage.cli.commands.demo import demo
+from barrage.cli.commands.journal import journal
 from barrage.cli.commands.ls import ls
 from barrage.cli.commands.put import put
 from barrage.cli.commands.replay import replay
@@ -62,6 +63,7 @@ def root(
 
 for command in (demo, serve, ls, schema, snapshot, watch, put, replay, version):
     app.command()(command)
+app.add_typer(journal)
 
 
 def main() -> None:

@@ -320,11 +320,29 @@ class FileHistory:
         for each in gone:
             self._storage.remove(each.path)
 
-    def _make_checkpoint(self, version: int) -> CheckpointFile | None:
-        """Write one; None when the history was closed meanwhile."""
+    def state_at(self, version: int) -> TableState:
+        """The rows at a version that was published."""
         base = self.base_for(version)
         rows = self._index.span(base.version, version)
-        state = replayed(base, self.read(rows), producers_max=self._options.producers_max)
+        return replayed(base, self.read(rows), producers_max=self._options.producers_max)
+
+    def begin_anew(self) -> None:
+        """Forget all changes: the history begins with a checkpoint of now and an empty segment."""
+        end = self._end
+        if end is None:
+            return
+        version = max(end.step, self._begin.version)
+        if self._begin.version == version:
+            return
+        found = [each for each in self._checkpoints if each.version == version]
+        base = found[0] if found else self._make_checkpoint(version)
+        if base is not None:
+            self._next_segment()
+            self._begin_with(base, first_segment=self._begin.segment, kept_from=end.number + 1)
+
+    def _make_checkpoint(self, version: int) -> CheckpointFile | None:
+        """Write one; None when the history was closed meanwhile."""
+        state = self.state_at(version)
         record = self._record
         directory = checkpoint_directory(self._directory)
         pending = write_checkpoint(

@@ -7,6 +7,7 @@ and raises JournalCorruptError with file and offset: nothing that was acknowledg
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from barrage.journal.options import JournalOptions
     from barrage.journal.record import Entry
     from barrage.journal.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 RECORD_FILE: Final = "table.json"
 _SEGMENT = re.compile(r"(\d{8})\.arrow\Z")
@@ -87,7 +90,7 @@ def recover_table(
     # Before the segments: of a table in use it goes on while they are read.
     acknowledged = _acknowledged(storage, directory, record)
     checkpoints = list_checkpoints(storage, checkpoint_directory(directory))
-    numbers = _segment_numbers(storage, directory)
+    numbers = segment_numbers(storage, directory)
     begin = _begin(storage, directory, record)
     if is_repaired:
         _remove_forgotten(storage, directory, begin, numbers, checkpoints)
@@ -129,6 +132,55 @@ def recover_table(
         state=state,
         frontier=reader.frontier,
     )
+
+
+def salvage_table(storage: Storage, directory: str) -> RecoveredTable:
+    """A damaged table up to the damage: the newest whole checkpoint, and the changes that follow on
+    it as far as they can be read. Nothing is written. JournalCorruptError when not even the
+    table's record can be read."""
+    path = f"{directory}/{RECORD_FILE}"
+    record = TableRecord.decode(storage.read(path).to_pybytes(), path=path)
+    checkpoints, state = _newest_whole(storage, directory, record)
+    reader = _Reader(storage, directory, record, is_repaired=False)
+    entries: list[Entry] = []
+    try:
+        for entry in reader.entries_after(segment_numbers(storage, directory), state.version):
+            if entry.first_offset != (entries[-1].next_offset if entries else state.next_offset):
+                break
+            entries.append(entry)
+    except JournalCorruptError as error:
+        logger.debug("salvaged up to %s", error)
+    first = entries[0].step if entries else state.version + 1
+    if any(reader.index.steps < first):
+        # Whole as well, but before a checkpoint: of no use without the state they follow on.
+        reader.index.forget_upto(first - 1)
+    return RecoveredTable(
+        record=record,
+        directory=directory,
+        index=reader.index,
+        begin=HistoryBegin(version=state.version, segment=1),
+        checkpoints=checkpoints,
+        end=reader.end,
+        state=replayed(state, entries),
+        frontier=reader.frontier,
+    )
+
+
+def _newest_whole(
+    storage: Storage, directory: str, record: TableRecord
+) -> tuple[list[CheckpointFile], TableState]:
+    """The newest checkpoint that can be read, else the table as it was created."""
+    for each in reversed(list_checkpoints(storage, checkpoint_directory(directory))):
+        try:
+            state = read_checkpoint(storage, each, table=record.identity.name, epoch=record.epoch)
+        except JournalCorruptError as error:
+            logger.debug("no use for %s", error)
+        else:
+            return [each], state
+    nothing = TableState.nothing(
+        record.identity.entry_schema, version=record.created_step, wall_ns=record.created_wall_ns
+    )
+    return [], nothing
 
 
 def _remove_unfinished(storage: Storage, directory: str) -> None:
@@ -186,7 +238,8 @@ def _check_beginning(
         )
 
 
-def _segment_numbers(storage: Storage, directory: str) -> list[int]:
+def segment_numbers(storage: Storage, directory: str) -> list[int]:
+    """Numbers of the segments that are there, ascending."""
     found = (_SEGMENT.match(name) for name in storage.list(f"{directory}/wal"))
     return sorted(int(match[1]) for match in found if match is not None)
 
