@@ -378,7 +378,7 @@ class AsyncTickingTable:
         self._has_unsent_change = setting != wanted
         frame = exchange.subscribe(
             await source.ticket(),
-            columns=setting.columns,
+            columns=columns if setting == wanted else setting.columns,
             viewport=setting.viewport,
             options=self._settings.options,
         )
