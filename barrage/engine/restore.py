@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barrage.engine.coercion import coerce_rows
 from barrage.engine.keyed import KeyedTable
 from barrage.engine.list_table import ListTable
 from barrage.engine.ring import BlinkTable, RingTable
@@ -72,7 +73,7 @@ def _made(
             raise EngineError("a ring table needs a capacity")
         return RingTable(graph, schema, capacity=capacity)
     if kind == StaticTable.kind:
-        return StaticTable(graph, rows)
+        return StaticTable(graph, coerce_rows(schema, rows))
     for plain in (AppendOnlyTable, ListTable, BlinkTable):
         if kind == plain.kind:
             return plain(graph, schema)

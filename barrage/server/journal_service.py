@@ -47,6 +47,9 @@ log = logging.getLogger(__name__)
 
 DURABLE, MEMORY, NONE = "durable", "memory", "none"
 
+NEVER = 2**63
+"""A ticket no store gets to."""
+
 
 @dataclass(slots=True)
 class _Recorded:
@@ -139,6 +142,11 @@ class JournalService:
                 "--data DIR, or Server(data=...)"
             )
         return chosen
+
+    def check_room(self, journal_class: str) -> None:
+        """JournalFullError or JournalFailedError when no journal of this class can begin."""
+        if journal_class == DURABLE:
+            self._check_store()
 
     def decline(self, table: SourceTable) -> None:
         """This table has no journal, whatever names it gets."""
@@ -318,18 +326,20 @@ class JournalService:
         ]
 
     def ticket_of(self, tables: Iterable[Table]) -> int:
-        """The ticket of the last change on disk of any of these tables."""
+        """The ticket of the last change on disk of any of these tables; one that is never reached
+        when it could not be recorded."""
         if not self._is_durable:
             return 0
-        return max(
-            (
-                recorded.ticket
-                for table in tables
-                if isinstance(table, SourceTable)
-                and (recorded := self._recorded.get(table)) is not None
-            ),
-            default=0,
-        )
+        tickets = [
+            recorded.ticket
+            for table in tables
+            if isinstance(table, SourceTable)
+            and (recorded := self._recorded.get(table)) is not None
+            and recorded.journal.is_durable
+        ]
+        if tickets and self._failure is not None:
+            return NEVER
+        return max(tickets, default=0)
 
     @property
     def synced_ticket(self) -> int:

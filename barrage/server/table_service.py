@@ -370,10 +370,12 @@ class TableService:
             name=name, table=table, kind=kind_of(table), is_read_only=is_read_only
         )
         before = self._catalog.find(name)
-        if before is not None and before.table is not table:
-            self._end_journal(before)
         if before is None or before.table is not table:
-            self.journals.begin(publication, self.journals.class_for(None))
+            journal_class = self.journals.class_for(None)
+            if before is not None:
+                self.journals.check_room(journal_class)
+                self._end_journal(before)
+            self.journals.begin(publication, journal_class)
         self._catalog.put(publication)
         return publication
 

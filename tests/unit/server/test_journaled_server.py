@@ -413,3 +413,42 @@ def test_the_asynchronous_server_reads_its_directory_when_it_starts(tmp_path):
         await server.stop()
 
     asyncio.run(run())
+
+
+# --- types ---
+
+
+def test_columns_of_many_types_are_back_as_they_were(tmp_path):
+    now = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)
+    columns = {
+        "bool": pa.array([True, None]),
+        "int8": pa.array([1, None], pa.int8()),
+        "uint64": pa.array([2**64 - 1, None], pa.uint64()),
+        "half": pa.array([1.5, None], pa.float16()),
+        "double": pa.array([float("nan"), None]),
+        "text": pa.array(["ä", None]),
+        "large": pa.array(["", None], pa.large_string()),
+        "view": pa.array(["seen", None], pa.string_view()),
+        "bytes": pa.array([b"\x00", None]),
+        "fixed": pa.array([b"ab", None], pa.binary(2)),
+        "date": pa.array([now.date(), None]),
+        "time": pa.array([now.time(), None], pa.time64("us")),
+        "zoned": pa.array([now, None], pa.timestamp("ns", "Europe/Berlin")),
+        "duration": pa.array([5, None], pa.duration("ms")),
+        "decimal": pa.array([None, 1], pa.decimal128(20, 3)),
+        "list": pa.array([[1, None], None]),
+        "texts": pa.array([["a"], []], pa.list_(pa.string())),
+        "category": pa.array(["a", None]).dictionary_encode(),
+        "nothing": pa.nulls(2),
+    }
+    rows = pa.table(columns)
+    with Server(data=tmp_path) as server:
+        for kind in ("append_only", "static", "list"):
+            server.create_table(kind, data=rows, kind=kind)
+        before = server.table("list").to_arrow()
+    with Server(data=tmp_path) as server:
+        for kind in ("append_only", "static", "list"):
+            again = server.table(kind).to_arrow()
+            assert again.schema == before.schema
+            assert str(again.to_pylist()) == str(before.to_pylist())
+            assert server.table(kind).schema == before.schema
