@@ -8,14 +8,13 @@ the same key, ``replace`` makes them the whole table (the server ticks only what
 
 from __future__ import annotations
 
-from collections import UserDict
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from barrage.errors import ConfigError
 from spark_sink.connection import CONNECTION_OPTIONS, CONNECTION_PREFIXES, Connection
-from spark_sink.options import check_known, flag, names, table_name, whole_number
+from spark_sink.options import Given, check_known, flag, names, table_name, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -66,7 +65,7 @@ class SinkOptions:
     def of(cls, options: Mapping[str, str]) -> SinkOptions:
         """The options of ``format("barrage")`` as Spark hands them over; ConfigError."""
         check_known(options, SINK_OPTIONS, CONNECTION_PREFIXES)
-        given = _CaseInsensitive(options)
+        given = Given(options)
         app_id = given.get("txnAppId") or None
         version = whole_number(given, "txnVersion", least=0)
         if version is not None and app_id is None:
@@ -123,19 +122,6 @@ class SinkOptions:
         if CHANGE_TYPE in columns:
             return WriteMode.CHANGES
         return WriteMode.UPSERT if self.key_columns else WriteMode.APPEND
-
-
-class _CaseInsensitive(UserDict[str, str]):
-    """Options under lower-case names, found under any case, as Spark's are."""
-
-    def __setitem__(self, key: str, value: str) -> None:
-        super().__setitem__(key.lower(), value)
-
-    def __getitem__(self, key: str) -> str:
-        return super().__getitem__(key.lower())
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and super().__contains__(key.lower())
 
 
 def _mode(text: str | None) -> WriteMode | None:
