@@ -89,6 +89,8 @@ class ReplayTable(StagedTable[RecordedEntry]):
         self.storage.append(rows)
         self._slots_used = len(rows)
         self._slots: Int64Array = np.arange(len(rows), dtype=np.int64)
+        self._spare: Int64Array = self._slots
+        """The array that ``_slots`` is the front of: rows are mostly added at the end."""
         self._row_keys = state.keys
         if changed_step is not None:
             self.changed_step = changed_step
@@ -131,15 +133,23 @@ class ReplayTable(StagedTable[RecordedEntry]):
         self._row_keys = now = kept | added
         fresh = self._append(entry.added, len(added))
         if kept.is_empty or added.is_empty or added.first > kept.last:
-            self._slots = np.concatenate((slots, fresh))
+            self._slots = self._joined(slots, fresh)
         else:
             is_fresh = np.zeros(len(now), dtype=np.bool_)
             is_fresh[now.positions_of(added).to_numpy()] = True
-            self._slots = np.empty(len(now), dtype=np.int64)
+            self._slots = self._spare = np.empty(len(now), dtype=np.int64)
             self._slots[is_fresh] = fresh
             self._slots[~is_fresh] = slots
         self._modify(update.modified_keys_post, entry.after)
         self._pack()
+
+    def _joined(self, slots: Int64Array, fresh: Int64Array) -> Int64Array:
+        count = len(slots) + len(fresh)
+        if slots is not self._slots or count > len(self._spare):
+            self._spare = np.empty(count + count // 8 + FREE_SLOTS_MIN, dtype=np.int64)
+            self._spare[: len(slots)] = slots
+        self._spare[len(slots) : count] = fresh
+        return self._spare[:count]
 
     def _append(self, cells: Sequence[Cells], count: int) -> Int64Array:
         start = self._slots_used
@@ -168,7 +178,7 @@ class ReplayTable(StagedTable[RecordedEntry]):
         if self._slots_used > 2 * len(self._slots) + FREE_SLOTS_MIN:
             self.storage.compact(self._slots)
             self._slots_used = len(self._slots)
-            self._slots = np.arange(self._slots_used, dtype=np.int64)
+            self._slots = self._spare = np.arange(self._slots_used, dtype=np.int64)
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         if keys.is_empty:

@@ -17,7 +17,7 @@ import numpy as np
 from barrage.engine.gaps import assign_keys, fresh_keys
 from barrage.engine.key_map import KeyMap
 from barrage.engine.operators.sort_order import SortKey, SortOrder, parse_sort_keys
-from barrage.engine.row_sets import each_once, moves_to_shifts, union_of
+from barrage.engine.row_sets import each_once, merged_keys, moves_to_shifts, union_of
 from barrage.engine.table import DerivedTable
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
@@ -69,7 +69,7 @@ class SortTable(DerivedTable):
         lost = np.concatenate((gone, changed_from))
         stays = np.ones(len(self._keys), dtype=np.bool_)
         stays[np.searchsorted(self._keys, lost)] = False
-        rows, gaps = self._place(np.union1d(added, changed), stays)
+        rows, gaps = self._place(merged_keys(added, changed), stays)
         is_moved = self._return_unmoved(stays, rows, gaps, changed, changed_from)
         rows, gaps = rows[is_moved], _gaps_after_return(gaps, is_moved)
         return self._commit(update, gone, stays, rows, gaps)
