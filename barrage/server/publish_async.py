@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from barrage.errors import BarrageError
     from barrage.server.app import ServerApp
     from barrage.server.config import ServerConfig
     from barrage.server.history import Moment
@@ -296,6 +297,10 @@ class AsyncServer:
     async def table_names(self) -> list[str]:
         """Names of all published tables, sorted."""
         return [f.name for f in await asyncio.wrap_future(self._parts.tables.all_facts())]
+
+    def damaged_tables(self) -> dict[str, BarrageError]:
+        """Tables of the data directory that could not be read, and why."""
+        return dict(self._parts.catalog.blocked)
 
     def transaction(self, **numbered: Unpack[Numbered]) -> AsyncTransaction:
         """Changes of several tables in one atomic cycle, numbered by a producer or not."""

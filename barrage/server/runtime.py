@@ -138,6 +138,7 @@ class EngineRuntime:
         self._taken = 0
         self._is_starved = False
         self._is_stopping = False
+        self._has_given_up = False
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
 
@@ -175,7 +176,9 @@ class EngineRuntime:
 
     def give_up_waiting(self) -> None:
         """Fail the commands somebody waits for and that have not begun: the server stops and has no
-        more time. Bookkeeping is still done, since it frees tables."""
+        more time. Bookkeeping is still done, since it frees tables. From here on no write begins:
+        one must not be applied after one before it was given up."""
+        self._has_given_up = True
         kept = []
         for _ in range(self._commands.qsize()):
             try:
@@ -335,6 +338,10 @@ class EngineRuntime:
         self.stats.commands += 1
         future = command.future
         if future is not None and not future.set_running_or_notify_cancel():
+            return
+        if command.is_write and self._has_given_up:
+            assert future is not None
+            future.set_exception(TransportError("the server is stopping"))
             return
         try:
             result = command.run()

@@ -292,3 +292,24 @@ def test_who_waits_when_the_server_stops_on_a_broken_disk_is_told(tmp_path, disk
     server.stop()
     with pytest.raises((JournalFailedError, TransportError)):
         waiting.result(5)
+
+
+def test_a_write_that_could_not_be_recorded_is_not_acknowledged(tmp_path, monkeypatch):
+    """However the journal fails: what it does not have is not acknowledged, then or later."""
+    with opened(tmp_path) as server:
+        table, other = (server.create_table(name, X) for name in ("t", "other"))
+        memory = server.create_table("m", X, journal="memory")
+        table.add({"x": [1]})
+
+        def broken(*_: object, **__: object) -> int:
+            raise RuntimeError("a bug of this test")
+
+        monkeypatch.setattr(server._parts.journals.journal_named("t"), "append", broken)
+        for write in (table.add, other.add):
+            with pytest.raises(JournalFailedError, match="internal error"):
+                write({"x": [2]})
+        memory.add({"x": [1]})
+        assert content(server) == [1, 2]
+    with opened(tmp_path) as server:
+        assert content(server) == [1]
+        assert content(server, "other") == []

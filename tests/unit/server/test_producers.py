@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -155,6 +156,36 @@ def test_after_a_batch_the_engine_refused_none_is_applied(server, flight_client)
         writer.close()
     assert server.table("k").to_arrow().column("k").to_pylist() == [1]
     assert server.table("k").position("p") == 1
+
+
+def test_a_call_that_is_cancelled_leaves_a_beginning_of_what_it_sent(server):
+    """A later batch without an earlier one would make the earlier one look like a resend."""
+    server.create_table("t", X)
+    is_busy, may_go_on = threading.Event(), threading.Event()
+
+    def occupy() -> None:
+        is_busy.set()
+        assert may_go_on.wait(10)
+
+    for life in range(5):
+        is_busy.clear()
+        may_go_on.clear()
+        with flight.connect(server.uri) as client:
+            writer, reader = client.do_put(
+                command(table="t", producer="p", sequence=1), rows().schema
+            )
+            first = json.loads(reader.read().to_pybytes())["sequence"] or 0
+            server._parts.runtime.submit(occupy)
+            assert is_busy.wait(10)
+            for number in range(first + 1, first + 200):
+                told = json.dumps({"sequence": number}).encode()
+                writer.write_with_metadata(rows(number), told)
+            del writer, reader
+        may_go_on.set()
+        server._parts.runtime.submit(lambda: None).result(10)
+        found = content(server)
+        assert found == list(range(1, len(found) + 1)), life
+        assert (server.table("t").position("p") or 0) == len(found)
 
 
 def test_writes_of_the_python_api(server):

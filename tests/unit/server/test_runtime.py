@@ -217,3 +217,25 @@ def test_a_runtime_that_never_ran_stops(runtime):
     runtime.stop()
     with pytest.raises(TransportError):
         runtime.submit(int)
+
+
+def test_no_write_begins_after_others_were_given_up(runtime):
+    """Else one could be applied after one before it was refused, which looks like a resend then."""
+    table = make_table(runtime)
+    may_go_on, is_busy = threading.Event(), threading.Event()
+
+    def occupy() -> None:
+        is_busy.set()
+        may_go_on.wait(10)
+
+    busy = runtime.submit(occupy)
+    assert is_busy.wait(10)
+    waiting = append(runtime, table)
+    runtime.give_up_waiting()
+    later = append(runtime, table)
+    may_go_on.set()
+    for future in (waiting, later):
+        with pytest.raises(TransportError, match="stopping"):
+            future.result(10)
+    busy.result(10)
+    assert runtime.submit(lambda: table.size).result(10) == 0
