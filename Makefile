@@ -78,7 +78,7 @@ check: $(VENV)/.dev ## lint, types, layers, spelling
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
-	$(BIN)/codespell barrage tests benchmarks docs flatbuf_schemas *.md
+	$(BIN)/codespell barrage spark_sink pyspark_barrage examples tests benchmarks docs flatbuf_schemas *.md
 
 clean: ## remove the environment and build products
 	rm -rf $(VENV) build *.egg-info
