@@ -62,6 +62,7 @@ _SCHEMES = {
     "grpcs": "grpc+tls",
     "grpc+tls": "grpc+tls",
     "dh": "grpc+tcp",
+    "dh+plain": "grpc+tcp",
     "dhs": "grpc+tls",
 }
 _ENV = ".env"
@@ -324,7 +325,8 @@ def _connect(uri: str, connection: Connection) -> flight.FlightClient:
             settings["disable_server_verification"] = value.strip().lower() == "true"
     # Connections shared behind our back would tie the watch to the fate of a fetch.
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 1000)]
-    return flight.connect(uri, generic_options=options, **settings)
+    scheme, _, rest = uri.partition("://")
+    return flight.connect(f"{_SCHEMES[scheme]}://{rest}", generic_options=options, **settings)
 
 
 @lru_cache(maxsize=16)
@@ -356,7 +358,7 @@ def _uris(given: Mapping[str, str]) -> tuple[str, ...]:
         rest = rest.rstrip("/")
         if not re.search(r":\d+\Z", rest):
             rest += f":{PORT_DEFAULT}"
-        found.append(f"{_SCHEMES[scheme.lower()]}://{rest}")
+        found.append(f"{scheme.lower()}://{rest}")
     if not found:
         raise ConfigError("option uri is empty")
     return tuple(found)

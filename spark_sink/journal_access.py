@@ -42,6 +42,9 @@ class JournalAccess(Journal, Protocol):
     def hold(self, version: int) -> None:
         """Keep what is after ``version`` for this consumer."""
 
+    def prepared(self, pieces: list[Piece]) -> list[Piece]:
+        """The pieces in a form tasks can read."""
+
     def close(self) -> None:
         """End what runs in the background."""
 
@@ -67,7 +70,7 @@ def fetch(options: SourceOptions, piece: Piece, target: pa.Schema) -> Iterator[p
     if options.journal_location is not None and piece.ticket is not None:
         from spark_sink.client_journal import read_piece
 
-        return read_piece(options, piece, target)
+        return read_piece(piece, target)
     from spark_sink.fetch import fetch_piece
 
     return fetch_piece(

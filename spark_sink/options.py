@@ -52,6 +52,7 @@ SOURCE_OPTIONS = (
     "consumerId",
     "consumerLease",
     "journalLocation",
+    "keyColumns",
 )
 
 STREAM_ONLY = (
@@ -286,6 +287,8 @@ class SourceOptions:
     consumer: str | None = None
     lease_ms: int = 600_000
     journal_location: str | None = None
+    key_columns: tuple[str, ...] = ()
+    """With ``journal_location``: columns by which rows are found again after a gap."""
     end_version: int | None = None
     end_time_us: int | None = None
     end_epoch: str | None = None
@@ -305,6 +308,8 @@ class SourceOptions:
             has_row_key=flag(options, "includeRowKey", False),
             has_modified_columns=flag(options, "includeModifiedColumns", False),
         )
+        if "keyColumns" in options and "journalLocation" not in options:
+            raise ConfigError("option keyColumns of a source needs journalLocation")
         start = _start(options)
         end_version, end_time, end_epoch = _end(options)
         is_change_feed = (
@@ -330,6 +335,7 @@ class SourceOptions:
             consumer=options.get("consumerId"),
             lease_ms=duration_ms(options, "consumerLease", "10m"),
             journal_location=options.get("journalLocation"),
+            key_columns=names(options, "keyColumns") or (),
             end_version=end_version,
             end_time_us=end_time,
             end_epoch=end_epoch,

@@ -207,7 +207,7 @@ class Questions:
             table=self._options.table,
             fails_on_data_loss=self._options.fails_on_data_loss,
         )
-        return batch_pieces(plan, self._options, self._journal)
+        return self._journal.prepared(batch_pieces(plan, self._options, self._journal))
 
     def commit(self, end: Offset) -> None:
         """Batches up to ``end`` are done: their history may be forgotten."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spark_sink.connection import Connection
+    from spark_sink.planning import Piece
 
 _EPOCH = re.compile(r"[0-9a-f]{16}\Z")
 
@@ -154,6 +155,10 @@ class RemoteJournal:
         except ServerError as error:
             if error.failure not in (Failure.UNREACHABLE, Failure.LOST):
                 raise
+
+    def prepared(self, pieces: list[Piece]) -> list[Piece]:
+        """As they are: tasks ask the server."""
+        return pieces
 
     def close(self) -> None:
         """End the watch. The lease stays until it runs out: the query may come back."""

@@ -271,6 +271,21 @@ def test_a_journal_cut_past_the_offset(spark, checkpoint, is_failing):
         assert collected.values() == sorted_rows(table)
 
 
+def test_a_server_without_journals_is_followed_from_this_side(spark, checkpoint, tmp_path):
+    options = {"journalLocation": str(tmp_path / "journal"), "keyColumns": "sym"}
+    with barrage.Server(journal="none") as server:
+        table = server.create_table("trades", SCHEMA, key="sym")
+        table.upsert(rows(30))
+        collected = Collected()
+        run(source(spark, server, **options), checkpoint, collected)
+        table.upsert(rows(10, 25))
+        table.remove([{"sym": "s0"}])
+        run(source(spark, server, **options), checkpoint, collected)
+        assert collected.values() == sorted_rows(table)
+        # Five rows as they were are no change; five are new, one is gone.
+        assert collected.sizes() == [30, 6]
+
+
 def test_what_is_wrong_is_named(spark, server, checkpoint):
     server.create_table("trades", SCHEMA, key="sym")
     server.create_table("mute", SCHEMA, journal="none")

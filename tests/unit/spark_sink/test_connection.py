@@ -22,12 +22,12 @@ def server():
 def test_locations_get_a_scheme_and_a_port():
     told = {"uri": "one, grpc://two:5/ , grpcs://three:7,dh://[::1]:9"}
     assert Connection.of(told).uris == (
-        "grpc+tcp://one:10000",
-        "grpc+tcp://two:5",
-        "grpc+tls://three:7",
-        "grpc+tcp://[::1]:9",
+        "grpc://one:10000",
+        "grpc://two:5",
+        "grpcs://three:7",
+        "dh://[::1]:9",
     )
-    assert Connection.of({"host": "::1", "PORT": "8"}).uris == ("grpc+tcp://[::1]:8",)
+    assert Connection.of({"host": "::1", "PORT": "8"}).uris == ("grpc://[::1]:8",)
 
 
 @pytest.mark.parametrize(

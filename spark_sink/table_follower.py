@@ -1,0 +1,162 @@
+"""Following a table of any Barrage server by a plain subscription."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import barrage
+from barrage.client import Basic, PreSharedKey, Token
+from barrage.client.state import State
+from barrage.errors import BarrageError, ConfigError, SubscriptionClosedError
+from barrage.model.update import FullUpdate
+from barrage.rowset import RowSet, RowSetShiftData
+from barrage.transport.grpc_channel import TLS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from barrage.client import Session, TickingTable
+    from barrage.client.address import Auth
+    from barrage.client.update import Update
+    from spark_sink.connection import Connection
+    from spark_sink.options import SourceOptions
+
+INTERVAL_MS = 100
+"""How often the server is asked to tell of changes."""
+
+PATIENCE_SECONDS = 0.2
+"""How long the thread waits for an update before it looks whether it is to end."""
+
+EMPTY = RowSet.empty()
+
+
+def open_session(connection: Connection) -> Session:
+    """A session with the first location; ConfigError for what a session does not take."""
+    if connection.headers:
+        raise ConfigError("options header.* do not go with journalLocation")
+    told = dict(connection.tls)
+    tls = None
+    if told:
+        if "skipverify" in told:
+            raise ConfigError("option tls.skipVerify does not go with journalLocation")
+        tls = TLS(
+            ca=told.get("rootcertificates"),
+            certificate=told.get("clientcertificate"),
+            key=told.get("clientkey"),
+            server_name=told.get("servername"),
+        )
+    uri = connection.uris[0]
+    timeout = connection.timeout_ms / 1000
+    return barrage.connect(uri, auth=_auth(connection, uri), tls=tls, timeout=timeout)
+
+
+def _auth(connection: Connection, uri: str) -> Auth:
+    if connection.user is not None and connection.password is not None:
+        return Basic(connection.user, connection.password.read())
+    if connection.token is None:
+        return None
+    secret = connection.token.read()
+    return PreSharedKey(secret) if uri.startswith("dh") else Token(secret)
+
+
+def remote_schema(options: SourceOptions) -> pa.Schema:
+    """The columns of the table, asked now."""
+    with open_session(options.connection) as session:
+        return session.table(options.table).schema
+
+
+class TableFollower:
+    """A subscription in a thread. ``record`` gets None when a new state begins, then updates with
+    the wall time (ns) the server gave, if any; ``fail`` the error that ended it."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        record: Callable[[FullUpdate | None, int | None], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self._options = options
+        self._record = record
+        self._fail = fail
+        self._is_closing = threading.Event()
+        self._ticking: TickingTable | None = None
+        self._broken_at: float | None = None
+        self._thread = threading.Thread(target=self._run, name="barrage-follow", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with open_session(self._options.connection) as session:
+                table = session.table(self._options.table)
+                with table.subscribe(interval_ms=INTERVAL_MS) as ticking:
+                    self._ticking = ticking
+                    with ticking.updates(timeout=PATIENCE_SECONDS) as updates:
+                        while not self._is_closing.is_set():
+                            with contextlib.suppress(TimeoutError):
+                                self._tell(next(updates))
+        except StopIteration:
+            self._fail(SubscriptionClosedError("the subscription was closed"))
+        except BarrageError as error:
+            if not self._is_closing.is_set():
+                self._fail(error)
+        except Exception as error:
+            self._fail(error)
+
+    def _tell(self, update: Update) -> None:
+        if update.is_replacement:
+            self._record(None, None)
+        self._record(full_update(update), update.source_time_ns)
+
+    def trouble(self, patience_seconds: float) -> BarrageError | None:
+        """Why there is no connection, once there has been none for that long."""
+        ticking = self._ticking
+        if ticking is None or ticking.state is not State.RECONNECTING:
+            self._broken_at = None
+            return None
+        if self._broken_at is None:
+            self._broken_at = time.monotonic()
+        is_long = time.monotonic() - self._broken_at > patience_seconds
+        return ticking.error if is_long else None
+
+    def close(self) -> None:
+        """End the subscription and the thread."""
+        self._is_closing.set()
+        self._thread.join(10)
+
+
+def full_update(update: Update) -> FullUpdate:
+    """An update as a subscriber was told it: the client has applied it, a tracker has not."""
+    is_new = update.is_replacement
+    names = update.schema.names
+    nothing = [update.schema.field(name).type for name in names]
+    return FullUpdate(
+        first_step=update.first_step,
+        last_step=update.last_step,
+        is_snapshot=is_new,
+        effective_viewport=None,
+        is_effective_reverse=False,
+        effective_columns=None,
+        table_size=update.table_size,
+        added_columns=tuple(update.added.columns),
+        modified_columns=tuple(
+            update.modified.get(name, _no_cells(kind))
+            for name, kind in zip(names, nothing, strict=True)
+        ),
+        source_time_ns=update.source_time_ns,
+        removed_keys_pre=EMPTY if is_new else update.removed_rows,
+        shifts=RowSetShiftData.empty() if is_new else update.shifts,
+        added_keys_post=update.added_rows,
+        included_keys_post=None,
+        modified_keys_post=tuple(update.modified_rows.get(name, EMPTY) for name in names),
+    )
+
+
+def _no_cells(kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array([], kind)
