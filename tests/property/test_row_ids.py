@@ -114,6 +114,47 @@ def check_all_at_once(states: list[Rows], updates: list[TableUpdate], size: int)
             map_of(states[0]).apply_all([*cycles, gone])
 
 
+@given(
+    keys=st.sets(st.integers(0, 60), max_size=40),
+    cuts=st.sets(st.integers(0, 60), min_size=2, max_size=6),
+    deltas=st.lists(st.integers(-20, 20).filter(bool), min_size=5, max_size=5),
+    added=st.sets(st.integers(0, 80), max_size=3),
+    size=block_sizes,
+)
+def test_shifts_that_move_rows_onto_others_are_refused(
+    keys: set[int], cuts: set[int], deltas: list[int], added: set[int], size: int
+) -> None:
+    edges = sorted(cuts)
+    triples = [
+        (first, stop - 1, delta)
+        for first, stop, delta in zip(edges[::2], edges[1::2], deltas, strict=False)
+    ]
+    try:
+        shifts = RowSetShiftData.from_shifts(triples)
+    except ValueError:
+        return  # The list itself is not in order.
+    moves = {key: sum(s.delta for s in shifts if s.first <= key <= s.last) for key in keys}
+    targets = [key + move for key, move in moves.items()] + sorted(added)
+    with in_blocks_of(size):
+        ids = RowIdMap.of(RowSet(keys), np.arange(len(keys))[::-1].copy())
+        cycle = (RowSet.empty(), shifts, RowSet(added), np.arange(100, 100 + len(added)))
+        if len(set(targets)) < len(targets):
+            with pytest.raises(ValueError, match="two rows under key"):
+                ids.apply(*cycle)
+            return
+        try:
+            after = ids.apply(*cycle)
+        except ValueError:
+            # Rows that overtake others are no update either, and need not be found out.
+            assert sorted(moves, key=lambda key: key + moves[key]) != sorted(moves)
+            return
+        after.validate()
+    old = dict(zip(sorted(keys), range(len(keys))[::-1], strict=True))
+    truth = {key + move: old[key] for key, move in moves.items()}
+    truth |= dict(zip(sorted(added), range(100, 100 + len(added)), strict=True))
+    assert dict(zip(after.keys, after.ids.tolist(), strict=True)) == truth
+
+
 @given(history=histories(steps_max=2), data=st.data(), size=block_sizes)
 def test_ids_of_some_rows_are_those_under_their_keys(
     history: History, data: st.DataObject, size: int
