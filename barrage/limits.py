@@ -166,6 +166,9 @@ class Limits:
     resume_steps_max: int = 100_000
     """Most steps replayed for one resumed subscription; more are a snapshot."""
 
+    resume_bytes_max: int = 256 * 1024 * 1024
+    """Most bytes of recorded changes read for one resumed subscription; more are a snapshot."""
+
     resume_rows_free: int = 10_000
     """Up to this many recorded rows are replayed even when the table has fewer rows."""
 

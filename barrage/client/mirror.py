@@ -93,6 +93,8 @@ class Mirror:
         if self._kept is None:
             raise BarrageError("there is no state to resume")
         rows, keys, size = self._kept
+        if not rows.num_columns:
+            raise SchemaError("rows without columns cannot be counted")
         if has_view_positions:
             return ViewReplica.holding(schema, columns, rows, size)
         replica = FullReplica.holding(schema, columns, rows)

@@ -210,11 +210,12 @@ class ResumeDesk:
     def _check_price(self, work: ResumeWork) -> int:
         """Replaying more rows than there are costs more than a snapshot and tells the client
         nothing it asked for. Returns the number of steps missed."""
-        rows, steps_of = 0, [np.empty(0, dtype=np.int64)]
+        rows, size_bytes, steps_of = 0, 0, [np.empty(0, dtype=np.int64)]
         for source in work.sources:
             if source.upto > work.version:
                 index = source.journal.index(work.version, source.upto)
                 rows += int(index.row_counts.sum())
+                size_bytes += int(index.byte_counts.sum())
                 steps_of.append(index.steps)
         steps = len(np.unique(np.concatenate(steps_of)))
         limits = self._limits
@@ -225,6 +226,10 @@ class ResumeDesk:
         if rows > limits.resume_rows_max:
             raise ResumeRefusedError(
                 f"{rows} rows changed, the limit is {limits.resume_rows_max} rows"
+            )
+        if size_bytes > limits.resume_bytes_max:
+            raise ResumeRefusedError(
+                f"{size_bytes} bytes of changes, the limit is {limits.resume_bytes_max} bytes"
             )
         size = sum(source.table.size for source in work.sources)
         if work.steps_for is None and rows > max(size, limits.resume_rows_free):

@@ -19,6 +19,7 @@ from barrage.errors import (
     NoJournalError,
     RequestRefusedError,
     RowError,
+    SequenceError,
     SlowConsumerError,
     StatusCode,
     TableExistsError,
@@ -47,6 +48,10 @@ _NO_JOURNAL = re.compile(r"table '([^']*)' (has no journal|is derived from other
 _FULL = "no room for more history"
 
 _DAMAGED = re.compile(r"journal file (.+) is damaged at byte (\d+): (.*)")
+
+_PRODUCER = re.compile(
+    r"a producer is named|a sequence number is|of producer '|producer '[^']*' has no"
+)
 
 _LOST = frozenset(
     {
@@ -106,12 +111,12 @@ def error_from_status(
 
 
 def _about_history(text: str) -> BarrageError | None:
-    """The error about a journal that a text stands for, if it is about one."""
+    """The error about a journal or a producer that a text stands for, if it is about one."""
     if match := _HISTORY.search(text):
         return HistoryLostError(match["table"], asked=match["asked"], reason=match["reason"])
     if match := _NO_JOURNAL.search(text):
         return NoJournalError(match[1], is_view=match[2].startswith("is"))
-    return None
+    return SequenceError(text) if _PRODUCER.search(text) else None
 
 
 def _about_table(code: StatusCode, text: str, table: str | None) -> BarrageError:

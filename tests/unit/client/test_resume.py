@@ -562,3 +562,24 @@ def test_no_shifts_between_equal_keys():
     keys = RowSet.from_keys(np.array([3, 9]))
     assert shifts_between(keys, keys).is_empty
     assert shifts_between(EMPTY, EMPTY).is_empty
+
+
+@asynchronous
+async def test_a_view_without_columns_is_taken_anew(session, server):
+    """Kept rows without columns cannot be counted."""
+    table = session.table("t")
+    async with table.subscribe(viewport=(0, 2), columns=[], reconnect=AT_ONCE) as live:
+        stream = await server.accept()
+        stream.answer = told()
+        stream.schema()
+        stream.view("0-1", [1, 2], viewport=RowSet.parse("0-1"), columns=())
+        await live.wait_ready(5)
+        await live.set_viewport((4, 8))
+        stream.view("0", [5], removed="0-1", viewport=RowSet.parse("4"), columns=())
+        await until(lambda: stream.frames_read >= 3)
+        stream.end(ConnectionLostError("gone"))
+        second = await server.accept()
+        second.answer = told("live")
+        second.schema()
+        third = await server.accept()
+        assert CURSOR_HEADER not in third.request_headers

@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.errors import (
+    HistoryLostError,
     JournalCorruptError,
     JournalFullError,
+    NoJournalError,
     RemoteProtocolError,
     RowError,
+    SequenceError,
     SlowConsumerError,
     StatusCode,
 )
@@ -109,3 +112,24 @@ def test_errors_with_numbers_get_them_back():
     again = error_from_status(StatusCode.INVALID_ARGUMENT, str(row))
     assert isinstance(again, RowError)
     assert (str(again), again.column, again.row) == (str(row), "k", 3)
+
+
+def test_errors_about_history_and_producers_get_their_fields_back():
+    code = StatusCode.FAILED_PRECONDITION
+    lost = HistoryLostError("t", asked="0123456789abcdef:7", reason="it begins at step 9")
+    for text in (
+        str(lost),
+        f"history-lost: truncated: {lost}",
+        "history-lost: epoch: table 't' at 0123456789abcdef:7 cannot be had; it begins at step 9",
+    ):
+        again = error_from_status(code, text)
+        assert isinstance(again, HistoryLostError)
+        assert (again.table, again.asked) == ("t", lost.asked)
+        assert again.reason == "it begins at step 9"
+    for is_view in (False, True):
+        none = NoJournalError("t", is_view=is_view)
+        again = error_from_status(code, f"no-journal: {none}")
+        assert isinstance(again, NoJournalError)
+        assert (again.table, again.is_view) == ("t", is_view)
+    refused = "write 5 of producer 'p' was refused: send it again before 6"
+    assert isinstance(error_from_status(code, refused), SequenceError)
