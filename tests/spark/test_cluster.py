@@ -49,20 +49,27 @@ def settings(work: Path, package: Path, **session: str) -> dict[str, str]:
     }
 
 
-def run_pipeline(work: Path, package: Path, server: barrage.Server, session: dict) -> dict:
+def run_pipeline(
+    work: Path,
+    package: Path,
+    server: barrage.Server,
+    session: dict,
+    *,
+    python: str = sys.executable,
+) -> dict:
     """Run the script with the zip as the only way to our packages; what it printed."""
     told = work / "settings.json"
     told.write_text(json.dumps({"uri": server.uri, "work": str(work), "session": session}))
     environment = {
         **os.environ,
         "PYTHONPATH": str(package),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "TZ": "UTC",
     }
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(told)],
+        [python, str(SCRIPT), str(told)],
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
