@@ -1,0 +1,127 @@
+"""Fetching a piece: gathered into larger batches, taken up where it broke, given up in time."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_sink.connection import Connection, Failure, ServerError
+from spark_sink.fetch import StallGuard, fetch_piece, gathered
+from spark_sink.planning import change_pieces, snapshot_pieces, task_count
+from tests.helpers.fake_journal import FakeJournalServer, FakeTable
+from tests.unit.spark_sink.tables import TRADES, trades
+
+
+@pytest.fixture
+def server():
+    with FakeJournalServer() as running:
+        running.tables["trades"] = FakeTable(TRADES)
+        for first in range(0, 100, 10):
+            running.commit("trades", add=trades(10, first))
+        yield running
+
+
+def fetched(server, pieces) -> list[int]:
+    connection = Connection.of({"uri": server.uri, "fetchRetryIntervalMs": "1"})
+    return [
+        value
+        for piece in pieces
+        for batch in fetch_piece(connection, piece, TRADES, fails_on_data_loss=True)
+        for value in batch.column("qty").to_pylist()
+    ]
+
+
+def changes(server, tasks: int = 1):
+    table = server.tables["trades"]
+    return change_pieces("trades", table.epoch, 0, table.version, tasks, {})
+
+
+def snapshot(server, cuts=()):
+    table = server.tables["trades"]
+    return snapshot_pieces("trades", table.epoch, table.version, (0, 2**63 - 1), cuts, {})
+
+
+def test_stripes_and_ranges_have_every_row_once(server):
+    assert fetched(server, changes(server)) == list(range(100))
+    assert sorted(fetched(server, changes(server, 3))) == list(range(100))
+    assert fetched(server, snapshot(server, [20, 70])) == list(range(100))
+
+
+@pytest.mark.parametrize("broken_at", [0, 1, 5])
+def test_changes_are_taken_up_where_they_broke(server, broken_at):
+    server.chunk_rows, server.break_after_chunks = 7, broken_at
+    assert fetched(server, changes(server)) == list(range(100))
+
+
+def test_a_snapshot_that_broke_before_its_first_row_is_begun_anew(server):
+    server.break_after_chunks = 0
+    assert fetched(server, snapshot(server)) == list(range(100))
+
+
+def test_a_snapshot_that_broke_later_is_the_tasks_business(server):
+    # Its rows may come in another order the next time.
+    server.chunk_rows, server.break_after_chunks = 7, 3
+    with pytest.raises(ServerError, match="broke the stream") as caught:
+        fetched(server, snapshot(server))
+    assert caught.value.failure is Failure.UNREACHABLE
+
+
+def test_tries_are_used_up(server):
+    server.unavailable = 10
+    with pytest.raises(ServerError, match="fetchNumRetries"):
+        fetched(server, changes(server))
+    assert server.unavailable == 6, "one try and three more"
+
+
+def test_small_batches_are_gathered():
+    small = [pa.record_batch({"a": [number]}) for number in range(1000)]
+    (joined,) = gathered(iter(small))
+    assert joined.column(0).to_pylist() == list(range(1000))
+    large = [pa.record_batch({"a": list(range(50_000))}) for _ in range(3)]
+    assert [batch.num_rows for batch in gathered(iter(large))] == [100_000, 50_000]
+    assert list(gathered(iter([pa.record_batch({"a": pa.array([], pa.int64())})]))) == []
+
+
+def test_gathered_dictionaries_are_one():
+    parts = [pa.record_batch({"a": pa.array([text]).dictionary_encode()}) for text in "xyx"]
+    (joined,) = gathered(iter(parts))
+    assert joined.column(0).to_pylist() == ["x", "y", "x"]
+
+
+class Hanging:
+    """A stream that sends nothing until it is cancelled."""
+
+    def __init__(self) -> None:
+        import threading
+
+        self.cancelled = threading.Event()
+
+    def read_chunk(self):
+        assert self.cancelled.wait(10)
+        raise OSError("cancelled")
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+def test_a_stream_that_hangs_is_cancelled():
+    guard = StallGuard(Hanging(), 0.1)
+    with pytest.raises(OSError, match="cancelled"):
+        next(guard.chunks())
+    assert guard.has_fired
+
+
+@pytest.mark.parametrize(
+    ("rows", "least", "tasks"),
+    [
+        (10, None, 1),
+        (10, 8, 1),
+        (19_999, 8, 1),
+        (20_000, 8, 8),
+        (300_000, None, 2),
+        (10_000_000, None, 4),
+        (10_000_000, 16, 16),
+    ],
+)
+def test_small_batches_are_one_task(rows, least, tasks):
+    assert task_count(rows, partitions_min=least, partitions_max=4) == tasks
