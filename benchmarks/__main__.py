@@ -22,11 +22,14 @@ NAMES = (
     "viewport",
     "fan_out",
     "stalled_reader",
+    "journal_append",
+    "journal_recovery",
     "ticking_client",
     "spark_source",
     "spark_latency",
     "reconnect_storm",
     "journal_latency",
+    "journal_fetch",
 )
 
 

@@ -11,7 +11,6 @@ Cost: reading looks at the header only and computes one CRC; the body stays wher
 
 from __future__ import annotations
 
-import re
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -41,9 +40,7 @@ METADATA_ENTRIES_MAX: Final = 64
 CRC_TAG: Final = b"crc32c:"
 CRC_BLANK: Final = "crc32c:00000000"
 _BLANK: Final = CRC_BLANK.encode()
-_CRC_TEXT = re.compile(rb"crc32c:([0-9a-f]{8})")
-_CRC_PLACES_MAX: Final = 8
-"""Places in a header that may look like a CRC: column names are chosen by peers."""
+CRC_KEY: Final = b"crc"
 
 _CHUNK_BYTES: Final = 1 << 18
 """Bytes per CRC call, which keeps other threads waiting."""
@@ -70,14 +67,31 @@ def crc_of(pieces: Iterable[Piece | npt.NDArray[np.uint8]], crc: int = 0) -> int
     return crc
 
 
-def seal(header: bytes, body: Sequence[Piece]) -> tuple[list[Piece], int]:
+def seal(
+    header: bytes, body: Sequence[Piece], *, place: int | None = None
+) -> tuple[list[Piece], int]:
     """The message with its CRC put in, and that CRC. ``header`` is everything before the body, or
-    the whole message; the place of the CRC is sought in what is the header by its own length."""
-    stop = PREFIX_BYTES + int.from_bytes(header[4:PREFIX_BYTES], "little")
-    place = header.rindex(_BLANK, 0, stop) + len(CRC_TAG)
+    the whole message. ``place`` is where the digits stand, when the header also has texts that
+    somebody else chose."""
+    if place is None:
+        stop = PREFIX_BYTES + int.from_bytes(header[4:PREFIX_BYTES], "little")
+        place = header.rindex(_BLANK, 0, stop) + len(CRC_TAG)
     crc = crc_of([header, *body])
     sealed = b"".join((header[:place], b"%08x" % crc, header[place + 8 :]))
     return [sealed, *body], crc
+
+
+def crc_place(message: FlatTable) -> int:
+    """Where in a message the digits of its CRC stand; FramingError when it has none."""
+    kind, content = message.uint8(6), message.table(8)
+    holder, slot = (content, 8) if kind == HEADER_SCHEMA else (message, 12)
+    entries = None if holder is None else holder.tables(slot, count_max=METADATA_ENTRIES_MAX)
+    for entry in entries or ():
+        if entry.byte_vector(4) == CRC_KEY:
+            span = entry.vector(6, 1)
+            if span is not None and span.length == len(CRC_BLANK):
+                return PREFIX_BYTES + span.start + len(CRC_TAG)
+    raise FramingError("no CRC in the header")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +136,29 @@ def read_message(data: pa.Buffer, start: int, *, is_checked: bool = True) -> Mes
         table = root_table(header[PREFIX_BYTES:])
         body_bytes = table.int64(10)
         kind = table.uint8(6)
+        place = crc_place(table)
     except RemoteProtocolError as error:
         raise FramingError(str(error)) from error
     if not 0 <= body_bytes <= total - body_start:
         raise FramingError(f"a body of {body_bytes} bytes does not fit")
-    crc = _check(header, data.slice(body_start, body_bytes), is_checked=is_checked)
+    crc = _check(header, place, data.slice(body_start, body_bytes), is_checked=is_checked)
     return Message(start, body_start + body_bytes, kind, table, crc)
 
 
-def _check(header: bytes, body: pa.Buffer, *, is_checked: bool) -> int:
-    places = [match.start(1) for match in _CRC_TEXT.finditer(header)][-_CRC_PLACES_MAX:]
-    if not places:
-        raise FramingError("no CRC in the header")
-    if not is_checked:
-        return int(header[places[-1] : places[-1] + 8], 16)
-    for place in reversed(places):
+def _check(header: bytes, place: int, body: pa.Buffer, *, is_checked: bool) -> int:
+    try:
+        said = int(header[place : place + 8], 16)
+    except ValueError as error:
+        raise FramingError("the CRC in the header is no number") from error
+    if is_checked:
         blank = b"".join((header[:place], b"00000000", header[place + 8 :]))
         crc = crc_of([blank, body])
-        if crc == int(header[place : place + 8], 16):
-            return crc
-    raise FramingError("the CRC does not fit the content")
+        # Compared as text, as a number may be written in several ways.
+        if b"%08x" % crc != header[place : place + 8]:
+            raise FramingError("the CRC does not fit the content")
+    if header[place - len(CRC_TAG) : place] != CRC_TAG:
+        raise FramingError("no CRC in the header")
+    return said
 
 
 def metadata_of(table: FlatTable, slot: int) -> dict[str, str]:

@@ -33,6 +33,7 @@ import pyarrow as pa
 from barrage.errors import RemoteProtocolError
 from barrage.journal.framing import (
     CRC_BLANK,
+    CRC_KEY,
     PREFIX_BYTES,
     FramingError,
     Message,
@@ -255,7 +256,7 @@ def _metadata(entry: Entry, surroundings: Surroundings) -> dict[str, str]:
     if entry.positions:
         # The CRC is found by its tag, and producers choose their names.
         text = text.replace("crc32c", "crc32\\u0063")
-    return {METADATA_KEY: text, "crc": CRC_BLANK}
+    return {METADATA_KEY: text, CRC_KEY.decode(): CRC_BLANK}
 
 
 def _base64(data: bytes) -> str:

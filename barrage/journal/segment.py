@@ -22,10 +22,13 @@ from typing import TYPE_CHECKING, Final
 from barrage.errors import JournalCorruptError
 from barrage.journal.framing import (
     CRC_BLANK,
+    CRC_KEY,
     HEADER_RECORD,
     HEADER_SCHEMA,
+    PREFIX_BYTES,
     FramingError,
     Message,
+    crc_place,
     metadata_of,
     next_message,
     read_message,
@@ -33,6 +36,7 @@ from barrage.journal.framing import (
 )
 from barrage.journal.index import IndexRow
 from barrage.journal.record import Entry, EntryEncoder, RecordHead, Surroundings, read_head
+from barrage.wire.flatbuf import root_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,10 +89,10 @@ class SegmentHeader:
     def encode(self, schema: pa.Schema) -> tuple[bytes, int]:
         """The schema message, and its CRC."""
         texts = json.dumps({"format": FORMAT_VERSION, **asdict(self)})
-        message = schema.with_metadata(
-            {METADATA_KEY: texts.replace("crc32c", "crc32\\u0063"), "crc": CRC_BLANK}
-        ).serialize()
-        pieces, crc = seal(message.to_pybytes(), [])
+        message = schema.with_metadata({METADATA_KEY: texts, CRC_KEY: CRC_BLANK}).serialize()
+        content = message.to_pybytes()
+        place = crc_place(root_table(content[PREFIX_BYTES:]))
+        pieces, crc = seal(content, [], place=place)
         return bytes(pieces[0]), crc
 
 

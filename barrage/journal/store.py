@@ -26,6 +26,7 @@ from urllib.parse import unquote
 from barrage.clock import SystemClock
 from barrage.errors import (
     JournalCorruptError,
+    JournalError,
     JournalFailedError,
     JournalFullError,
     TableExistsError,
@@ -512,6 +513,6 @@ class JournalStore:
                 continue
             try:
                 journal.maintain()
-            except (OSError, JournalCorruptError) as error:
+            except (OSError, JournalError) as error:
                 # The history is as good as before, only longer.
                 logger.warning("upkeep of journal %r: %s", journal.identity.name, error)

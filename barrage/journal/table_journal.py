@@ -308,6 +308,8 @@ class TableJournal:
         """The rows at a version: those of the newest entry at or before it. HistoryLostError."""
         recovered = self._recovered
         if recovered is not None and version == recovered.version:
+            # For who makes the table anew; kept longer, it would keep a copy of all rows.
+            self._recovered = None
             return recovered
         with self._lock:
             self._check_reach(version, version)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from barrage.journal.numbering import IdTracker
 from barrage.journal.record import NO_POSITIONS, OP_ADD, OP_AFTER, Entry
@@ -20,7 +21,9 @@ from barrage.model.row_ids import RowIdMap
 from barrage.model.storage.picks import Picks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from barrage.rowset import RowSet
     from barrage.rowset.arrays import Int64Array
@@ -115,29 +118,98 @@ def _folded(base: TableState, entries: list[Entry], producers_max: int) -> Table
         tracker.apply(update, entry.first_added_id)
         positions = moved_positions(positions, entry.positions, producers_max)
     ids = tracker.ids
-    parts, part_ids = [base.rows], [base.row_ids]
-    for entry in entries:
-        rows, row_ids = _surviving(entry)
-        parts.append(rows)
-        part_ids.append(row_ids)
-    cells = pa.concat_tables(parts)
-    rows = cells if is_appended else _gathered(cells, np.concatenate(part_ids), ids.ids)
     return TableState(
         version=entries[-1].step,
         wall_ns=entries[-1].wall_ns,
         ids=ids,
-        rows=rows,
+        rows=_rows_after(base, entries, ids, is_appended=is_appended),
         next_offset=entries[-1].next_offset,
         positions=positions,
     )
 
 
+def _rows_after(
+    base: TableState, entries: list[Entry], ids: RowIdMap, *, is_appended: bool
+) -> pa.Table:
+    """The rows under ``ids``, which are those of ``base`` and of later records."""
+    if is_appended:
+        added = [pa.Table.from_batches([entry.rows]) for entry in entries]
+        width = len(base.rows.schema)
+        return pa.concat_tables([base.rows, *(rows.select(range(2, 2 + width)) for rows in added)])
+    parts, part_ids = zip(*(_surviving(entry) for entry in entries), strict=True)
+    later, later_ids = pa.concat_tables(parts), np.concatenate(part_ids)
+    living, base_ids = ids.ids, base.row_ids
+    kept = int(np.count_nonzero(living < base.next_offset))
+    if np.array_equal(living[:kept], base_ids):
+        # No old row is gone, and new ones stand behind them: old cells stay where they are.
+        is_old = later_ids < base.next_offset
+        old = _overwritten(base, base_ids, later, later_ids, np.flatnonzero(is_old))
+        return pa.concat_tables([old, _gathered(later, later_ids, living[kept:])])
+    cells = pa.concat_tables([base.rows, later])
+    return _gathered(cells, np.concatenate((base_ids, later_ids)), living)
+
+
+def _overwritten(
+    base: TableState,
+    base_ids: Int64Array,
+    later: pa.Table,
+    later_ids: Int64Array,
+    places: Int64Array,
+) -> pa.Table:
+    """The rows of ``base`` with the newest cells of those rows that have some at ``places`` of
+    ``later``. Chunks without any are not copied."""
+    if len(places) == 0:
+        return base.rows
+    order = None if (base_ids[1:] > base_ids[:-1]).all() else np.argsort(base_ids, kind="stable")
+    positions = np.searchsorted(base_ids, later_ids[places], sorter=order)
+    if order is not None:
+        positions = order[positions]
+    newest = np.full(len(base_ids), -1, dtype=np.int64)
+    # Where an index occurs twice, numpy keeps the later value: the newest cells.
+    newest[positions] = places
+    fresh_chunks = _joined(later)
+    chunks = []
+    start = 0
+    for batch in base.rows.to_batches():
+        sources = newest[start : start + batch.num_rows]
+        start += batch.num_rows
+        mask = sources >= 0
+        if mask.any():
+            fresh = _picked(fresh_chunks, sources[mask])
+            batch = _merged(batch, mask, fresh)
+        chunks.append(batch)
+    return pa.Table.from_batches(chunks, schema=base.rows.schema)
+
+
+def _merged(
+    old: pa.RecordBatch, mask: npt.NDArray[np.bool_], fresh: Sequence[pa.Array]
+) -> pa.RecordBatch:
+    """``old`` with the rows of ``mask`` taken from ``fresh``, in order."""
+    is_fresh = pa.array(mask)
+    picks: pa.Array | None = None
+    columns = []
+    for before, after in zip(old.columns, fresh, strict=True):
+        if (
+            pa.types.is_primitive(before.type)
+            or pa.types.is_large_binary(before.type)
+            or (pa.types.is_string(before.type) or pa.types.is_binary(before.type))
+        ):
+            columns.append(pc.replace_with_mask(before, is_fresh, after))
+            continue
+        if picks is None:
+            places = np.arange(len(mask), dtype=np.int64)
+            places[mask] = np.arange(len(mask), len(mask) + np.count_nonzero(mask))
+            picks = pa.array(places)
+        columns.append(pa.concat_arrays([before, after]).take(picks))
+    return pa.RecordBatch.from_arrays(columns, schema=old.schema)
+
+
 def _surviving(entry: Entry) -> tuple[pa.Table, Int64Array]:
     """The rows of an entry that may live on: additions and new values."""
     rows = pa.Table.from_batches([entry.rows])
-    count = entry.update.added_keys_post.size
-    if count < rows.num_rows:
-        rows = rows.filter(pa.array(np.isin(entry.ops, (OP_ADD, OP_AFTER))))
+    if entry.update.added_keys_post.size < rows.num_rows:
+        ops = entry.ops
+        rows = rows.filter(pa.array((ops == OP_ADD) | (ops == OP_AFTER)))
     return rows.select(range(2, rows.num_columns)), rows.column(1).to_numpy()
 
 
@@ -151,17 +223,18 @@ def _gathered(cells: pa.Table, ids: Int64Array, living: Int64Array) -> pa.Table:
     is_living = slots < len(ascending)
     is_living[is_living] = ascending[slots[is_living]] == ids[is_living]
     places = np.empty(len(living), dtype=np.int64)
-    # Where an index occurs twice, numpy keeps the later value: the newest cells.
     places[order[slots[is_living]]] = np.flatnonzero(is_living)
-    chunks = _joined(cells)
-    sizes = [chunk.num_rows for chunk in chunks]
-    starts = [0, *np.cumsum(sizes)[:-1].tolist()]
-    picks = Picks(places, starts, cells.num_rows)
-    columns = [
+    return pa.Table.from_arrays(_picked(_joined(cells), places), schema=cells.schema)
+
+
+def _picked(chunks: list[pa.RecordBatch], places: Int64Array) -> list[pa.Array]:
+    """The rows at ``places``, of which there is at least one."""
+    ends = np.cumsum([chunk.num_rows for chunk in chunks]).tolist()
+    picks = Picks(places, [0, *ends[:-1]], ends[-1])
+    return [
         picks.taken_from([chunk.column(index) for chunk in chunks])
-        for index in range(cells.num_columns)
+        for index in range(chunks[0].num_columns)
     ]
-    return pa.Table.from_arrays(columns, schema=cells.schema)
 
 
 def _joined(cells: pa.Table) -> list[pa.RecordBatch]:
