@@ -169,6 +169,10 @@ class Limits:
     resume_bytes_max: int = 256 * 1024 * 1024
     """Most bytes of recorded changes read for one resumed subscription; more are a snapshot."""
 
+    resume_rows_pending_max: int = 20_000_000
+    """Rows of older versions that may wait to be derived anew, for all resumed subscriptions
+    together; who comes then gets a snapshot."""
+
     resume_rows_free: int = 10_000
     """Up to this many recorded rows are replayed even when the table has fewer rows."""
 

@@ -74,8 +74,15 @@ class ResumeWork:
     version: int
     steps_for: SubscriptionSpec | None
     sources: list[_Source] = field(default_factory=list)
+    rows: int = 0
+    """Rows to be derived anew."""
     builder: ResumeBuilder | None = None
     refusal: str | None = None
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether rows are derived, which takes their values; otherwise row sets are enough."""
+        return self.steps_for is not None or not isinstance(self.table, SourceTable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,7 @@ class ResumeDesk:
         self._limits = limits
         self._token = secrets.token_hex(8)
         """Stands for what another process would have otherwise."""
+        self._rows_pending = 0
         self._epochs: WeakKeyDictionary[Table, tuple[tuple[str, ...], str]] = WeakKeyDictionary()
 
     # --- epochs ---
@@ -187,9 +195,26 @@ class ResumeDesk:
             joined = self._open_plan(work)
             if joined is not None:
                 return Resumption.of(joined, steps)
+            self._take_room(work)
         except (ResumeRefusedError, HistoryLostError) as error:
             return Resumption.refused(_reason(error))
         return work
+
+    def _take_room(self, work: ResumeWork) -> None:
+        """Count what is to be derived; many views of large tables at once are better off with
+        snapshots."""
+        if work.has_cells:
+            work.rows = sum(source.table.size for source in work.sources)
+        if work.rows and self._rows_pending + work.rows > self._limits.resume_rows_pending_max:
+            work.rows = 0
+            raise ResumeRefusedError("too many subscriptions are resumed at the moment")
+        self._rows_pending += work.rows
+
+    def give_up(self, work: ResumeWork) -> None:
+        """Forget work that will not be finished. Idempotent."""
+        self._rows_pending -= work.rows
+        work.rows = 0
+        work.sources, work.builder, work.table = [], None, None
 
     def _open_plan(self, work: ResumeWork) -> ResumePlan | None:
         """A plan from the same version that others are following now."""
@@ -250,7 +275,7 @@ class ResumeDesk:
 
     def _build(self, work: ResumeWork) -> None:
         assert work.table is not None
-        has_cells = work.steps_for is not None or not isinstance(work.table, SourceTable)
+        has_cells = work.has_cells
         histories = {
             source.table: SourceHistory(
                 state=source.journal.state_at(work.version) if has_cells else None,
@@ -269,9 +294,8 @@ class ResumeDesk:
     def finish(self, work: ResumeWork) -> Resumption:
         """The plan up to the present. The work is empty afterwards."""
         builder, refusal = work.builder, work.refusal
-        has_cells = work.steps_for is not None or not isinstance(work.table, SourceTable)
-        sources, work.sources = work.sources, []
-        work.builder = work.table = None
+        has_cells, sources = work.has_cells, work.sources
+        self.give_up(work)
         if builder is None:
             return Resumption.refused(refusal or "the server is stopping")
         try:

@@ -120,6 +120,8 @@ class ResumeJobs:
             answers = await asyncio.wrap_future(self._runtime.submit(finish))
         except Exception as error:
             answers = [error] * len(open_ones)
+            if isinstance(found, ResumeWork):
+                self._runtime.post(partial(self._desk.resume.give_up, found))
         for applicant, answer in zip(open_ones, answers, strict=True):
             if applicant.answer.done():
                 continue

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from random import Random
 
 import pytest
 
 import barrage
+from barrage.cli.target import parse_table
+from barrage.cli.watch.run import open_feed
+from barrage.cli.watch.scroller import Window
 from barrage.client import Backoff, State
 from barrage.client.resume import NO_HISTORY
 from tests.end_to_end.resume_scene import (
@@ -165,6 +169,28 @@ def test_a_view_that_moves_while_away(pause):
             assert live.to_arrow().to_pydict() == {"v": [10, 11], "k": [10, 11]}
             assert live.resumption == "replayed 1 step"
             assert live.table_size == 31
+
+
+def test_watching_says_what_became_of_the_time_in_between():
+    async def test(server, cutter, table):
+        address = parse_table(f"{cutter.uri}/t")
+        window = Window(start=0, stop=3)
+        async with open_feed(
+            address, token=None, columns=None, interval_ms=10, window=window
+        ) as feed:
+            assert feed.status().label == "live"
+            await asyncio.to_thread(cutter.close)
+            await asyncio.to_thread(table.upsert, {"k": [2], "v": [2], "s": ["b"]})
+            await asyncio.to_thread(cutter.open)
+            async with asyncio.timeout(10):
+                while feed.status().label != "live, replayed 1 step":
+                    await asyncio.to_thread(wait_until, lambda: feed.status().resumption)
+            assert feed.frame().table_size == 2
+
+    with barrage.Server(port=0, journal="memory") as server, Cutter(server.address) as cutter:
+        table = make_table(server, "keyed")
+        table.upsert({"k": [1], "v": [1], "s": ["a"]})
+        asyncio.run(test(server, cutter, table))
 
 
 def test_a_table_without_journal_is_taken_anew():

@@ -143,6 +143,26 @@ def test_more_changes_than_rows_are_a_snapshot_unless_every_step_is_wanted():
         assert outcome(server, cursor, mode="steps") == "replayed 2 in 2 updates"
 
 
+def test_views_that_wait_to_be_derived_have_a_limit():
+    limits = replace(DEFAULT_LIMITS, resume_rows_pending_max=3)
+    with barrage.Server(config=ServerConfig(port=0, journal="memory", limits=limits)) as server:
+        table = server.create_table("t", SCHEMA, key="k")
+        server.publish("sorted", table.sort("-v"))
+        table.upsert({"k": [1, 2, 3], "v": [1, 2, 3]})
+        with (
+            barrage.connect(server.address) as session,
+            session.table("sorted").subscribe(interval_ms=10).wait_ready(5) as live,
+        ):
+            cursor = live.cursor
+        for _ in range(3):  # what was counted is given back
+            assert outcome(server, cursor, table="sorted") == "live"
+        table.upsert({"k": [4], "v": [4]})
+        told = outcome(server, cursor, table="sorted")
+        assert told == "resnapshot too many subscriptions are resumed at the moment"
+        # A table itself is not derived.
+        assert outcome(server, table.cursor) == "live"
+
+
 # --- together -------------------------------------------------------------------------------------
 
 
