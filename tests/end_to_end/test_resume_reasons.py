@@ -201,6 +201,27 @@ def test_a_stranger_may_resume_too(server):
         assert update.last_step == table.cursor.version
 
 
+def test_a_deephaven_session_is_told_only_what_it_asks_for(server):
+    table = fill(server)
+    cursor = table.cursor
+    with barrage.connect(server.uri.replace("grpc://", "dh://")) as session:
+        token = session._session._connection.channel.authorization
+        authorized = (("authorization", token),)
+        with raw_channel(server.address) as channel:
+            with RawExchange(channel, headers=authorized) as call:
+                call.send(subscription_request("t"))
+                call.read_update()
+                assert not {EPOCH_HEADER, RESUMED_HEADER} & headers_of(call).keys()
+                assert "authorization" in headers_of(call)
+            # Its tables are views with other types, which have a history of their own.
+            headers = (*authorized, (CURSOR_HEADER, str(cursor)))
+            with RawExchange(channel, headers=headers) as call:
+                call.send(subscription_request("t"))
+                assert call.read_update().added_keys_post.size in (0, 5)
+                assert headers_of(call)[RESUMED_HEADER]
+                assert "authorization" in headers_of(call)
+
+
 @pytest.mark.parametrize(
     "headers",
     [
