@@ -170,8 +170,8 @@ class Limits:
     """Most bytes of recorded changes read for one resumed subscription; more are a snapshot."""
 
     resume_rows_pending_max: int = 20_000_000
-    """Rows of older versions that may wait to be derived anew, for all resumed subscriptions
-    together; who comes then gets a snapshot."""
+    """Rows that may wait to be read and derived for all resumed subscriptions together; who comes
+    then gets a snapshot, unless it is alone."""
 
     resume_rows_free: int = 10_000
     """Up to this many recorded rows are replayed even when the table has fewer rows."""

@@ -74,8 +74,10 @@ class ResumeWork:
     version: int
     steps_for: SubscriptionSpec | None
     sources: list[_Source] = field(default_factory=list)
+    changed_rows: int = 0
+    """Rows recorded since the version."""
     rows: int = 0
-    """Rows to be derived anew."""
+    """Rows that count as pending until the work is finished."""
     builder: ResumeBuilder | None = None
     refusal: str | None = None
 
@@ -201,14 +203,16 @@ class ResumeDesk:
         return work
 
     def _take_room(self, work: ResumeWork) -> None:
-        """Count what is to be derived; many views of large tables at once are better off with
-        snapshots."""
+        """Count what is to be read and derived; many different plans for large tables at once are
+        worse than snapshots. One alone always has room."""
+        rows = work.changed_rows
         if work.has_cells:
-            work.rows = sum(source.table.size for source in work.sources)
-        if work.rows and self._rows_pending + work.rows > self._limits.resume_rows_pending_max:
-            work.rows = 0
+            rows += sum(source.table.size for source in work.sources)
+        most = self._limits.resume_rows_pending_max
+        if self._rows_pending and self._rows_pending + rows > most:
             raise ResumeRefusedError("too many subscriptions are resumed at the moment")
-        self._rows_pending += work.rows
+        work.rows = rows
+        self._rows_pending += rows
 
     def give_up(self, work: ResumeWork) -> None:
         """Forget work that will not be finished. Idempotent."""
@@ -259,6 +263,7 @@ class ResumeDesk:
         size = sum(source.table.size for source in work.sources)
         if work.steps_for is None and rows > max(size, limits.resume_rows_free):
             raise ResumeRefusedError(f"{rows} rows changed, more than the {size} there are")
+        work.changed_rows = rows
         return steps
 
     def build(self, work: ResumeWork) -> None:

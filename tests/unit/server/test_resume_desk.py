@@ -143,8 +143,16 @@ def test_more_changes_than_rows_are_a_snapshot_unless_every_step_is_wanted():
         assert outcome(server, cursor, mode="steps") == "replayed 2 in 2 updates"
 
 
-def test_views_that_wait_to_be_derived_have_a_limit():
-    limits = replace(DEFAULT_LIMITS, resume_rows_pending_max=3)
+def test_plans_that_wait_have_a_limit_together(monkeypatch):
+    made = ResumeDesk._build
+    is_building, goes_on = threading.Event(), threading.Event()
+
+    def slow(self, work):
+        is_building.set()
+        assert goes_on.wait(10)
+        made(self, work)
+
+    limits = replace(DEFAULT_LIMITS, resume_rows_pending_max=4)
     with barrage.Server(config=ServerConfig(port=0, journal="memory", limits=limits)) as server:
         table = server.create_table("t", SCHEMA, key="k")
         server.publish("sorted", table.sort("-v"))
@@ -154,13 +162,19 @@ def test_views_that_wait_to_be_derived_have_a_limit():
             session.table("sorted").subscribe(interval_ms=10).wait_ready(5) as live,
         ):
             cursor = live.cursor
-        for _ in range(3):  # what was counted is given back
-            assert outcome(server, cursor, table="sorted") == "live"
         table.upsert({"k": [4], "v": [4]})
-        told = outcome(server, cursor, table="sorted")
-        assert told == "resnapshot too many subscriptions are resumed at the moment"
-        # A table itself is not derived.
-        assert outcome(server, table.cursor) == "live"
+        for _ in range(2):  # one alone has room, and gives it back
+            assert outcome(server, cursor, table="sorted") == "replayed 1"
+        monkeypatch.setattr(ResumeDesk, "_build", slow)
+        headers = ((CURSOR_HEADER, str(cursor)),)
+        with raw_channel(server.address) as channel, RawExchange(channel, headers=headers) as call:
+            call.send(subscription_request("sorted"))
+            assert is_building.wait(10)
+            told = outcome(server, cursor, table="sorted", mode="steps")
+            assert told == "resnapshot too many subscriptions are resumed at the moment"
+            goes_on.set()
+            assert not call.read_update().is_snapshot
+        assert outcome(server, cursor, table="sorted", mode="steps") == "replayed 1"
 
 
 # --- together -------------------------------------------------------------------------------------
