@@ -336,6 +336,7 @@ class AsyncWriter:
             self._next = 0 if sequence is None else sequence + 1
         if step is not None:
             self._step = step
+            self._settings.backoff.reset()
         if sequence is not None:
             self._committed(sequence)
         if is_opening:
