@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from barrage.errors import LimitExceededError
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
 
     Context = grpc.aio.ServicerContext[Any, Any]
+
+MESSAGE_BYTES_TARGET = 11 << 18
+"""A batch of a feed, 2 MiB of cells with what the feed adds, goes into one message: a second one
+costs another way to a worker thread and back."""
 
 log = logging.getLogger(__name__)
 
@@ -111,14 +116,15 @@ class FeedEncoder:
     """Turns batches of one feed into the messages of one stream."""
 
     def __init__(self, schema: pa.Schema, limits: Limits) -> None:
-        self._encoder = UpdateEncoder(
-            schema, EncodeOptions(message_bytes_max=limits.message_bytes_max), limits
-        )
+        options = EncodeOptions(message_bytes_max=limits.message_bytes_max)
+        sized = replace(limits, message_bytes_target=MESSAGE_BYTES_TARGET)
+        self._encoder = UpdateEncoder(schema, options, sized)
         self.schema = self._encoder.wire_schema
         """What the reader gets: types that do not travel have become their nearest."""
 
     def frames(self, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-        """The schema, then the rows, in messages of about ``message_bytes_target``."""
+        """The schema, then the rows, in messages of at most about
+        :data:`MESSAGE_BYTES_TARGET`."""
         yield self._encoder.schema_frame()
         yield from self.rows(batches)
 
