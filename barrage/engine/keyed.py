@@ -1,7 +1,8 @@
 """A table with a unique key: upserts, removals by key, replacement of the whole content.
 
-Row key == slot, handed out in ascending order. A row keeps its key while it exists. When more than
-half of the slots are free, one cycle renumbers the live rows with shifts.
+Row key == slot; new rows get the slots behind the last live row's, in ascending order. A row keeps
+its key while it exists. When more than half of the slots are free, one cycle renumbers the live
+rows with shifts.
 """
 
 from __future__ import annotations
