@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 LEASE_NS_DEFAULT = 60 * 1_000_000_000
 """Lease of a consumer that asks for none."""
 
+KEPT_SHARE = 0.75
+"""Share of a lease that is left when a watch begins to renew it."""
+
 GROUP_LEASE_NS = 10 * 60 * 1_000_000_000
 """How long a read group is remembered after its last reader came."""
 
@@ -106,7 +109,11 @@ class JournalLeases:
 
     def keep(self, consumer: Consumer) -> None:
         """A watch stream is alive, and so is its consumer's lease: unless it was released, or the
-        name stands for another history now."""
+        name stands for another history now. Called with every batch, so it does nothing while most
+        of the lease is left."""
+        left_ns = consumer.expires_ns - self._clock.monotonic_ns()
+        if left_ns > consumer.lease_ns * KEPT_SHARE:
+            return
         if self._consumers.get((consumer.table, consumer.name)) is consumer:
             self.renew(consumer.journal, consumer.name)
 

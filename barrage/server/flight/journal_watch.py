@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 5.0
 """Longest time between two batches."""
 
+BYTES_INTERVAL_S = 1.0
+"""How old the number of bytes may be that is told."""
+
 WATCH_SCHEMA = pa.schema(
     [
         pa.field("epoch", pa.string(), nullable=False),
@@ -55,6 +58,7 @@ class WatchCalls:
         self._encoder = FeedEncoder(WATCH_SCHEMA, limits)
         self._told: dict[TableJournal, tuple[int, bytes]] = {}
         """The last frame of each journal that is watched, which its watches share."""
+        self._byte_counts: dict[TableJournal, tuple[float, int]] = {}
         self._watches: dict[TableJournal, list[asyncio.Event]] = {}
         self._ended: BarrageError | None = None
 
@@ -120,17 +124,26 @@ class WatchCalls:
         told = self._told.get(journal)
         if told is not None and told[0] == version:
             return told[1]
-        values = (journal.epoch, version, rows, journal.byte_count, wall_ns // 1000)
+        values = (journal.epoch, version, rows, self._byte_count(journal), wall_ns // 1000)
         batch = pa.record_batch([[value] for value in values], schema=WATCH_SCHEMA)
         frame = b"".join(self._encoder.rows([batch]))
         self._told[journal] = (version, frame)
         return frame
+
+    def _byte_count(self, journal: TableJournal) -> int:
+        """What the journal keeps. It adds up every entry, so it is asked once a second at most."""
+        now_s = asyncio.get_running_loop().time()
+        known = self._byte_counts.get(journal)
+        if known is None or now_s - known[0] >= BYTES_INTERVAL_S:
+            known = self._byte_counts[journal] = (now_s, journal.byte_count)
+        return known[1]
 
     def _end(self, journal: TableJournal, news: asyncio.Event) -> None:
         self._watches[journal].remove(news)
         if not self._watches[journal]:
             del self._watches[journal]
             self._told.pop(journal, None)
+            self._byte_counts.pop(journal, None)
 
     def finish(self, reason: BarrageError) -> None:
         """End all watches: the server stops."""

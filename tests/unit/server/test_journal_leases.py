@@ -70,7 +70,10 @@ def test_a_lease_ends_exactly_at_its_time(leases, clock):
 def test_a_renewal_keeps_the_length_of_the_lease_and_the_cursor(leases, clock):
     journal = HeldJournal()
     consumer = leases.renew(journal, "c", lease_ns=5 * SECOND, version=3)
-    clock.advance(4 * SECOND)
+    clock.advance(SECOND)
+    leases.keep(consumer)
+    assert journal.holds == {"c": (3, 105 * SECOND)}
+    clock.advance(3 * SECOND)
     leases.keep(consumer)
     clock.advance(4 * SECOND)
     assert leases.consumers == [consumer]
