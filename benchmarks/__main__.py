@@ -27,6 +27,7 @@ NAMES = (
     "ticking_client",
     "spark_source",
     "spark_latency",
+    "spark_sink",
     "reconnect_storm",
     "journal_latency",
     "journal_fetch",
