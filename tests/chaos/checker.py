@@ -126,8 +126,10 @@ class Checker:
         elif name == "pause":
             self.gate.is_open.clear()
         elif name == "check":
-            for table, (number, step) in command["local"].items():
+            for table, (number, step, first) in command["local"].items():
                 self.known.local[table] = max(number, self.known.local.get(table, 0))
+                if first <= self.gate.step_floor:
+                    self.gate.complain(f"{table}: step {first} came again")
                 self.gate.saw_step(step)
             self.check(with_replay=command["replay"])
         problems, self.gate.problems = self.gate.problems, []

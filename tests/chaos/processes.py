@@ -46,17 +46,19 @@ class ServerLife:
         """Let its own writers write; the second time, stop."""
         os.write(self._stdin, b"go\n")
 
-    def kill(self) -> dict[str, tuple[int, int]]:
-        """End it without a warning; the last acknowledgement of each of its own writers: number and
-        step."""
+    def kill(self) -> dict[str, tuple[int, int, int]]:
+        """End it without a warning; of each of its own writers the last acknowledged number, its
+        step, and the step of the first one."""
         if not self._is_over:
             os.kill(self.pid, signal.SIGKILL)
             self.wait_end()
-        acknowledged = {}
+        acknowledged: dict[str, tuple[int, int, int]] = {}
         for line in bytes(self._read).decode().splitlines():
             match = _ACK.fullmatch(line)
             if match is not None:
-                acknowledged[match[1]] = int(match[2]), int(match[3])
+                table, number, step = match[1], int(match[2]), int(match[3])
+                first = acknowledged[table][2] if table in acknowledged else step
+                acknowledged[table] = number, step, first
         return acknowledged
 
     def wait_end(self) -> None:
