@@ -198,20 +198,21 @@ def cast_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
         if index < 0:
             raise SchemaError(f"the server sent no column {field.name!r}")
         try:
-            columns.append(_cast(batch.column(index), batch.schema.field(index), field.type))
+            columns.append(_cast(batch.column(index), field.type))
         except pa.ArrowException as error:
             raise SchemaError(f"column {field.name!r}: {error}") from error
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _cast(values: pa.Array, field: pa.Field, kind: pa.DataType) -> pa.Array:
+def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if values.type == kind:
         return values
     if pa.types.is_dictionary(values.type):
-        return _cast(values.dictionary_decode(), field.with_type(values.type.value_type), kind)
+        return _cast(values.dictionary_decode(), kind)
     if pa.types.is_temporal(values.type):
         return _cast_temporal(values, kind)
-    if pa.types.is_string(kind) and _is_char(field):
+    if pa.types.is_string(kind) and values.type == pa.uint16():
+        # Only characters go from numbers to texts; a feed does not repeat what they are.
         return _characters().take(values)
     if pa.types.is_nested(kind):
         return _cast_nested(values, kind)
@@ -237,29 +238,22 @@ def _cast_nested(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_list(kind):
         if pa.types.is_fixed_size_list(values.type) or pa.types.is_large_list(values.type):
             values = values.cast(pa.list_(values.type.value_field))
-        items = _cast(_items(values), values.type.value_field, kind.value_type)
-        return _with_offsets(values, [items], kind)
+        return _with_offsets(values, _cast(values.flatten(), kind.value_type), kind)
     if pa.types.is_struct(kind):
-        parts = [
-            _cast(part, values.type.field(index), kind.field(index).type)
-            for index, part in enumerate(values.flatten())
-        ]
+        parts = [_cast(part, kind.field(index).type) for index, part in enumerate(values.flatten())]
         return pa.StructArray.from_arrays(parts, fields=list(kind.fields), mask=values.is_null())
     return values.cast(kind)
 
 
-def _items(values: pa.Array) -> pa.Array:
-    """The items of all lists, with those of null lists and outside of the slice left out."""
-    return values.flatten()
-
-
-def _with_offsets(values: pa.Array, items: list[pa.Array], kind: pa.DataType) -> pa.Array:
+def _with_offsets(values: pa.Array, items: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Lists as long as those of ``values`` with other items: those of null lists and outside of the
+    slice are not among them."""
     lengths = pc.fill_null(pc.list_value_length(values), 0)
     offsets = pa.concat_arrays(
         [pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())]
     )
     mask = values.is_null() if values.null_count else None
-    return pa.ListArray.from_arrays(offsets, items[0], type=kind, mask=mask)
+    return pa.ListArray.from_arrays(offsets, items, type=kind, mask=mask)
 
 
 @lru_cache(maxsize=1)

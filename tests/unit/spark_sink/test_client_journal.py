@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import pytest
@@ -11,58 +10,12 @@ pytest.importorskip("pyspark")
 
 import barrage
 from barrage.errors import ConfigError
-from pyspark_barrage import DefaultSource
 from spark_sink.types import arrow_target
+from tests.helpers.reader_query import Query
 from tests.helpers.server_process import wait_until
 from tests.spark.feeds import apply_feed
 
 SCHEMA = {"sym": "string", "qty": "int64"}
-
-
-class Query:
-    """A reader with the offset it is at and the table its feed describes."""
-
-    def __init__(self, uri: str, location: Path, **options: str) -> None:
-        self.given = {"uri": uri, "table": "trades", "journalLocation": str(location), **options}
-        self.state: dict[int, dict] = {}
-        self.offset: dict | None = None
-        self.kinds: list[str] = []
-        self.open()
-
-    def open(self) -> None:
-        source = DefaultSource(self.given)
-        self.schema = source.schema()
-        self.reader = source.streamReader(self.schema)
-        self.copy = pickle.loads(pickle.dumps(self.reader))
-        self.offset = self.offset or self.reader.initialOffset()
-
-    def batch(self, *, is_committed: bool = True) -> bool:
-        end = self.reader.latestOffset(self.offset, None)
-        if end == self.offset:
-            return False
-        feed: list[dict] = []
-        for partition in self.reader.partitions(self.offset, end):
-            for rows in self.copy.read(pickle.loads(pickle.dumps(partition))):
-                assert rows.schema.equals(arrow_target(self.schema))
-                feed += rows.to_pylist()
-        self.kinds = [row["_change_type"] for row in feed]
-        apply_feed(self.state, feed)
-        self.offset = end
-        if is_committed:
-            self.reader.commit(end)
-        return True
-
-    def values(self) -> list[dict]:
-        return sorted(self.state.values(), key=repr)
-
-    def follow(self, table) -> None:
-        """Read until the rows are those of the table."""
-
-        def is_equal() -> bool:
-            self.batch()
-            return self.values() == sorted(table.to_arrow().to_pylist(), key=repr)
-
-        wait_until(is_equal)
 
 
 @pytest.fixture
