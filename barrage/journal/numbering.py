@@ -1,7 +1,7 @@
 """From what the engine hands over to what the journal records: rows get their numbers and ids.
 
 Most cycles only add rows. Their ids follow from their numbers, and nothing needs the map of ids
-until a row is removed or modified; so additions are only noted and put into the map together.
+until a row is removed or modified; so cycles are only noted and put into the map together.
 """
 
 from __future__ import annotations
@@ -13,84 +13,54 @@ import numpy as np
 import pyarrow as pa
 
 from barrage.journal.record import OP_ADD, OP_AFTER, OP_BEFORE, OP_REMOVE, Entry
-from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from barrage.model.row_ids import RowIdMap
+    from barrage.model.row_ids import RowCycle, RowIdMap
     from barrage.model.table_change import TableChange
     from barrage.model.update import TableUpdate
-    from barrage.rowset import RowSetShiftData
     from barrage.rowset.arrays import Int64Array
 
 _NOTED_MAX: Final = 256
 _NOTED_ROWS_MAX: Final = 1 << 18
-"""Additions noted before they are put into the map: cycles, and rows of all of them."""
+"""Cycles noted before they are put into the map, and rows of all of them."""
 
 _OPS_CACHED: Final = 1 << 16
 _ADD_OPS: Final = pa.array(np.full(_OPS_CACHED, OP_ADD, dtype=np.int8))
-
-_EMPTY: Final = RowSet.empty()
 
 Cells: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 class IdTracker:
-    """The map of row ids while changes go by."""
+    """The map of row ids while changes go by. Cycles without shifts wait until it is asked for."""
 
-    __slots__ = ("_ids", "_noted", "_noted_rows", "_shifts")
+    __slots__ = ("_ids", "_noted", "_noted_rows")
 
     def __init__(self, ids: RowIdMap) -> None:
         self._ids = ids
-        self._noted: list[tuple[RowSet, int]] = []
+        self._noted: list[RowCycle] = []
         self._noted_rows = 0
-        self._shifts: RowSetShiftData | None = None
 
     @property
     def ids(self) -> RowIdMap:
         """The map after everything that was applied."""
         if self._noted:
-            assert self._shifts is not None
-            keys, ids = _together(self._noted)
-            self._ids = self._ids.apply(_EMPTY, self._shifts, keys, ids)
+            self._ids = self._ids.apply_all(self._noted)
             self._noted, self._noted_rows = [], 0
         return self._ids
 
     def apply(self, update: TableUpdate, first_added_id: int) -> None:
         """Follow a cycle; its added rows have consecutive ids. ValueError, now or when the map is
         asked for next, when it does not fit."""
-        added = update.added_keys_post
-        if update.removed_keys_pre.is_empty and update.shifts.is_empty:
-            if not added.is_empty:
-                self._note(update, first_added_id)
+        removed, added = update.removed_keys_pre, update.added_keys_post
+        if removed.is_empty and added.is_empty and update.shifts.is_empty:
             return
         ids = np.arange(first_added_id, first_added_id + added.size, dtype=np.int64)
-        self._ids = self.ids.apply(update.removed_keys_pre, update.shifts, added, ids)
-
-    def _note(self, update: TableUpdate, first_added_id: int) -> None:
-        self._noted.append((update.added_keys_post, first_added_id))
-        self._noted_rows += update.added_keys_post.size
-        self._shifts = update.shifts
+        self._noted.append((removed, update.shifts, added, ids))
+        self._noted_rows += removed.size + added.size
         if len(self._noted) >= _NOTED_MAX or self._noted_rows >= _NOTED_ROWS_MAX:
             self._ids = self.ids
-
-
-def _together(noted: Sequence[tuple[RowSet, int]]) -> tuple[RowSet, Int64Array]:
-    """Several additions as one: all keys, and their ids in key order."""
-    if len(noted) == 1:
-        keys, first = noted[0]
-        return keys, np.arange(first, first + keys.size, dtype=np.int64)
-    ids = np.concatenate(
-        [np.arange(first, first + keys.size, dtype=np.int64) for keys, first in noted]
-    )
-    firsts = np.concatenate([keys.firsts for keys, _ in noted])
-    lasts = np.concatenate([keys.lasts for keys, _ in noted])
-    if bool((firsts[1:] > lasts[:-1]).all()):
-        return RowSet.from_ranges(firsts, lasts), ids
-    all_keys = np.concatenate([keys.to_numpy() for keys, _ in noted])
-    order = np.argsort(all_keys, kind="stable")
-    return RowSet.from_sorted_keys(all_keys[order]), ids[order]
 
 
 def history_row_count(change: TableChange, *, is_blink: bool) -> int:

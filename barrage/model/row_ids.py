@@ -303,6 +303,18 @@ def _as_one(cycles: list[RowCycle]) -> RowCycle:
     before, its last one whether one is there in the end."""
     if len(cycles) == 1:
         return cycles[0]
+    shifts = cycles[0][1]
+    if all(removed.is_empty for removed, *_ in cycles):
+        firsts = np.concatenate([added.firsts for _, _, added, _ in cycles])
+        lasts = np.concatenate([added.lasts for _, _, added, _ in cycles])
+        if (firsts[1:] > lasts[:-1]).all():
+            keys = RowSet.from_trusted_ranges(firsts, lasts, is_touching=True)
+            return RowSet.empty(), shifts, keys, np.concatenate([ids for *_, ids in cycles])
+    return _events_as_one(cycles)
+
+
+def _events_as_one(cycles: list[RowCycle]) -> RowCycle:
+    """The same, looking at every key."""
     parts = [rows.to_numpy() for removed, _, added, _ in cycles for rows in (removed, added)]
     keys = np.concatenate(parts)
     counts = [len(part) for part in parts]
