@@ -510,3 +510,16 @@ def test_credentials_are_asked_for(tmp_path):
         )
         options = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer secret")])
         assert client.client.do_get(ticket, options).read_all().num_rows == 0
+
+
+def test_a_server_stops_under_a_reader_that_stands_still():
+    config = ServerConfig(drain_grace_ms=200)
+    with barrage.Server(config=config, journal="memory") as server:
+        big_table(server)
+        client = JournalClient(server.uri)
+        reader = client.reader(mode="snapshot", table="big")
+        reader.read_chunk()
+        server.stop()
+    with pytest.raises((pa.ArrowException, OSError)):
+        reader.read_all()
+    client.client.close()
