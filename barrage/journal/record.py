@@ -67,6 +67,8 @@ _NO_ROWS: Final = RowSet.empty()
 _NO_SHIFTS: Final = RowSetShiftData.empty()
 NO_POSITIONS: Final[Mapping[str, int]] = MappingProxyType({})
 
+_PLAIN_OF_VIEWS: Final = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
 _SMALL_PIECE_BYTES: Final = 4096
 _SMALL_MESSAGE_BYTES: Final = 32 * 1024
 """Messages up to this size are joined: copying them costs less than handling their pieces."""
@@ -118,7 +120,10 @@ class Entry:
 
 
 def plain_type(data_type: pa.DataType) -> pa.DataType:
-    """The type a column has in the journal: no dictionaries, no runs, at any depth of lists."""
+    """The type a column has in the journal: no dictionaries, no runs, no views of texts, at any
+    depth of lists."""
+    if data_type in _PLAIN_OF_VIEWS:
+        return _PLAIN_OF_VIEWS[data_type]
     if pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type):
         return plain_type(data_type.value_type)
     if pa.types.is_list(data_type):
