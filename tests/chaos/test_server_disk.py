@@ -191,7 +191,7 @@ def test_damage_is_reported_with_file_and_place(tmp_path: Path, place: str) -> N
         assert "Restore the file from a copy" in str(error)
         with barrage.connect(server.address) as session:
             assert session.table("other").snapshot().num_rows == 40
-            with pytest.raises(JournalCorruptError, match="damaged at byte .* Restore the file"):
+            with pytest.raises(JournalCorruptError, match=r"damaged at byte .* Restore the file"):
                 session.table("t").snapshot()
             with pytest.raises(JournalCorruptError):
                 session.put("t", rows(0))
