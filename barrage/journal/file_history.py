@@ -46,6 +46,9 @@ logger = logging.getLogger(__name__)
 
 BEGIN_FILE: Final = "begin.json"
 WITNESS_FILE: Final = "synced"
+STEPS_MIN: Final = 16
+"""Entries a segment has at least, however few are kept."""
+
 _MAPPED_SEGMENTS_MAX: Final = 8
 """Segments kept mapped between reads."""
 
@@ -112,6 +115,7 @@ class FileHistory:
         self._begin = begin or HistoryBegin(version=record.created_step, segment=1)
         self._frontier = frontier
         self._is_closed = False
+        self._begun_wall_ns = self._begun_count = 0
         self._mapped: OrderedDict[int, pa.Buffer] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -130,10 +134,23 @@ class FileHistory:
             # The disk got full after this was synced with the segment before.
             return
         writer = self._writer
-        if writer is None or writer.end.byte_count >= self._options.segment_bytes:
+        if writer is None or self._is_long(writer, entry):
             writer = self._next_segment()
+            self._begun_wall_ns, self._begun_count = entry.wall_ns, 0
         self._written.append(writer.write(entry, frontier))
+        self._begun_count += 1
         self._frontier = frontier
+
+    def _is_long(self, writer: SegmentWriter, entry: Entry) -> bool:
+        """Whether a new segment is due: by size, and where history goes by age or steps, which it
+        does in whole segments, after a part of what is kept."""
+        options = self._options
+        age_ns, steps = options.retain_age_ns, options.retain_steps
+        return (
+            writer.end.byte_count >= options.segment_bytes
+            or (age_ns is not None and entry.wall_ns - self._begun_wall_ns > age_ns // 4)
+            or (steps is not None and self._begun_count >= max(STEPS_MIN, steps // 4))
+        )
 
     def _next_segment(self) -> SegmentWriter:
         if self._writer is not None:

@@ -102,6 +102,15 @@ def test_holds_are_bounded() -> None:
     bench.journal.hold("c", 0, lease + 5000)
 
 
+@pytest.mark.parametrize("retain", [{"retain_steps": 40}, {"retain_age_ns": 40 * 20 * MS}])
+def test_small_tables_forget_by_steps_and_age(retain: dict[str, int]) -> None:
+    bench = Bench(replace(SMALL, **retain))
+    bench.write(200)
+    assert 40 <= len(bench.journal.index(bench.journal.earliest_version, bench.history.step)) < 80
+    journal = bench.reopen()
+    assert content(journal.state_at(bench.history.step)) == bench.history.snapshots[-1].rows
+
+
 def test_forgotten_versions_are_lost_and_said_to_be() -> None:
     bench = Bench(FORGETFUL)
     bench.write(60)
