@@ -70,7 +70,17 @@ class RowIdMap:
     ``_tails`` are its first and last key.
     """
 
-    __slots__ = ("_blocks", "_flat", "_heads", "_keys", "_lookups", "_offsets", "_size", "_tails")
+    __slots__ = (
+        "_blocks",
+        "_flat",
+        "_heads",
+        "_keys",
+        "_lookups",
+        "_offsets",
+        "_run_count",
+        "_size",
+        "_tails",
+    )
 
     _blocks: list[Runs]
     _offsets: Int64Array
@@ -79,6 +89,7 @@ class RowIdMap:
     _flat: Runs | None
     _keys: RowSet | None
     _size: int
+    _run_count: int
     _lookups: int
 
     def __init__(self) -> None:
@@ -91,11 +102,14 @@ class RowIdMap:
         offsets: Int64Array,
         heads: Int64Array,
         tails: Int64Array,
+        *,
         size: int,
+        run_count: int,
     ) -> RowIdMap:
         self = object.__new__(cls)
         self._blocks, self._offsets, self._heads, self._tails = blocks, offsets, heads, tails
-        self._flat, self._keys, self._size, self._lookups = None, None, size, 0
+        self._size, self._run_count = size, run_count
+        self._flat, self._keys, self._lookups = None, None, 0
         return self
 
     @classmethod
@@ -104,7 +118,7 @@ class RowIdMap:
         runs = fused(runs)
         blocks = _in_blocks(runs)
         zeros = np.zeros(len(blocks), dtype=np.int64)
-        self = cls._of_blocks(blocks, zeros, *_ends(blocks), size)
+        self = cls._of_blocks(blocks, zeros, *_ends(blocks), size=size, run_count=len(runs[0]))
         self._flat = runs
         return self
 
@@ -124,7 +138,7 @@ class RowIdMap:
     @property
     def run_count(self) -> int:
         """How many runs: what memory costs."""
-        return sum(len(block[0]) for block in self._blocks)
+        return self._run_count
 
     @property
     def last_key(self) -> int:
@@ -189,6 +203,7 @@ class RowIdMap:
         size = self._size - len(removed_keys_pre) + len(added_keys_post)
         touched, offsets = self._touched(removed_keys_pre, shifts, added_keys_post)
         runs = self._all_runs() if touched is None else self._runs_of(np.flatnonzero(touched))
+        kept_count = self._run_count - len(runs[0])
         if not removed_keys_pre.is_empty:
             runs = without(runs, removed_keys_pre)
         if not shifts.is_empty:
@@ -196,7 +211,11 @@ class RowIdMap:
         runs = merged(runs, added)
         if touched is None:
             return RowIdMap._of(runs, size)
-        return self._replaced(~touched, offsets, fused(runs), size)
+        runs = fused(runs)
+        result = self._replaced(~touched, offsets, runs, size, kept_count + len(runs[0]))
+        if len(result._blocks) > _SPARSE * (result._run_count // BLOCK_RUNS + 8):
+            return RowIdMap._of(result._all_runs(), size)
+        return result
 
     def apply_all(self, cycles: Iterable[RowCycle]) -> RowIdMap:
         """The map after many cycles, oldest first, each given as the arguments of :meth:`apply`.
@@ -254,7 +273,9 @@ class RowIdMap:
         high = np.maximum(np.searchsorted(heads, added.lasts, side="right") - 1, 0)
         touched[stays[arrays.expand(low, high - low + 1)]] = True
 
-    def _replaced(self, stays: BoolArray, offsets: Int64Array, runs: Runs, size: int) -> RowIdMap:
+    def _replaced(
+        self, stays: BoolArray, offsets: Int64Array, runs: Runs, size: int, run_count: int
+    ) -> RowIdMap:
         """The map of the blocks that stay, moved by ``offsets``, and of ``runs`` between them."""
         old = np.flatnonzero(stays)
         moved = offsets[old]
@@ -273,17 +294,14 @@ class RowIdMap:
         for place, block in zip(reversed(places), reversed(blocks), strict=True):
             all_blocks.insert(place, block)
         at = np.array(places, dtype=np.intp)
-        result = RowIdMap._of_blocks(
+        return RowIdMap._of_blocks(
             all_blocks,
             np.insert(self._offsets[old] + moved, at, 0),
             np.insert(heads, at, new_heads),
             np.insert(tails, at, new_tails),
-            size,
+            size=size,
+            run_count=run_count,
         )
-        enough = sum(len(block[0]) for block in all_blocks) // BLOCK_RUNS + 8
-        if len(all_blocks) > _SPARSE * enough:
-            return RowIdMap._of(result._all_runs(), size)
-        return result
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant is broken; for tests."""
@@ -293,6 +311,7 @@ class RowIdMap:
         assert all(0 < len(block[0]) <= BLOCK_RUNS for block in self._blocks)
         assert all(len(fused(block)[0]) == len(block[0]) for block in self._blocks)
         assert len(np.unique(self.ids)) == len(self) == size_of((firsts, lasts, ids))
+        assert sum(len(block[0]) for block in self._blocks) == self._run_count
         starts = np.cumsum([0, *(len(block[0]) for block in self._blocks)])
         assert np.array_equal(self._heads, firsts[starts[:-1]])
         assert np.array_equal(self._tails, lasts[starts[1:] - 1])
