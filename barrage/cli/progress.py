@@ -46,6 +46,18 @@ def row_progress(what: str, *, total: int | None, is_quiet: bool) -> Iterator[Ro
 
 
 @contextmanager
+def table_progress(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar of tables, called with those that are done, those there are, and the name of the one
+    that is being worked on."""
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[table]}", markup=False))
+    with _progress(columns, is_quiet=False) as progress:
+        task = progress.add_task(what, total=None, table="")
+        yield lambda done, total, table: progress.update(
+            task, completed=done, total=total, table=table
+        )
+
+
+@contextmanager
 def byte_progress(what: str, *, is_quiet: bool) -> Iterator[Callable[[int], None]]:
     """A counter of bytes received, called with all so far."""
     with _progress((DownloadColumn(), TransferSpeedColumn()), is_quiet=is_quiet) as progress:

@@ -74,20 +74,15 @@ def new_server(config: ServerConfig) -> Iterator[Server]:
 
 @contextmanager
 def _recovery_progress(directory: str) -> Iterator[Callable[[Recovery], None]]:
-    """A counter of tables while a data directory is read; a note what was read when it is over."""
+    """A counter of tables while a data directory is read."""
     # What draws it takes longer to load than most directories take to read.
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from barrage.cli.progress import row_progress
+    from barrage.cli.progress import table_progress
 
-    with row_progress(f"reading {directory}", total=None, is_quiet=False) as progress:
-
-        def show(recovery: Recovery) -> None:
-            done = f"table {recovery.tables_done + 1} of {recovery.tables}"
-            progress.advance_to(recovery.rows_done, note=f"{recovery.table} ({done})")
-
-        yield show
+    with table_progress(f"reading {directory}") as advance_to:
+        yield lambda recovery: advance_to(recovery.tables_done, recovery.tables, recovery.table)
 
 
 def listen(server: Server) -> None:

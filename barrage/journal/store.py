@@ -106,29 +106,39 @@ class JournalStore:
     # --- opening and closing ----------------------------------------------------------------------
 
     def open_all(
-        self, *, on_damage: Callable[[str, JournalCorruptError], None] | None = None
+        self,
+        *,
+        on_damage: Callable[[str, JournalCorruptError], None] | None = None,
+        on_table: Callable[[str, int, int], None] | None = None,
     ) -> list[TableJournal]:
         """Lock the directory and read every table back. ConfigError when another process has the
         directory, JournalCorruptError when something acknowledged is not as it was written; with
         ``on_damage`` that is told of the table, whose files are left as they are, and the others
-        are opened."""
+        are opened. ``on_table`` is told before each table is read: its name, how many have been,
+        and how many there are."""
         storage = self._storage
         if storage is None or self._is_open:
             return list(self._journals.values())
         storage.lock()
         try:
-            self._open(storage, on_damage)
+            self._open(storage, on_damage, on_table)
         except BaseException:
             storage.unlock()
             raise
         return list(self._journals.values())
 
     def _open(
-        self, storage: Storage, on_damage: Callable[[str, JournalCorruptError], None] | None
+        self,
+        storage: Storage,
+        on_damage: Callable[[str, JournalCorruptError], None] | None,
+        on_table: Callable[[str, int, int], None] | None,
     ) -> None:
         before = Steps.read(storage)
         recovered = []
-        for name in storage.list(TABLES):
+        names = storage.list(TABLES)
+        for number, name in enumerate(names):
+            if on_table is not None:
+                on_table(unquote(name), number, len(names))
             try:
                 table = self._recover(storage, f"{TABLES}/{name}")
             except JournalCorruptError as error:

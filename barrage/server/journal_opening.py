@@ -55,7 +55,6 @@ class Recovery:
     """The table being read."""
     tables_done: int
     tables: int
-    rows_done: int
 
 
 def journal_options(config: ServerConfig) -> JournalOptions:
@@ -90,39 +89,37 @@ def open_store(
     )
 
 
-def open_journals(store: JournalStore, catalog: Catalog) -> list[TableJournal]:
+def open_journals(
+    store: JournalStore,
+    catalog: Catalog,
+    *,
+    on_progress: Callable[[Recovery], None] | None = None,
+) -> list[TableJournal]:
     """The journals of a store. The names of damaged ones cannot be used."""
+
+    def show(name: str, number: int, count: int) -> None:
+        if on_progress is not None:
+            on_progress(Recovery(table=name, tables_done=number, tables=count))
 
     def block(name: str, error: JournalCorruptError) -> None:
         damage = DamagedTableError(name, error)
         log.error("%s", damage)
         catalog.block(name, damage)
 
-    return store.open_all(on_damage=block)
+    return store.open_all(on_damage=block, on_table=show)
 
 
 def restore_tables(
-    found: Sequence[TableJournal],
-    graph: UpdateGraph,
-    catalog: Catalog,
-    journals: JournalService,
-    *,
-    on_progress: Callable[[Recovery], None] | None = None,
+    found: Sequence[TableJournal], graph: UpdateGraph, catalog: Catalog, journals: JournalService
 ) -> None:
     """Make and publish the tables of these journals, before anybody can use them."""
-    rows_done = 0
-    for number, journal in enumerate(found):
-        name = journal.identity.name
-        if on_progress is not None:
-            on_progress(
-                Recovery(table=name, tables_done=number, tables=len(found), rows_done=rows_done)
-            )
-        rows_done += _restore(journal, graph, catalog, journals)
+    for journal in found:
+        _restore(journal, graph, catalog, journals)
 
 
 def _restore(
     journal: TableJournal, graph: UpdateGraph, catalog: Catalog, journals: JournalService
-) -> int:
+) -> None:
     from barrage.engine.restore import restore_source
 
     identity = journal.identity
@@ -142,4 +139,3 @@ def _restore(
     )
     journals.adopt(publication, journal)
     catalog.add(publication)
-    return len(state.keys)

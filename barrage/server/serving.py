@@ -49,7 +49,9 @@ class ServingParts:
         synced = SyncedSignal()
         store = open_store(config, self.clock, synced)
         try:
-            found = [] if store is None else open_journals(store, self.catalog)
+            found = (
+                [] if store is None else open_journals(store, self.catalog, on_progress=on_progress)
+            )
             graph = UpdateGraph(config.limits, first_step=0 if store is None else store.first_step)
             self.journals = JournalService(
                 limits=config.limits,
@@ -69,7 +71,7 @@ class ServingParts:
                 self.runtime, self.catalog, limits=config.limits, journals=self.journals
             )
             synced.connect(self.runtime.post, self.runtime.settle_durable)
-            restore_tables(found, graph, self.catalog, self.journals, on_progress=on_progress)
+            restore_tables(found, graph, self.catalog, self.journals)
             if store is not None:
                 store.start()
         except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import time
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,7 +33,9 @@ KV = {"k": "int64", "v": "string"}
 def row_keys(server: Server, name: str) -> list[int]:
     """The row keys of a table, read where they may be."""
     service = server._parts.tables
-    return service.run(lambda: server._parts.catalog.get(name).table.row_keys.to_numpy().tolist()).result()
+    return service.run(
+        lambda: server._parts.catalog.get(name).table.row_keys.to_numpy().tolist()
+    ).result()
 
 
 def names(server: Server) -> list[str]:
@@ -150,8 +153,7 @@ def test_progress_is_told(tmp_path):
     Server(data=tmp_path, on_progress=told.append).stop()
     assert [each.table for each in told] == [*NAMES]
     assert [each.tables_done for each in told] == list(range(7))
-    assert told[-1].tables == 7
-    assert told[-1].rows_done > 10
+    assert {each.tables for each in told} == {7}
 
 
 def test_rows_from_before_a_table_had_a_name_are_recorded(tmp_path):
@@ -159,7 +161,7 @@ def test_rows_from_before_a_table_had_a_name_are_recorded(tmp_path):
     with Server(data=tmp_path) as server:
         service = server._parts.tables
         table = service.create_input("append_only", pa.schema({"x": pa.int64()})).result()
-        service.run(lambda: table.stage_add(pa.table({"x": [1, 2]}))).result()
+        service.run(partial(table.stage_add, pa.table({"x": [1, 2]}))).result()
         service.run(lambda: None).result()
         service.publish("named", table).result()
         handle = server.table("named")
