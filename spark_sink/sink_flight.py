@@ -83,7 +83,7 @@ def stage(
             rows += batch.num_rows
         if writer is not None:
             writer.close()  # Waits for the server: errors of staging surface here.
-    except (flight.FlightError, pa.ArrowException, OSError) as error:
+    except (ServerError, flight.FlightError, pa.ArrowException, OSError) as error:
         raise write_error(
             error, table=options.table, batch=key.batch, partition=partition
         ) from error
@@ -156,10 +156,14 @@ def _open_put(
     }
     descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
     connection = options.connection
-    writer, _ = connection.client().do_put(
-        descriptor, schema, connection.call_options(connection.timeout_ms)
-    )
-    return writer
+
+    def open_put() -> Any:
+        # No deadline: the rows come as fast as the query makes them, however long that takes.
+        writer, answers = connection.client().do_put(descriptor, schema, connection.call_options())
+        answers.read()  # The server says that rows may come: from here on nothing is tried again.
+        return writer
+
+    return connection.retried(open_put, doing=f"staging rows of table {options.table!r}")
 
 
 def _action(

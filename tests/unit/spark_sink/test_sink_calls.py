@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import socket
+import threading
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -152,3 +154,21 @@ def test_a_broken_upload_is_told_with_its_partition(server, task):
     writer = stream_writer({"uri": uri, "table": "t"}, SCHEMA, False)
     with pytest.raises(SinkWriteError, match="table 't', batch 0, partition 7"):
         writer.write(batches(1))
+
+
+def test_a_task_waits_for_a_server_that_starts_again(task, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    given = {"uri": f"grpc://127.0.0.1:{port}", "table": "t"}
+    given |= {"fetchNumRetries": "100", "fetchRetryIntervalMs": "20"}
+    writer = stream_writer(given, SCHEMA, False)
+    later = barrage.Server(port=port, journal="memory")
+    starting = threading.Timer(0.3, later.start)
+    starting.start()
+    try:
+        writer.commit([writer.write(batches(1, 2))], 0)
+        assert values(later) == [1, 2]
+    finally:
+        starting.join()
+        later.stop()
