@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from benchmarks import shapes
 from benchmarks.report import Measurement, compared, result
 
 NO_ROWS = RowSet.empty()
+WARM = bytes(1 << 20)
 CYCLE_NS = 1_000_000
 """Time between cycles as the group commit sees it."""
 
@@ -54,14 +56,10 @@ def added(step: int, start: int, rows: pa.Table) -> TableChange:
 def journal_seconds(directory: Path, rows: pa.Table, cycles: int) -> tuple[float, list[int]]:
     """Append and write ``cycles`` times ``rows``; answers the time, and after which cycles
     something was synced."""
-    changes = [
-        added(number + 1, number * rows.num_rows, rows) for number in range(cycles)
-    ]
+    changes = [added(number + 1, number * rows.num_rows, rows) for number in range(cycles)]
     store = JournalStore(LocalStorage(directory), JournalOptions(retain_bytes=None))
     store.open_all()
-    journal = store.create(
-        TableIdentity(name="t", kind="append-only", schema=rows.schema)
-    )
+    journal = store.create(TableIdentity(name="t", kind="append-only", schema=rows.schema))
     synced_after = []
     started = time.perf_counter()
     for number, change in enumerate(changes):
@@ -93,30 +91,53 @@ def file_seconds(
             return time.perf_counter() - started
 
 
+def in_fresh_directory(size: int, work: Callable[[Path], float]) -> float:
+    """What ``work`` answers in a directory of its own.
+
+    A file of the size about to be written is made and removed before: else who comes first pays for
+    memory that the machine has not used yet, several times the cost of the write.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="barrage-bench-"))
+    try:
+        with (directory / "warm").open("wb") as file:
+            for _ in range(size // len(WARM) + 1):
+                file.write(WARM)
+        (directory / "warm").unlink()
+        return work(directory)
+    finally:
+        shutil.rmtree(directory)
+
+
 def one_size(rows_per_cycle: int, cycles: int, *, repeats: int) -> Measurement:
     """The line for batches of one size."""
     rows = shapes.batch(0, rows_per_cycle)
-    ours, plain = float("inf"), float("inf")
-    entry_batches: list[pa.RecordBatch] = []
-    for _ in range(repeats):
-        directory = Path(tempfile.mkdtemp(prefix="barrage-bench-"))
-        try:
-            took, synced_after = journal_seconds(directory, rows, cycles)
-            ours = min(ours, took)
-            if not entry_batches:
-                entry_batches = read_batches(directory)
-            plain = min(plain, file_seconds(directory, entry_batches, cycles, synced_after))
-        finally:
-            shutil.rmtree(directory)
-    size = sum(batch.nbytes for batch in entry_batches) / 1e6
+    batches: list[pa.RecordBatch] = []
+    synced_after: list[int] = []
+
+    def ours(directory: Path) -> float:
+        took, synced = journal_seconds(directory, rows, cycles)
+        if not batches:
+            batches.extend(read_batches(directory))
+            synced_after.extend(synced)
+        return took
+
+    def plain(directory: Path) -> float:
+        return file_seconds(directory, batches, cycles, synced_after)
+
+    in_fresh_directory(0, ours)
+    size = sum(batch.nbytes for batch in batches)
+    best = {ours: float("inf"), plain: float("inf")}
+    for number in range(repeats):
+        for work in (ours, plain) if number % 2 else (plain, ours):
+            best[work] = min(best[work], in_fresh_directory(size, work))
     return compared(
         f"append of {rows_per_cycle:,} rows a cycle, group commit",
-        size / ours,
+        size / 1e6 / best[ours],
         "MB/s",
         baseline="the same Arrow IPC, the same syncs",
-        baseline_value=size / plain,
+        baseline_value=size / 1e6 / best[plain],
         at_least=0.7,
-        detail={"cycles": cycles, "rows_per_second": rows_per_cycle * cycles / ours},
+        detail={"cycles": cycles, "rows_per_second": rows_per_cycle * cycles / best[ours]},
     )
 
 
