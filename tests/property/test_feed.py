@@ -160,8 +160,8 @@ def test_modified_columns_are_those_of_the_update(model: FeedModel, size: int, w
 def test_net_changes_are_the_difference_of_two_states(
     model: FeedModel, data: st.DataObject, which: str, size: int
 ) -> None:
-    start = data.draw(st.integers(0, len(model.entries)))
-    stop = data.draw(st.integers(start, len(model.entries)))
+    start = data.draw(st.integers(0, len(model.entries) - 1))
+    stop = data.draw(st.integers(start + 1, len(model.entries)))
     predicate, matches = PREDICATES[which]
     rows = changes(
         model.between(start, stop),
@@ -197,7 +197,7 @@ def test_net_changes_are_the_difference_of_two_states(
 
 @given(model=feed_models(), data=st.data())
 def test_net_preimages_are_the_rows_as_they_were(model: FeedModel, data: st.DataObject) -> None:
-    start = data.draw(st.integers(0, len(model.entries)))
+    start = data.draw(st.integers(0, len(model.entries) - 1))
     rows = changes(model.between(start, len(model.entries)), net=True, preimage=True)
     updated = {row["_row_id"] for row in rows if row["_change_type"] == "update_postimage"}
     before = [row for row in rows if row["_change_type"] == "update_preimage"]
