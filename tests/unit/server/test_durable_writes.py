@@ -198,9 +198,8 @@ def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path, disk):
         fill_the_disk(server, disk)
         with pytest.raises(JournalFullError):
             table.add({"x": [2]})
-        with pytest.raises(JournalFullError), server.transaction() as changes:
-            changes.add(memory, {"x": [1]})
-            changes.add(table, {"x": [2]})
+        with pytest.raises(JournalFullError):
+            add_to_both(server, memory, table)
         assert content(server) == [1]
         assert content(server, "m") == []
         memory.add({"x": [1]})
@@ -209,6 +208,12 @@ def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path, disk):
         wait_until(lambda: accepted(table, 3))
     with opened(tmp_path) as server:
         assert content(server) == [1, 3]
+
+
+def add_to_both(server: Server, first, second) -> None:
+    with server.transaction() as changes:
+        changes.add(first, {"x": [1]})
+        changes.add(second, {"x": [2]})
 
 
 def accepted(table, value: int) -> bool:
