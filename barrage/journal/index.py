@@ -47,58 +47,59 @@ class EntryIndex:
 
 
 class Index:
-    """Rows in ascending order of steps. One thread at a time changes it; what readers were given
-    stays as it is."""
+    """Rows in ascending order of steps. One thread at a time changes it; any thread reads, and what
+    it was given stays as it is: rows are one array that is replaced as a whole."""
 
-    __slots__ = ("_start", "_stop", "_table")
+    __slots__ = ("_room", "_rows", "_start")
 
     def __init__(self) -> None:
-        self._table: npt.NDArray[np.int64] = np.empty((0, INDEX_COLUMNS), dtype=np.int64)
-        self._start = self._stop = 0
+        self._room: npt.NDArray[np.int64] = np.empty((0, INDEX_COLUMNS), dtype=np.int64)
+        self._start = 0
+        self._rows = self._room
 
     def __len__(self) -> int:
-        return self._stop - self._start
+        return len(self._rows)
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
         """All rows as an array of shape (entries, fields of :class:`IndexRow`)."""
-        return self._table[self._start : self._stop]
+        return self._rows
 
     @property
     def steps(self) -> Int64Array:
         """Versions, ascending."""
-        return self.rows[:, 0]
+        return self._rows[:, 0]
 
     @property
     def last(self) -> IndexRow | None:
         """The newest entry."""
-        return IndexRow(*self._table[self._stop - 1].tolist()) if len(self) else None
+        rows = self._rows
+        return IndexRow(*rows[-1].tolist()) if len(rows) else None
 
     @property
     def byte_count(self) -> int:
         """Bytes of all entries."""
-        return int(self.rows[:, 4].sum())
+        return int(self._rows[:, 4].sum())
 
     def extend(self, rows: Sequence[IndexRow] | npt.NDArray[np.int64]) -> None:
         """Add newer entries."""
         if len(rows) == 0:
             return
-        stop = self._stop + len(rows)
-        if stop > len(self._table):
-            room = np.empty(
-                (max(_ROOM_MIN, 2 * (stop - self._start)), INDEX_COLUMNS), dtype=np.int64
-            )
-            kept = self._stop - self._start
-            room[:kept] = self.rows
-            self._table, self._start, self._stop = room, 0, kept
+        kept = len(self._rows)
+        stop = self._start + kept + len(rows)
+        if stop > len(self._room):
+            room = np.empty((max(_ROOM_MIN, 2 * (kept + len(rows))), INDEX_COLUMNS), dtype=np.int64)
+            room[:kept] = self._rows
+            self._room, self._start = room, 0
             stop = kept + len(rows)
-        self._table[self._stop : stop] = rows
-        self._stop = stop
+        self._room[stop - len(rows) : stop] = rows
+        self._rows = self._room[self._start : stop]
 
     def forget_upto(self, step: int) -> None:
         """Drop the entries with versions up to ``step``."""
         count = int(np.searchsorted(self.steps, step, side="right"))
         self._start += count
+        self._rows = self._rows[count:]
 
     def span(self, after: int, upto: int) -> npt.NDArray[np.int64]:
         """Rows of the versions in ``(after, upto]``."""
