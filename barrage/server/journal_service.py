@@ -57,7 +57,8 @@ class _Recorded:
 
     journal: TableJournal
     is_whole: bool
-    """Whether the journal needs the whole table next, as it had rows when its history began."""
+    """Whether the journal needs the whole table next, as it had rows or producers when its history
+    began."""
     ticket: int = 0
 
 
@@ -179,8 +180,10 @@ class JournalService:
             journal_class="durable" if journal_class == DURABLE else "memory",
             is_read_only=publication.is_read_only,
         )
+        known = self.positions.of(table)
         recorded = _Recorded(
-            self._made_store().create(identity, step=table.graph.step), is_whole=table.size > 0
+            self._made_store().create(identity, step=table.graph.step),
+            is_whole=table.size > 0 or bool(known is not None and known.committed),
         )
         table.start_recording()
         self._recorded[table] = recorded

@@ -207,6 +207,23 @@ def test_another_name_shares_the_journal_and_inherits_the_table(tmp_path):
         assert values(server, "second") == [1, 2]
 
 
+def test_a_history_that_begins_anew_knows_the_producers_of_an_empty_table(tmp_path):
+    with Server(data=tmp_path) as server:
+        table = server.create_table("first", KV, key="k")
+        table.remove([1], producer="p", sequence=3)
+        server.publish("second", table)
+        server.drop_table("first")
+        table.upsert({"k": [1], "v": ["a"]}, producer="p", sequence=4)
+        server.drop_table("second")
+        table.remove([1], producer="p", sequence=5)
+        server.publish("third", table)
+        table.remove([7])
+    with Server(data=tmp_path) as server:
+        assert names(server) == ["third"]
+        assert server.table("third").position("p") == 5
+        assert len(server.table("third")) == 0
+
+
 def test_a_name_of_a_source_that_is_not_its_first_is_not_kept(tmp_path):
     with Server(data=tmp_path) as server:
         table = server.create_table("first", X)
