@@ -300,26 +300,18 @@ class FileHistory:
             self._forget(upto)
 
     def _checkpoint_when_due(self) -> None:
+        if self._record.identity.kind in ("append-only", "static"):
+            # Rows that were only added are read back as fast from the segments.
+            return
         with self._lock:
             newest = self._checkpoints[-1] if self._checkpoints else None
-            rows = self._index.rows
-        after = self._record.created_step if newest is None else newest.version
-        waiting = rows[rows[:, 0] > after]
-        replay_bytes = int(waiting[:, 4].sum())
-        if replay_bytes <= self._options.checkpoint_bytes_min:
-            return
-        if newest is not None:
-            limit = self._options.checkpoint_state_ratio * newest.byte_count
-            # Rows that were only added are read back as fast from the segments.
-            added = int(waiting[:, 4].sum()) if self._is_appended(waiting) else 0
-            if replay_bytes - added <= limit:
-                return
-        elif self._is_appended(waiting):
-            return
-        self.checkpoint(int(rows[-1, 0]))
-
-    def _is_appended(self, rows: npt.NDArray[np.int64]) -> bool:
-        return self._record.identity.kind in ("append-only", "static")
+        rows = self._index.rows
+        after = self._begin.version if newest is None else newest.version
+        replay_bytes = int(rows[rows[:, 0] > after, 4].sum())
+        state_bytes = 0 if newest is None else newest.byte_count
+        limit = self._options.checkpoint_state_ratio * state_bytes
+        if replay_bytes > max(limit, self._options.checkpoint_bytes_min):
+            self.checkpoint(int(rows[-1, 0]))
 
     def checkpoint(self, version: int) -> None:
         """Make a checkpoint of ``version``; those between the first and it are removed."""

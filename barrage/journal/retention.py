@@ -25,7 +25,8 @@ def forgettable_upto(
     An entry may go when it is beyond any of the limits. ``keep_from`` is the oldest version a
     consumer holds: the entries after it stay, until there are more than ``hold_bytes_max`` bytes.
     """
-    if len(rows) == 0:
+    limits = (retain_bytes, options.retain_age_ns, options.retain_steps)
+    if len(rows) == 0 or limits == (None, None, None):
         return None
     steps, wall_ns, byte_counts = rows[:, 0], rows[:, 1], rows[:, 4]
     behind = np.cumsum(byte_counts[::-1])[::-1]
