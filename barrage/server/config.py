@@ -155,15 +155,6 @@ class ServerConfig:
             raise self._wrong("session_lifetime_ms", f"{SESSION_LIFETIME_MS_MIN} or more")
         if not self.host:
             raise self._wrong("host", "an address")
-        if self.journal is not None and self.journal not in JOURNAL_CLASSES:
-            raise self._wrong("journal", f"one of {', '.join(JOURNAL_CLASSES)}")
-        if self.data == "":
-            raise self._wrong("data", "a directory")
-        if self.journal == "durable" and self.data is None:
-            raise ConfigError(
-                f"journal = 'durable' (from {self.origin('journal')}) needs a directory to keep it "
-                "in: set data, or start with --data DIR"
-            )
         token = self.token
         if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
             raise ConfigError(
@@ -173,6 +164,18 @@ class ServerConfig:
         for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise self._wrong(name, "0 or more")
+        self._check_journal()
+
+    def _check_journal(self) -> None:
+        if self.journal is not None and self.journal not in JOURNAL_CLASSES:
+            raise self._wrong("journal", f"one of {', '.join(JOURNAL_CLASSES)}")
+        if self.data == "":
+            raise self._wrong("data", "a directory")
+        if self.journal == "durable" and self.data is None:
+            raise ConfigError(
+                f"journal = 'durable' (from {self.origin('journal')}) needs a directory to keep it "
+                "in: set data, or start with --data DIR"
+            )
         for name in ("journal_segment_bytes", "journal_memory_bytes"):
             if getattr(self, name) < JOURNAL_BYTES_MIN:
                 raise self._wrong(name, f"{JOURNAL_BYTES_MIN} or more")

@@ -189,6 +189,8 @@ class ExchangeStream:
             await self._call.open(self._headers if self.resume is not None else ())
             return
         self._opening = asyncio.ensure_future(self._context.send_initial_metadata(self._headers))
+        # It fails when the client has gone, and by then perhaps nobody waits for it any more.
+        self._opening.add_done_callback(_take_note)
         await asyncio.shield(self._opening)
 
     async def _write_updates(self) -> None:
@@ -283,3 +285,9 @@ class ExchangeStream:
         self.enqueue(EncodedUpdate((self.stream_id,), (encoder.schema_frame(),)))
         for message in messages:
             self.enqueue(LazyUpdate((self.stream_id,), encoder, message))
+
+
+def _take_note(future: asyncio.Future[None]) -> None:
+    """The outcome has been seen, whatever it is."""
+    if not future.cancelled():
+        future.exception()
