@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -262,15 +263,18 @@ class _Upload:
         self._calls.bytes_pending += size
         future: asyncio.Future[int] = asyncio.wrap_future(committed)
         self._uncommitted.append(future)
-        future.add_done_callback(lambda _: self._settled(size))
+        future.add_done_callback(partial(self._settled, size))
         sequence = None if position is None else position.sequence
         await self._answers.put((batch.num_rows, sequence, future))
 
     def _has_room(self, size: int) -> bool:
         return self._bytes_pending + size <= PENDING_BYTES_MAX and self._calls.has_room()
 
-    def _settled(self, size: int) -> None:
+    def _settled(self, size: int, answer: asyncio.Future[int]) -> None:
         """The engine has answered the oldest batch: futures resolve in the order they were made."""
+        if not answer.cancelled():
+            # Seen, even when nobody waits for it: the first refusal of a call ends it.
+            answer.exception()
         self._bytes_pending -= size
         self._calls.bytes_pending -= size
         if self._uncommitted:
