@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim fuzz interop bench bench-interop test-spark chaos proto flatbuf fmt check clean
+.PHONY: help run test property sim fuzz interop bench bench-interop bench-spark test-spark test-spark-oldest chaos proto flatbuf fmt check clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,11 +54,19 @@ interop: $(VENV)/.interop ## both servers with every client: ours and Deephaven 
 test-spark: $(VENV)/.spark ## the Spark source and sink in a real Spark (Java 17 or newer; one from PyPI where there is none)
 	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m pytest -m spark tests/spark
 
+test-spark-oldest: $(VENV)/.spark ## the whole pipeline on the oldest supported PySpark, in an environment of its own
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet '.[spark]' 'pyspark[connect]>=4.2,<4.3'
+	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) BARRAGE_OLDEST_SPARK=$(abspath $(VENV)-oldest/bin/python) $(BIN)/python -m pytest -m spark tests/spark/test_oldest.py
+
 chaos: $(VENV)/.spark ## kill servers, Spark drivers and executors at random points; nothing may be lost (under 15 minutes)
 	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m pytest -m chaos tests/chaos
 
 bench: $(VENV)/.dev ## every benchmark; prints the table and writes build/bench/*.json
 	$(BIN)/python -m benchmarks --update docs/performance.md
+
+bench-spark: $(VENV)/.spark ## the Spark source and sink beside Spark's own Parquet source and sink
+	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m benchmarks spark_source spark_latency spark_sink --update docs/performance.md
 
 bench-interop: $(VENV)/.interop ## Deephaven's ticking client on our server and on a real one (needs Java 17)
 	$(BIN)/python -m benchmarks ticking_client --update docs/performance.md
