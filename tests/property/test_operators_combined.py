@@ -143,6 +143,9 @@ class CombinedTables(RuleBasedStateMachine):
     def put_above(self, table: Table, stack: Sequence[Step]) -> None:
         for step in stack:
             child = step.derive(table)
+            if child is table:
+                # Flattening a flat table gives that table.
+                continue
             self.add(child, lambda t=table, s=step: s.naive(model.rows_of(t)), step)
             table = child
 
