@@ -171,8 +171,11 @@ def test_a_call_that_is_cancelled_leaves_a_beginning_of_what_it_sent(server):
         is_busy.clear()
         may_go_on.clear()
         with flight.connect(server.uri) as client:
+            # The deadline cancels the call while the engine is busy with something else.
             writer, reader = client.do_put(
-                command(table="t", producer="p", sequence=1), rows().schema
+                command(table="t", producer="p", sequence=1),
+                rows().schema,
+                options=flight.FlightCallOptions(timeout=0.5),
             )
             first = json.loads(reader.read().to_pybytes())["sequence"] or 0
             server._parts.runtime.submit(occupy)
