@@ -59,6 +59,10 @@ RESERVE_FILE: Final = "reserve"
 UPKEEP_SECONDS: Final = 1.0
 """How often checkpoints and retention are looked at, when little is written."""
 
+RECORD_GROWTH: Final = 4
+"""How many times as large as the rows that were written a record may be: it has the cells of before
+too, an id for each row, and a header."""
+
 _ROOM_CHECK_NS: Final = 200_000_000
 """How often a full disk is looked at again."""
 
@@ -343,12 +347,17 @@ class JournalStore:
         if self._failure is None:
             self._committed_step = step
 
-    def check_writable(self) -> None:
-        """Raise JournalFullError or JournalFailedError when durable tables take no writes."""
+    def check_writable(self, byte_count: int = 0) -> None:
+        """Raise JournalFullError or JournalFailedError when durable tables take no writes, or none
+        of so many bytes of rows beside what waits already: what has been taken must fit."""
         if self._failure is not None:
             raise JournalFailedError(str(self._failure)) from self._failure
         if self._is_full:
             raise self._full_error()
+        if byte_count and self._storage is not None:
+            room = self._storage.free_bytes() + self._options.reserve_bytes // 2
+            if self._waiting_bytes + RECORD_GROWTH * byte_count > room:
+                raise self._full_error()
 
     def _full_error(self) -> JournalFullError:
         name = "the disk" if self._storage is None else self._storage.name

@@ -92,6 +92,8 @@ class JournalService:
         self._declined: WeakSet[SourceTable] = WeakSet()
         self._names: dict[str, _Named] = {}
         self._whole_count = 0
+        self._staged_bytes = 0
+        """Bytes of rows that the next cycle gives to journals on disk."""
         self._failure: BarrageError | None = None
         self.positions = ProducerPositions(limits.producers_max)
         """How far the producers of every table have got, journal or not."""
@@ -232,13 +234,19 @@ class JournalService:
     # --- writes ---
 
     def check_writable(
-        self, tables: Iterable[SourceTable], producer: ProducerPosition | None = None
-    ) -> None:
-        """Refuse a write that could not be kept: JournalFullError, JournalFailedError.
+        self,
+        tables: Iterable[SourceTable],
+        producer: ProducerPosition | None = None,
+        *,
+        byte_count: int = 0,
+    ) -> int:
+        """Refuse a write of ``byte_count`` bytes of rows that could not be kept: JournalFullError,
+        JournalFailedError. Answers how many of them go to disk, for :meth:`take_back`.
 
         A producer whose write was refused for that reason must send it again before later ones:
         SequenceError. Otherwise those would make the refused one look like a resend.
         """
+        counted = 0
         for table in tables:
             if producer is not None:
                 self.positions.check_order(table, producer)
@@ -246,17 +254,24 @@ class JournalService:
             if recorded is None or recorded.journal.identity.journal_class != DURABLE:
                 continue
             try:
-                self._check_store()
+                self._check_store(self._staged_bytes + byte_count)
             except JournalError:
                 if producer is not None:
                     self.positions.refuse(table, producer)
                 raise
+            counted = byte_count
+        self._staged_bytes += counted
+        return counted
 
-    def _check_store(self) -> None:
+    def take_back(self, byte_count: int) -> None:
+        """A write that :meth:`check_writable` let through was refused for another reason."""
+        self._staged_bytes -= byte_count
+
+    def _check_store(self, byte_count: int = 0) -> None:
         if self._failure is not None:
             raise without_frames(self._failure)
         assert self._store is not None
-        self._store.check_writable()
+        self._store.check_writable(byte_count)
 
     # --- the runtime's recorder ---
 
@@ -272,6 +287,7 @@ class JournalService:
         store = self._store
         if store is None:
             return
+        self._staged_bytes = 0
         try:
             self._record(result, wall_ns, moved)
             store.step_committed(result.step)

@@ -268,7 +268,7 @@ class TableService:
     def change_soon(self, change: Change, producer: ProducerPosition | None = None) -> Future[int]:
         """Like :meth:`change`, for a caller that does not wait for the result: blocks while too
         many bytes of such changes are pending."""
-        byte_count = sum(getattr(argument, "nbytes", 0) for argument in change.arguments)
+        byte_count = _byte_count(change)
         self._budget.take(byte_count)
         try:
             future = self.change([change], producer)
@@ -438,7 +438,8 @@ class TableService:
             for table in tables
             if producer is None or not positions.is_resend(table, producer)
         }
-        self.journals.check_writable(taken, producer)
+        byte_count = sum(_byte_count(change) for change in changes if change.table in taken)
+        counted = self.journals.check_writable(taken, producer, byte_count=byte_count)
         try:
             for change in changes:
                 if change.table in taken:
@@ -447,11 +448,17 @@ class TableService:
         except BarrageError:
             for table, mark in marks.items():
                 table.rollback(mark)
+            self.journals.take_back(counted)
             raise
         if producer is not None:
             for table in marks:
                 positions.stage(table, producer)
         return tables
+
+
+def _byte_count(change: Change) -> int:
+    """Bytes of the rows a change brings."""
+    return sum(getattr(argument, "nbytes", 0) for argument in change.arguments)
 
 
 def kind_of(table: Table) -> str:
