@@ -333,7 +333,9 @@ class _Upload:
             row_count, sequence, future = answer
             batch_number += 1
             try:
-                step = await future
+                # Shielded: cancelling the call would call off this batch alone, and those after
+                # it would make its resend look like a duplicate.
+                step = await asyncio.shield(future)
             except (SchemaError, RowError) as error:
                 raise self._located(error, batch_number) from error
             rows_committed += row_count
