@@ -16,6 +16,7 @@ from barrage.errors import (
 )
 from barrage.journal import JournalOptions, JournalStore, LocalStorage
 from barrage.journal.steps import Steps, next_run
+from barrage.journal.store import RECORD_GROWTH
 from tests.helpers.journal_histories import content, identity
 from tests.helpers.memory_storage import Faults
 from tests.unit.journal.stores import SMALL, Bench
@@ -57,6 +58,24 @@ def test_writes_are_refused_before_the_reserve_is_needed() -> None:
         bench.store.check_writable()
     assert "reserve" in bench.storage.files
     assert bench.storage.list("tables/t/wal")
+
+
+def test_a_write_is_refused_that_would_not_fit_beside_what_waits() -> None:
+    bench = Bench(RESERVED)
+    bench.write()
+    room = 200_000
+    bench.storage.room = used(bench) + room
+    fitting = (room + RESERVED.reserve_bytes // 2) // RECORD_GROWTH
+    bench.store.check_writable(fitting)
+    with pytest.raises(JournalFullError):
+        bench.store.check_writable(fitting + 1)
+    bench.append(1)
+    assert bench.store.waiting_bytes
+    with pytest.raises(JournalFullError):
+        bench.store.check_writable(fitting)
+    bench.store.check_writable()
+    bench.storage.room = 1 << 40
+    bench.store.check_writable(fitting + 1)
 
 
 @pytest.mark.parametrize("fault", ["failed_sync", "failed_write"])
