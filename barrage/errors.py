@@ -214,6 +214,11 @@ class ConnectionLostError(TransportError):
     """The connection broke; a subscription reconnects unless told otherwise."""
 
 
+class BodyChannelError(ConnectionLostError):
+    """Bodies of record batches that travel outside their stream got lost; the stream cannot go on,
+    a new one takes them inline."""
+
+
 class ConfigError(BarrageError):
     """A setting is unknown or has a wrong value; names the setting and where it came from."""
 

@@ -179,5 +179,49 @@ class Limits:
     created_rows_max: int = 16 * 1024 * 1024
     """Most rows of a table a peer may ask for without sending any."""
 
+    body_inline_bytes_max: int = 32 * 1024
+    """Bodies of record batches up to this size stay in their message, whatever the way of larger
+    ones."""
+
+    body_window_bytes: int = 64 * 1024 * 1024
+    """Bytes of bodies outside their messages that one stream may have out and not given back."""
+
+    body_window_count: int = 256
+    """Bodies outside their messages that one stream may have out and not given back."""
+
+    body_wait_ns_max: int = 100 * NANOS_PER_MS
+    """How long a stream whose window is full waits for bodies to be given back before it goes on
+    inline."""
+
+    body_deadline_ns: int = 5 * 1_000_000_000
+    """How long a client waits for the body of a message that has come."""
+
+    body_lease_ns_max: int = 300 * 1_000_000_000
+    """How long a client may keep a body in the server's memory before its stream goes on inline."""
+
+    body_channels_max: int = 1000
+    """Body channels, open or offered, at a time."""
+
+    body_ticket_ns: int = 10 * 1_000_000_000
+    """How long an offered body channel waits to be claimed."""
+
+    body_arena_bytes: int = 512 * 1024 * 1024
+    """Shared memory for bodies, in all; past it bodies stay inline."""
+
+    body_segment_bytes: int = 64 * 1024 * 1024
+    """Size of one piece of the shared memory; pieces are made when they are needed."""
+
+    body_ranges_max: int = 65_536
+    """Most address ranges one body may be made of."""
+
+    ucx_unauthenticated_ns: int = 2 * 1_000_000_000
+    """How long a UCX connection may live without a valid ticket."""
+
+    ucx_ticket_bytes_max: int = 1024
+    """Longest ticket of a UCX connection."""
+
+    ucx_connections_max: int = 256
+    """Most UCX connections at a time."""
+
 
 DEFAULT_LIMITS = Limits()
