@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim fuzz interop bench bench-interop bench-spark test-spark test-spark-oldest chaos proto flatbuf fmt check clean
+.PHONY: help run test property sim fuzz interop bench bench-interop bench-spark test-ucx test-spark test-spark-oldest chaos proto flatbuf fmt check clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,11 @@ $(VENV)/.interop: $(VENV)/.dev
 	@$(BIN)/python -m pip install --quiet --editable '.[dev,interop]'
 	@touch $@
 
+$(VENV)/.ucx: $(VENV)/.dev
+	@echo "installing UCX ..."
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,ucx]'
+	@touch $@
+
 run: $(VENV)/.run ## start a server with live tables of this machine and watch one tick
 	@$(BIN)/barrage demo --port $(PORT)
 
@@ -50,6 +55,9 @@ fuzz: $(VENV)/.dev ## decoders against mutated and random bytes
 
 interop: $(VENV)/.interop ## both servers with every client: ours and Deephaven 42.7 (needs Java 17)
 	$(BIN)/python -m pytest -m interop tests/interop
+
+test-ucx: $(VENV)/.ucx ## bodies over UCX: once with the library from PyPI, once with that of the system, where there is one
+	$(BIN)/python -m tests.ucx
 
 test-spark: $(VENV)/.spark ## the Spark source and sink in a real Spark (Java 17 or newer; one from PyPI where there is none)
 	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m pytest -m spark tests/spark

@@ -1,0 +1,27 @@
+"""``python -m tests.ucx [pytest's arguments]``: these tests with each UCX library there is.
+
+Two copies of UCX in one process do not get along, so each has a run of its own. Without any library
+everything is skipped, which is no failure.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+LIBRARIES = {"wheel": "libucx from PyPI", "system": "the system's libucp.so.0"}
+
+
+def main() -> int:
+    codes = []
+    for choice, title in LIBRARIES.items():
+        print(f"--- {title} ---", flush=True)
+        command = [sys.executable, "-m", "pytest", "-m", "ucx", "tests/ucx", *sys.argv[1:]]
+        environment = {**os.environ, "BARRAGE_UCX_LIBRARY": choice}
+        codes.append(subprocess.run(command, env=environment, check=False).returncode)
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
