@@ -4,6 +4,9 @@ Source: barrage-wire.md section 3.1 and the public Arrow Flight protocol. A prot
 drop an empty body, which the Java client refuses, and would copy the body; this module does
 neither. Fields are written in the order 1, 2, 3, 1000: some readers stop at field 1000.
 
+Fields 1001 and 1002 are ours (docs/transports.md): where a body is that is not in the message, and
+which bodies the sender has done with. Nobody is sent them who has not asked for them.
+
 Cost: encoding copies each part once (one join); decoding copies header and metadata, never the
 body.
 """
@@ -19,16 +22,22 @@ from barrage.wire.frame import FlightFrame
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
     from barrage.limits import Limits
 
 TAG_DESCRIPTOR = b"\x0a"
 TAG_HEADER = b"\x12"
 TAG_METADATA = b"\x1a"
 TAG_BODY = b"\xc2\x3e"
+TAG_BODY_REFERENCE = b"\xca\x3e"
+TAG_RELEASED = b"\xd2\x3e"
 _FIELD_DESCRIPTOR = 1
 _FIELD_HEADER = 2
 _FIELD_METADATA = 3
 _FIELD_BODY = 1000
+_FIELD_BODY_REFERENCE = 1001
+_FIELD_RELEASED = 1002
 
 _WIRE_VARINT = 0
 _WIRE_FIXED64 = 1
@@ -52,12 +61,14 @@ def encode_varint(value: int) -> bytes:
 
 def encode_flight_data(frame: FlightFrame) -> bytes:
     """The message bytes of ``frame``; absent fields are left out, empty ones are written."""
-    parts: list[bytes | memoryview] = []
+    parts: list[bytes | memoryview | pa.Buffer] = []
     for tag, value in (
         (TAG_DESCRIPTOR, frame.descriptor),
         (TAG_HEADER, frame.header),
         (TAG_METADATA, frame.metadata),
         (TAG_BODY, frame.body),
+        (TAG_BODY_REFERENCE, frame.body_reference),
+        (TAG_RELEASED, frame.released),
     ):
         if value is not None:
             parts += (tag, encode_varint(len(value)), value)
@@ -81,11 +92,15 @@ def decode_flight_data(
     descriptor = fields.get(_FIELD_DESCRIPTOR)
     header = fields.get(_FIELD_HEADER)
     metadata = fields.get(_FIELD_METADATA)
+    body_reference = fields.get(_FIELD_BODY_REFERENCE)
+    released = fields.get(_FIELD_RELEASED)
     return FlightFrame(
         descriptor=None if descriptor is None else bytes(descriptor),
         header=None if header is None else bytes(header),
         metadata=None if metadata is None else bytes(metadata),
         body=fields.get(_FIELD_BODY),
+        body_reference=None if body_reference is None else bytes(body_reference),
+        released=None if released is None else bytes(released),
     )
 
 

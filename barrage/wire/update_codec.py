@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -20,10 +20,11 @@ from barrage.errors import LocalProtocolError, SchemaError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.wire.bitset import encode_bit_set
-from barrage.wire.columns.base import ROWS_MAX, BatchSink, BufferLike, ColumnCodec
+from barrage.wire.columns.base import ROWS_MAX, BatchSink, ColumnCodec
 from barrage.wire.columns.dictionaries import DictionaryCodec
 from barrage.wire.columns.registry import CodecStyle, UnknownTypeError, codec_for
 from barrage.wire.dictionary_planner import plan_dictionary
+from barrage.wire.dissociated.detached import DetachedFrame
 from barrage.wire.flight_data import TAG_BODY, TAG_HEADER, TAG_METADATA, encode_varint
 from barrage.wire.ipc import encode_dictionary_header, encode_record_header, encode_schema
 from barrage.wire.revision import WireRevision
@@ -40,8 +41,16 @@ from barrage.wire.wire_schema import converter, wire_schema
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from typing_extensions import TypeVar
+
     from barrage.limits import Limits
     from barrage.wire.messages import SnapshotOptions, SubscriptionOptions
+
+    Sent = TypeVar("Sent", default=bytes)
+else:
+    from typing import TypeVar
+
+    Sent = TypeVar("Sent")
 
 __all__ = ["EncodeOptions", "SchemaReceived", "UpdateAssembler", "UpdateEncoder"]
 
@@ -132,16 +141,24 @@ class _Batch(NamedTuple):
     sink: BatchSink
 
 
-class UpdateEncoder:
+class UpdateEncoder(Generic[Sent]):
     """Encodes updates of one table for all subscribers with equal options.
 
     Stateless between updates: dictionaries are sent again, in full, with every snapshot and every
     update that carries rows of their column. Raises SchemaError for a schema that cannot travel.
+
+    ``detach`` is given every record and dictionary batch that has a body, before its parts are
+    joined, and what it returns takes the place of the message's bytes.
     """
 
     def __init__(
-        self, schema: pa.Schema, options: EncodeOptions, limits: Limits = DEFAULT_LIMITS
+        self,
+        schema: pa.Schema,
+        options: EncodeOptions,
+        limits: Limits = DEFAULT_LIMITS,
+        detach: Callable[[DetachedFrame], Sent] | None = None,
     ) -> None:
+        self._detach = detach
         self.schema = schema
         self.options = options
         self.wire_schema = wire_schema(schema, limits)
@@ -149,9 +166,7 @@ class UpdateEncoder:
         self._dictionary_columns = tuple(
             i for i, plan in enumerate(self._plans) if isinstance(plan.codec, DictionaryCodec)
         )
-        self._schema_frame = _join_frame(
-            encode_schema(self.wire_schema, options.columns_as_list), None, None, 0
-        )
+        self._schema_frame = _schema_frame(encode_schema(self.wire_schema, options.columns_as_list))
         self._message_bytes_max = options.message_bytes_max
         self._target_bytes = int(
             max(1, min(limits.message_bytes_target, options.message_bytes_max * _SIZE_MARGIN))
@@ -166,7 +181,7 @@ class UpdateEncoder:
         """The Schema message that goes out before the first update (section 3.3)."""
         return self._schema_frame
 
-    def encode(self, message: FullUpdate | ViewUpdate) -> Iterator[bytes]:
+    def encode(self, message: FullUpdate | ViewUpdate) -> Iterator[bytes | Sent]:
         """Complete FlightData messages of one update, in order.
 
         Raises LocalProtocolError if the message's columns do not fit the schema or its row sets, or
@@ -199,7 +214,7 @@ class UpdateEncoder:
 
     def encode_rows(
         self, columns: Sequence[Column], row_count: int, sent: dict[int, pa.Array]
-    ) -> Iterator[bytes]:
+    ) -> Iterator[bytes | Sent]:
         """Record batches of plain rows, without update metadata, for streams that are no Barrage
         exchange. ``sent`` holds the dictionaries of the stream so far, by column, and is kept by
         the caller from call to call.
@@ -323,17 +338,24 @@ class UpdateEncoder:
 
     # --- framing ---
 
-    def _frames(self, batches: Sequence[_Batch], metadata: bytes) -> Iterator[bytes]:
+    def _frames(self, batches: Sequence[_Batch], metadata: bytes) -> Iterator[bytes | Sent]:
         if not batches:
             yield self._empty_frame(metadata)
         for i, batch in enumerate(batches):
             yield self._frame(batch, metadata if i == 0 else None)
 
-    def _frame(self, batch: _Batch, metadata: bytes | None) -> bytes:
+    def _frame(self, batch: _Batch, metadata: bytes | None) -> bytes | Sent:
         sink = batch.sink
         rows = 1 if self.options.columns_as_list else batch.rows
         header = encode_record_header(rows, sink.nodes, sink.buffers, sink.position)
-        return _join_frame(header, metadata, sink.parts, sink.position)
+        return self._finish(header, metadata, sink)
+
+    def _finish(self, header: bytes, metadata: bytes | None, sink: BatchSink) -> bytes | Sent:
+        """One FlightData, or what :attr:`_detach` makes of it."""
+        head, tail = _frame_ends(header, metadata, sink.position)
+        if self._detach is None or not sink.position:
+            return b"".join((*head, tail, *sink.parts))
+        return self._detach(DetachedFrame(b"".join(head), sink.parts, sink.position))
 
     def _metadata(self, message: FullUpdate | ViewUpdate, adds: int, mods: int) -> bytes:
         options = self.options
@@ -383,10 +405,10 @@ class UpdateEncoder:
 
     def _with_dictionaries(
         self, message: FullUpdate | ViewUpdate
-    ) -> tuple[list[bytes], list[Column], list[Column]]:
+    ) -> tuple[list[bytes | Sent], list[Column], list[Column]]:
         """Frames of all dictionaries this update needs, and its columns as indexes into them."""
         added, modified = list(message.added_columns), list(message.modified_columns)
-        frames: list[bytes] = []
+        frames: list[bytes | Sent] = []
         for i in self._dictionary_columns:
             codec = self._plans[i].codec
             assert isinstance(codec, DictionaryCodec)
@@ -395,7 +417,9 @@ class UpdateEncoder:
                 frames += self._dictionary_frames(codec, values)
         return frames, added, modified
 
-    def _dictionary_frames(self, codec: DictionaryCodec, values: pa.Array) -> Iterator[bytes]:
+    def _dictionary_frames(
+        self, codec: DictionaryCodec, values: pa.Array
+    ) -> Iterator[bytes | Sent]:
         """The first piece replaces what the reader has, further ones extend it."""
         start = 0
         step = max(1, len(values))
@@ -409,7 +433,7 @@ class UpdateEncoder:
                 *(codec.dictionary_id, len(piece), sink.nodes, sink.buffers, sink.position),
                 is_delta=start > 0,
             )
-            yield _join_frame(header, None, sink.parts, sink.position)
+            yield self._finish(header, None, sink)
             start += step
 
 
@@ -456,16 +480,19 @@ def _open_list(sink: BatchSink, rows: int) -> None:
     sink.buffer(_LIST_OFFSETS.pack(0, rows), 8)
 
 
-def _join_frame(
-    header: bytes, metadata: bytes | None, parts: Sequence[BufferLike] | None, body_bytes: int
-) -> bytes:
-    """One FlightData. ``parts`` None leaves the body out, an empty list writes an empty one.
+def _schema_frame(header: bytes) -> bytes:
+    """The FlightData of a schema, which has no body."""
+    return b"".join((TAG_HEADER, encode_varint(len(header)), header))
+
+
+def _frame_ends(
+    header: bytes, metadata: bytes | None, body_bytes: int
+) -> tuple[tuple[bytes, ...], bytes]:
+    """What a FlightData has before its body's field, in pieces, and the start of that field.
 
     The header is padded (readers of a flatbuffer ignore what follows it) so that the body starts
     at a multiple of eight in the message: receivers then get aligned columns without a copy.
     """
-    if parts is None:
-        return b"".join((TAG_HEADER, encode_varint(len(header)), header))
     tail = TAG_BODY + encode_varint(body_bytes)
     between = b"" if metadata is None else TAG_METADATA + encode_varint(len(metadata)) + metadata
     rest = len(tail) + len(between) + len(TAG_HEADER) + len(header)
@@ -474,4 +501,4 @@ def _join_frame(
     if (rest + padding + len(length)) & 7:  # the padding made the length one byte longer
         padding += 7
         length = encode_varint(len(header) + padding)
-    return b"".join((TAG_HEADER, length, header, b"\0" * padding, between, tail, *parts))
+    return (TAG_HEADER, length, header, b"\0" * padding, between), tail
