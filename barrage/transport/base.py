@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    import pyarrow as pa
+
+    from barrage.wire.dissociated.ways import BodyWay
+
 
 class FrameStream(Protocol):
     """One call with frames in both directions. All methods raise BarrageError, and only that, when
@@ -70,4 +74,29 @@ class FlightConnector(Protocol):
 
     async def close(self) -> None:
         """Cancel all calls and give back the connection. Idempotent."""
+        ...
+
+
+class BodyReceiver(Protocol):
+    """Where the bodies of one stream come in that do not come in its messages. Used on the loop of
+    the stream only."""
+
+    way: BodyWay
+
+    def resolve(self, sequence: int, reference: bytes) -> pa.Buffer | None:
+        """The body of message number ``sequence``, which refers to it by ``reference``; None when
+        it comes by itself, through :meth:`receive`. BodyChannelError when there is none."""
+        ...
+
+    async def receive(self) -> tuple[int, pa.Buffer]:
+        """The next body that comes by itself, with the number of its message; in any order.
+        BodyChannelError when no more will come. Waits for ever where none ever does."""
+        ...
+
+    def taken(self, sequence: int, size: int) -> None:
+        """The message with this body, which came by itself, is handed out."""
+        ...
+
+    def close(self) -> None:
+        """Take no more. Bodies that were handed out stay valid. Idempotent."""
         ...

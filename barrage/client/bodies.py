@@ -1,0 +1,107 @@
+"""How the bodies of record batches come to a client: what it wishes, what became of it, and counts.
+
+A body travels inside its message (*inline*), through shared memory of a server on the same host
+(*shm*), or over UCX. What the rows are does not depend on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from barrage.errors import ConfigError
+from barrage.wire.dissociated.ways import BodyWay
+
+
+class BodyChoice(Enum):
+    """What a session asks for. Every choice but INLINE falls back to it."""
+
+    AUTO = "auto"
+    """Shared memory where the server offers it and runs on the same host."""
+    INLINE = "inline"
+    SHM = "shm"
+    UCX = "ucx"
+
+    @classmethod
+    def parse(cls, choice: BodyChoice | str) -> BodyChoice:
+        """A member or its name; ConfigError."""
+        if isinstance(choice, BodyChoice):
+            return choice
+        try:
+            return cls(choice)
+        except ValueError:
+            known = ", ".join(repr(member.value) for member in cls)
+            raise ConfigError(f"bodies is {choice!r}, it must be one of {known}") from None
+
+    @property
+    def way(self) -> BodyWay:
+        """The way to try."""
+        return _WAYS[self]
+
+
+_WAYS = {
+    BodyChoice.AUTO: BodyWay.SHM,
+    BodyChoice.INLINE: BodyWay.INLINE,
+    BodyChoice.SHM: BodyWay.SHM,
+    BodyChoice.UCX: BodyWay.UCX,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BodyStatus:
+    """The way the bodies of one stream may take, and why it is inline when it is."""
+
+    way: BodyWay
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.way.value} ({self.reason})" if self.reason else self.way.value
+
+
+NO_STREAM = BodyStatus(BodyWay.INLINE, "there was no stream yet")
+
+
+@dataclass(frozen=True, slots=True)
+class BodyCount:
+    """Bodies that came one way."""
+
+    count: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyStats:
+    """Bodies received since the subscription began, by the way each of them came. Small ones are
+    always inline."""
+
+    inline: BodyCount = field(default_factory=BodyCount)
+    shm: BodyCount = field(default_factory=BodyCount)
+    ucx: BodyCount = field(default_factory=BodyCount)
+
+    def of(self, way: BodyWay) -> BodyCount:
+        """Those of one way."""
+        count: BodyCount = getattr(self, way.value)
+        return count
+
+
+class BodyCounter:
+    """Counts bodies of all streams of one subscription."""
+
+    __slots__ = ("_outside", "inline_bytes", "inline_count")
+
+    def __init__(self) -> None:
+        self.inline_count = 0
+        self.inline_bytes = 0
+        self._outside: dict[BodyWay, tuple[int, int]] = {}
+
+    def count(self, way: BodyWay, size: int) -> None:
+        """One body that came outside its message."""
+        count, total = self._outside.get(way, (0, 0))
+        self._outside[way] = (count + 1, total + size)
+
+    def read(self) -> BodyStats:
+        return BodyStats(
+            inline=BodyCount(self.inline_count, self.inline_bytes),
+            shm=BodyCount(*self._outside.get(BodyWay.SHM, (0, 0))),
+            ucx=BodyCount(*self._outside.get(BodyWay.UCX, (0, 0))),
+        )
