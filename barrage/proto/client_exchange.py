@@ -291,11 +291,22 @@ class ClientExchange:
 
     def receive_frame(self, buffer: bytes | memoryview) -> list[ClientEvent]:
         """Take one FlightData. RemoteProtocolError ends the exchange and is raised."""
-        if self._assembler is None or self._state is ClientState.ENDED:
-            raise RemoteProtocolError(f"a frame arrived while {self._state.value}")
+        self._check_open()
         try:
-            received = self._assembler.receive_frame(decode_flight_data(buffer, self._limits))
-            return self._receive(received)
+            frame = decode_flight_data(buffer, self._limits)
+        except BarrageError:
+            self._state = ClientState.ENDED
+            raise
+        return self.receive(frame)
+
+    def receive(self, frame: FlightFrame) -> list[ClientEvent]:
+        """Take one message whose body is there, however it came; the rest is as for
+        :meth:`receive_frame`."""
+        assembler = self._check_open()
+        try:
+            if frame.is_detached:
+                raise RemoteProtocolError("a message's body travels outside a stream that has none")
+            return self._receive(assembler.receive_frame(frame))
         except BarrageError:
             self._state = ClientState.ENDED
             raise
@@ -315,6 +326,11 @@ class ClientExchange:
         ):
             error = RemoteProtocolError("the stream ended in the middle of an update")
         return [ExchangeEnded(error=error)]
+
+    def _check_open(self) -> UpdateAssembler:
+        if self._assembler is None or self._state is ClientState.ENDED:
+            raise RemoteProtocolError(f"a frame arrived while {self._state.value}")
+        return self._assembler
 
     def _receive(
         self, received: SchemaReceived | FullUpdate | ViewUpdate | None

@@ -60,6 +60,20 @@ class Cancelled:
     """The client hung up."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodiesReleased:
+    """The client is done with bodies that travelled outside the stream."""
+
+    ids: tuple[int, ...]
+    """Addresses in shared memory or sequence numbers, as the stream's way has it; any number may
+    be wrong or repeated."""
+
+
 ServerEvent = (
-    SubscriptionRequested | SubscriptionChanged | SnapshotRequested | HalfClosed | Cancelled
+    SubscriptionRequested
+    | SubscriptionChanged
+    | SnapshotRequested
+    | HalfClosed
+    | Cancelled
+    | BodiesReleased
 )

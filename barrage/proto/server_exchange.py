@@ -16,6 +16,7 @@ from barrage.errors import LocalProtocolError, RemoteProtocolError
 from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.model.viewport import Viewport
 from barrage.proto.events import (
+    BodiesReleased,
     Cancelled,
     HalfClosed,
     ServerEvent,
@@ -23,6 +24,7 @@ from barrage.proto.events import (
     SubscriptionChanged,
     SubscriptionRequested,
 )
+from barrage.wire.dissociated.ranges import decode_addresses
 from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.messages import (
     NewSessionRequest,
@@ -72,6 +74,9 @@ class ExchangeInput(Enum):
     VIEWPORT_SUBSCRIPTION = auto()
     SNAPSHOT = auto()
     UNHANDLED_TYPE = auto()
+    RELEASED_BODIES = auto()
+    """A message that says nothing but which bodies are done with, on a stream that has a channel
+    for them; on others it is a bare message."""
     HALF_CLOSE = auto()
     CANCEL = auto()
 
@@ -107,6 +112,9 @@ TRANSITIONS: dict[tuple[ExchangeState, ExchangeInput], ExchangeState] = {
     (_S.FINISHING, _I.CANCEL): _S.CLOSED,
     (_S.CLOSED, _I.HALF_CLOSE): _S.CLOSED,
     (_S.CLOSED, _I.CANCEL): _S.CLOSED,
+    **{
+        (state, _I.RELEASED_BODIES): state for state in _S if state not in (_S.FINISHING, _S.CLOSED)
+    },
 }
 """Declared transitions. A half-close and a cancel may cross the end of the call, so they are
 harmless in CLOSED."""
@@ -143,6 +151,7 @@ class ServerExchange:
         self._exchange_id = exchange_id
         self._revision = revision
         self._limits = limits
+        self._has_body_channel = False
         self._state = ExchangeState.OPENED
         self._story: deque[str] = deque(maxlen=STORY_ENTRIES_MAX)
 
@@ -158,6 +167,10 @@ class ServerExchange:
         """The latest inputs with the state each led to, oldest first."""
         return tuple(self._story)
 
+    def claim_body_channel(self) -> None:
+        """The stream has a channel for bodies, so its client may say which ones it is done with."""
+        self._has_body_channel = True
+
     def receive_frame(self, buffer: bytes | memoryview) -> list[ServerEvent]:
         """Take one FlightData message. Arrow header and body that come with a request are ignored.
 
@@ -166,7 +179,10 @@ class ServerExchange:
         if self._state is _S.CLOSED:
             raise LocalProtocolError(f"exchange {self._exchange_id} is closed")
         try:
-            message = self._decode(buffer)
+            frame = decode_flight_data(buffer, self._limits)
+            if self._has_body_channel and frame.is_release_only:
+                return [self._released(frame.released)]
+            message = self._decode(frame.metadata)
             before = self._state
             self._step(_I.BARE_FRAME if message is None else classify(message), message)
             return self._request_events(message, before)
@@ -196,10 +212,15 @@ class ServerExchange:
 
     # --- one step ---------------------------------------------------------------------------------
 
-    def _decode(self, buffer: bytes | memoryview) -> BarrageMessage | None:
-        """The Barrage message in a frame, or None if it carries none (a wrong magic counts as
+    def _released(self, released: bytes | None) -> BodiesReleased:
+        """Such messages come by the hundred, so the story does not tell of them."""
+        if (self._state, _I.RELEASED_BODIES) not in TRANSITIONS:
+            raise RemoteProtocolError(self._refusal(_I.RELEASED_BODIES, None))
+        return BodiesReleased(ids=decode_addresses(released or b"", self._limits))
+
+    def _decode(self, metadata: bytes | None) -> BarrageMessage | None:
+        """The Barrage message in a frame's metadata, or None if it is none (a wrong magic counts as
         none)."""
-        metadata = decode_flight_data(buffer, self._limits).metadata
         if not metadata:
             return None
         try:
