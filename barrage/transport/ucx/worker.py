@@ -1,0 +1,361 @@
+"""A UCX worker on an asyncio loop: it makes progress when its descriptor is readable, and after
+every operation that was posted.
+
+Everything runs on the loop's thread. What libucp calls back only leaves marks; their owners hear of
+them in :meth:`UcxWorker._deliver`, outside the library, where they may post new operations. One
+turn does bounded work, so a peer that floods its connection delays the loop by about
+``TURN_NS_MAX`` and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from barrage.errors import ConnectionLostError, TransportError
+from barrage.transport.ucx import declarations as d
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barrage.transport.ucx.context import UcxContext
+
+UNTAGGED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Longest untagged message; also most bytes of them kept for an owner that does not listen yet."""
+
+TURN_NS_MAX: Final = 1_000_000
+_PROGRESS_PER_LOOK: Final = 16
+_DRAIN_CALLS_MAX: Final = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+class Operation:
+    """One request under way: its future, and what must live until the library is done with it."""
+
+    __slots__ = ("came", "future", "is_posted", "keep", "number", "request", "result", "worker")
+
+    def __init__(self, worker: UcxWorker, keep: Any, result: Any) -> None:
+        self.worker = worker
+        self.keep = keep
+        self.result = result
+        self.number = worker.library.next_number()
+        self.request: Any = None
+        self.is_posted = False
+        self.future: asyncio.Future[Any] = worker.loop.create_future()
+        self.came: tuple[int, int] | None = None
+
+    def completed(self, status: int, came: tuple[int, int] | None) -> None:
+        """Mark it; called by the library."""
+        self.came = came
+        self.worker.done.append((self, status))
+
+    def finish(self, status: int) -> None:
+        """Settle the future, unless its owner has cancelled it."""
+        if status == d.Status.OK:
+            if not self.future.done():
+                self.future.set_result(self.result if self.came is None else self._received())
+        else:
+            self.fail(ConnectionLostError(f"UCX: {d.describe(status)}"))
+
+    def fail(self, error: TransportError) -> None:
+        """Settle the future with an error that need not be looked at."""
+        if not self.future.done():
+            self.future.set_exception(error)
+            self.future.exception()  # nobody has to await a send
+
+    def _received(self) -> Any:
+        assert self.came is not None
+        return self.result(*self.came) if callable(self.result) else self.result
+
+
+class UcxWorker:
+    """Owns one worker of the library. ``deliver`` is called after progress; ``failure`` is the
+    status of the first error of its endpoint."""
+
+    def __init__(
+        self, context: UcxContext, *, untagged_bytes_max: int = UNTAGGED_BYTES_MAX
+    ) -> None:
+        self.context = context
+        self.library = context.library
+        self.loop = asyncio.get_running_loop()
+        self.untagged_bytes_max = untagged_bytes_max
+        self.number = self.library.next_number()
+        self.deliver: Callable[[], None] = _nothing
+        self.failure = 0
+        self.error: TransportError | None = None
+        self.requests_to_connect: list[Any] = []
+        self.untagged: list[bytes | memoryview] = []
+        self.untagged_bytes = 0
+        self.done: list[tuple[Operation, int]] = []
+        self.operations: dict[int, Operation] = {}
+        self._fetches: list[tuple[Any, int]] = []
+        self._is_woken = False
+        ffi = self.library.ffi
+        self._functions = self.library.functions
+        self._cast = ffi.cast
+        self._pointer_number = ffi.typeof("uintptr_t")
+        self._void = ffi.typeof("void *")
+        self._handle: Any = self._create()
+        try:
+            self._descriptor = self._open_descriptor()
+            self._listen_to_untagged()
+        except BaseException:
+            self._functions.ucp_worker_destroy(self._handle)
+            raise
+        self._make_params()
+        self.library.workers[self.number] = self
+        context.workers.add(self)
+        self.loop.add_reader(self._descriptor, self._pump)
+        self.wake()
+
+    def _create(self) -> Any:
+        ffi = self.library.ffi
+        params = ffi.new("ucp_worker_params_t *")
+        params.field_mask = d.WORKER_THREAD_MODE | d.WORKER_FLAGS
+        params.flags = d.WORKER_IGNORE_REQUEST_LEAK
+        worker = ffi.new("void **")
+        status = self._functions.ucp_worker_create(self.context.handle, params, worker)
+        self.library.check("make a worker", status)
+        return worker[0]
+
+    def _open_descriptor(self) -> int:
+        out = self.library.ffi.new("int *")
+        status = self._functions.ucp_worker_get_efd(self._handle, out)
+        self.library.check("open the descriptor of a worker", status)
+        return int(out[0])
+
+    def _listen_to_untagged(self) -> None:
+        """On every worker at once: UCX 1.13 crashes on an active message nobody has asked for."""
+        params = self.library.ffi.new("ucp_am_handler_param_t *")
+        params.field_mask = d.AM_HANDLER_FIELDS
+        params.id = 0
+        params.cb = self._cast(self._void, self.library.on_untagged)
+        params.arg = self._cast(self._void, self.number)
+        status = self._functions.ucp_worker_set_am_recv_handler(self._handle, params)
+        self.library.check("listen to untagged messages", status)
+
+    def _make_params(self) -> None:
+        """The parameters of each kind of request; the library copies them in every call."""
+
+        def params(callback: Any, mask: int = 0) -> Any:
+            made = self.library.ffi.new("ucp_request_param_t *")
+            made.op_attr_mask = d.OP_CALLBACK | d.OP_USER_DATA | mask
+            made.cb = self._cast(self._void, callback)
+            return made
+
+        library = self.library
+        self.send_params = params(library.on_sent)
+        self.send_iov_params = params(library.on_sent, d.OP_DATATYPE)
+        self.send_iov_params.datatype = d.DATATYPE_IOV
+        self.send_untagged_params = params(library.on_sent, d.OP_FLAGS)
+        self.send_untagged_params.flags = d.AM_SEND_REPLY
+        self.receive_params = params(library.on_received)
+        self.post_params = params(library.on_received, d.OP_NO_IMMEDIATE)
+        self.fetch_params = params(library.on_fetched)
+        self.close_params = params(library.on_sent)
+        self.force_params = params(library.on_sent, d.OP_FLAGS)
+        self.force_params.flags = d.CLOSE_FORCE
+
+    # --- operations -------------------------------------------------------------------------------
+
+    @property
+    def handle(self) -> Any:
+        """The library's worker. TransportError after :meth:`destroy` and after a fork."""
+        if self._handle is None:
+            raise ConnectionLostError("the UCX connection is closed")
+        self.context.check_usable()
+        return self._handle
+
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether the library's worker is gone."""
+        return self._handle is None
+
+    def begin(self, params: Any, keep: Any, result: Any = None) -> Operation:
+        """An operation about to be posted with ``params``. ``keep`` lives until it is complete;
+        ``result`` is what its future becomes, or makes that of tag and length of what came."""
+        operation = Operation(self, keep, result)
+        params.user_data = self._cast(self._void, operation.number)
+        self.library.operations[operation.number] = operation
+        return operation
+
+    def posted(self, operation: Operation, pointer: Any) -> asyncio.Future[Any]:
+        """The future of an operation, given what the library answered to it."""
+        self.wake()
+        value = int(self._cast(self._pointer_number, pointer))
+        if value and value < d.ERROR_POINTERS_FIRST:
+            operation.request = pointer
+            self.operations[operation.number] = operation
+        else:
+            del self.library.operations[operation.number]
+            operation.finish(value - 2**64 if value else d.Status.OK)
+        return operation.future
+
+    def cancel(self, operation: Operation) -> None:
+        """Give up a posted receive; it completes as cancelled, or with what came meanwhile."""
+        if operation.number not in self.operations or self.context.is_poisoned:
+            return
+        if self._handle is not None:
+            self._functions.ucp_request_cancel(self._handle, operation.request)
+            self.wake()
+
+    def cancel_posted(self) -> None:
+        """Give up all posted receives: they outlive their peer otherwise."""
+        for operation in list(self.operations.values()):
+            if operation.is_posted:
+                self.cancel(operation)
+
+    def fail_pending(self, error: TransportError) -> None:
+        """Settle all futures; memory stays with the operations, which the library may not be done
+        with."""
+        for operation in list(self.operations.values()):
+            operation.fail(error)
+
+    # --- progress ---------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Make progress soon, once."""
+        if not self._is_woken:
+            self._is_woken = True
+            self.loop.call_soon(self._woken)
+
+    def _woken(self) -> None:
+        self._is_woken = False
+        self._pump()
+
+    def _pump(self) -> None:
+        """Progress until nothing is left or the turn is over."""
+        if self._handle is None:
+            return
+        if self.context.is_poisoned:
+            self.loop.remove_reader(self._descriptor)
+            return
+        progress = self._functions.ucp_worker_progress
+        end_ns = time.monotonic_ns() + TURN_NS_MAX
+        while True:
+            is_idle = False
+            for _ in range(_PROGRESS_PER_LOOK):
+                if progress(self._handle) == 0:
+                    is_idle = True
+                    break
+            self._settle()
+            self.deliver()
+            if self._handle is None:
+                return
+            if is_idle and self._is_armed():
+                return
+            if time.monotonic_ns() >= end_ns:
+                self.wake()
+                return
+
+    def _is_armed(self) -> bool:
+        """Whether the descriptor will fire at the next event; not while events are there."""
+        status = self._functions.ucp_worker_arm(self._handle)
+        if status not in (d.Status.OK, d.Status.BUSY) and not self.failure:
+            self.failure = status
+            self.wake()
+        return bool(status != d.Status.BUSY)
+
+    def drain(self) -> None:
+        """Progress until nothing is left: what a peer sent before it went is still to be read."""
+        for _ in range(_DRAIN_CALLS_MAX):
+            if self._functions.ucp_worker_progress(self.handle) == 0:
+                break
+        self._settle()
+
+    def _settle(self) -> None:
+        """Complete what the library has marked."""
+        done, self.done = self.done, []
+        for operation, status in done:
+            if self.library.operations.pop(operation.number, None) is None:
+                continue
+            self.operations.pop(operation.number, None)
+            self._functions.ucp_request_free(operation.request)
+            operation.finish(status)
+        fetches, self._fetches = self._fetches, []
+        for data, length in fetches:
+            self._fetch(data, length)
+
+    # --- untagged messages ------------------------------------------------------------------------
+
+    def untagged_came(self, data: Any, length: int, is_rendezvous: bool) -> int:
+        """Take an untagged message, or note that it is to be fetched; called by the library."""
+        if is_rendezvous:
+            self._fetches.append((data, length))
+            return int(d.Status.IN_PROGRESS)
+        if self._admit(length):
+            ffi = self.library.ffi
+            self.untagged.append(bytes(ffi.buffer(data, length)) if length else b"")
+        return int(d.Status.OK)
+
+    def _admit(self, length: int) -> bool:
+        """Whether that many more bytes may wait for the owner; the connection fails if not."""
+        if self.error is not None:
+            return False
+        if self.untagged_bytes + length > self.untagged_bytes_max:
+            self.error = ConnectionLostError(
+                f"untagged messages of {self.untagged_bytes + length} bytes wait, the limit is "
+                f"{self.untagged_bytes_max} bytes"
+            )
+            return False
+        self.untagged_bytes += length
+        return True
+
+    def take_untagged(self) -> list[bytes | memoryview]:
+        """What came, in order of completion."""
+        taken, self.untagged = self.untagged, []
+        self.untagged_bytes -= sum(len(message) for message in taken)
+        return taken
+
+    def _fetch(self, data: Any, length: int) -> None:
+        """Get a long untagged message, whose sender waits for that."""
+        if not self._admit(length):
+            self._functions.ucp_am_data_release(self._handle, data)
+            return
+        buffer = pa.allocate_buffer(length)
+        operation = self.begin(self.fetch_params, buffer, buffer)
+        pointer = self._functions.ucp_am_recv_data_nbx(
+            self._handle, data, self._cast(self._void, buffer.address), length, self.fetch_params
+        )
+        future = self.posted(operation, pointer)
+        future.add_done_callback(self._fetched)
+
+    def _fetched(self, future: asyncio.Future[pa.Buffer]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self.untagged.append(memoryview(future.result()))
+            self.wake()
+
+    # --- end --------------------------------------------------------------------------------------
+
+    def destroy(self) -> None:
+        """Destroy the library's worker and settle what was under way. Endpoints should be closed
+        before. Idempotent."""
+        if self._handle is None:
+            return
+        handle = self._handle
+        self.library.workers.pop(self.number, None)
+        self.context.workers.discard(self)
+        if not self.context.is_poisoned:
+            self.loop.remove_reader(self._descriptor)
+            self.cancel_posted()
+            self._settle()
+            for data, _ in self._fetches:
+                self._functions.ucp_am_data_release(handle, data)
+            for operation in self.operations.values():
+                self._functions.ucp_request_free(operation.request)
+            self._functions.ucp_worker_destroy(handle)
+        self._handle = None
+        self.fail_pending(self.error or ConnectionLostError("the UCX connection is closed"))
+        for number in self.operations:
+            self.library.operations.pop(number, None)
+        self.operations.clear()
+        self.done.clear()
+
+
+def _nothing() -> None:
+    """Nobody to deliver to yet."""
