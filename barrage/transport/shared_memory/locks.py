@@ -1,0 +1,51 @@
+"""Locks on parts of a file that belong to one opening of it, not to a process (OFD locks).
+
+A client holds a read lock on every body it borrows; the server asks whether anybody does before it
+uses the memory again. The kernel keeps the locks, so they end with the process that held them,
+however it ends. Locks of two openings meet also within one process.
+
+Who reads, and who wants to write, cannot miss each other: the reader locks first and then compares
+the generation in the region's header, the writer first changes the generation and then looks for
+locks. Either the writer sees the lock or the reader sees another generation.
+
+Source: Linux, fcntl(2), "Open file description locks".
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+
+# short l_type, short l_whence, off_t l_start, off_t l_len, pid_t l_pid, padded to its alignment.
+_FLOCK = struct.Struct("@hhqqi0q")
+_TYPE = struct.Struct("@h")
+
+
+def lock_shared(fd: int, start: int, length: int) -> None:
+    """Lock a part of the file against writers. At once; BlockingIOError when one has it."""
+    request = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, start, length, 0)
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
+
+
+def unlock(fd: int, start: int, length: int) -> None:
+    """Give back what this opening has locked of a part of the file."""
+    request = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0)
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
+
+
+def is_locked(fd: int, start: int, length: int) -> bool:
+    """Whether another opening of the file has locked any byte of a part of it."""
+    request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+    answer: bytes = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request)
+    kind: int = _TYPE.unpack_from(answer)[0]
+    return kind != fcntl.F_UNLCK
+
+
+def own_file(fd: int) -> bool:
+    """Mark a file as one whose creator lives. False when somebody else holds the mark."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,260 @@
+"""One file of an arena, as a client sees it: checked, mapped for reading, its parts lent out.
+
+Every part that is lent is locked, so that the server does not use it for another body even when it
+thinks that the stream is over. The same part may be lent several times; the lock goes with the
+last. What was lent comes back in whatever thread drops the last Arrow buffer, possibly in the
+middle of :meth:`MappedSegment.lend`: finalizers queue, and unlock only when nobody else is at it;
+who is at it looks at the queue afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import stat
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from barrage.errors import BodyChannelError, TransportUnavailableError
+from barrage.transport.shared_memory import locks
+from barrage.transport.shared_memory.forks import watch_forks
+from barrage.transport.shared_memory.layout import (
+    ALIGNMENT,
+    FILE_HEADER_BYTES,
+    FILE_MODE,
+    OFFSET_MASK,
+    REGION_HEADER_BYTES,
+    REGION_HEADER_USED,
+    FileHeader,
+    region_header,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from barrage.wire.dissociated.references import BodyReference
+
+logger = logging.getLogger(__name__)
+
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_NO_FD = -1
+_FIRST_BODY = -(-FILE_HEADER_BYTES // ALIGNMENT) * ALIGNMENT + REGION_HEADER_BYTES
+
+
+def open_checked(path: str, number: int) -> tuple[int, FileHeader]:
+    """Open a file of an arena for reading, after every check that can be made of it.
+
+    TransportUnavailableError: not there, not ours, not a file of an arena.
+    """
+    try:
+        fd = os.open(path, _OPEN)
+    except OSError as error:
+        raise TransportUnavailableError(f"no shared memory {path}: {error.strerror}") from error
+    try:
+        status = os.fstat(fd)
+        header = FileHeader.decode(os.pread(fd, FILE_HEADER_BYTES, 0))
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise TransportUnavailableError(f"shared memory {path} belongs to somebody else")
+        if stat.S_IMODE(status.st_mode) != FILE_MODE:
+            raise TransportUnavailableError(f"shared memory {path} is open to others")
+        if header is None or header.number != number or header.size != status.st_size:
+            raise TransportUnavailableError(f"shared memory {path} is not what it should be")
+    except OSError as error:
+        os.close(fd)
+        raise TransportUnavailableError(f"shared memory {path}: {error.strerror}") from error
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, header
+
+
+class _Loan:
+    """What a lent Arrow buffer keeps; its end is the end of the loan."""
+
+    __slots__ = ("_on_release", "_reference", "_segment")
+
+    def __init__(
+        self,
+        segment: MappedSegment,
+        reference: BodyReference,
+        on_release: Callable[[int], None] | None,
+    ) -> None:
+        self._segment = segment
+        self._reference = reference
+        self._on_release = on_release
+
+    def __del__(self) -> None:
+        self._segment.take_back(self._reference, self._on_release)
+
+
+class MappedSegment:
+    """A mapped file. It stays mapped and open as long as anything of it is lent."""
+
+    def __init__(self, path: str, number: int, proof: bytes) -> None:
+        self._fd = _NO_FD
+        self._fd, header = open_checked(path, number)
+        if header.proof != proof:
+            raise TransportUnavailableError(f"shared memory {path} is another arena's")
+        self.size = header.size
+        self._proof = proof
+        mapped = self._map(header.size)
+        self._memory = memoryview(mapped)
+        self._bytes: npt.NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+        self._base = int(self._bytes.__array_interface__["data"][0])
+        self._lock = threading.Lock()
+        """Held for the fields below and while locks are taken and given back."""
+        self._lent: dict[tuple[int, int], int] = {}
+        """How often each (start, length) is lent, headers included; what is here is locked."""
+        self._returned: deque[tuple[BodyReference, Callable[[int], None] | None]] = deque()
+        self._is_inherited = False
+        """In a forked child: the leases are the parent's to give back."""
+        self._fork_fd = _NO_FD
+        watch_forks(self)
+
+    def __del__(self) -> None:
+        if self._fd != _NO_FD:
+            os.close(self._fd)
+
+    def lend(self, reference: BodyReference, on_release: Callable[[int], None] | None) -> pa.Buffer:
+        """The body as a buffer in the shared memory; ``on_release(address)`` when its last user
+        is gone. BodyChannelError when it is not there."""
+        self._acquire(reference)
+        try:
+            start = self._check(reference)
+        except BaseException:
+            self.take_back(reference, None)
+            raise
+        loan = _Loan(self, reference, on_release)
+        return pa.foreign_buffer(self._base + start, reference.length, base=loan)
+
+    def copy(self, reference: BodyReference) -> pa.Buffer:
+        """The body in memory of our own. BodyChannelError when it is not there."""
+        self._acquire(reference)
+        try:
+            start = self._check(reference)
+            buffer = pa.allocate_buffer(reference.length)
+            into = np.frombuffer(buffer, dtype=np.uint8)
+            np.copyto(into, self._bytes[start : start + reference.length])
+        finally:
+            self.take_back(reference, None)
+        return buffer
+
+    def take_back(self, reference: BodyReference, on_release: Callable[[int], None] | None) -> None:
+        """Queue the end of a loan, and settle the queue unless somebody else is at it."""
+        self._returned.append((reference, on_release))
+        self._settle()
+
+    def before_fork(self) -> None:
+        """Open the file once more and lock there what is lent, for the child: the locks of this
+        opening go when the parent gives back its buffers, however many the child still has."""
+        self._lock.acquire()
+        if not self._lent:
+            return
+        try:
+            self._fork_fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+            for start, length in self._lent:
+                locks.lock_shared(self._fork_fd, start, length)
+        except OSError as error:
+            logger.warning("a child will not keep its arrays in shared memory: %s", error)
+
+    def after_fork_in_parent(self) -> None:
+        self._drop_fork_fd()
+        self._lock.release()
+        self._settle()
+
+    def after_fork_in_child(self) -> None:
+        # The inherited opening is closed with this: its locks are to end with the parent.
+        if self._fork_fd != _NO_FD:
+            os.dup2(self._fork_fd, self._fd, inheritable=False)
+        self._drop_fork_fd()
+        self._is_inherited = True
+        self._lock = threading.Lock()
+        self._settle()
+
+    def _acquire(self, reference: BodyReference) -> None:
+        part = self._part(reference)
+        with self._lock:
+            count = self._lent.get(part, 0)
+            if not count:
+                try:
+                    locks.lock_shared(self._fd, *part)
+                except OSError as error:
+                    raise BodyChannelError(
+                        f"a body in shared memory cannot be locked: {error.strerror}"
+                    ) from error
+            self._lent[part] = count + 1
+        if self._returned:
+            self._settle()
+
+    def _part(self, reference: BodyReference) -> tuple[int, int]:
+        """Start and length of header and body, checked against the file."""
+        offset = reference.address & OFFSET_MASK
+        if (
+            offset % ALIGNMENT
+            or offset < _FIRST_BODY
+            or reference.length < 0
+            or offset + reference.length > self.size
+        ):
+            raise BodyChannelError(
+                f"a body of {reference.length} bytes at {reference.address:#x} is not in the "
+                "shared memory"
+            )
+        return offset - REGION_HEADER_BYTES, REGION_HEADER_BYTES + reference.length
+
+    def _check(self, reference: BodyReference) -> int:
+        """Offset of the body, which is locked, if it is still the one that is meant."""
+        start = reference.address & OFFSET_MASK
+        header = start - REGION_HEADER_BYTES
+        expected = region_header(
+            reference.generation, reference.address, reference.length, self._proof
+        )
+        if bytes(self._memory[header : header + REGION_HEADER_USED]) != expected:
+            raise BodyChannelError(
+                f"the body at {reference.address:#x} in shared memory is not there any more"
+            )
+        return start
+
+    def _settle(self) -> None:
+        """Unlock what came back, then tell. Never waits: another thread, or this one further up
+        the stack, may be at it, and then does this too before it is done."""
+        while self._returned and self._lock.acquire(blocking=False):
+            done = []
+            try:
+                while self._returned:
+                    reference, on_release = self._returned.popleft()
+                    self._unlock(reference)
+                    done.append((reference, on_release))
+            finally:
+                self._lock.release()
+            for reference, on_release in done:
+                if on_release is not None and not self._is_inherited:
+                    on_release(reference.address)
+
+    def _unlock(self, reference: BodyReference) -> None:
+        part = self._part(reference)
+        count = self._lent.pop(part) - 1
+        if count:
+            self._lent[part] = count
+        else:
+            locks.unlock(self._fd, *part)
+
+    def _map(self, size: int) -> mmap.mmap:
+        """Map the file by another opening: the mapping keeps a descriptor of its own, which must
+        not carry our locks into a forked child."""
+        fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+
+    def _drop_fork_fd(self) -> None:
+        fd, self._fork_fd = self._fork_fd, _NO_FD
+        if fd != _NO_FD:
+            os.close(fd)
