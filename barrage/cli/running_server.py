@@ -32,12 +32,20 @@ def settings(
     token: str | None,
     data: Path | None = None,
     journal: str | None = None,
+    bodies: str | None = None,
 ) -> ServerConfig:
     """Defaults < file < environment < flags; the port is 10000 unless something says otherwise."""
     from barrage.server.config import DEFAULT_ORIGIN, load_config
 
     directory = None if data is None else str(data)
-    flags = {"host": host, "port": port, "token": token, "data": directory, "journal": journal}
+    flags = {
+        "host": host,
+        "port": port,
+        "token": token,
+        "data": directory,
+        "journal": journal,
+        "bodies": bodies,
+    }
     config = load_config(config_file, environment=os.environ, flags=flags)
     if config.origin("port") != DEFAULT_ORIGIN:
         return config

@@ -20,6 +20,8 @@ from grpc_reflection.v1alpha import reflection
 from barrage.errors import ConfigError, LimitExceededError, TransportError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.auth import Authenticator, is_loopback, new_token
+from barrage.server.body_service import BodyService
+from barrage.server.body_statistics import BodyStatistics
 from barrage.server.deephaven.services import DeephavenServices
 from barrage.server.exchange_driver import ExchangeHub
 from barrage.server.flight.call_guard import DRAINING, CallGuard
@@ -80,8 +82,12 @@ class ServerApp:
         )
         self._guard = CallGuard(self._authenticator, self.sessions)
         self._resolver = TicketResolver(catalog, tables, config.limits)
+        self.bodies = BodyService(config, clock)
         self._hub = ExchangeHub(
-            runtime, self._resolver, tables.journals, limits=config.limits, clock=clock
+            *(runtime, self._resolver, tables.journals),
+            limits=config.limits,
+            clock=clock,
+            bodies=self.bodies,
         )
         self._deephaven = DeephavenServices(
             self._authenticator,
@@ -96,6 +102,7 @@ class ServerApp:
         self._health = HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._sweeping: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._is_stopping = asyncio.Event()
         self.port = 0
@@ -111,7 +118,8 @@ class ServerApp:
         return _join(self._config.host, self.port)
 
     async def start(self) -> None:
-        """Listen; ConfigError when the address cannot be had."""
+        """Listen; ConfigError when the address cannot be had, TransportUnavailableError when a way
+        of bodies that is switched on cannot."""
         server = grpc.aio.server(options=channel_options(self._config))
         server.add_generic_rpc_handlers(
             tuple(
@@ -130,11 +138,14 @@ class ServerApp:
             raise ConfigError(f"cannot listen on {address}: {error}") from error
         if self.port == 0:
             raise ConfigError(f"cannot listen on {address}")
+        await self.bodies.start()
         await server.start()
         self._server = server
         self._runtime.attach(self._hub)
         self._sweeping = asyncio.create_task(self._sweep())
         self.journals.start()
+        if self.bodies.is_switched_on:
+            self._counting = asyncio.create_task(BodyStatistics(self.bodies, self._tables).run())
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._announce()
@@ -173,8 +184,9 @@ class ServerApp:
         await self._health.enter_graceful_shutdown()
         if server is None:
             return
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        for task in (self._sweeping, self._counting):
+            if task is not None:
+                task.cancel()
         await self._flush(grace_s)
         self._hub.finish_all(TransportError(DRAINING), is_flushed=True)
         self._deephaven.announce_stop(DRAINING)
@@ -184,6 +196,7 @@ class ServerApp:
         await self.journals.close()
         self._deephaven.close()
         self._runtime.attach(None)
+        await self.bodies.close()
 
     async def _flush(self, grace_s: float) -> None:
         """Have what is staged sent, unless the engine is busy for longer than the grace or has no
@@ -214,7 +227,11 @@ class ServerApp:
         )
         puts = PutCalls(self._tables, limits, stages=self.journals.stages)
         put = MethodEntry("bidi", puts.do_put, SessionUse.OPTIONAL)
-        catalog = CatalogCalls(self._resolver, self._catalog, self._tables, journals=self.journals)
+        catalog = CatalogCalls(
+            *(self._resolver, self._catalog, self._tables),
+            journals=self.journals,
+            bodies=self.bodies,
+        )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}
         return {SERVICE_NAME: methods, **offered}

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from barrage.errors import ConfigError
 from barrage.limits import DEFAULT_LIMITS, Limits
+from barrage.server.auth import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,6 +38,7 @@ SESSION_LIFETIME_MS_MIN = 1000
 JOURNAL_BYTES_MIN = 64 * 1024
 """Smallest journal file, and smallest journal in memory."""
 JOURNAL_CLASSES = ("durable", "memory", "none")
+BODY_CHOICES = ("inline", "shm", "ucx")
 DEFAULT_ORIGIN = "default"
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -137,6 +139,32 @@ class ServerConfig:
     journal_memory_bytes: int = 64 * 1024 * 1024
     """Bytes of changes kept for each table whose journal is in memory."""
 
+    bodies: str = "inline"
+    """Ways other than the stream itself on which our own clients may get the bodies of record
+    batches: ``inline`` for none, or ``shm`` (shared memory, same host and user), ``ucx``, or both
+    with a comma between them."""
+
+    ucx_host: str = "127.0.0.1"
+    """Address UCX listens on. Any other than loopback needs ``ucx_allow_network`` as well: UCX
+    knows neither credentials nor encryption."""
+
+    ucx_port: int = 0
+    """TCP port of UCX; 0 lets the system choose."""
+
+    ucx_allow_network: bool = False
+    """Whether UCX may listen on an address that others can reach."""
+
+    ucx_rma: bool = False
+    """Whether UCX clients may read bodies out of the server's memory by themselves, which also lets
+    a hostile one read and write what it should not."""
+
+    ucx_devices: str = "lo"
+    """Network devices UCX uses, with commas between them."""
+
+    ucx_library: str | None = None
+    """Which UCX to load: ``wheel``, ``system`` or a path; the wheel, then the system's, when
+    nothing is said."""
+
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""
 
@@ -165,6 +193,34 @@ class ServerConfig:
             if getattr(self, name) < 0:
                 raise self._wrong(name, "0 or more")
         self._check_journal()
+        self._check_bodies()
+
+    def _check_bodies(self) -> None:
+        ways = self._body_words()
+        if not ways or any(way not in BODY_CHOICES for way in ways) or len(set(ways)) < len(ways):
+            raise self._wrong("bodies", "inline, shm, ucx, or shm,ucx")
+        if "inline" in ways and len(ways) > 1:
+            raise self._wrong("bodies", "inline alone, or other ways without it: inline is always")
+        if not 0 <= self.ucx_port <= 65_535:
+            raise self._wrong("ucx_port", "a number from 0 to 65535")
+        if not self.ucx_host:
+            raise self._wrong("ucx_host", "an address")
+        if not self.ucx_devices:
+            raise self._wrong("ucx_devices", "names of network devices")
+        if not self.ucx_allow_network and not is_loopback(self.ucx_host):
+            raise ConfigError(
+                f"ucx_host = {self.ucx_host!r} (from {self.origin('ucx_host')}) can be reached by "
+                "others, and UCX has neither credentials nor encryption; on a network you trust, "
+                "set ucx_allow_network = true as well"
+            )
+
+    def _body_words(self) -> tuple[str, ...]:
+        return tuple(word.strip() for word in self.bodies.split(",") if word.strip())
+
+    @property
+    def body_ways(self) -> frozenset[str]:
+        """The ways switched on, without ``inline``, which always is."""
+        return frozenset(self._body_words()) - {"inline"}
 
     def _check_journal(self) -> None:
         if self.journal is not None and self.journal not in JOURNAL_CLASSES:
@@ -232,6 +288,13 @@ _SETTING_TYPES: dict[str, type] = {
     "journal_retain_steps": int,
     "journal_reserve_bytes": int,
     "journal_memory_bytes": int,
+    "bodies": str,
+    "ucx_host": str,
+    "ucx_port": int,
+    "ucx_allow_network": bool,
+    "ucx_rma": bool,
+    "ucx_devices": str,
+    "ucx_library": str,
 }
 _LIMIT_NAMES = tuple(item.name for item in dataclasses.fields(Limits))
 _KNOWN: dict[str, type] = _SETTING_TYPES | {f"{_LIMITS}.{name}": int for name in _LIMIT_NAMES}

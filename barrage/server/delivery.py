@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 
     from barrage.engine.producer import Delivery
     from barrage.model.update import FullUpdate, ViewUpdate
+    from barrage.server.body_frames import Frame
 
 log = logging.getLogger(__name__)
 
 WINDOW_BYTES_MAX = 4 * 1024 * 1024
 """Encoded frames of one large update kept for the streams that have not sent them yet."""
+
+OUTSIDE_WINDOW_BYTES_MAX = 4 * WINDOW_BYTES_MAX
+"""The same for frames with a body apart, which are larger and fewer."""
 
 
 class Encoder(Protocol):
@@ -37,7 +41,7 @@ class Encoder(Protocol):
 
     def schema_frame(self) -> bytes: ...
 
-    def encode(self, message: FullUpdate | ViewUpdate) -> Iterator[bytes]: ...
+    def encode(self, message: FullUpdate | ViewUpdate) -> Iterator[Frame]: ...
 
     def estimate_bytes(self, message: FullUpdate | ViewUpdate) -> int: ...
 
@@ -50,7 +54,7 @@ class EncodedUpdate:
     def __init__(
         self,
         subscription_ids: tuple[int, ...],
-        frames: tuple[bytes, ...],
+        frames: tuple[Frame, ...],
     ) -> None:
         self.subscription_ids = subscription_ids
         self.frames = frames
@@ -69,6 +73,7 @@ class LazyUpdate:
         "_reader_count",
         "_source",
         "_window_bytes",
+        "_window_bytes_max",
         "byte_count",
         "subscription_ids",
     )
@@ -79,8 +84,8 @@ class LazyUpdate:
         encoder: Encoder,
         message: FullUpdate | ViewUpdate,
         *,
-        source: Iterator[bytes] | None = None,
-        ahead: tuple[bytes, ...] = (),
+        source: Iterator[Frame] | None = None,
+        ahead: tuple[Frame, ...] = (),
     ) -> None:
         """``source`` goes on where ``ahead``, the frames encoded already, ends."""
         self.subscription_ids = subscription_ids
@@ -90,10 +95,13 @@ class LazyUpdate:
         self._source = encoder.encode(message) if source is None else source
         self._first = 0
         self._reader_count = len(subscription_ids)
-        self._frames = deque(_SharedFrame(frame, self._reader_count) for frame in ahead)
-        self._window_bytes = sum(map(len, ahead))
+        self._frames: deque[_SharedFrame] = deque()
+        self._window_bytes = 0
+        self._window_bytes_max = WINDOW_BYTES_MAX
+        for frame in ahead:
+            self._keep(frame)
 
-    def frames(self) -> Iterator[bytes]:
+    def frames(self) -> Iterator[Frame]:
         """The frames for one stream, to be called once per subscription."""
         index = 0
         while index >= self._first:
@@ -104,7 +112,7 @@ class LazyUpdate:
             index += 1
         yield from itertools.islice(self._encoder.encode(self._message), index, None)
 
-    def _shared_frame(self, index: int) -> bytes | None:
+    def _shared_frame(self, index: int) -> Frame | None:
         """Frame ``index`` >= the first kept, encoded now if nobody has needed it yet; None past the
         end."""
         while index >= self._first + len(self._frames):
@@ -120,15 +128,21 @@ class LazyUpdate:
         frame = next(self._source, None)
         if frame is None:
             return False
+        self._keep(frame)
+        return True
+
+    def _keep(self, frame: Frame) -> None:
+        if not isinstance(frame, bytes):
+            self._window_bytes_max = OUTSIDE_WINDOW_BYTES_MAX
         self._frames.append(_SharedFrame(frame, self._reader_count))
         self._window_bytes += len(frame)
-        return True
 
     def _trim(self) -> None:
         """Forget frames everybody has, and the oldest while the window is too large."""
         frames = self._frames
         while frames and (
-            frames[0].needed_by <= 0 or (self._window_bytes > WINDOW_BYTES_MAX and len(frames) > 1)
+            frames[0].needed_by <= 0
+            or (self._window_bytes > self._window_bytes_max and len(frames) > 1)
         ):
             self._window_bytes -= len(frames.popleft().frame)
             self._first += 1
@@ -139,7 +153,7 @@ class _SharedFrame:
 
     __slots__ = ("frame", "needed_by")
 
-    def __init__(self, frame: bytes, needed_by: int) -> None:
+    def __init__(self, frame: Frame, needed_by: int) -> None:
         self.frame = frame
         self.needed_by = needed_by
 

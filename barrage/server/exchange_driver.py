@@ -20,6 +20,8 @@ from barrage.server.delivery import EncodedUpdate, LazyUpdate, StreamEnded, conv
 from barrage.server.exchange_stream import ExchangeStream
 from barrage.server.resume_jobs import ResumeJobs
 from barrage.server.subscription_desk import SubscriptionDesk
+from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
+from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from barrage.model.viewport import ColumnSet, Viewport
     from barrage.proto.events import SubscriptionRequested
     from barrage.proto.resumption import ResumeRequest
+    from barrage.server.body_frames import Frame
+    from barrage.server.body_service import BodyService
+    from barrage.server.body_writer import BodyWriter
     from barrage.server.exchange_stream import Context
     from barrage.server.flight.call_guard import SessionCall
     from barrage.server.journal_service import JournalService
@@ -56,10 +61,13 @@ class ExchangeHub:
         *,
         limits: Limits,
         clock: Clock,
+        bodies: BodyService | None = None,
     ) -> None:
+        """``bodies``: without one, bodies stay in their messages."""
+        self._bodies = bodies
         self._runtime = runtime
         self._resolver = resolver
-        self._desk = SubscriptionDesk(runtime, journals, limits=limits, clock=clock)
+        self._desk = SubscriptionDesk(runtime, journals, limits=limits, clock=clock, bodies=bodies)
         self._resume_jobs = ResumeJobs(runtime, self._desk, is_open=self._is_open)
         self._limits = limits
         self._loop = asyncio.get_running_loop()
@@ -114,8 +122,10 @@ class ExchangeHub:
         revision: WireRevision,
         sends_source_time: bool,
         resume: ResumeRequest | None = None,
+        claim: str | None = None,
     ) -> ExchangeStream:
-        """A stream for a new call. LimitExceededError when there are too many."""
+        """A stream for a new call; ``claim`` names the channel for its bodies. LimitExceededError
+        when there are too many."""
         if len(self._streams) >= self._limits.subscriptions_max:
             raise LimitExceededError(
                 "number of open exchanges",
@@ -123,18 +133,31 @@ class ExchangeHub:
                 maximum=self._limits.subscriptions_max,
                 unit="streams",
             )
+        stream_id = next(self._ids)
+        writer, headers = self._claimed(claim, stream_id, is_session=session is not None)
         stream = ExchangeStream(
             self,
-            next(self._ids),
+            stream_id,
             context,
             session,
             revision=revision,
             sends_source_time=sends_source_time,
             resume=resume,
             limits=self._limits,
+            bodies=writer,
+            body_headers=headers,
         )
         self._streams[stream.stream_id] = stream
         return stream
+
+    def _claimed(
+        self, claim: str | None, stream_id: int, *, is_session: bool
+    ) -> tuple[BodyWriter | None, Headers]:
+        """What a stream gets for its claim of a body channel, and the header that tells it."""
+        if claim is None or self._bodies is None:
+            return None, ()
+        writer, outcome = self._bodies.claimed(claim, stream_id, is_session=is_session)
+        return writer, () if outcome is None else ((BODIES_HEADER, outcome.header()),)
 
     def close(self, stream: ExchangeStream) -> None:
         """Forget a stream and end its subscription."""
@@ -174,11 +197,13 @@ class ExchangeHub:
         columns: ColumnSet | None = None,
         viewport: Viewport | None = None,
         is_reverse: bool = False,
-    ) -> tuple[UpdateEncoder, list[FullUpdate]]:
+        way: BodyWay = BodyWay.INLINE,
+    ) -> tuple[UpdateEncoder[Frame], list[FullUpdate]]:
         """The messages answering a snapshot request and the encoder for them."""
         source = await self._resolver.source(ticket, session)
         types = None if session is None else session.types
-        read = partial(self._desk.snapshot, source, types, columns, viewport, options, is_reverse)
+        request = (columns, viewport, options, is_reverse, way)
+        read = partial(self._desk.snapshot, source, types, *request)
         encoder, messages = await asyncio.wrap_future(self._runtime.submit(read))
         return encoder, messages
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from barrage.errors import TransportError
 from barrage.proto.events import (
+    BodiesReleased,
     HalfClosed,
     SnapshotRequested,
     SubscriptionChanged,
@@ -21,10 +23,11 @@ from barrage.server.delivery import EncodedUpdate, LazyUpdate
 from barrage.server.flight.call_guard import SessionCall
 from barrage.server.frame_writing import write_frames
 from barrage.server.grpc_calls import END_OF_STREAM
+from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     import grpc.aio
 
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.proto.events import ServerEvent
     from barrage.proto.resumption import ResumeRequest
+    from barrage.server.body_frames import Frame
+    from barrage.server.body_writer import BodyWriter
     from barrage.server.deephaven.types import SessionTypes
     from barrage.server.exchange_driver import ExchangeHub
     from barrage.server.resume_jobs import Headers
@@ -61,13 +66,17 @@ class ExchangeStream:
         sends_source_time: bool,
         resume: ResumeRequest | None,
         limits: Limits,
+        bodies: BodyWriter | None = None,
+        body_headers: Headers = (),
     ) -> None:
+        """``bodies`` writes the frames of a stream that has claimed a body channel."""
         self.stream_id = stream_id
         self.revision = revision
         self.sends_source_time = sends_source_time
         self.resume = resume
         self.session = session
         self.types: SessionTypes | None = None if session is None else session.types
+        self.way = BodyWay.INLINE if bodies is None else bodies.way
         self.table: Table | None = None
         self._wanted: SubscriptionChanged | None = None
         self._taken: SubscriptionChanged | None = None
@@ -76,7 +85,9 @@ class ExchangeStream:
         self._call = context if isinstance(context, SessionCall) else None
         self._context = context.raw if isinstance(context, SessionCall) else context
         self._is_accepted = asyncio.Event()
-        self._headers: Headers = ()
+        self._bodies = bodies
+        self._body_headers = body_headers
+        self._headers: Headers = body_headers
         self._opening: asyncio.Future[None] | None = None
         self._limits = limits
         self._exchange = ServerExchange(stream_id, revision, limits)
@@ -108,6 +119,9 @@ class ExchangeStream:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._bodies is not None:
+                self._bodies.close()
+            self._outbox.clear()
             if self._opening is not None:
                 await asyncio.wait([self._opening])
         if self._error is not None:
@@ -195,7 +209,7 @@ class ExchangeStream:
 
     async def _write_updates(self) -> None:
         await self._open()
-        write = self._context.write
+        write = self._writer()
         outbox = self._outbox
         while True:
             while outbox:
@@ -204,13 +218,20 @@ class ExchangeStream:
                     for frame in item.frames:
                         await write(frame)
                 else:
-                    await write_frames(self._context, item.frames(), on_frame=self._renew_hold)
+                    await write_frames(write, item.frames(), on_frame=self._renew_hold)
                 self._wrote(item)
             if self._is_finishing:
                 self._end()
                 return
             self._waker = self._loop.create_future()
             await self._waker
+
+    def _writer(self) -> Callable[[Frame], Awaitable[None]]:
+        """How one frame is written. Without a body channel all of them are complete messages."""
+        write: Callable[[bytes], Awaitable[None]] = self._context.write
+        if self._bodies is not None:
+            return partial(self._bodies.write, write)
+        return cast("Callable[[Frame], Awaitable[None]]", write)
 
     def _renew_hold(self, frames_written: int) -> None:
         if self._is_held and frames_written % FRAMES_BETWEEN_RENEWALS == 0:
@@ -239,8 +260,11 @@ class ExchangeStream:
     async def _handle(self, event: ServerEvent) -> None:
         if isinstance(event, SubscriptionChanged):
             self._wants(event)
+        elif isinstance(event, BodiesReleased):
+            if self._bodies is not None:
+                self._bodies.released(event.ids)
         elif isinstance(event, SubscriptionRequested):
-            self._headers = await self._hub.subscribe(self, event)
+            self._headers = (*self._body_headers, *await self._hub.subscribe(self, event))
             self._is_accepted.set()
         elif isinstance(event, SnapshotRequested):
             await self._send_snapshot(event)
@@ -280,6 +304,7 @@ class ExchangeStream:
             columns=event.columns,
             viewport=event.viewport,
             is_reverse=event.is_reverse,
+            way=self.way,
         )
         self._is_accepted.set()
         self.enqueue(EncodedUpdate((self.stream_id,), (encoder.schema_frame(),)))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
-    import grpc.aio
-
-    Context = grpc.aio.ServicerContext[Any, Any]
+FrameT = TypeVar("FrameT")
 
 
 async def write_frames(
-    context: Context, frames: Iterable[bytes], *, on_frame: Callable[[int], None] | None = None
+    write: Callable[[FrameT], Awaitable[None]],
+    frames: Iterable[FrameT],
+    *,
+    on_frame: Callable[[int], None] | None = None,
 ) -> None:
     """Write ``frames`` in order, one ahead of the encoder; ``on_frame`` gets the count written."""
     sending: asyncio.Task[None] | None = None
@@ -24,7 +25,7 @@ async def write_frames(
                 await sending
                 if on_frame is not None:
                     on_frame(count)
-            sending = asyncio.create_task(_write(context, frame))
+            sending = asyncio.create_task(_written(write, frame))
             await asyncio.sleep(0)  # lets the write start before the next frame is encoded
         if sending is not None:
             await sending
@@ -33,5 +34,5 @@ async def write_frames(
             sending.cancel()
 
 
-async def _write(context: Context, frame: bytes) -> None:
-    await context.write(frame)
+async def _written(write: Callable[[FrameT], Awaitable[None]], frame: FrameT) -> None:
+    await write(frame)

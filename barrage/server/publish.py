@@ -324,6 +324,10 @@ class Server:
     told how far that is, and writes are acknowledged when they are on disk; ``journal`` is what
     tables get for which nothing else is said: ``durable``, ``memory`` or ``none``.
 
+    ``bodies``: other ways than the stream itself by which our own clients may get the bodies of
+    large messages, ``shm`` (shared memory on the same host), ``ucx``, or ``shm,ucx``; none by
+    default.
+
     Tables can be created before it listens. ``port=0`` lets the system choose one. On another than
     a loopback address a token is needed; one is made up and shown when none is given.
     """
@@ -336,12 +340,19 @@ class Server:
         token: str | None = None,
         data: str | Path | None = None,
         journal: str | None = None,
+        bodies: str | None = None,
         config: ServerConfig | None = None,
         on_progress: Callable[[Recovery], None] | None = None,
     ) -> None:
         directory = None if data is None else str(data)
         effective = effective_config(
-            config, host=host, port=port, token=token, data=directory, journal=journal
+            config,
+            host=host,
+            port=port,
+            token=token,
+            data=directory,
+            journal=journal,
+            bodies=bodies,
         )
         self._parts = ServingParts(effective, on_progress=on_progress)
         self._app: ServerApp | None = None

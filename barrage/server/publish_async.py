@@ -168,12 +168,19 @@ class AsyncServer:
         token: str | None = None,
         data: str | Path | None = None,
         journal: str | None = None,
+        bodies: str | None = None,
         config: ServerConfig | None = None,
         on_progress: Callable[[Recovery], None] | None = None,
     ) -> None:
         directory = None if data is None else str(data)
         self._config = effective_config(
-            config, host=host, port=port, token=token, data=directory, journal=journal
+            config,
+            host=host,
+            port=port,
+            token=token,
+            data=directory,
+            journal=journal,
+            bodies=bodies,
         )
         self._on_progress = on_progress
         self._opened = None if self._config.data is not None else ServingParts(self._config)

@@ -27,6 +27,8 @@ from barrage.wire.update_codec import UpdateEncoder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
+
     from barrage.clock import Clock
     from barrage.engine.producer import Producer
     from barrage.engine.table import Table
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from barrage.model.update import FullUpdate
     from barrage.model.viewport import ColumnSet, Viewport
     from barrage.proto.events import SubscriptionRequested
+    from barrage.server.body_frames import Frame
+    from barrage.server.body_service import BodyService
     from barrage.server.deephaven.types import SessionTypes
     from barrage.server.exchange_stream import ExchangeStream
     from barrage.server.journal_service import JournalService
@@ -42,9 +46,10 @@ if TYPE_CHECKING:
     from barrage.server.resume_jobs import Applicant, Headers
     from barrage.server.runtime import EngineRuntime
     from barrage.server.table_lease import TableLease
+    from barrage.wire.dissociated.ways import BodyWay
     from barrage.wire.update_codec import EncodeOptions
 
-_EncoderKey: TypeAlias = "tuple[EncodeOptions, bool, bool]"
+_EncoderKey: TypeAlias = "tuple[EncodeOptions, BodyWay, bool, bool]"
 
 ENCODERS_REMEMBERED = 64
 """Encoders kept per table; clients choose the options, so their number is bounded."""
@@ -54,13 +59,20 @@ class SubscriptionDesk:
     """Carries out what streams ask of the engine. Every method runs on the engine thread."""
 
     def __init__(
-        self, runtime: EngineRuntime, journals: JournalService, *, limits: Limits, clock: Clock
+        self,
+        runtime: EngineRuntime,
+        journals: JournalService,
+        *,
+        limits: Limits,
+        clock: Clock,
+        bodies: BodyService | None = None,
     ) -> None:
+        self._bodies = bodies
         self.resume = ResumeDesk(runtime, journals, limits)
         self._runtime = runtime
         self._limits = limits
         self._clock = clock
-        self._encoders: WeakKeyDictionary[Table, dict[_EncoderKey, UpdateEncoder]] = (
+        self._encoders: WeakKeyDictionary[Table, dict[_EncoderKey, UpdateEncoder[Frame]]] = (
             WeakKeyDictionary()
         )
 
@@ -74,7 +86,7 @@ class SubscriptionDesk:
     ) -> Headers:
         """Start a subscription: the schema goes to the stream in this turn, before the first
         update. Returns the headers of the answer."""
-        table, encoder = self._shown(source, stream.types, options)
+        table, encoder = self._shown(source, stream.types, options, stream.way)
         spec = self._spec(stream, event, options, encoder)
         schema = EncodedUpdate((stream.stream_id,), (encoder.schema_frame(),))
         try:
@@ -114,7 +126,7 @@ class SubscriptionDesk:
         """Whether an applicant's cursor can be resumed. Errors are those of a subscription."""
         stream, event, options = applicant.stream, applicant.event, applicant.options
         assert stream.resume is not None
-        table, encoder = self._shown(applicant.source, stream.types, options)
+        table, encoder = self._shown(applicant.source, stream.types, options, stream.way)
         spec = self._spec(stream, event, options, encoder)
         return self.resume.survey(table, stream.resume, spec)
 
@@ -138,7 +150,7 @@ class SubscriptionDesk:
         stream: ExchangeStream,
         event: SubscriptionRequested,
         options: EncodeOptions,
-        encoder: UpdateEncoder,
+        encoder: UpdateEncoder[Frame],
     ) -> SubscriptionSpec:
         return SubscriptionSpec(
             columns=event.columns,
@@ -201,30 +213,44 @@ class SubscriptionDesk:
         viewport: Viewport | None,
         options: EncodeOptions,
         is_reverse: bool,
-    ) -> tuple[UpdateEncoder, list[FullUpdate]]:
+        way: BodyWay,
+    ) -> tuple[UpdateEncoder[Frame], list[FullUpdate]]:
         """The messages answering a snapshot request, and the encoder for them."""
-        table, encoder = self._shown(source, types, options)
+        table, encoder = self._shown(source, types, options, way)
         messages = snapshot_messages(
             table, columns, viewport, step=self._runtime.graph.step, is_reverse_echo=is_reverse
         )
         return encoder, messages
 
     def _shown(
-        self, source: TableSource, types: SessionTypes | None, options: EncodeOptions
-    ) -> tuple[Table, UpdateEncoder]:
-        """A table as it is shown to a caller, and its encoder: one object for equal options and
-        equal schemas, so that its identity says whether two subscribers get equal bytes."""
+        self,
+        source: TableSource,
+        types: SessionTypes | None,
+        options: EncodeOptions,
+        way: BodyWay,
+    ) -> tuple[Table, UpdateEncoder[Frame]]:
+        """A table as it is shown to a caller, and its encoder: one object for equal options, equal
+        ways of bodies and equal schemas, so that its identity says whether two subscribers get
+        equal frames."""
         lease = lease_of(source)
         view = shown_table(lease, types)
         known = self._encoders.setdefault(view, {})
-        key = _encoder_key(lease, types, options)
+        key = _encoder_key(lease, types, options, way)
         encoder = known.get(key)
         if encoder is None:
             if len(known) >= ENCODERS_REMEMBERED:
                 known.clear()
             schema = shown_schema(lease, view, types)
-            encoder = known[key] = UpdateEncoder(schema, options, self._limits)
+            encoder = known[key] = self._new_encoder(schema, options, way)
         return view, encoder
+
+    def _new_encoder(
+        self, schema: pa.Schema, options: EncodeOptions, way: BodyWay
+    ) -> UpdateEncoder[Frame]:
+        if self._bodies is None:
+            return UpdateEncoder(schema, options, self._limits)
+        encoding = self._bodies.encoding(way)
+        return UpdateEncoder(schema, options, encoding.limits, detach=encoding.detach)
 
     def _producer_of(self, stream: ExchangeStream) -> Producer | None:
         return None if stream.table is None else self._runtime.existing_producer(stream.table)
@@ -240,9 +266,9 @@ class SubscriptionDesk:
 
 
 def _encoder_key(
-    lease: TableLease, types: SessionTypes | None, options: EncodeOptions
+    lease: TableLease, types: SessionTypes | None, options: EncodeOptions, way: BodyWay
 ) -> _EncoderKey:
-    """What the bytes of one view depend on: a session's schema has more metadata, and that of an
+    """What the frames of one view depend on: a session's schema has more metadata, and that of an
     input table more still."""
     is_session = types is not None
-    return options, is_session, is_session and lease.input_target is not None
+    return options, way, is_session, is_session and lease.input_target is not None

@@ -2,7 +2,7 @@
 
 import typer
 
-from barrage.cli.commands.serve import HostOption, PortOption
+from barrage.cli.commands.serve import BodiesOption, HostOption, PortOption
 from barrage.cli.commands.watch import (
     OnceOption,
     RowCountOption,
@@ -24,6 +24,7 @@ def demo(
     seconds: SecondsOption = None,
     once: OnceOption = False,
     token: TokenOption = None,
+    bodies: BodiesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve this machine live and watch its processes.
@@ -38,7 +39,7 @@ def demo(
       barrage demo --seconds 10 | tee processes.txt
     """
     plain = plain_options(rows=rows, seconds=seconds, is_once=once, is_json=as_json)
-    config = settings(None, host=host, port=port, token=token, journal="memory")
+    config = settings(None, host=host, port=port, token=token, journal="memory", bodies=bodies)
     with new_server(config) as server:
         live = host_tables(server)
         listen(server)

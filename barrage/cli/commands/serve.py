@@ -88,6 +88,18 @@ JournalOption = Annotated[
 ]
 
 
+BodiesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bodies",
+        metavar="WAYS",
+        help="Faster ways for large messages to our own clients: shm (shared memory, same host), "
+        "ucx, or shm,ucx; off by default.",
+        show_default=False,
+    ),
+]
+
+
 class Demo(StrEnum):
     """Tables that tick by themselves."""
 
@@ -109,6 +121,7 @@ def serve(
     table: TablesOption = None,
     data: DataOption = None,
     journal: JournalOption = None,
+    bodies: BodiesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve tables until Ctrl+C. Settings: defaults, then --config, then BARRAGE_… variables, then
@@ -121,6 +134,7 @@ def serve(
       barrage serve --demo host --port 10001
       barrage serve --table trades=trades.parquet --table quotes=quotes.arrow
       barrage serve --host 0.0.0.0 --token secret
+      barrage serve --bodies shm
       barrage serve --config barrage.toml
       barrage serve --port 0 --json
     """
@@ -133,6 +147,7 @@ def serve(
             token=token,
             data=data,
             journal=None if journal is None else journal.value,
+            bodies=bodies,
         )
         server = stack.enter_context(new_server(chosen))
         publish_files(server, files)

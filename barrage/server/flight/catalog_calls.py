@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
+    from barrage.server.body_service import BodyService
     from barrage.server.catalog import Catalog
     from barrage.server.flight.journal_services import JournalServices
     from barrage.server.resolver import TableSource, TicketResolver
@@ -66,6 +67,7 @@ class CatalogCalls:
         tables: TableService,
         *,
         journals: JournalServices,
+        bodies: BodyService,
     ) -> None:
         self._resolver = resolver
         self._journals = journals.calls
@@ -76,8 +78,13 @@ class CatalogCalls:
             DROP_TABLE: self._drop_table,
             CREATE_TABLE: self._create_table,
             **journals.actions,
+            **bodies.actions,
         }
-        self._descriptions = {**ACTION_DESCRIPTIONS, **journals.descriptions}
+        self._descriptions = {
+            **ACTION_DESCRIPTIONS,
+            **journals.descriptions,
+            **bodies.descriptions,
+        }
 
     def methods(self) -> dict[str, MethodEntry]:
         use = SessionUse.OPTIONAL

@@ -20,6 +20,7 @@ from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.method_table import MethodEntry, SessionUse
 from barrage.transport import flight_messages
 from barrage.transport.deephaven_messages import MESSAGES
+from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
 from barrage.wire.messages import SnapshotOptions
 from barrage.wire.revision import WireRevision
 from barrage.wire.update_codec import EncodeOptions
@@ -79,6 +80,7 @@ class DataCalls:
             revision=chosen_revision(header_value(metadata, REVISION_HEADER), self._draft_2020),
             sends_source_time=SOURCE_TIME in (name.strip() for name in extensions.split(",")),
             resume=resume_request(metadata),
+            claim=header_value(metadata, BODIES_HEADER),
         )
         await stream.run()
 
@@ -94,7 +96,7 @@ class DataCalls:
         encoder, answer = await self._hub.snapshot(ticket, session, options)
         await context.write(encoder.schema_frame())
         for message in answer:
-            await write_frames(context, encoder.encode(message))
+            await write_frames(context.write, encoder.encode(message))
 
     async def handshake(self, _requests: object, context: Context, _session: None) -> None:
         """Turn credentials into a token (deephaven-clients.md section 2.2): those of the header

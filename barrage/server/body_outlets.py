@@ -1,0 +1,96 @@
+"""The ways out for the bodies of one stream: leases of shared memory, or messages over UCX.
+
+An outlet sends one body and says under which number the client gives it back. It belongs to one
+stream and to the event loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from barrage.server.body_frames import LooseFrame, PlacedFrame
+from barrage.wire.dissociated.ways import BodyWay
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from barrage.server.body_frames import Frame
+    from barrage.transport.shared_memory import LeaseTable
+    from barrage.wire.dissociated.detached import DetachedFrame
+
+
+class Outlet(Protocol):
+    """One way out."""
+
+    way: BodyWay
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the client can get nothing here any more."""
+
+    def send(self, sequence: int, frame: Frame, now_ns: int) -> tuple[int, bytes]:
+        """Let the body of frame number ``sequence`` go; the number under which it is given back,
+        and the message for the stream."""
+
+    def release(self, ids: Sequence[int]) -> None:
+        """The client has given these back; unknown ones do not matter."""
+
+    def close(self) -> None:
+        """The stream sends no more here. Idempotent."""
+
+
+class BodySender(Protocol):
+    """The server's end of a connection for bodies."""
+
+    @property
+    def is_lost(self) -> bool: ...
+
+    def send(self, sequence: int, frame: DetachedFrame) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class SharedMemoryOutlet:
+    """Bodies the client maps: sending one is a lease."""
+
+    way = BodyWay.SHM
+    is_lost = False
+
+    def __init__(self, leases: LeaseTable) -> None:
+        self._leases = leases
+
+    def send(self, sequence: int, frame: Frame, now_ns: int) -> tuple[int, bytes]:
+        assert isinstance(frame, PlacedFrame)
+        self._leases.grant(frame.region, now_ns)
+        return frame.region.address, frame.message()
+
+    def release(self, ids: Sequence[int]) -> None:
+        self._leases.release(ids)
+
+    def close(self) -> None:
+        """What the client still has is used again when it no longer reads it."""
+        self._leases.close()
+
+
+class UcxOutlet:
+    """Bodies that are sent as tagged messages."""
+
+    way = BodyWay.UCX
+
+    def __init__(self, sender: BodySender) -> None:
+        self._sender = sender
+
+    @property
+    def is_lost(self) -> bool:
+        return self._sender.is_lost
+
+    def send(self, sequence: int, frame: Frame, now_ns: int) -> tuple[int, bytes]:
+        assert isinstance(frame, LooseFrame)
+        self._sender.send(sequence, frame.detached)
+        return sequence, frame.message()
+
+    def release(self, ids: Sequence[int]) -> None:
+        """The sender keeps nothing that has gone."""
+
+    def close(self) -> None:
+        self._sender.close()

@@ -1,0 +1,336 @@
+"""Bodies outside their streams, as one serving instance has them: the memory, the channels, and the
+writers of the streams that claimed one.
+
+Nothing of this is loaded unless the configuration switches a way on: ``shm`` makes an arena of
+shared memory when the server starts, ``ucx`` a listener. Both are gone when it stops. Whatever does
+not fit between server and client means inline, with a reason that travels to the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from barrage.errors import BarrageError
+from barrage.server.body_channels import TOO_MANY, BodyChannels, Channel, ClaimRefusedError
+from barrage.server.body_counts import BodyCounts
+from barrage.server.body_frames import loosener, placer
+from barrage.server.body_outlets import SharedMemoryOutlet
+from barrage.server.body_writer import BodyWriter
+from barrage.wire.dissociated.negotiation import ACTION, Answer, Claim, Offer, Outcome
+from barrage.wire.dissociated.ways import BodyWay
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from typing import Any
+
+    from barrage.clock import Clock
+    from barrage.limits import Limits
+    from barrage.server.body_frames import Frame
+    from barrage.server.body_outlets import Outlet
+    from barrage.server.config import ServerConfig
+    from barrage.transport.shared_memory import Arena
+    from barrage.wire.dissociated.detached import DetachedFrame
+    from barrage.wire.dissociated.negotiation import HostIdentity
+
+log = logging.getLogger(__name__)
+
+DESCRIPTION = (
+    "Whether bodies of record batches can leave their stream. Body: JSON of the ways the client "
+    "can take. Result: JSON of the way, and of the channel to claim in a header of DoExchange."
+)
+
+OUTSIDE_BATCH_FACTOR = 4
+"""How much larger the record batches of streams are whose bodies go elsewhere: what they cost there
+is their number."""
+
+SWEEP_SECONDS_MAX = 1.0
+
+OTHER_HOST = "the client is on another host or belongs to another user"
+NOT_OFFERED = "the client does not offer it"
+NOT_SWITCHED_ON = "it is not switched on"
+SESSION_CALL = "sessions get bodies inline"
+NO_CLAIM = "the header is no claim"
+
+
+class UcxListening(Protocol):
+    """What UCX is to the service: :class:`barrage.server.ucx_bodies.UcxBodies`."""
+
+    def refusal(self, offer: Offer) -> str:
+        """Why a client with this offer cannot connect; nothing when it can."""
+
+    def offer(self, on_connection: Callable[[Any], None], lifetime_ns: int) -> tuple[str, bytes]:
+        """A location and a single-use ticket; the connection that shows it."""
+
+    def outlet(self, connection: Any) -> Outlet: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BodyEncoding:
+    """How encoders for subscribers of one way are made."""
+
+    limits: Limits
+    detach: Callable[[DetachedFrame], Frame] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WayFacts:
+    """What is told about one way; see :mod:`barrage.server.body_statistics`."""
+
+    way: BodyWay
+    counts: BodyCounts
+    channels: int
+    pending_count: int
+    pending_bytes: int
+
+
+class BodyService:
+    """The bodies of one serving instance. Made and used on the event loop, but for
+    :meth:`encoding`, which the engine thread reads."""
+
+    def __init__(self, config: ServerConfig, clock: Clock) -> None:
+        self._config = config
+        self._limits = config.limits
+        self._clock = clock
+        self._channels: BodyChannels[Any] = BodyChannels(config.limits, clock)
+        self._encodings = {BodyWay.INLINE: BodyEncoding(config.limits)}
+        self._counts = {way: BodyCounts() for way in BodyWay}
+        self._writers: set[BodyWriter] = set()
+        self._arena: Arena | None = None
+        self._host: HostIdentity | None = None
+        self._ucx: UcxListening | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    @property
+    def is_switched_on(self) -> bool:
+        """Whether there is any way but inline."""
+        return bool(self._config.body_ways)
+
+    @property
+    def actions(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
+        """Actions by name; none when everything is inline."""
+        return {ACTION: self.offer} if self.is_switched_on else {}
+
+    @property
+    def descriptions(self) -> Mapping[str, str]:
+        """What ListActions tells about them."""
+        return {ACTION: DESCRIPTION} if self.is_switched_on else {}
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Make what the configuration switches on. TransportUnavailableError when that cannot be
+        had here, TransportError when UCX cannot listen."""
+        ways = self._config.body_ways
+        try:
+            if BodyWay.SHM.value in ways:
+                self._start_shared_memory()
+            if BodyWay.UCX.value in ways:
+                await self._start_ucx()
+        except BarrageError:
+            await self.close()
+            raise
+        if ways:
+            self._sweeping = asyncio.create_task(self._sweep())
+
+    def _start_shared_memory(self) -> None:
+        from barrage.transport.shared_memory import Arena, host_identity
+
+        self._arena = arena = Arena.create(self._limits)
+        self._host = host_identity()
+        detach = placer(arena.place, self._limits.body_inline_bytes_max)
+        self._encodings[BodyWay.SHM] = BodyEncoding(self._outside_limits(), detach)
+
+    async def _start_ucx(self) -> None:
+        from barrage.server.ucx_bodies import listen
+
+        self._ucx = await listen(self._config, self._clock)
+        detach = loosener(self._limits.body_inline_bytes_max)
+        self._encodings[BodyWay.UCX] = BodyEncoding(self._outside_limits(), detach)
+
+    def _outside_limits(self) -> Limits:
+        target = self._limits.message_bytes_target * OUTSIDE_BATCH_FACTOR
+        return replace(self._limits, message_bytes_target=target)
+
+    async def close(self) -> None:
+        """After the last stream: give the memory back. Idempotent."""
+        self._is_closed = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeping
+            self._sweeping = None
+        for writer in list(self._writers):
+            writer.close()
+        for channel in self._channels.take_all():
+            self._drop(channel)
+        ucx, self._ucx = self._ucx, None
+        if ucx is not None:
+            await ucx.close()
+        arena, self._arena = self._arena, None
+        if arena is not None:
+            arena.close()
+
+    async def _sweep(self) -> None:
+        """Look after what is too old, for as long as the server runs."""
+        shortest_ns = min(self._limits.body_lease_ns_max, self._limits.body_ticket_ns)
+        pause = max(min(SWEEP_SECONDS_MAX, shortest_ns / 4e9), 0.01)
+        while True:
+            await asyncio.sleep(pause)
+            for channel in self._channels.take_expired():
+                self._drop(channel)
+            now_ns = self._clock.monotonic_ns()
+            for writer in list(self._writers):
+                writer.check(now_ns)
+
+    def _drop(self, channel: Channel[Any]) -> None:
+        """Close the connection of a channel that no stream has taken over."""
+        if channel.connection is not None and self._ucx is not None:
+            self._ucx.outlet(channel.connection).close()
+            channel.connection = None
+
+    # --- offers ---
+
+    async def offer(self, body: bytes) -> bytes:
+        """The action: the first way of the client's that can be had. RemoteProtocolError."""
+        offer = Offer.from_json(body)
+        answers: dict[BodyWay, Callable[[Offer], Answer | str]] = {
+            BodyWay.SHM: self._shared_memory_answer,
+            BodyWay.UCX: self._ucx_answer,
+        }
+        reasons = []
+        for way in offer.order:
+            if way is BodyWay.INLINE:
+                break
+            answer = answers[way](offer)
+            if isinstance(answer, Answer):
+                return answer.to_json()
+            reasons.append(f"{way.value}: {answer}")
+        reason = "; ".join(reasons) or "the client asks for nothing else"
+        return Answer(way=BodyWay.INLINE, reason=reason).to_json()
+
+    def _shared_memory_answer(self, offer: Offer) -> Answer | str:
+        if self._arena is None:
+            return NOT_SWITCHED_ON
+        if offer.shm is None:
+            return NOT_OFFERED
+        if offer.shm != self._host:
+            return OTHER_HOST
+        channel = self._channels.add(BodyWay.SHM)
+        if channel is None:
+            return TOO_MANY
+        return self._answer(channel, arena=self._arena.name)
+
+    def _ucx_answer(self, offer: Offer) -> Answer | str:
+        if self._ucx is None:
+            return NOT_SWITCHED_ON
+        if offer.ucx is None:
+            return NOT_OFFERED
+        refusal = self._ucx.refusal(offer)
+        if refusal:
+            return refusal
+        channel = self._channels.add(BodyWay.UCX)
+        if channel is None:
+            return TOO_MANY
+
+        def connected(connection: Any) -> None:
+            channel.connection = connection
+            if not self._channels.is_known(channel):
+                self._drop(channel)
+
+        try:
+            location, ticket = self._ucx.offer(connected, self._limits.body_ticket_ns)
+        except BarrageError as error:
+            self._channels.discard(channel)
+            return str(error)
+        return self._answer(channel, location=location, ticket=ticket)
+
+    def _answer(self, channel: Channel[Any], **way: Any) -> Answer:
+        return Answer(
+            way=channel.way,
+            channel_id=channel.channel_id,
+            window_bytes=self._limits.body_window_bytes,
+            window_count=self._limits.body_window_count,
+            **way,
+        )
+
+    # --- streams ---
+
+    def claimed(
+        self, header: str | None, stream_id: int, *, is_session: bool
+    ) -> tuple[BodyWriter | None, Outcome | None]:
+        """The writer of a new stream and what is told about it: nothing to who does not ask."""
+        if header is None or not self.is_switched_on or self._is_closed:
+            return None, None
+        claim = Claim.parse(header)
+        if is_session or claim is None:
+            reason = SESSION_CALL if is_session else NO_CLAIM
+            return None, Outcome(way=BodyWay.INLINE, reason=reason)
+        try:
+            channel = self._channels.claim(claim, b"" if self._arena is None else self._arena.proof)
+        except ClaimRefusedError as error:
+            log.info("stream %d: bodies go inline: %s", stream_id, error)
+            self._counts[BodyWay.INLINE].refusals += 1
+            return None, Outcome(way=BodyWay.INLINE, reason=str(error))
+        writer = self._writer(channel, stream_id)
+        return writer, Outcome(way=channel.way)
+
+    def _writer(self, channel: Channel[Any], stream_id: int) -> BodyWriter:
+        def closed(writer: BodyWriter) -> None:
+            channel.stream_count -= 1
+            self._writers.discard(writer)
+
+        writer = BodyWriter(
+            stream_id,
+            self._outlet(channel),
+            self._counts[channel.way],
+            limits=self._limits,
+            clock=self._clock,
+            on_close=closed,
+        )
+        self._writers.add(writer)
+        return writer
+
+    def _outlet(self, channel: Channel[Any]) -> Outlet:
+        if channel.way is BodyWay.SHM:
+            from barrage.transport.shared_memory import LeaseTable
+
+            assert self._arena is not None
+            return SharedMemoryOutlet(LeaseTable(self._arena, self._limits))
+        assert self._ucx is not None
+        return self._ucx.outlet(channel.connection)
+
+    def encoding(self, way: BodyWay) -> BodyEncoding:
+        """Any thread: what encoders for subscribers of ``way`` are made with."""
+        return self._encodings.get(way) or self._encodings[BodyWay.INLINE]
+
+    # --- statistics ---
+
+    @property
+    def arena(self) -> Arena | None:
+        """The shared memory; None without."""
+        return self._arena
+
+    def facts(self) -> list[WayFacts]:
+        """What is true now of each way that is switched on."""
+        facts = []
+        for way in BodyWay:
+            if way.value not in self._config.body_ways:
+                continue
+            writers = [writer for writer in self._writers if writer.way is way]
+            facts.append(
+                WayFacts(
+                    way,
+                    self._counts[way],
+                    self._channels.count(way),
+                    sum(writer.pending_count for writer in writers),
+                    sum(writer.pending_bytes for writer in writers),
+                )
+            )
+        return facts

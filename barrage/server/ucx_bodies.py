@@ -1,0 +1,79 @@
+"""Bodies over UCX as the body service sees them: offers of streams on one listener.
+
+Imported only when ``ucx`` is switched on; this is where the library is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barrage.server.body_outlets import UcxOutlet
+from barrage.transport.ucx.body_channel import UcxBodySender
+from barrage.transport.ucx.context import UcxContext
+from barrage.transport.ucx.library import load_library
+from barrage.transport.ucx.settings import UcxSettings
+from barrage.transport.ucx.stream_server import StreamServer
+from barrage.wire.dissociated.negotiation import UcxTerms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barrage.clock import Clock
+    from barrage.server.config import ServerConfig
+    from barrage.transport.ucx.stream_server import ServedConnection
+    from barrage.wire.dissociated.negotiation import Offer
+
+
+class UcxBodies:
+    """One listener and what a client must have in common with it. Runs on the event loop."""
+
+    def __init__(self, context: UcxContext, streams: StreamServer, terms: UcxTerms) -> None:
+        self.streams = streams
+        self._context = context
+        self._terms = terms
+
+    def refusal(self, offer: Offer) -> str:
+        """Why a client with this offer cannot connect; nothing when it can."""
+        theirs, ours = offer.ucx, self._terms
+        if theirs is None:
+            return "the client does not offer it"
+        if theirs.release != ours.release:
+            return f"the client has UCX {theirs.release}, the server {ours.release}"
+        for name, value in ours.settings.items():
+            if theirs.settings.get(name) != value:
+                return f"{name} is {value} on the server and not on the client"
+        return ""
+
+    def offer(
+        self, on_connection: Callable[[ServedConnection], None], lifetime_ns: int
+    ) -> tuple[str, bytes]:
+        """A location and a ticket; ``on_connection`` gets the connection that shows it.
+        LimitExceededError, TransportError."""
+        location, ticket = self.streams.offer(
+            lambda connection, _: on_connection(connection), lifetime_ns=lifetime_ns
+        )
+        return location.encode(), ticket
+
+    def outlet(self, connection: ServedConnection) -> UcxOutlet:
+        return UcxOutlet(UcxBodySender(connection))
+
+    async def close(self) -> None:
+        """Stop listening, end what is connected, and give the library's memory back."""
+        await self.streams.close()
+        self._context.close()
+
+
+async def listen(config: ServerConfig, clock: Clock) -> UcxBodies:
+    """Listen as the configuration says. TransportUnavailableError without a usable library,
+    TransportError when the address cannot be had."""
+    library = load_library(config.ucx_library)
+    settings = UcxSettings(devices=config.ucx_devices, rma=config.ucx_rma)
+    context = UcxContext(library, settings)
+    streams = StreamServer(context, config.limits, clock)
+    try:
+        await streams.start(config.ucx_host, config.ucx_port)
+    except BaseException:
+        context.close()
+        raise
+    terms = UcxTerms(release=library.release, settings=settings.agreement())
+    return UcxBodies(context, streams, terms)
