@@ -206,12 +206,16 @@ class Arena:
         small = into.data
         start = 0
         for part in parts:
-            size = len(part)
+            # Of arrays the length counts items.
+            content = memoryview(part)
+            size = content.nbytes
+            if not size:
+                continue
             stop = start + size
             if stop > byte_count:
                 raise LocalProtocolError(f"the parts of a body of {byte_count} bytes are longer")
             if size <= COPY_BYTES_MAX:
-                small[start:stop] = part
+                small[start:stop] = content.cast("B")
             else:
                 np.copyto(into[start:stop], np.frombuffer(part, dtype=np.uint8))
             start = stop
