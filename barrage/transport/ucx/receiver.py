@@ -1,0 +1,356 @@
+"""The receiving end of a stream: bodies by their tags, headers by their numbers, frames in order.
+
+Source: Arrow's Dissociated IPC Protocol, client sequence. Nothing is assumed about the order in
+which headers, bodies and the end come, nor about whether they share a connection.
+
+Memory: bodies are fetched while less than the window is held (bytes and count); past it only the
+body that the oldest waiting header needs, so that a window full of later bodies cannot stand in its
+way. What is not fetched stays with the sender, or in UCX when it is small.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from barrage.errors import (
+    BarrageError,
+    BodyChannelError,
+    ConnectionLostError,
+    RemoteProtocolError,
+    TransportError,
+)
+from barrage.transport.ucx.tagged_channel import ANY_TAG
+from barrage.wire.dissociated.ranges import decode_ranges
+from barrage.wire.dissociated.reassembly import Reassembly
+from barrage.wire.dissociated.tags import SEQUENCE_MASK, BodyTag, BodyType, decode_tag
+from barrage.wire.dissociated.untagged import EndMessage, decode_untagged
+from barrage.wire.frame import FlightFrame
+from barrage.wire.ipc import HEADER_DICTIONARY, HEADER_RECORD, open_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from barrage.clock import Clock
+    from barrage.limits import Limits
+    from barrage.transport.ucx.tagged_channel import ProbedMessage, TaggedChannel
+    from barrage.wire.dissociated.ranges import BodyRanges
+
+_RANGE_BYTES = 16
+
+
+class BodyIntake:
+    """Takes tagged bodies off one connection, at most ``window_bytes`` of them at a time.
+
+    Raises nothing: what a peer does wrong, and the loss of the connection, goes to ``on_failed``.
+    """
+
+    def __init__(
+        self,
+        channel: TaggedChannel,
+        limits: Limits,
+        *,
+        on_body: Callable[[BodyTag, pa.Buffer], None],
+        on_failed: Callable[[BarrageError], None],
+        window_bytes: int,
+        needed: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._channel = channel
+        self._limits = limits
+        self._on_body = on_body
+        self._on_failed = on_failed
+        self._window_bytes = window_bytes
+        self._needed = needed
+        self._receiving: set[asyncio.Future[pa.Buffer]] = set()
+        self._is_open = True
+        self.held_bytes = 0
+        """Bytes that are being fetched, or were and are not let go."""
+        self.held_count = 0
+        """Bodies of which that is true."""
+        channel.on_tagged = self.pump
+        self.pump()
+
+    def pump(self) -> None:
+        """Fetch what may be fetched."""
+        while self._is_open:
+            probed = self._probe()
+            if probed is None:
+                return
+            try:
+                self._fetch(probed)
+            except BarrageError as error:
+                self.close()
+                self._on_failed(error)
+
+    def resize(self, byte_count: int, now: int) -> None:
+        """A body turned out to have ``now`` bytes instead of the ``byte_count`` of its message."""
+        self.held_bytes += now - byte_count
+
+    def let_go(self, byte_count: int) -> None:
+        """The owner has done with a body of so many bytes."""
+        self.held_bytes -= byte_count
+        self.held_count -= 1
+        self.pump()
+
+    def close(self) -> None:
+        """Fetch nothing any more. Idempotent."""
+        self._is_open = False
+        for receiving in self._receiving:
+            receiving.cancel()
+
+    def _probe(self) -> ProbedMessage | None:
+        if (
+            self.held_bytes < self._window_bytes
+            and self.held_count < self._limits.body_window_count
+        ):
+            probed: ProbedMessage | None = self._channel.probe(0, ANY_TAG)
+            return probed
+        needed = self._needed()
+        probed = None if needed is None else self._channel.probe(needed, SEQUENCE_MASK)
+        return probed
+
+    def _fetch(self, probed: ProbedMessage) -> None:
+        tag = decode_tag(probed.tag)
+        length_max = self._limits.message_bytes_max
+        if tag.body_type is BodyType.RANGES:
+            length_max = _RANGE_BYTES * (1 + self._limits.body_ranges_max)
+        if probed.length > length_max:
+            raise RemoteProtocolError(
+                f"body {tag.sequence} has {probed.length} bytes, the limit is {length_max} bytes"
+            )
+        self.held_bytes += probed.length
+        self.held_count += 1
+        receiving = self._channel.receive(probed)
+        self._receiving.add(receiving)
+        receiving.add_done_callback(lambda done: self._fetched(done, tag))
+
+    def _fetched(self, done: asyncio.Future[pa.Buffer], tag: BodyTag) -> None:
+        self._receiving.discard(done)
+        if not self._is_open or done.cancelled():
+            return
+        error = done.exception()
+        try:
+            if error is not None:
+                raise TransportError(f"body {tag.sequence} could not be fetched: {error}")
+            self._on_body(tag, done.result())
+        except BarrageError as failure:
+            self.close()
+            self._on_failed(failure)
+
+
+class RangeReader(Protocol):
+    """Gets bodies of type 1 out of the memory they lie in, and tells the server when it may have
+    the memory back."""
+
+    async def read(self, ranges: BodyRanges, header: bytes) -> pa.Buffer:
+        """The packed body of a message with ``header``. RemoteProtocolError when the ranges do
+        not fit the header or the memory."""
+        ...
+
+
+class StreamReceiver:
+    """Frames of one stream in order. Attach the connections, then call :meth:`next`.
+
+    One connection may be attached for both, headers and bodies.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        clock: Clock,
+        *,
+        deadline_ns: int,
+        window_bytes: int | None = None,
+        first: int = 0,
+    ) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._deadline_ns = deadline_ns
+        self._window_bytes = limits.body_window_bytes if window_bytes is None else window_bytes
+        # The window is kept by the intake, which lets one body more in than fits.
+        self._reassembly = Reassembly(
+            replace(
+                limits,
+                body_window_bytes=self._window_bytes + 2 * limits.message_bytes_max,
+                body_window_count=limits.body_window_count + 2,
+            ),
+            first=first,
+        )
+        self._headers: dict[int, bytes] = {}
+        """Headers whose bodies have not come yet."""
+        self._ranges: dict[int, BodyRanges] = {}
+        """Bodies of type 1 whose headers have not come yet."""
+        self._reader: RangeReader | None = None
+        self._reading: set[asyncio.Task[None]] = set()
+        self._intake: BodyIntake | None = None
+        self._ready: deque[FlightFrame] = deque()
+        self._error: BarrageError | None = None
+        self._has_ended = False
+        self._progress_ns = clock.monotonic_ns()
+        self._waiting: asyncio.Future[None] | None = None
+
+    def attach_metadata(self, channel: TaggedChannel) -> None:
+        """Take headers from ``channel``."""
+        channel.on_untagged = self._take_untagged
+        channel.on_lost = self._lose_metadata
+
+    def attach_bodies(self, channel: TaggedChannel, reader: RangeReader | None = None) -> None:
+        """Take bodies from ``channel``; those of type 1 through ``reader``."""
+        self._reader = reader
+        channel.on_lost = self._lose
+        if channel.on_untagged is None:
+            channel.on_untagged = self._take_untagged
+        self._intake = BodyIntake(
+            channel,
+            self._limits,
+            on_body=self._take_body,
+            on_failed=self._fail,
+            window_bytes=self._window_bytes,
+            needed=self._oldest_needed,
+        )
+
+    async def next(self) -> FlightFrame | None:
+        """The next message; None after the last one.
+
+        ConnectionLostError when a connection is lost first, BodyChannelError when nothing comes
+        within the deadline, RemoteProtocolError when the peer breaks a rule.
+        """
+        self._progress_ns = self._clock.monotonic_ns()
+        while not self._ready:
+            if self._error is not None:
+                raise self._error
+            if self._reassembly.is_complete:
+                return None
+            await self._wait()
+        frame = self._ready.popleft()
+        if frame.body is not None and self._intake is not None:
+            self._intake.let_go(memoryview(frame.body).nbytes)
+        return frame
+
+    def close(self) -> None:
+        """Take nothing any more. Idempotent."""
+        if self._intake is not None:
+            self._intake.close()
+        for task in self._reading:
+            task.cancel()
+
+    # --- what comes ---
+
+    def _take_untagged(self, data: bytes | memoryview) -> None:
+        try:
+            message = decode_untagged(bytes(data), self._limits)
+            now_ns = self._clock.monotonic_ns()
+            if isinstance(message, EndMessage):
+                self._has_ended = True
+                self._reassembly.receive_end(message.sequence)
+            else:
+                self._take_header(message.sequence, message.header, now_ns)
+            self._advance(now_ns)
+        except BarrageError as error:
+            self._fail(error)
+
+    def _take_header(self, sequence: int, header: bytes, now_ns: int) -> None:
+        expects_body = open_message(header).kind in (HEADER_RECORD, HEADER_DICTIONARY)
+        frame = FlightFrame(header=header)
+        self._reassembly.receive_header(sequence, frame, expects_body=expects_body, now_ns=now_ns)
+        if not expects_body:
+            return
+        ranges = self._ranges.pop(sequence, None)
+        if ranges is not None:
+            self._start_reading(sequence, ranges, header)
+            return
+        self._headers[sequence] = header
+        if self._intake is not None:
+            self._intake.pump()
+
+    def _take_body(self, tag: BodyTag, body: pa.Buffer) -> None:
+        now_ns = self._clock.monotonic_ns()
+        header = self._headers.pop(tag.sequence, None)
+        if tag.body_type is BodyType.PACKED:
+            self._reassembly.receive_body(tag.sequence, body, now_ns)
+        else:
+            self._take_ranges(tag.sequence, body, header)
+        self._advance(now_ns)
+
+    def _take_ranges(self, sequence: int, body: pa.Buffer, header: bytes | None) -> None:
+        if self._reader is None:
+            raise RemoteProtocolError(
+                f"body {sequence} is a list of addresses, and the location named no memory"
+            )
+        ranges = decode_ranges(body, self._limits)
+        if header is not None:
+            self._start_reading(sequence, ranges, header)
+        elif sequence in self._ranges or len(self._ranges) >= self._limits.body_window_count:
+            raise RemoteProtocolError(f"body {sequence} came twice, or far too early")
+        else:
+            self._ranges[sequence] = ranges
+
+    def _start_reading(self, sequence: int, ranges: BodyRanges, header: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(self._read(sequence, ranges, header))
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
+
+    async def _read(self, sequence: int, ranges: BodyRanges, header: bytes) -> None:
+        assert self._reader is not None
+        try:
+            body = await self._reader.read(ranges, header)
+            now_ns = self._clock.monotonic_ns()
+            if self._intake is not None:
+                self._intake.resize(_RANGE_BYTES * (1 + len(ranges.ranges)), body.size)
+            self._reassembly.receive_body(sequence, body, now_ns)
+            self._advance(now_ns)
+        except BarrageError as error:
+            self._fail(error)
+
+    def _advance(self, now_ns: int) -> None:
+        self._progress_ns = now_ns
+        self._ready += self._reassembly.take()
+        self._wake()
+
+    def _oldest_needed(self) -> int | None:
+        """The number of the oldest header that waits for a body; headers come in order."""
+        return next(iter(self._headers), None)
+
+    # --- ends ---
+
+    def _lose_metadata(self, error: TransportError) -> None:
+        # Once the end is known the metadata connection has nothing more to give.
+        if not self._has_ended:
+            self._lose(error)
+
+    def _lose(self, error: TransportError) -> None:
+        if not self._reassembly.is_complete:
+            self._fail(ConnectionLostError(f"the UCX connection of the stream is lost: {error}"))
+
+    def _fail(self, error: BarrageError) -> None:
+        if self._error is None:
+            self._error = error
+            self.close()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def _wait(self) -> None:
+        """Until something has come. BodyChannelError when that takes longer than the deadline."""
+        left_ns = self._progress_ns + self._deadline_ns - self._clock.monotonic_ns()
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait_for(self._waiting, max(left_ns, 0) / 1e9)
+        except TimeoutError:
+            raise BodyChannelError(
+                f"nothing came over UCX for {self._deadline_ns / 1e9:.1f} s; {self._missing()}"
+            ) from None
+        finally:
+            self._waiting = None
+
+    def _missing(self) -> str:
+        needed = self._oldest_needed()
+        if needed is not None:
+            return f"the body of message {needed} is missing"
+        return "the end of the stream is missing" if self._has_ended else "a header is missing"
