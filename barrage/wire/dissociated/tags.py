@@ -59,7 +59,7 @@ def decode_tag(tag: int) -> BodyTag:
 def is_never_a_body(tag: int) -> bool:
     """Whether no body message can have ``tag``: what the tags of other messages must be drawn
     for."""
-    return bool(tag & 0x007FFFFF00000000)
+    return bool(tag & 0x007F_FFFF_0000_0000)
 
 
 def next_sequence(sequence: int) -> int:

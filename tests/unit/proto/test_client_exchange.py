@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,8 @@ from barrage.proto.client_exchange import (
     Stimulus,
 )
 from barrage.rowset import RowSet, RowSetShiftData
-from barrage.wire.flight_data import decode_flight_data
+from barrage.wire.flight_data import decode_flight_data, encode_flight_data
+from barrage.wire.frame import FlightFrame
 from barrage.wire.messages import SnapshotRequest, SubscriptionOptions, SubscriptionRequest
 from barrage.wire.metadata import decode_wrapper
 from barrage.wire.revision import WireRevision
@@ -292,3 +294,31 @@ def test_every_state_and_stimulus_is_a_declared_step_or_refused(state, stimulus)
     )  # fmt: skip
     with pytest.raises(LocalProtocolError if is_ours else RemoteProtocolError):
         exchange._step(stimulus)
+
+
+def test_messages_whose_bodies_came_apart_are_taken_like_others():
+    (apart, peer), (together, _) = subscribed(), subscribed()
+    frames = peer.full("0-9", is_snapshot=True)
+    expected = receive(together, frames)
+    events = []
+    for raw in frames:
+        frame = decode_flight_data(raw)
+        events += apart.receive(replace(frame, body=pa.py_buffer(bytes(frame.body))))
+    assert events == expected
+    assert apart.state is together.state is ClientState.LIVE
+
+
+def test_a_message_whose_body_is_elsewhere_is_refused_and_ends_the_exchange():
+    exchange, peer = subscribed()
+    (raw,) = peer.full("0-9", is_snapshot=True)
+    frame = replace(decode_flight_data(raw), body=None, body_reference=b"")
+    with pytest.raises(RemoteProtocolError, match="outside a stream that has none"):
+        exchange.receive_frame(encode_flight_data(frame))
+    assert exchange.state is ClientState.ENDED
+    with pytest.raises(RemoteProtocolError, match="while ended"):
+        exchange.receive(frame)
+
+
+def test_a_message_before_any_request_is_refused():
+    with pytest.raises(RemoteProtocolError, match="while idle"):
+        ClientExchange(1).receive(FlightFrame())

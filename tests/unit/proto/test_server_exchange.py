@@ -14,6 +14,7 @@ from barrage.errors import LocalProtocolError, ProtocolError, RemoteProtocolErro
 from barrage.limits import Limits
 from barrage.model.viewport import Viewport
 from barrage.proto.events import (
+    BodiesReleased,
     Cancelled,
     HalfClosed,
     SnapshotRequested,
@@ -57,6 +58,7 @@ BARE = frame(descriptor=DESCRIPTOR)
 FULL = frame(SubscriptionRequest(ticket=b"s/t"))
 VIEW = frame(SubscriptionRequest(ticket=b"s/t", viewport=RowSet.of_range(0, 9), columns=(0, 2)))
 SNAPSHOT = frame(SnapshotRequest(ticket=b"s/t"))
+RELEASED = frame(released=(64).to_bytes(8, "little") + (2**64 - 1).to_bytes(8, "little"))
 SESSION = frame(NewSessionRequest(protocol_version=1), WireRevision.DRAFT_2020)
 
 
@@ -253,6 +255,7 @@ STIMULI = {
     ExchangeInput.VIEWPORT_SUBSCRIPTION: VIEW,
     ExchangeInput.SNAPSHOT: SNAPSHOT,
     ExchangeInput.UNHANDLED_TYPE: frame(OpaqueMessage(message_type=8, payload=b"\0\0\0\0")),
+    ExchangeInput.RELEASED_BODIES: RELEASED,
     ExchangeInput.HALF_CLOSE: "half_close",
     ExchangeInput.CANCEL: "cancel",
 }
@@ -266,17 +269,22 @@ def feed(made: ServerExchange, stimulus) -> list:
     return made.receive_frame(stimulus)
 
 
+@pytest.mark.parametrize("has_body_channel", [False, True])
 @pytest.mark.parametrize(
     ("state", "stimulus"), list(product(ExchangeState, ExchangeInput)), ids=str
 )
 def test_every_pair_is_a_declared_transition_or_an_error_that_closes(
-    state: ExchangeState, stimulus: ExchangeInput
+    state: ExchangeState, stimulus: ExchangeInput, has_body_channel: bool
 ) -> None:
     made = ServerExchange(1, WireRevision.DRAFT_2020)
+    if has_body_channel:
+        made.claim_body_channel()
     for each in REACH[state]:
         feed(made, each)
     assert made.state is state
     declared = TRANSITIONS.get((state, stimulus))
+    if stimulus is ExchangeInput.RELEASED_BODIES and not has_body_channel:
+        declared = TRANSITIONS.get((state, ExchangeInput.BARE_FRAME))
     if declared is None:
         with pytest.raises(ProtocolError):
             feed(made, STIMULI[stimulus])
@@ -285,6 +293,62 @@ def test_every_pair_is_a_declared_transition_or_an_error_that_closes(
         feed(made, STIMULI[stimulus])
         assert made.state is declared
     made.validate()
+
+
+# --- bodies outside the stream --------------------------------------------------------------------
+
+
+class TestReleases:
+    def claimed(self, *before: bytes) -> ServerExchange:
+        made = ServerExchange(1)
+        made.claim_body_channel()
+        for each in before:
+            feed(made, each)
+        return made
+
+    @pytest.mark.parametrize("before", [(), (BARE,), (FULL,), (VIEW,), (SNAPSHOT,)])
+    def test_they_may_come_at_any_time_and_change_nothing(self, before: tuple[bytes, ...]) -> None:
+        made = self.claimed(*before)
+        state, story = made.state, made.story()
+        assert made.receive_frame(RELEASED) == [BodiesReleased(ids=(64, 2**64 - 1))]
+        assert (made.state, made.story()) == (state, story)
+
+    def test_the_request_may_follow_them(self) -> None:
+        made = self.claimed(RELEASED, BARE, RELEASED)
+        (event,) = made.receive_frame(FULL)
+        assert isinstance(event, SubscriptionRequested)
+
+    def test_without_a_channel_they_are_bare_messages(self) -> None:
+        made = ServerExchange(1)
+        assert made.receive_frame(RELEASED) == []
+        assert made.state is ExchangeState.GREETED
+        with pytest.raises(RemoteProtocolError, match="failed to receive Barrage request"):
+            made.receive_frame(RELEASED)
+
+    def test_after_the_half_close_nothing_comes(self) -> None:
+        made = self.claimed(FULL, "half_close")
+        with pytest.raises(RemoteProtocolError, match="after the client's half-close"):
+            made.receive_frame(RELEASED)
+        assert made.state is ExchangeState.CLOSED
+
+    @pytest.mark.parametrize("released", [b"", b"1234567", b"123456789"])
+    def test_junk_in_the_field_closes_the_exchange(self, released: bytes) -> None:
+        made = self.claimed(FULL)
+        with pytest.raises(RemoteProtocolError, match="list of addresses"):
+            made.receive_frame(frame(released=released))
+        assert made.state is ExchangeState.CLOSED
+
+    def test_their_number_is_limited(self) -> None:
+        made = ServerExchange(1, limits=Limits(body_ranges_max=2))
+        made.claim_body_channel()
+        assert len(made.receive_frame(RELEASED)[0].ids) == 2
+        with pytest.raises(RemoteProtocolError, match="limit is 2"):
+            made.receive_frame(frame(released=bytes(24)))
+
+    def test_a_request_that_also_releases_is_a_request(self) -> None:
+        message = SubscriptionRequest(ticket=b"s/t")
+        (event,) = self.claimed().receive_frame(frame(message, released=bytes(8)))
+        assert isinstance(event, SubscriptionRequested)
 
 
 # --- recorded conversations -----------------------------------------------------------------------

@@ -52,6 +52,50 @@ def test_unknown_fields_are_skipped_and_the_last_of_a_repeated_field_counts():
     assert decode_flight_data(raw) == FlightFrame(header=b"b")
 
 
+def test_our_own_two_fields_come_behind_the_body():
+    frame = FlightFrame(header=b"h", body=b"", body_reference=b"ref", released=b"12345678")
+    raw = encode_flight_data(frame)
+    assert raw == b"\x12\x01h\xc2\x3e\x00\xca\x3e\x03ref\xd2\x3e\x0812345678"
+    assert decode_flight_data(raw) == frame
+
+
+def test_our_own_fields_are_kept_apart_from_absent_ones_and_outlive_the_message():
+    raw = bytearray(b"\xca\x3e\x00\xd2\x3e\x01x")
+    frame = decode_flight_data(raw)
+    raw[:] = bytes(len(raw))
+    assert frame == FlightFrame(body_reference=b"", released=b"x")
+
+
+@pytest.mark.parametrize(
+    ("frame", "is_detached"),
+    [
+        (FlightFrame(header=b"h"), False),
+        (FlightFrame(header=b"h", body=b"b"), False),
+        (FlightFrame(header=b"h", body_reference=b""), True),
+        (FlightFrame(header=b"h", body=b"", body_reference=b""), True),
+        (FlightFrame(header=b"h", body=b"b", body_reference=b"r"), False),
+    ],
+)
+def test_a_body_that_is_there_wins_over_a_reference(frame, is_detached):
+    assert frame.is_detached is is_detached
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"descriptor": b""},
+        {"header": b""},
+        {"metadata": b""},
+        {"body": b""},
+        {"body_reference": b""},
+        {"released": None},
+    ],
+)
+def test_releases_alone_are_releases_only(more):
+    assert FlightFrame(released=b"").is_release_only
+    assert not FlightFrame(**{"released": b"", **more}).is_release_only
+
+
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
