@@ -11,10 +11,11 @@ instead. Source: dissociated IPC, body type 1.
 
 from __future__ import annotations
 
-from barrage.transport.shared_memory.arena import Arena, ArenaStatistics, Region
+from barrage.transport.shared_memory.arena import Arena, ArenaStatistics
 from barrage.transport.shared_memory.host import host_identity
 from barrage.transport.shared_memory.leases import LeaseTable
 from barrage.transport.shared_memory.mapping import ArenaMapping
+from barrage.transport.shared_memory.region import Region
 
 __all__ = [
     "Arena",

@@ -26,7 +26,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,26 +35,23 @@ from barrage.transport.shared_memory import room
 from barrage.transport.shared_memory.layout import (
     FILE_HEADER_BYTES,
     NO_GENERATION,
-    OFFSET_BITS,
     PROOF_BYTES,
-    REGION_HEADER_BYTES,
-    REGION_HEADER_USED,
     ROOT_BYTES,
     ROOT_NUMBER,
     SEGMENTS_MAX,
     FileHeader,
     block_bytes,
     new_name,
-    region_header,
     segment_name,
-    write_generation,
 )
+from barrage.transport.shared_memory.region import Block, Region
 from barrage.transport.shared_memory.segment import Segment
 from barrage.transport.shared_memory.stale import remove_stale
-from barrage.wire.dissociated.references import BodyReference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from barrage.limits import Limits
     from barrage.wire.columns.base import BufferLike
@@ -71,60 +68,6 @@ ORPHANS_TRIED_MAX = 64
 
 GROWTH_PAUSE_NS = 1_000_000_000
 """After the system refused memory it is not asked again for this long."""
-
-
-class _Block:
-    """A part of a segment that is given out: header and body."""
-
-    __slots__ = ("is_exposed", "segment", "size", "start")
-
-    def __init__(self, segment: Segment, start: int, size: int) -> None:
-        self.segment = segment
-        self.start = start
-        self.size = size
-        self.is_exposed = False
-        """Whether any other process may know of it."""
-
-
-class Region:
-    """Memory for one body. It stays as long as this object, or a view of it, is referred to."""
-
-    __slots__ = ("__weakref__", "_block", "_returned", "address", "generation", "length")
-
-    def __init__(
-        self, block: _Block, returned: deque[_Block], *, length: int, generation: int
-    ) -> None:
-        self._block = block
-        self._returned = returned
-        self.length = length
-        self.generation = generation
-        self.address = block.segment.number << OFFSET_BITS | block.start + REGION_HEADER_BYTES
-
-    def __del__(self) -> None:
-        self._returned.append(self._block)
-
-    def __len__(self) -> int:
-        return self.length
-
-    def expose(self) -> None:
-        """Other processes may read it from now on."""
-        self._block.is_exposed = True
-
-    def reference(self) -> BodyReference:
-        """What a peer needs to find it."""
-        self.expose()
-        return BodyReference(self.address, self.length, self.generation)
-
-    @property
-    def view(self) -> memoryview:
-        """The bytes, writable; whatever is made of it keeps the region."""
-        return np.asarray(self).data
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        # By address, so that the array's owner is this object and not the segment.
-        start = self._block.segment.base + self._block.start + REGION_HEADER_BYTES
-        return {"data": (start, False), "shape": (self.length,), "typestr": "|u1", "version": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,15 +103,15 @@ class Arena:
         self._lock = threading.Lock()
         """Held for the fields below and all free space; shortly."""
         self._segments: list[Segment] = []
-        self._orphans: deque[_Block] = deque()
-        self._orphan_bytes = 0
+        self._orphans: deque[Block] = deque()
         self._placed = 0
         self._refused = 0
         self._is_closed = False
         self._growth = threading.Lock()
         """Held while a segment is made."""
         self._growth_refused_ns: int | None = None
-        self._returned: deque[_Block] = deque()
+        self._has_warned = False
+        self._returned: deque[Block] = deque()
         self._generations = itertools.count(NO_GENERATION + 1)
         self._process = os.getpid()
         self._paths = [root.path]
@@ -201,26 +144,7 @@ class Arena:
         region = self.allocate(byte_count)
         if region is None:
             return None
-        # Not the view: an array per large part is needed anyway.
-        into = np.asarray(region)
-        small = into.data
-        start = 0
-        for part in parts:
-            # Of arrays the length counts items.
-            content = memoryview(part)
-            size = content.nbytes
-            if not size:
-                continue
-            stop = start + size
-            if stop > byte_count:
-                raise LocalProtocolError(f"the parts of a body of {byte_count} bytes are longer")
-            if size <= COPY_BYTES_MAX:
-                small[start:stop] = content.cast("B")
-            else:
-                np.copyto(into[start:stop], np.frombuffer(part, dtype=np.uint8))
-            start = stop
-        if start != byte_count:
-            raise LocalProtocolError(f"the parts of a body of {byte_count} bytes have {start}")
+        _copy_parts(parts, np.asarray(region))
         return region
 
     def allocate(self, byte_count: int) -> Region | None:
@@ -237,11 +161,7 @@ class Arena:
             with self._lock:
                 self._refused += 1
             return None
-        generation = next(self._generations)
-        region = Region(block, self._returned, length=byte_count, generation=generation)
-        header = region_header(generation, region.address, byte_count, self.proof)
-        block.segment.memory[block.start : block.start + REGION_HEADER_USED] = header
-        return region
+        return Region(block, self._returned, length=byte_count, generation=next(self._generations))
 
     def statistics(self) -> ArenaStatistics:
         """The state now, after settling what was given back."""
@@ -254,7 +174,7 @@ class Arena:
             return ArenaStatistics(
                 bytes_max=self.bytes_max,
                 bytes_in_use=usable - free,
-                bytes_orphaned=self._orphan_bytes,
+                bytes_orphaned=sum(block.size for block in self._orphans),
                 orphan_count=len(self._orphans),
                 segment_count=len(self._segments),
                 segment_bytes=sum(segment.size for segment in self._segments),
@@ -266,43 +186,41 @@ class Arena:
         """Take the names away. Regions and what clients have mapped stay readable."""
         with self._growth, self._lock:
             self._is_closed = True
+            for segment in self._segments:
+                segment.is_retired = True
+            # Files and mappings live on in the regions that are left.
+            self._segments.clear()
+            self._orphans.clear()
+            self._returned.clear()
         self._finalizer()
 
-    def _take(self, size: int) -> _Block | None:
+    def _take(self, size: int) -> Block | None:
         with self._lock:
             for segment in self._segments:
                 start = segment.space.take(size)
                 if start is not None:
                     self._placed += 1
-                    return _Block(segment, start, size)
+                    return Block(segment, start, size)
         return None
 
     def _settle(self) -> None:
         """Make room of what finalizers have queued, and of one orphan."""
-        free = []
-        while True:
-            try:
-                block = self._returned.popleft()
-            except IndexError:
-                break
-            if not block.is_exposed or self._is_unread(block):
-                free.append(block)
-            else:
-                with self._lock:
-                    self._orphans.append(block)
-                    self._orphan_bytes += block.size
-        if free:
-            with self._lock:
-                for block in free:
-                    block.segment.space.give(block.start, block.size)
+        if self._returned:
+            self._settle_returned()
         if self._orphans:
             self._retry_orphans(1)
 
-    def _is_unread(self, block: _Block) -> bool:
-        """Whether no process can still read a block. The order is what makes it true: see
-        :mod:`.locks`."""
-        write_generation(block.segment.memory, block.start, NO_GENERATION)
-        return not block.segment.is_locked(block.start, block.size)
+    def _settle_returned(self) -> None:
+        free: list[Block] = []
+        orphans: list[Block] = []
+        with suppress(IndexError):  # other threads do this too
+            while True:
+                block = self._returned.popleft()
+                (free if block.is_unread() else orphans).append(block)
+        with self._lock:
+            for block in free:
+                block.give_back()
+            self._orphans += orphans
 
     def _retry_orphans(self, count: int) -> None:
         """Look at the orphans that have waited longest."""
@@ -311,15 +229,14 @@ class Arena:
                 if not self._orphans:
                     return
                 block = self._orphans.popleft()
-            is_locked = block.segment.is_locked(block.start, block.size)
+            is_unread = block.is_unread()
             with self._lock:
-                if is_locked:
-                    self._orphans.append(block)
+                if is_unread:
+                    block.give_back()
                 else:
-                    self._orphan_bytes -= block.size
-                    block.segment.space.give(block.start, block.size)
+                    self._orphans.append(block)
 
-    def _grow_and_take(self, size: int) -> _Block | None:
+    def _grow_and_take(self, size: int) -> Block | None:
         """Make another segment, unless somebody else just did, and take from it."""
         with self._growth:
             return self._take(size) or (self._take(size) if self._grow(size) else None)
@@ -341,15 +258,36 @@ class Arena:
             if wanted < least:
                 raise MemoryError(f"{available} bytes are left")
             path = f"{self._directory}/{segment_name(self.name, number)}"
-            self._paths.append(path)
             segment = Segment(path, FileHeader(number, wanted, self.proof))
         except (OSError, ValueError, MemoryError) as error:
             self._growth_refused_ns = now_ns
-            logger.warning("no more shared memory for %s, bodies go inline: %s", self.name, error)
+            level = logging.DEBUG if self._has_warned else logging.WARNING
+            logger.log(level, "no more shared memory in %s: %s", self._directory, error)
+            self._has_warned = True
             return False
+        self._paths.append(path)
         with self._lock:
             self._segments.append(segment)
         return True
+
+
+def _copy_parts(parts: Sequence[BufferLike], into: npt.NDArray[np.uint8]) -> None:
+    """Copy the parts of a body, which together are as long as ``into``. They may be buffers of any
+    item type."""
+    small = into.data
+    start = 0
+    for part in parts:
+        view = memoryview(part)
+        stop = start + view.nbytes
+        if stop > len(into):
+            raise LocalProtocolError(f"the parts of a body of {len(into)} bytes are longer")
+        if view.nbytes > COPY_BYTES_MAX:
+            np.copyto(into[start:stop], np.frombuffer(view, dtype=np.uint8))
+        elif view.nbytes:
+            small[start:stop] = view if view.format == "B" else view.cast("B")
+        start = stop
+    if start != len(into):
+        raise LocalProtocolError(f"the parts of a body of {len(into)} bytes have only {start}")
 
 
 def _unlink(paths: list[str], process: int) -> None:

@@ -10,6 +10,7 @@ that go on running Python come here (``os.fork``, ``multiprocessing``); programs
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from typing import Protocol
 
@@ -28,6 +29,8 @@ class ForkAware(Protocol):
 
 
 _aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
+_fork = threading.Lock()
+"""Held during a fork: two threads may fork at a time."""
 _held: list[ForkAware] = []
 _is_hooked = False
 
@@ -44,6 +47,7 @@ def watch_forks(thing: ForkAware) -> None:
 
 
 def _before() -> None:
+    _fork.acquire()
     _held[:] = list(_aware)  # kept until the fork is over
     for thing in _held:
         thing.before_fork()
@@ -53,9 +57,11 @@ def _after_in_parent() -> None:
     for thing in _held:
         thing.after_fork_in_parent()
     _held.clear()
+    _fork.release()
 
 
 def _after_in_child() -> None:
     for thing in _held:
         thing.after_fork_in_child()
     _held.clear()
+    _fork.release()

@@ -91,3 +91,9 @@ def region_header(generation: int, address: int, length: int, proof: bytes) -> b
 def write_generation(memory: memoryview, header: int, generation: int) -> None:
     """Change the generation of the region whose header begins at offset ``header``."""
     _GENERATION.pack_into(memory, header + _GENERATION_OFFSET, generation)
+
+
+def read_generation(memory: memoryview, header: int) -> int:
+    """What the region whose header begins at offset ``header`` has now."""
+    generation: int = _GENERATION.unpack_from(memory, header + _GENERATION_OFFSET)[0]
+    return generation

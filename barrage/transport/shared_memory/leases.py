@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from barrage.limits import Limits
-    from barrage.transport.shared_memory.arena import Arena, Region
+    from barrage.transport.shared_memory.arena import Arena
+    from barrage.transport.shared_memory.region import Region
 
 
 class _Lease:

@@ -15,7 +15,7 @@ import os
 import stat
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -27,19 +27,20 @@ from barrage.transport.shared_memory.layout import (
     ALIGNMENT,
     FILE_HEADER_BYTES,
     FILE_MODE,
+    NO_GENERATION,
     OFFSET_MASK,
     REGION_HEADER_BYTES,
     REGION_HEADER_USED,
     FileHeader,
+    read_generation,
     region_header,
 )
+from barrage.wire.dissociated.references import BodyReference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
-
-    from barrage.wire.dissociated.references import BodyReference
 
 logger = logging.getLogger(__name__)
 
@@ -104,15 +105,15 @@ class MappedSegment:
             raise TransportUnavailableError(f"shared memory {path} is another arena's")
         self.size = header.size
         self._proof = proof
-        mapped = self._map(header.size)
+        mapped = self._map(path)
         self._memory = memoryview(mapped)
         self._bytes: npt.NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
         self._base = int(self._bytes.__array_interface__["data"][0])
         self._lock = threading.Lock()
         """Held for the fields below and while locks are taken and given back."""
-        self._lent: dict[tuple[int, int], int] = {}
-        """How often each (start, length) is lent, headers included; what is here is locked."""
-        self._returned: deque[tuple[BodyReference, Callable[[int], None] | None]] = deque()
+        self._lent: dict[BodyReference, int] = {}
+        """How often each body is lent; what is here is locked."""
+        self._returned: deque[_Returned] = deque()
         self._is_inherited = False
         """In a forked child: the leases are the parent's to give back."""
         self._fork_fd = _NO_FD
@@ -125,26 +126,26 @@ class MappedSegment:
     def lend(self, reference: BodyReference, on_release: Callable[[int], None] | None) -> pa.Buffer:
         """The body as a buffer in the shared memory; ``on_release(address)`` when its last user
         is gone. BodyChannelError when it is not there."""
-        self._acquire(reference)
-        try:
-            start = self._check(reference)
-        except BaseException:
-            self.take_back(reference, None)
-            raise
+        start = self._take(reference)
         loan = _Loan(self, reference, on_release)
         return pa.foreign_buffer(self._base + start, reference.length, base=loan)
 
     def copy(self, reference: BodyReference) -> pa.Buffer:
         """The body in memory of our own. BodyChannelError when it is not there."""
-        self._acquire(reference)
+        start = self._take(reference)
         try:
-            start = self._check(reference)
             buffer = pa.allocate_buffer(reference.length)
             into = np.frombuffer(buffer, dtype=np.uint8)
             np.copyto(into, self._bytes[start : start + reference.length])
         finally:
             self.take_back(reference, None)
         return buffer
+
+    def generation_at(self, address: int) -> int:
+        """What the header before the body at ``address`` says; BodyChannelError when that is no
+        place for a body."""
+        start = self._offset(BodyReference(address, 0, NO_GENERATION))
+        return read_generation(self._memory, start - REGION_HEADER_BYTES)
 
     def take_back(self, reference: BodyReference, on_release: Callable[[int], None] | None) -> None:
         """Queue the end of a loan, and settle the queue unless somebody else is at it."""
@@ -155,12 +156,10 @@ class MappedSegment:
         """Open the file once more and lock there what is lent, for the child: the locks of this
         opening go when the parent gives back its buffers, however many the child still has."""
         self._lock.acquire()
-        if not self._lent:
-            return
         try:
             self._fork_fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
-            for start, length in self._lent:
-                locks.lock_shared(self._fork_fd, start, length)
+            for reference in self._lent:
+                locks.lock_shared(self._fork_fd, *_part(reference))
         except OSError as error:
             logger.warning("a child will not keep its arrays in shared memory: %s", error)
 
@@ -178,54 +177,65 @@ class MappedSegment:
         self._lock = threading.Lock()
         self._settle()
 
-    def _acquire(self, reference: BodyReference) -> None:
-        part = self._part(reference)
+    def _take(self, reference: BodyReference) -> int:
+        """Lock a body and make sure that it is the one that is meant; its offset."""
+        start = self._offset(reference)
+        header = region_header(
+            reference.generation, reference.address, reference.length, self._proof
+        )
         with self._lock:
-            count = self._lent.get(part, 0)
+            # What is wrong already is not locked at all: the unlock would take away the lock of
+            # another body in the same place.
+            self._check(start, header)
+            count = self._lent.get(reference, 0)
             if not count:
+                self._lock_body(reference)
                 try:
-                    locks.lock_shared(self._fd, *part)
-                except OSError as error:
-                    raise BodyChannelError(
-                        f"a body in shared memory cannot be locked: {error.strerror}"
-                    ) from error
-            self._lent[part] = count + 1
+                    self._check(start, header)
+                except BodyChannelError:
+                    locks.unlock(self._fd, *_part(reference))
+                    raise
+            self._lent[reference] = count + 1
         if self._returned:
             self._settle()
+        return start
 
-    def _part(self, reference: BodyReference) -> tuple[int, int]:
-        """Start and length of header and body, checked against the file."""
+    def _offset(self, reference: BodyReference) -> int:
+        """Where the body begins, checked against the file."""
         offset = reference.address & OFFSET_MASK
         if (
             offset % ALIGNMENT
             or offset < _FIRST_BODY
             or reference.length < 0
+            or reference.generation == NO_GENERATION
             or offset + reference.length > self.size
         ):
             raise BodyChannelError(
                 f"a body of {reference.length} bytes at {reference.address:#x} is not in the "
                 "shared memory"
             )
-        return offset - REGION_HEADER_BYTES, REGION_HEADER_BYTES + reference.length
+        return offset
 
-    def _check(self, reference: BodyReference) -> int:
-        """Offset of the body, which is locked, if it is still the one that is meant."""
-        start = reference.address & OFFSET_MASK
-        header = start - REGION_HEADER_BYTES
-        expected = region_header(
-            reference.generation, reference.address, reference.length, self._proof
-        )
-        if bytes(self._memory[header : header + REGION_HEADER_USED]) != expected:
+    def _check(self, start: int, header: bytes) -> None:
+        first = start - REGION_HEADER_BYTES
+        if self._memory[first : first + REGION_HEADER_USED] != header:
             raise BodyChannelError(
-                f"the body at {reference.address:#x} in shared memory is not there any more"
+                f"the body at offset {start:#x} of the shared memory is not there any more"
             )
-        return start
+
+    def _lock_body(self, reference: BodyReference) -> None:
+        try:
+            locks.lock_shared(self._fd, *_part(reference))
+        except OSError as error:
+            raise BodyChannelError(
+                f"a body in shared memory cannot be locked: {error.strerror}"
+            ) from error
 
     def _settle(self) -> None:
         """Unlock what came back, then tell. Never waits: another thread, or this one further up
         the stack, may be at it, and then does this too before it is done."""
         while self._returned and self._lock.acquire(blocking=False):
-            done = []
+            done: list[_Returned] = []
             try:
                 while self._returned:
                     reference, on_release = self._returned.popleft()
@@ -233,24 +243,27 @@ class MappedSegment:
                     done.append((reference, on_release))
             finally:
                 self._lock.release()
-            for reference, on_release in done:
-                if on_release is not None and not self._is_inherited:
-                    on_release(reference.address)
+            if not self._is_inherited:
+                _tell(done)
 
     def _unlock(self, reference: BodyReference) -> None:
-        part = self._part(reference)
-        count = self._lent.pop(part) - 1
+        count = self._lent.pop(reference) - 1
         if count:
-            self._lent[part] = count
+            self._lent[reference] = count
         else:
-            locks.unlock(self._fd, *part)
+            try:
+                locks.unlock(self._fd, *_part(reference))
+            except OSError as error:  # splitting a lock takes memory
+                logger.warning("a body in shared memory stays locked: %s", error)
 
-    def _map(self, size: int) -> mmap.mmap:
+    def _map(self, path: str) -> mmap.mmap:
         """Map the file by another opening: the mapping keeps a descriptor of its own, which must
         not carry our locks into a forked child."""
-        fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, _OPEN)
         try:
-            return mmap.mmap(fd, size, prot=mmap.PROT_READ)
+            if not os.path.samestat(os.fstat(fd), os.fstat(self._fd)):
+                raise TransportUnavailableError(f"shared memory {path} was replaced")
+            return mmap.mmap(fd, self.size, prot=mmap.PROT_READ)
         finally:
             os.close(fd)
 
@@ -258,3 +271,19 @@ class MappedSegment:
         fd, self._fork_fd = self._fork_fd, _NO_FD
         if fd != _NO_FD:
             os.close(fd)
+
+
+def _part(reference: BodyReference) -> tuple[int, int]:
+    """What is locked for a body: offset of its header, length of both."""
+    start = (reference.address & OFFSET_MASK) - REGION_HEADER_BYTES
+    return start, REGION_HEADER_BYTES + reference.length
+
+
+def _tell(done: list[_Returned]) -> None:
+    """Tell who borrowed these bodies that they are back."""
+    for reference, on_release in done:
+        if on_release is not None:
+            try:
+                on_release(reference.address)
+            except Exception:  # whoever dropped the last buffer has nothing to do with it
+                logger.exception("the end of a loan could not be told")

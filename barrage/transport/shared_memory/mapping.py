@@ -24,13 +24,12 @@ from barrage.transport.shared_memory.layout import (
     segment_name,
 )
 from barrage.transport.shared_memory.mapped_segment import MappedSegment, open_checked
+from barrage.wire.dissociated.references import BodyReference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
-
-    from barrage.wire.dissociated.references import BodyReference
 
 DIRECTORY = "/dev/shm"
 
@@ -78,6 +77,15 @@ class ArenaMapping:
         BodyChannelError when the reference does not check.
         """
         return self._segment(reference.address).copy(reference)
+
+    def reference_at(self, address: int, length: int) -> BodyReference:
+        """What refers to the body that is at ``address`` now, for who was told of it without its
+        generation and knows that it is lent to him. Nothing of it is checked before it is used.
+
+        BodyChannelError when the arena has no such place.
+        """
+        generation = self._segment(address).generation_at(address)
+        return BodyReference(address, length, generation)
 
     def close(self) -> None:
         """Borrow no more. What is borrowed stays readable until it is given back."""

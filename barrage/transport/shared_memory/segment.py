@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_FD = -1
+CREATION_TRIES = 10
+CREATION_PAUSE_SECONDS = 0.001
 
 
 class Segment:
@@ -41,14 +44,16 @@ class Segment:
         self.path = path
         self.number = header.number
         self.size = header.size
+        self.proof = header.proof
+        self.is_retired = False
+        """Whether the arena is closed and asks for nothing back."""
         self._fd = _NO_FD
-        self._fd = os.open(path, _CREATE, FILE_MODE)
+        self._fd = _create(path)
         try:
-            self._claim()
             os.posix_fallocate(self._fd, 0, header.size)
             mapped = self._map()
         except BaseException:
-            self.unlink()
+            _unlink(path)
             raise
         # Whoever uses a part by its address has this object; the mapping ends with it.
         self.memory = memoryview(mapped)
@@ -63,12 +68,10 @@ class Segment:
 
     def is_locked(self, start: int, length: int) -> bool:
         """Whether some client still reads a part of the segment."""
-        return locks.is_locked(self._fd, start, length)
-
-    def unlink(self) -> None:
-        """Take the name away; who has the file mapped keeps it."""
-        with suppress(FileNotFoundError):
-            os.unlink(self.path)
+        try:
+            return locks.is_locked(self._fd, start, length)
+        except OSError:
+            return True  # nobody can say, so nobody may write
 
     def before_fork(self) -> None:
         """Nothing to hold."""
@@ -79,13 +82,6 @@ class Segment:
     def after_fork_in_child(self) -> None:
         # The mark of a living creator must not outlive the creator in its children.
         self._close()
-
-    def _claim(self) -> None:
-        """Mark the file as alive. Between its creation and the mark another server that cleans up
-        may have taken it for a dead one's."""
-        if not locks.own_file(self._fd) or os.fstat(self._fd).st_nlink == 0:
-            raise FileExistsError(errno.EEXIST, "taken away by another server", self.path)
-        os.fchmod(self._fd, FILE_MODE)  # whatever the umask is
 
     def _map(self) -> mmap.mmap:
         """Map the file by another opening: the mapping keeps a descriptor of its own, which must
@@ -102,3 +98,28 @@ class Segment:
         fd, self._fd = self._fd, _NO_FD
         if fd != _NO_FD:
             os.close(fd)
+
+
+def _create(path: str) -> int:
+    """Make a file that is marked as a living server's. Between its creation and the mark another
+    server that cleans up may take it for a dead one's; then it is made once more."""
+    for _ in range(CREATION_TRIES):
+        with suppress(FileExistsError):
+            fd = os.open(path, _CREATE, FILE_MODE)
+            try:
+                is_ours = locks.own_file(fd) and os.fstat(fd).st_nlink > 0
+                os.fchmod(fd, FILE_MODE)  # whatever the umask is
+            except BaseException:
+                os.close(fd)
+                _unlink(path)
+                raise
+            if is_ours:
+                return fd
+            os.close(fd)
+        time.sleep(CREATION_PAUSE_SECONDS)
+    raise FileExistsError(errno.EEXIST, "taken away again and again", path)
+
+
+def _unlink(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
