@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    _Returned: TypeAlias = tuple[BodyReference, Callable[[int], None] | None]
+
 logger = logging.getLogger(__name__)
 
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -180,6 +182,8 @@ class MappedSegment:
     def _take(self, reference: BodyReference) -> int:
         """Lock a body and make sure that it is the one that is meant; its offset."""
         start = self._offset(reference)
+        if reference.generation == NO_GENERATION:
+            raise _gone(start)
         header = region_header(
             reference.generation, reference.address, reference.length, self._proof
         )
@@ -207,7 +211,6 @@ class MappedSegment:
             offset % ALIGNMENT
             or offset < _FIRST_BODY
             or reference.length < 0
-            or reference.generation == NO_GENERATION
             or offset + reference.length > self.size
         ):
             raise BodyChannelError(
@@ -219,9 +222,7 @@ class MappedSegment:
     def _check(self, start: int, header: bytes) -> None:
         first = start - REGION_HEADER_BYTES
         if self._memory[first : first + REGION_HEADER_USED] != header:
-            raise BodyChannelError(
-                f"the body at offset {start:#x} of the shared memory is not there any more"
-            )
+            raise _gone(start)
 
     def _lock_body(self, reference: BodyReference) -> None:
         try:
@@ -287,3 +288,9 @@ def _tell(done: list[_Returned]) -> None:
                 on_release(reference.address)
             except Exception:  # whoever dropped the last buffer has nothing to do with it
                 logger.exception("the end of a loan could not be told")
+
+
+def _gone(start: int) -> BodyChannelError:
+    return BodyChannelError(
+        f"the body at offset {start:#x} of the shared memory is not there any more"
+    )
