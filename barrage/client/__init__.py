@@ -4,6 +4,7 @@
 """
 
 from barrage.client.address import Basic, Handler, PreSharedKey, Token
+from barrage.client.bodies import BodyChoice, BodyCount, BodyStats, BodyStatus
 from barrage.client.put import PutProgress
 from barrage.client.reconnect import Backoff
 from barrage.client.remote_table import AsyncInputTable, AsyncRemoteTable
@@ -19,6 +20,7 @@ from barrage.client.update import Update
 from barrage.client.writer import AsyncWriter
 from barrage.model.cursor import Cursor
 from barrage.transport.grpc_channel import TLS
+from barrage.wire.dissociated.ways import BodyWay
 
 __all__ = [
     "TLS",
@@ -29,6 +31,11 @@ __all__ = [
     "AsyncWriter",
     "Backoff",
     "Basic",
+    "BodyChoice",
+    "BodyCount",
+    "BodyStats",
+    "BodyStatus",
+    "BodyWay",
     "Cursor",
     "Handler",
     "InputTable",

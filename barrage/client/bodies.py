@@ -87,12 +87,18 @@ class BodyStats:
 class BodyCounter:
     """Counts bodies of all streams of one subscription."""
 
-    __slots__ = ("_outside", "inline_bytes", "inline_count")
+    __slots__ = ("_inline_bytes", "_inline_count", "_outside")
 
     def __init__(self) -> None:
-        self.inline_count = 0
-        self.inline_bytes = 0
+        self._inline_count = 0
+        self._inline_bytes = 0
         self._outside: dict[BodyWay, tuple[int, int]] = {}
+
+    def count_inline(self, size: int) -> None:
+        """One body that came in its message; messages without rows have an empty one."""
+        if size:
+            self._inline_count += 1
+            self._inline_bytes += size
 
     def count(self, way: BodyWay, size: int) -> None:
         """One body that came outside its message."""
@@ -101,7 +107,7 @@ class BodyCounter:
 
     def read(self) -> BodyStats:
         return BodyStats(
-            inline=BodyCount(self.inline_count, self.inline_bytes),
+            inline=BodyCount(self._inline_count, self._inline_bytes),
             shm=BodyCount(*self._outside.get(BodyWay.SHM, (0, 0))),
             ucx=BodyCount(*self._outside.get(BodyWay.UCX, (0, 0))),
         )

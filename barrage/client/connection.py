@@ -6,8 +6,12 @@ import weakref
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
+from barrage.client.body_routes import BodyRoutes
+from barrage.client.body_stream import BodyStream
 from barrage.client.deephaven.calls import DeephavenCalls
 from barrage.errors import SubscriptionClosedError
+from barrage.transport import flight_messages
+from barrage.transport.grpc_channel import FLIGHT
 from barrage.wire.revision import WireRevision
 
 if TYPE_CHECKING:
@@ -15,7 +19,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from barrage.client.address import Address
+    from barrage.client.bodies import BodyChoice, BodyCounter
+    from barrage.client.body_stream import BodyChannel
     from barrage.client.deephaven.login import DeephavenLogin
+    from barrage.clock import Clock
     from barrage.limits import Limits
     from barrage.transport.arrow_flight import ArrowFlightClient
     from barrage.transport.base import FrameStream
@@ -43,6 +50,8 @@ class Connection:
         tls: TLS | None,
         revision: WireRevision,
         limits: Limits,
+        clock: Clock,
+        bodies: BodyChoice,
         login: DeephavenLogin | None = None,
     ) -> None:
         self.address = address
@@ -51,6 +60,11 @@ class Connection:
         self.limits = limits
         self.login = login
         self._tls = tls
+        self._clock = clock
+        self.bodies = BodyRoutes(
+            bodies, self._act, limits=limits, clock=clock, is_session=login is not None
+        )
+        """Ways of bodies other than in their messages."""
         self._headers: dict[str, str] = {}
         if not address.is_deephaven:
             if revision is WireRevision.DRAFT_2020:
@@ -84,6 +98,43 @@ class Connection:
         if self.login is not None:
             self._streams[stream] = self.login.generation
         return stream
+
+    async def body_channel(self) -> tuple[BodyChannel | None, str]:
+        """A channel for the bodies of one new stream, to be given to :meth:`open_bodies` at once;
+        None, and why, when they come inline."""
+        self.check_open()
+        return await self.bodies.channel()
+
+    def open_bodies(
+        self,
+        table: str,
+        channel: tuple[BodyChannel | None, str],
+        *,
+        headers: Mapping[str, str] | None = None,
+        counter: BodyCounter | None = None,
+    ) -> BodyStream:
+        """:meth:`open_exchange`, whose bodies may come by ``channel``; ``counter`` counts them."""
+        claimed, reason = channel
+        claim = {} if claimed is None else claimed.headers()
+        try:
+            stream = self.open_exchange(table, {**(headers or {}), **claim})
+        except BaseException:
+            if claimed is not None:
+                claimed.discard()
+            raise
+        return BodyStream(
+            stream,
+            claimed,
+            reason=reason,
+            limits=self.limits,
+            clock=self._clock,
+            counter=counter,
+        )
+
+    async def _act(self, kind: str, body: bytes, timeout: float) -> list[bytes]:
+        request = flight_messages.encode_action(kind, body)
+        results = self.channel.results(FLIGHT + "DoAction", request, timeout=timeout)
+        return [flight_messages.decode_result(message) async for message in results]
 
     def _end_streams(self, generation: int) -> None:
         """A session is over: its streams may stay open, but nothing comes through them."""
@@ -137,6 +188,7 @@ class Connection:
             await self.login.close()
         if self.calls is not None:
             await self.calls.close()
+        await self.bodies.close()
         await self.channel.close()
         if self._bulk is not None:
             self._bulk.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from barrage.client.body_routes import NO_CHANNEL
 from barrage.client.bulk_snapshot import CELLS_MIN, fetch_bulk_snapshot
 from barrage.client.deephaven.input_tables import add_rows, delete_rows
 from barrage.client.history import ChangeOptions, TableHistory
@@ -18,7 +20,7 @@ from barrage.client.rows_argument import RowsArgument, column_indices, column_na
 from barrage.client.snapshot import fetch_snapshot
 from barrage.client.subscription import AsyncTickingTable, SubscriptionSettings
 from barrage.client.table_info import key_columns
-from barrage.errors import ConfigError, SubscriptionClosedError
+from barrage.errors import BodyChannelError, ConfigError, SubscriptionClosedError
 from barrage.proto.resumption import ResumeMode
 from barrage.wire.messages import SnapshotOptions, SubscriptionOptions
 
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from barrage.client.table_info import TableInfo
     from barrage.model.cursor import Cursor
     from barrage.model.viewport import Viewport
+
+logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 30.0
 """Default timeout of calls that answer once."""
@@ -102,28 +106,57 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
         viewport: Viewport | None,
         on_progress: Callable[[int], None] | None,
     ) -> pa.Table:
-        connection = source.connection
-        options = SnapshotOptions(max_message_size=connection.message_bytes)
-        if columns is None and await _is_large(source, viewport):
+        connection, bodies = source.connection, source.connection.bodies
+        has_bulk = connection.has_bulk_client and columns is None
+        is_large = (has_bulk or bodies.can_ask) and await _is_large(source, columns, viewport)
+        if bodies.can_ask if is_large else bodies.is_ready:
+            try:
+                table = await self._fetch(source, columns, viewport, on_progress, tries=True)
+            except BodyChannelError as error:
+                logger.info("table %s: the snapshot is repeated inline: %s", source.label, error)
+            else:
+                if table is not None:
+                    return table
+        if has_bulk and is_large:
             return await fetch_bulk_snapshot(
                 connection.bulk_client(),
                 table=source.label,
                 ticket=await source.ticket(),
                 viewport=viewport,
-                options=options,
+                options=SnapshotOptions(max_message_size=connection.message_bytes),
                 headers=connection.call_headers(),
                 limits=connection.limits,
                 on_progress=on_progress,
             )
+        table = await self._fetch(source, columns, viewport, on_progress)
+        assert table is not None
+        return table
+
+    async def _fetch(
+        self,
+        source: TableSource,
+        columns: tuple[str, ...] | None,
+        viewport: Viewport | None,
+        on_progress: Callable[[int], None] | None,
+        *,
+        tries: bool = False,
+    ) -> pa.Table | None:
+        """The snapshot through our own stream. ``tries``: with bodies outside of it, or None when
+        they cannot be had."""
+        connection = source.connection
         indices = None
         if columns is not None:
             indices = column_indices(await source.schema(TIMEOUT_SECONDS), columns)
+        ticket = await source.ticket()
+        channel = await connection.body_channel() if tries else NO_CHANNEL
+        if tries and channel[0] is None:
+            return None
         table = await fetch_snapshot(
-            connection.open_exchange(source.label),
-            ticket=await source.ticket(),
+            connection.open_bodies(source.label, channel),
+            ticket=ticket,
             columns=indices,
             viewport=viewport,
-            options=options,
+            options=SnapshotOptions(max_message_size=connection.message_bytes),
             revision=connection.revision,
             limits=connection.limits,
             on_progress=on_progress,
@@ -272,17 +305,19 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
         return f"<{type(self).__name__} {self.name!r} on {self._session.address.target}{state}>"
 
 
-async def _is_large(source: TableSource, viewport: Viewport | None) -> bool:
-    """Whether the answer is worth a connection of Arrow's own client, as far as one can know."""
-    if not source.connection.has_bulk_client:
-        return False
+async def _is_large(
+    source: TableSource, columns: tuple[str, ...] | None, viewport: Viewport | None
+) -> bool:
+    """Whether the answer is worth more than a stream of the connection at hand, as far as one can
+    know."""
     if viewport is not None and len(viewport.positions) * COLUMNS_USUAL_MAX < CELLS_MIN:
         return False
     info = await source.info(TIMEOUT_SECONDS)
     rows = info.total_records
     if viewport is not None:
         rows = len(viewport.resolve(rows) if rows is not None else viewport.positions)
-    return rows is not None and rows * len(info.schema) >= CELLS_MIN
+    width = len(info.schema if columns is None else columns)
+    return rows is not None and rows * width >= CELLS_MIN
 
 
 class AsyncInputTable(AsyncRemoteTable):

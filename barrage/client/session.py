@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.client.address import Address, authorization_header, parse_address
+from barrage.client.bodies import BodyChoice
 from barrage.client.connection import Connection
 from barrage.client.deephaven.login import DeephavenLogin
 from barrage.client.deephaven.tables import DeephavenTables
@@ -75,6 +76,7 @@ class AsyncSession:
         limits: Limits = DEFAULT_LIMITS,
         clock: Clock | None = None,
         connector: GrpcChannel | None = None,
+        bodies: BodyChoice = BodyChoice.AUTO,
     ) -> None:
         """``connector`` replaces the gRPC connection, for tests and other transports."""
         self.address = address
@@ -82,6 +84,7 @@ class AsyncSession:
         self.limits = limits
         self.clock = clock or SystemClock()
         self._auth = auth
+        self._bodies = bodies
         self._tls = (tls or TLS()) if address.is_tls else None
         self._connection = self._connect(address, connector)
         self._channel = self._connection.channel
@@ -111,6 +114,8 @@ class AsyncSession:
             tls=self._tls,
             revision=self.revision,
             limits=self.limits,
+            clock=self.clock,
+            bodies=self._bodies,
             login=login,
         )
 
@@ -122,11 +127,12 @@ class AsyncSession:
         if self._connection.login is not None:
             await self._session_calls(timeout)
             return
+        actions = self._channel.results(FLIGHT + "ListActions", b"", timeout=timeout)
         try:
-            async for _ in self._channel.results(FLIGHT + "ListActions", b"", timeout=timeout):
-                pass
+            names = [flight_messages.decode_action_type(message) async for message in actions]
         except DeadlineError as error:
             raise ConnectionLostError(f"no answer within {timeout} seconds") from error
+        self._connection.bodies.note_actions(names)
 
     async def _session_calls(self, timeout: float | None = None) -> DeephavenTables:
         """What needs a session on the server. One of our servers gets a second connection for it,
@@ -490,6 +496,7 @@ def aconnect(
     revision: WireRevision | str = WireRevision.R1_0_0,
     timeout: float | None = CONNECT_TIMEOUT_SECONDS,
     limits: Limits = DEFAULT_LIMITS,
+    bodies: BodyChoice | str = BodyChoice.AUTO,
 ) -> Opening[AsyncSession]:
     """Connect on the running loop: ``async with aconnect(uri) as session`` or ``session = await
     aconnect(uri)``.
@@ -497,12 +504,23 @@ def aconnect(
     ``uri``: see :func:`barrage.client.address.parse_address`; ``auth``: a token, "Anonymous",
     (user, password), or one of Token, PreSharedKey, Basic, Handler. ConnectionLostError when nobody
     answers, AuthenticationError when refused.
+
+    ``bodies`` is the way large record batches take: ``"auto"``, shared memory where a server of
+    ours on this host offers it; ``"shm"``, the same; ``"ucx"``, over UCX, which the server must
+    have switched on; ``"inline"``, inside the messages. Each falls back to inline, with the same
+    rows; ``table.bodies`` says which it is and why.
     """
     address = parse_address(uri)
+    choice = BodyChoice.parse(bodies)
 
     async def open_it() -> AsyncSession:
         session = AsyncSession(
-            address, auth=auth, tls=tls, revision=_revision_of(revision), limits=limits
+            address,
+            auth=auth,
+            tls=tls,
+            revision=_revision_of(revision),
+            limits=limits,
+            bodies=choice,
         )
         try:
             await session.open(timeout)

@@ -1,34 +1,45 @@
 """One-shot snapshots: ask, half-close, read to the end.
 
-Cost: the columns are views of the received messages; nothing is copied after the network. Peak
-memory is the answer plus one message.
+Bodies that come outside the stream are given back on it, so then it is half-closed only when the
+answer is complete: before, the server would have to stop when its window is full.
+
+Cost: the columns are views of the received messages, or of the server's own memory; nothing is
+copied after the network. Peak memory is the answer plus one message.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
-from barrage.errors import RemoteProtocolError
+from barrage.errors import BarrageError, RemoteProtocolError
 from barrage.model.snapshot_parts import SnapshotParts
 from barrage.model.update import ViewUpdate
 from barrage.proto.client_events import ExchangeEnded, SchemaArrived, UpdateArrived
 from barrage.proto.client_exchange import ClientExchange
+from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
 
+    from barrage.client.body_stream import BodyStream
     from barrage.limits import Limits
     from barrage.model.viewport import ColumnSet, Viewport
     from barrage.proto.client_events import ClientEvent
-    from barrage.transport.base import FrameStream
     from barrage.wire.messages import SnapshotOptions
     from barrage.wire.revision import WireRevision
 
 
+IDLE_SECONDS = 1.0
+"""When nothing has come for so long the stream is half-closed after all: a static table without
+rows is answered by its schema alone, and who waits for more would wait for ever."""
+
+
 async def fetch_snapshot(
-    stream: FrameStream,
+    stream: BodyStream,
     *,
     ticket: bytes,
     columns: ColumnSet | None,
@@ -41,22 +52,67 @@ async def fetch_snapshot(
     """The answer to one snapshot request; the stream is used up."""
     exchange = ClientExchange(0, revision=revision, limits=limits)
     collected = SnapshotAnswer(columns)
+    ending = _Ending(stream)
     try:
         await stream.write(
             exchange.take_snapshot(ticket, columns=columns, viewport=viewport, options=options)
         )
-        await stream.half_close()
-        exchange.half_close()
+        await ending.begin()
         size = 0
-        while (buffer := await stream.read()) is not None:
-            collected.take(exchange.receive_frame(buffer))
+        while (frame := await stream.read()) is not None:
+            events = exchange.receive(frame)
+            collected.take(events)
+            await ending.note(events)
             if on_progress is not None:
-                size += len(buffer)
+                size += stream.frame_bytes
                 on_progress(size)
         collected.take(exchange.receive_end(None))
     finally:
+        ending.close()
         stream.cancel()
     return collected.to_arrow()
+
+
+class _Ending:
+    """When the request side of one stream is closed."""
+
+    def __init__(self, stream: BodyStream) -> None:
+        self._stream = stream
+        self._frames = 0
+        self._is_half_closed = False
+        self._watching: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """The request is written."""
+        if self._stream.status.way is BodyWay.INLINE:
+            await self._half_close()
+        else:
+            self._watching = asyncio.get_running_loop().create_task(self._half_close_when_idle())
+
+    async def note(self, events: list[ClientEvent]) -> None:
+        """A message has come and meant this."""
+        self._frames += 1
+        is_answered = any(isinstance(event, UpdateArrived) for event in events)
+        if not self._is_half_closed and (is_answered or self._stream.status.way is BodyWay.INLINE):
+            await self._half_close()
+
+    async def _half_close(self) -> None:
+        self._is_half_closed = True
+        await self._stream.half_close()
+
+    async def _half_close_when_idle(self) -> None:
+        seen = -1
+        while self._frames != seen:
+            seen = self._frames
+            await asyncio.sleep(IDLE_SECONDS)
+        if not self._is_half_closed:
+            with contextlib.suppress(BarrageError):
+                # Whoever reads hears how the stream ended.
+                await self._half_close()
+
+    def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
 
 
 class SnapshotAnswer:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from barrage.client.bodies import BodyCounter, BodyStats
 
 if TYPE_CHECKING:
     from barrage.clock import Clock
@@ -67,12 +69,15 @@ class Stats:
     rows: int = 0
     """Rows with values: added, or modified in at least one column."""
     bytes: int = 0
+    """Whatever way they came."""
     frames: int = 0
     reconnects: int = 0
     callback_errors: int = 0
     updates_per_second: float = 0.0
     rows_per_second: float = 0.0
     bytes_per_second: float = 0.0
+    bodies: BodyStats = field(default_factory=BodyStats)
+    """Bodies of record batches, by the way they came."""
 
 
 class StatsRecorder:
@@ -87,6 +92,7 @@ class StatsRecorder:
         self.frames = 0
         self.reconnects = 0
         self.callback_errors = 0
+        self.bodies = BodyCounter()
 
     def count_frame(self, size: int) -> None:
         self.frames += 1
@@ -123,4 +129,5 @@ class StatsRecorder:
             updates_per_second=rates[0],
             rows_per_second=rates[1],
             bytes_per_second=rates[2],
+            bodies=self.bodies.read(),
         )

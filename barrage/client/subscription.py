@@ -9,13 +9,15 @@ the server keeps their history (``resume.py``); elsewhere they stay until the ne
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from barrage.client.bodies import NO_STREAM, BodyStatus
+from barrage.client.followers import Followers
 from barrage.client.mirror import Mirror
+from barrage.client.own_cells import own_cells
 from barrage.client.reconnect import Backoff, is_worth_retrying
 from barrage.client.resume import KeptState, Resuming, Setting
 from barrage.client.rows_argument import (
@@ -30,6 +32,7 @@ from barrage.client.update_queue import UpdateQueue
 from barrage.errors import (
     AuthenticationError,
     BarrageError,
+    BodyChannelError,
     ConnectionLostError,
     LocalProtocolError,
     SchemaError,
@@ -39,26 +42,24 @@ from barrage.model.viewport import Viewport
 from barrage.proto.client_events import ExchangeEnded, SchemaArrived, UpdateArrived
 from barrage.proto.client_exchange import ClientExchange, ClientState
 from barrage.proto.resumption import ResumeMode
+from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     import pandas as pd
     import polars as pl
     import pyarrow as pa
 
+    from barrage.client.body_stream import BodyStream
+    from barrage.client.followers import OnError, OnState, OnUpdate
     from barrage.client.session import AsyncSession
     from barrage.client.sources import TableSource
-    from barrage.client.update import Update
     from barrage.model.cursor import Cursor
     from barrage.model.update import FullUpdate, ViewUpdate
-    from barrage.transport.base import FrameStream
     from barrage.wire.messages import SubscriptionOptions
 
-    OnUpdate = Callable[[Update], Awaitable[None] | None]
-    OnState = Callable[[State], Awaitable[None] | None]
-    OnError = Callable[[Exception], Awaitable[None] | None]
 
 logger = logging.getLogger(__name__)
 
@@ -110,12 +111,10 @@ class AsyncTickingTable:
         self._is_current = asyncio.Event()
         self._has_unsent_change = False
         self._refusals = 0
-        self._queues: list[UpdateQueue] = []
-        self._on_update: list[OnUpdate] = []
-        self._on_state: list[OnState] = []
-        self._on_error: list[OnError] = []
+        self._followers = Followers(settings.source.label, self._stats, session.spawn)
+        self._bodies = NO_STREAM
         self._exchange: ClientExchange | None = None
-        self._stream: FrameStream | None = None
+        self._stream: BodyStream | None = None
         self._schema: pa.Schema | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -158,6 +157,12 @@ class AsyncTickingTable:
     @property
     def stats(self) -> Stats:
         return self._stats.read()
+
+    @property
+    def bodies(self) -> BodyStatus:
+        """The way bodies of record batches may come on the latest stream, and why it is inline when
+        it is. ``stats.bodies`` counts the ways they really came."""
+        return self._bodies if self._stream is None else self._stream.status
 
     @property
     def cursor(self) -> Cursor | None:
@@ -233,21 +238,20 @@ class AsyncTickingTable:
         What it raises is logged, counted and given to ``on_error``; the subscription lives on. If
         it returns an awaitable, that is awaited before the next update.
         """
-        self._on_update.append(callback)
-        if self._mirror.has_state:
-            self._begin_callback(callback)
-        return lambda: _discard(self._on_update, callback)
+        return self._followers.on_update(callback, self._mirror.replacement())
 
     def on_state(self, callback: OnState) -> Callable[[], None]:
         """Call ``callback(state)`` at every change of state."""
-        self._on_state.append(callback)
-        return lambda: _discard(self._on_state, callback)
+        return self._followers.on_state(callback)
 
     def on_error(self, callback: OnError) -> Callable[[], None]:
         """Call ``callback(error)`` for what callbacks raise, lost connections, and the final
         error."""
-        self._on_error.append(callback)
-        return lambda: _discard(self._on_error, callback)
+        return self._followers.on_error(callback)
+
+    def note_callback_error(self, error: Exception) -> None:
+        """Count and log what a callback raised."""
+        self._followers.note_callback_error(error)
 
     # --- changing -------------------------------------------------------------------------------
 
@@ -332,8 +336,12 @@ class AsyncTickingTable:
                 except BarrageError as error:
                     if self._state.is_final or not self._is_retried(error):
                         raise
+                    way = self.bodies.way
                     await self._lost(error)
-                    await asyncio.sleep(backoff.next_delay())
+                    if not isinstance(error, BodyChannelError) or way is BodyWay.INLINE:
+                        # After a lost body channel the server is there, and the next stream takes
+                        # bodies inline.
+                        await asyncio.sleep(backoff.next_delay())
         except BarrageError as error:
             await self._finish(State.FAILED, error)
         except Exception as error:
@@ -358,12 +366,15 @@ class AsyncTickingTable:
         self._stats.reconnects += 1
         logger.info("table %s: connection lost (%s), trying again", self.name, error)
         await self._set_state(State.RECONNECTING)
-        await self._tell(self._on_error, error)
+        await self._followers.tell_error(error)
 
     async def _follow_one_stream(self) -> None:
         """Subscribe and apply what comes until the stream breaks, which is an error."""
         source, connection = self._settings.source, self._settings.source.connection
         schema = None if self._columns is None else await source.schema(None)
+        ticket = await source.ticket()
+        channel = await connection.body_channel()
+        # From here on nothing waits: what the user changes now is asked for by a frame of its own.
         columns = None if schema is None else column_indices(schema, self._columns)
         setting = wanted = Setting.of(schema, columns, self._viewport)
         if self._settings.kept is not None and self._resuming.setting is None:
@@ -377,18 +388,23 @@ class AsyncTickingTable:
         self._schema = schema
         self._has_unsent_change = setting != wanted
         frame = exchange.subscribe(
-            await source.ticket(),
+            ticket,
             columns=columns if setting == wanted else setting.columns,
             viewport=setting.viewport,
             options=self._settings.options,
         )
-        stream = connection.open_exchange(self.name, None if asked is None else asked.headers())
+        stream = connection.open_bodies(
+            self.name,
+            channel,
+            headers=None if asked is None else asked.headers(),
+            counter=self._stats.bodies,
+        )
         self._exchange, self._stream = exchange, stream
         await stream.write(frame)
         await self._set_state(State.SNAPSHOT)
-        while (buffer := await stream.read()) is not None:
-            self._stats.count_frame(len(buffer))
-            for event in exchange.receive_frame(buffer):
+        while (received := await stream.read()) is not None:
+            self._stats.count_frame(stream.frame_bytes)
+            for event in exchange.receive(received):
                 await self._handle(event, stream, setting)
             if self._state.is_final:
                 # A callback closed the table.
@@ -399,17 +415,17 @@ class AsyncTickingTable:
     async def _handle(
         self,
         event: SchemaArrived | UpdateArrived | ExchangeEnded,
-        stream: FrameStream,
+        stream: BodyStream,
         setting: Setting,
     ) -> None:
         if isinstance(event, SchemaArrived):
             await self._begin(event.schema, stream, setting)
         elif isinstance(event, UpdateArrived):
-            await self._apply(event, setting)
+            await self._apply(event, stream, setting)
         elif event.error is not None:
             raise event.error
 
-    async def _begin(self, schema: pa.Schema, stream: FrameStream, setting: Setting) -> None:
+    async def _begin(self, schema: pa.Schema, stream: BodyStream, setting: Setting) -> None:
         """The stream's first frame is here: go on from the rows shown, or await others."""
         exchange, resuming = self._exchange, self._resuming
         assert exchange is not None
@@ -432,15 +448,17 @@ class AsyncTickingTable:
             self._has_unsent_change = False
             await self._send_change()
 
-    async def _apply(self, event: UpdateArrived, setting: Setting) -> None:
+    async def _apply(self, event: UpdateArrived, stream: BodyStream, setting: Setting) -> None:
         had_state = self._mirror.has_state
         message = event.message
+        if stream.has_lent:
+            message = own_cells(message, stream.lent_memory())
         if message.is_snapshot and self._viewport is not None:
             self._mirror.order_columns(self._columns)
         update = self._mirror.apply(
             message,
             is_consistent=event.is_consistent,
-            keeps_removed=bool(self._queues or self._on_update),
+            keeps_removed=self._followers.follow_updates,
             epoch=self._resuming.epoch,
         )
         if update is None:
@@ -451,7 +469,7 @@ class AsyncTickingTable:
             self._lag_ns = self._session.clock.wall_ns() - update.source_time_ns
         if event.is_current:
             await self._became_current(had_state=had_state)
-        await self._publish(update)
+        await self._followers.publish(update)
 
     def _setting_of(self, message: FullUpdate | ViewUpdate, setting: Setting) -> Setting | None:
         """What a consistent state after ``message`` is of; None when that is as before."""
@@ -481,57 +499,6 @@ class AsyncTickingTable:
         else:
             self._is_current.set()
 
-    async def _publish(self, update: Update) -> None:
-        self._queues = [queue for queue in self._queues if not queue.is_abandoned]
-        for queue in self._queues:
-            queue.put(update)
-        for callback in list(self._on_update):
-            await self._call(callback, update)
-        for queue in list(self._queues):
-            await queue.wait_for_room()
-
-    def _begin_callback(self, callback: OnUpdate) -> None:
-        """Give a late callback the state it starts from, before any update that follows."""
-        update = self._mirror.replacement()
-        if update is not None:
-            self._start_call(callback, update)
-
-    def _start_call(self, callback: OnUpdate, update: Update) -> None:
-        try:
-            result = callback(update)
-        except Exception as error:
-            self.note_callback_error(error)
-            return
-        if inspect.isawaitable(result):
-            self._session.spawn(self._await_quietly(result))
-
-    async def _await_quietly(self, result: Awaitable[None]) -> None:
-        try:
-            await result
-        except Exception as error:
-            self.note_callback_error(error)
-
-    async def _call(self, callback: Callable[[Any], Awaitable[None] | None], value: Any) -> None:
-        try:
-            result = callback(value)
-            if inspect.isawaitable(result):
-                await result
-        except Exception as error:
-            self.note_callback_error(error)
-            if callback not in self._on_error:
-                await self._tell(self._on_error, error)
-
-    def note_callback_error(self, error: Exception) -> None:
-        """Count and log what a callback raised."""
-        self._stats.callback_errors += 1
-        logger.error("table %s: a callback raised", self.name, exc_info=error)
-
-    async def _tell(
-        self, callbacks: Sequence[Callable[[Any], Awaitable[None] | None]], value: Any
-    ) -> None:
-        for callback in list(callbacks):
-            await self._call(callback, value)
-
     async def _set_state(self, state: State) -> None:
         if state is self._state and state is not State.RECONNECTING:
             return
@@ -540,7 +507,7 @@ class AsyncTickingTable:
         is_new = state is not self._state
         self._state = state
         if is_new:
-            await self._tell(self._on_state, state)
+            await self._followers.tell_state(state)
 
     async def _finish(self, state: State, error: BarrageError | None) -> None:
         if self._state.is_final:
@@ -548,19 +515,18 @@ class AsyncTickingTable:
         self._state = state
         self._error = error
         self._drop_stream()
-        for queue in self._queues:
-            queue.end(error)
-        self._queues.clear()
+        self._followers.end(error)
         self._is_current.set()
         self._session.forget(self)
         self._settings.source.release()
-        await self._tell(self._on_state, state)
+        await self._followers.tell_state(state)
         if error is not None:
-            await self._tell(self._on_error, error)
+            await self._followers.tell_error(error)
 
     def _drop_stream(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
+            self._bodies = stream.status
             stream.cancel()
 
     def _raise_if_ended(self) -> None:
@@ -581,14 +547,9 @@ class AsyncTickingTable:
         if self._state.is_final:
             queue.end(self._error)
         else:
-            self._queues.append(queue)
+            self._followers.add_queue(queue)
         return queue
 
 
 _AWAITING = frozenset({ClientState.REQUESTED, ClientState.RESUMING})
 """While an exchange stands here a change has to wait."""
-
-
-def _discard(items: list[Any], item: Any) -> None:
-    if item in items:
-        items.remove(item)

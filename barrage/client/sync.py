@@ -11,6 +11,7 @@ import atexit
 import weakref
 from typing import TYPE_CHECKING
 
+from barrage.client.bodies import BodyChoice
 from barrage.client.remote_table import TIMEOUT_SECONDS
 from barrage.client.session import CONNECT_TIMEOUT_SECONDS, AsyncSession, aconnect
 from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS, LoopThread
@@ -213,14 +214,22 @@ def connect(
     revision: WireRevision | str = WireRevision.R1_0_0,
     timeout: float | None = CONNECT_TIMEOUT_SECONDS,
     limits: Limits = DEFAULT_LIMITS,
+    bodies: BodyChoice | str = BodyChoice.AUTO,
 ) -> Session:
     """Connect to ``grpc://host:port`` (or ``dh://host:port``, a Deephaven server); see
-    :func:`aconnect`."""
+    :func:`aconnect`. ``bodies``: the way of large record batches, ``"auto"``, ``"inline"``,
+    ``"shm"`` or ``"ucx"``."""
     thread = LoopThread(f"barrage client {uri}")
 
     async def open_it() -> AsyncSession:
         return await aconnect(
-            uri, auth=auth, tls=tls, revision=revision, timeout=timeout, limits=limits
+            uri,
+            auth=auth,
+            tls=tls,
+            revision=revision,
+            timeout=timeout,
+            limits=limits,
+            bodies=bodies,
         )
 
     try:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from barrage.client.bodies import BodyStatus
     from barrage.client.rows_argument import RowsArgument
     from barrage.client.state import State, Stats
     from barrage.client.subscription import AsyncTickingTable
@@ -76,6 +77,12 @@ class TickingTable:
     @property
     def stats(self) -> Stats:
         return self._table.stats
+
+    @property
+    def bodies(self) -> BodyStatus:
+        """The way bodies of record batches may come on the latest stream, and why it is inline when
+        it is. ``stats.bodies`` counts the ways they really came."""
+        return self._table.bodies
 
     @property
     def cursor(self) -> Cursor | None:

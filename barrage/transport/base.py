@@ -83,9 +83,12 @@ class BodyReceiver(Protocol):
 
     way: BodyWay
 
-    def resolve(self, sequence: int, reference: bytes) -> pa.Buffer | None:
+    def resolve(
+        self, sequence: int, reference: bytes, *, is_kept: bool = False
+    ) -> pa.Buffer | None:
         """The body of message number ``sequence``, which refers to it by ``reference``; None when
-        it comes by itself, through :meth:`receive`. BodyChannelError when there is none."""
+        it comes by itself, through :meth:`receive`. ``is_kept``: it will be used for as long as the
+        stream lives. BodyChannelError when there is none."""
         ...
 
     async def receive(self) -> tuple[int, pa.Buffer]:
@@ -95,6 +98,19 @@ class BodyReceiver(Protocol):
 
     def taken(self, sequence: int, size: int) -> None:
         """The message with this body, which came by itself, is handed out."""
+        ...
+
+    @property
+    def lent_count(self) -> int:
+        """Bodies of this stream that lie in memory of the peer and are still used."""
+        ...
+
+    def lent_ranges(self) -> list[tuple[int, int]]:
+        """Where they are: address of the first byte and of the one after the last."""
+        ...
+
+    async def finish_writing(self) -> None:
+        """Write nothing more on the stream: it is about to be half-closed."""
         ...
 
     def close(self) -> None:

@@ -127,6 +127,11 @@ def encode_action_type(name: str, description: str) -> bytes:
     return _MESSAGES.encode("ActionType", type=name, description=description)
 
 
+def decode_action_type(buffer: bytes) -> str:
+    """The name of an action, as ListActions tells it."""
+    return str(_MESSAGES.decode("ActionType", buffer).type)
+
+
 def encode_result(body: bytes) -> bytes:
     return _MESSAGES.encode("Result", body=body)
 

@@ -1,0 +1,207 @@
+"""Where the bodies of one stream come in: mapped shared memory, or messages over UCX.
+
+Shared memory is lent out as it is, without a copy, and given back when the last Arrow array on it
+is gone. What somebody keeps must not hold up the stream: once half of its window is lent, bodies
+are copied out and given back at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from barrage.client.body_releases import ReleasedBodies
+from barrage.errors import BodyChannelError, RemoteProtocolError
+from barrage.wire.dissociated.references import BodyReference
+from barrage.wire.dissociated.ways import BodyWay
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
+    import pyarrow as pa
+
+    Write = Callable[[bytes], Awaitable[None]]
+
+
+class Mapping(Protocol):
+    """The part of :class:`barrage.transport.shared_memory.ArenaMapping` used here."""
+
+    def borrow(self, reference: BodyReference, on_release: Callable[[int], None]) -> pa.Buffer: ...
+
+    def copy(self, reference: BodyReference) -> pa.Buffer: ...
+
+
+class BodyConnection(Protocol):
+    """The part of :class:`barrage.transport.ucx.body_channel.UcxBodyReceiver` used here."""
+
+    async def receive(self) -> tuple[int, pa.Buffer]: ...
+
+    async def close(self) -> None: ...
+
+
+class Window:
+    """How much may be out: half of it may be lent."""
+
+    __slots__ = ("bytes", "count")
+
+    def __init__(self, byte_count: int, count: int) -> None:
+        self.bytes = byte_count
+        self.count = count
+
+    def can_lend(self, byte_count: int, count: int) -> bool:
+        """Whether so many bodies of so many bytes, together, leave half of the window to the
+        stream."""
+        return 2 * byte_count <= self.bytes and 2 * count <= self.count
+
+
+class Lending:
+    """What is lent out of one mapping, by all its streams together. On the loop."""
+
+    __slots__ = ("byte_count", "count")
+
+    def __init__(self) -> None:
+        self.byte_count = 0
+        self.count = 0
+
+    def lend(self, size: int) -> None:
+        self.byte_count += size
+        self.count += 1
+
+    def take_back(self, size: int) -> None:
+        self.byte_count -= size
+        self.count -= 1
+
+
+class SharedMemoryReceiver:
+    """Bodies of one stream in a mapping that its streams share. ``lending`` counts what is lent
+    from it, whoever borrowed it."""
+
+    way = BodyWay.SHM
+
+    def __init__(
+        self,
+        mapping: Mapping,
+        lending: Lending,
+        *,
+        window: Window,
+        write: Write,
+        on_close: Callable[[], None],
+    ) -> None:
+        self._mapping = mapping
+        self._lending = lending
+        self._window = window
+        self._on_close = on_close
+        self._is_closed = False
+        self._released = ReleasedBodies(
+            write, bytes_soon=window.bytes // 2, on_back=self._take_back
+        )
+        self._loans: dict[int, tuple[BodyReference, int]] = {}
+        """What is lent: where it is in the arena, and where here."""
+        self._numbers = itertools.count()
+
+    def resolve(self, sequence: int, reference: bytes, *, is_kept: bool = False) -> pa.Buffer:
+        """The body, lent or copied; BodyChannelError."""
+        try:
+            place = BodyReference.decode(reference)
+        except RemoteProtocolError as error:
+            raise BodyChannelError(f"message {sequence}: {error}") from error
+        self._released.collect()
+        lending = self._lending
+        is_lent = self._window.can_lend(lending.byte_count + place.length, lending.count + 1)
+        if is_kept or not is_lent:
+            body = self._mapping.copy(place)
+            self._released.release(place.address, place.length)
+            return body
+        loan = next(self._numbers)
+        body = self._mapping.borrow(place, partial(_give_back, self._released, loan))
+        self._loans[loan] = (place, body.address)
+        lending.lend(place.length)
+        return body
+
+    def _take_back(self, loan: int) -> tuple[int, int]:
+        place, _ = self._loans.pop(loan)
+        self._lending.take_back(place.length)
+        return place.address, place.length
+
+    @property
+    def lent_count(self) -> int:
+        self._released.collect()
+        return len(self._loans)
+
+    def lent_ranges(self) -> list[tuple[int, int]]:
+        self._released.collect()
+        return [(address, address + place.length) for place, address in self._loans.values()]
+
+    async def receive(self) -> tuple[int, pa.Buffer]:
+        """No body comes by itself."""
+        raise BodyChannelError("bodies in shared memory are fetched, none comes by itself")
+
+    def taken(self, sequence: int, size: int) -> None:
+        """Bodies are given back by address."""
+
+    async def finish_writing(self) -> None:
+        """Write nothing more on the stream."""
+        await self._released.finish()
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._released.close()
+            self._on_close()
+
+
+def _give_back(released: ReleasedBodies, loan: int, _address: int) -> None:
+    """Not a method of the receiver: a body somebody keeps must not keep the stream."""
+    released.give_back(loan)
+
+
+class UcxReceiver:
+    """Bodies of one stream that come over a connection of its own, under their numbers."""
+
+    way = BodyWay.UCX
+
+    def __init__(
+        self,
+        connection: BodyConnection,
+        *,
+        window: Window,
+        write: Write,
+        close_soon: Callable[[BodyConnection], asyncio.Task[None]],
+    ) -> None:
+        self._connection = connection
+        self._close_soon = close_soon
+        self._is_closed = False
+        self._released = ReleasedBodies(write, bytes_soon=window.bytes // 2, on_back=_no_loans)
+
+    def resolve(self, sequence: int, reference: bytes, *, is_kept: bool = False) -> None:
+        """The body comes by itself."""
+
+    async def receive(self) -> tuple[int, pa.Buffer]:
+        return await self._connection.receive()
+
+    def taken(self, sequence: int, size: int) -> None:
+        self._released.release(sequence, size)
+
+    @property
+    def lent_count(self) -> int:
+        """What is received is ours."""
+        return 0
+
+    def lent_ranges(self) -> list[tuple[int, int]]:
+        return []
+
+    async def finish_writing(self) -> None:
+        """Write nothing more on the stream."""
+        await self._released.finish()
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._released.close()
+            self._close_soon(self._connection)
+
+
+def _no_loans(loan: int) -> tuple[int, int]:
+    raise AssertionError("nothing is lent")

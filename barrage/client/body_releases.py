@@ -1,0 +1,136 @@
+"""Telling a server which bodies of one stream the client has done with.
+
+Bodies are let go wherever their last Arrow array dies: in any thread, inside a garbage collection,
+after the stream, the session or even the loop has ended. So a finalizer only notes the number and
+wakes the loop once; everything else happens there. Numbers are told in batches, for a message costs
+more than a body in shared memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections import deque
+from typing import TYPE_CHECKING
+
+from barrage.errors import BarrageError
+from barrage.wire.dissociated.ranges import encode_addresses
+from barrage.wire.flight_data import encode_flight_data
+from barrage.wire.frame import FlightFrame
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+logger = logging.getLogger(__name__)
+
+NUMBERS_SOON = 16
+"""So many numbers are told at once."""
+
+WAIT_SECONDS = 0.02
+"""How long fewer of them wait for others."""
+
+
+class ReleasedBodies:
+    """What one stream gives back. Made and used on its loop, but for :meth:`give_back`.
+
+    ``write`` sends a frame on the stream; ``bytes_soon`` released bytes are told at once;
+    ``on_back`` is called on the loop for every loan that came back by :meth:`give_back`, and
+    returns the number to tell and the size of that body.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[bytes], Awaitable[None]],
+        *,
+        bytes_soon: int,
+        on_back: Callable[[int], tuple[int, int]],
+    ) -> None:
+        self._write = write
+        self._bytes_soon = bytes_soon
+        self._on_back = on_back
+        self._loop = asyncio.get_running_loop()
+        self._process_id = os.getpid()
+        self._back: deque[int] = deque()
+        self._is_called = False
+        self._untold: list[int] = []
+        self._untold_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def give_back(self, loan: int) -> None:
+        """A body that was lent is not used any more. From any thread, at any time; never fails."""
+        if os.getpid() != self._process_id:
+            # A child has copies of its parent's arrays, and of the descriptor that wakes the loop.
+            return
+        self._back.append(loan)
+        # The loop clears the mark before it empties the queue, so no number is left behind.
+        if not self._is_called:
+            self._is_called = True
+            with contextlib.suppress(RuntimeError):
+                # A closed loop has no server to tell.
+                self._loop.call_soon_threadsafe(self.collect)
+
+    def collect(self) -> None:
+        """Take what was given back. On the loop."""
+        self._is_called = False
+        while self._back:
+            self.release(*self._on_back(self._back.popleft()))
+
+    def release(self, number: int, size: int) -> None:
+        """The body of that number and size is done with. On the loop."""
+        if self._is_closed:
+            return
+        self._untold.append(number)
+        self._untold_bytes += size
+        if len(self._untold) >= NUMBERS_SOON or self._untold_bytes >= self._bytes_soon:
+            self._tell_now()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(WAIT_SECONDS, self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._stop_timer()
+        if self._telling is None and self._untold:
+            self._telling = self._loop.create_task(self._tell())
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _tell(self) -> None:
+        try:
+            while self._untold:
+                numbers, self._untold, self._untold_bytes = self._untold, [], 0
+                frame = FlightFrame(released=encode_addresses(numbers))
+                await self._write(encode_flight_data(frame))
+        except BarrageError as error:
+            # The stream is over; whoever reads it hears how.
+            logger.debug("bodies given back could not be told: %s", error)
+            self._is_closed = True
+        finally:
+            self._telling = None
+
+    async def finish(self) -> None:
+        """Nothing more can be written on the stream after what is being written now."""
+        self._is_closed = True
+        self._stop_timer()
+        self._untold.clear()
+        if self._telling is not None:
+            await asyncio.wait([self._telling])
+
+    def close(self) -> None:
+        """The stream is over. What comes back later is only counted. Idempotent."""
+        self._is_closed = True
+        # A body somebody keeps must not keep the call.
+        self._write = _nowhere
+        self._stop_timer()
+        self._untold.clear()
+        if self._telling is not None:
+            self._telling.cancel()
+
+
+async def _nowhere(frame: bytes) -> None:
+    """The stream is over."""

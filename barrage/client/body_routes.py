@@ -1,0 +1,392 @@
+"""The ways of bodies between this process and one server: prepared, proven, and what failed.
+
+Before a stream the server is asked for a channel by an action, and the channel is tried: shared
+memory by reading the proof in it, UCX by connecting. Shared memory is prepared once and serves all
+streams of the connection, a UCX connection serves one. Whatever goes wrong means that bodies come
+inside their messages, and is not tried again for some minutes; a lost connection makes the next
+stream ask anew, for the server may be another one then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from barrage.client.body_receivers import (
+    Lending,
+    SharedMemoryReceiver,
+    UcxReceiver,
+    Window,
+)
+from barrage.errors import (
+    BarrageError,
+    ConnectionLostError,
+    RemoteProtocolError,
+    TransportUnavailableError,
+    UnsupportedError,
+)
+from barrage.wire.dissociated.negotiation import ACTION, HEADER, Answer, Claim, Offer, UcxTerms
+from barrage.wire.dissociated.ways import BodyWay
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection
+
+    from barrage.client.bodies import BodyChoice
+    from barrage.client.body_receivers import BodyConnection, Mapping, Write
+    from barrage.client.body_stream import BodyChannel
+    from barrage.clock import Clock
+    from barrage.limits import Limits
+    from barrage.transport.base import BodyReceiver
+    from barrage.wire.dissociated.negotiation import HostIdentity
+
+    Act = Callable[[str, bytes, float], Awaitable[list[bytes]]]
+    """A Flight action: type, body, timeout in seconds; its results."""
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED_NS = 5 * 60 * 1_000_000_000
+"""How long a way that failed is not tried again."""
+
+ANSWER_SECONDS_MAX = 2.0
+"""How long a stream waits for the answer to an offer before it begins inline."""
+
+CONNECT_SECONDS_MAX = 1.0
+"""How long a stream waits for a connection for its bodies."""
+
+SWITCHED_OFF = "inline was asked for"
+SESSION = "bodies of a Deephaven session are always inline"
+NOT_OFFERED = "the server has no other way"
+NO_ANSWER = "the server did not answer the offer"
+
+
+NO_CHANNEL: tuple[BodyChannel | None, str] = (None, SWITCHED_OFF)
+"""For a stream whose bodies shall come inline."""
+
+
+class SharedMemory(Protocol):
+    """How shared memory is reached; :mod:`barrage.client.body_backends`, or a test's."""
+
+    def identity(self) -> HostIdentity:
+        """Of this host and user. TransportUnavailableError."""
+        ...
+
+    def open(self, arena: str) -> tuple[Mapping, bytes, Callable[[], None]]:
+        """The memory of that name, the proof that stands in it, and what lets go of it.
+        TransportUnavailableError."""
+        ...
+
+
+class UcxClient(Protocol):
+    """How UCX is reached; :mod:`barrage.client.body_backends`, or a test's."""
+
+    def terms(self) -> UcxTerms:
+        """What a server must have in common with us. TransportUnavailableError."""
+        ...
+
+    async def connect(self, location: str, ticket: bytes, timeout: float) -> BodyConnection:
+        """A connection whose ticket the server has taken. TransportError."""
+        ...
+
+    def close(self) -> None:
+        """After the last connection was closed. Idempotent."""
+        ...
+
+
+class BodyRoutes:
+    """The ways to one server. On the event loop."""
+
+    def __init__(
+        self,
+        choice: BodyChoice,
+        act: Act,
+        *,
+        limits: Limits,
+        clock: Clock,
+        is_session: bool = False,
+        shared_memory: SharedMemory | None = None,
+        ucx: UcxClient | None = None,
+    ) -> None:
+        """``act`` calls an action of the server; ``is_session``: within a session there is no way
+        but inline. The last two replace what reaches the memory and the network."""
+        self._act = act
+        self._limits = limits
+        self._clock = clock
+        self._way = BodyWay.INLINE if is_session else choice.way
+        self._inline_reason = SESSION if is_session else SWITCHED_OFF
+        self._failure: tuple[str, int] | None = None
+        """Why the way is not tried, and until when."""
+        self._shared_memory = shared_memory
+        self._ucx = ucx
+        self._channel: SharedMemoryChannel | None = None
+        self._preparing = asyncio.Lock()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def note_actions(self, actions: Collection[str]) -> None:
+        """The server has these actions: without ours nothing needs to be asked."""
+        if self._way is not BodyWay.INLINE and ACTION not in actions:
+            self._remember(NOT_OFFERED)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a channel may be had, as far as one knows without asking."""
+        return self._refusal() is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a channel is to be had without asking."""
+        return self.can_ask and self._channel is not None and self._channel.is_fresh
+
+    def _refusal(self) -> str | None:
+        if self._way is BodyWay.INLINE:
+            return self._inline_reason
+        if self._failure is not None and self._clock.monotonic_ns() < self._failure[1]:
+            return self._failure[0]
+        return None
+
+    async def channel(self) -> tuple[BodyChannel | None, str]:
+        """A channel for one new stream, or the reason why its bodies come inline. Never fails."""
+        refusal = self._refusal()
+        if refusal is not None or self._is_closed:
+            return None, refusal or SWITCHED_OFF
+        try:
+            if self._way is BodyWay.SHM:
+                return await self._shared_channel(), ""
+            return await self._ucx_channel(), ""
+        except ConnectionLostError as error:
+            # The stream will meet the same, and the server may be another one afterwards.
+            return None, str(error)
+        except BarrageError as error:
+            reason = NOT_OFFERED if isinstance(error, UnsupportedError) else str(error)
+            self._remember(reason)
+            return None, reason
+
+    def _remember(self, reason: str) -> None:
+        logger.debug("bodies come inline for some minutes: %s", reason)
+        self._failure = (reason, self._clock.monotonic_ns() + REMEMBERED_NS)
+
+    async def _answer(self, offer: Offer) -> Answer:
+        """The server's answer if it is the way that was offered; TransportUnavailableError with its
+        reason otherwise."""
+        try:
+            results = await self._act(ACTION, offer.to_json(), ANSWER_SECONDS_MAX)
+        except TimeoutError:
+            raise TransportUnavailableError(NO_ANSWER) from None
+        if not results:
+            raise TransportUnavailableError(NO_ANSWER)
+        answer = Answer.from_json(results[0])
+        if answer.way is not self._way:
+            if answer.way is not BodyWay.INLINE:
+                raise RemoteProtocolError(f"the server chose {answer.way.value}, unasked")
+            raise TransportUnavailableError(answer.reason or NOT_OFFERED)
+        return answer
+
+    def _window(self, answer: Answer) -> Window:
+        return Window(
+            answer.window_bytes or self._limits.body_window_bytes,
+            answer.window_count or self._limits.body_window_count,
+        )
+
+    # --- shared memory --------------------------------------------------------------------------
+
+    async def _shared_channel(self) -> SharedMemoryChannel:
+        async with self._preparing:
+            if self._channel is None or not self._channel.is_fresh:
+                self._let_go()
+                self._channel = await self._prepare_shared_memory()
+            return self._channel
+
+    async def _prepare_shared_memory(self) -> SharedMemoryChannel:
+        if self._shared_memory is None:
+            from barrage.client.body_backends import LocalSharedMemory
+
+            self._shared_memory = LocalSharedMemory()
+        offer = Offer(shm=self._shared_memory.identity(), order=(BodyWay.SHM,))
+        answer = await self._answer(offer)
+        assert answer.arena is not None
+        mapping, proof, let_go = self._shared_memory.open(answer.arena)
+        # Half of the time a server waits: what is claimed must still be known when the claim
+        # arrives.
+        unclaimed_ns = self._limits.body_ticket_ns // 2
+        return SharedMemoryChannel(
+            self,
+            Claim(channel_id=answer.channel_id, proof=proof),
+            mapping,
+            window=self._window(answer),
+            let_go=let_go,
+            clock=self._clock,
+            expires_ns=self._clock.monotonic_ns() + unclaimed_ns,
+        )
+
+    def _let_go(self) -> None:
+        """New streams need a new channel; those that have this one keep it."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.leave()
+
+    def forget(self, channel: SharedMemoryChannel) -> None:
+        """The server, or the server's memory, may be another one: ask again."""
+        if channel is self._channel:
+            self._let_go()
+
+    def failed(self, reason: str) -> None:
+        """A stream could not get a body: new streams go another way for some minutes."""
+        self._let_go()
+        self._remember(reason)
+
+    # --- UCX ------------------------------------------------------------------------------------
+
+    async def _ucx_channel(self) -> UcxChannel:
+        if self._ucx is None:
+            from barrage.client.body_backends import LocalUcx
+
+            self._ucx = LocalUcx(self._limits)
+        ucx = self._ucx
+        answer = await self._answer(Offer(ucx=ucx.terms(), order=(BodyWay.UCX,)))
+        assert answer.location is not None
+        assert answer.ticket is not None
+        try:
+            connection = await ucx.connect(answer.location, answer.ticket, CONNECT_SECONDS_MAX)
+        except ConnectionLostError as error:
+            # Not the connection to the server that the caller knows.
+            raise TransportUnavailableError(str(error)) from error
+        except TimeoutError:
+            raise TransportUnavailableError(
+                f"no UCX connection within {CONNECT_SECONDS_MAX:g} seconds"
+            ) from None
+        claim = Claim(channel_id=answer.channel_id)
+        return UcxChannel(self, claim, connection, window=self._window(answer))
+
+    def close_soon(self, connection: BodyConnection) -> asyncio.Task[None]:
+        """Close a connection whose stream has ended."""
+        task = asyncio.get_running_loop().create_task(_closed(connection))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
+
+    # --- end ------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """After the last stream: let go of memory and network. What was handed out stays valid.
+        Idempotent."""
+        self._is_closed = True
+        self._let_go()
+        if self._closing:
+            await asyncio.wait(self._closing)
+        if self._ucx is not None:
+            self._ucx.close()
+
+
+async def _closed(connection: BodyConnection) -> None:
+    try:
+        await connection.close()
+    except BarrageError as error:
+        logger.debug("a connection for bodies was closed with %s", error)
+
+
+class SharedMemoryChannel:
+    """Shared memory as the streams of one connection have it. ``expires_ns``: when the server
+    forgets it unless a stream claims it before."""
+
+    way = BodyWay.SHM
+
+    def __init__(
+        self,
+        routes: BodyRoutes,
+        claim: Claim,
+        mapping: Mapping,
+        *,
+        window: Window,
+        let_go: Callable[[], None],
+        clock: Clock,
+        expires_ns: int,
+    ) -> None:
+        self._routes = routes
+        self._claim = claim
+        self._mapping = mapping
+        self._window = window
+        self._lending = Lending()
+        self._let_go = let_go
+        self._clock = clock
+        self._expires_ns = expires_ns
+        self._is_claimed = False
+        self._users = 1
+        """Streams, and the routes that hand it out."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the server still knows it."""
+        return self._is_claimed or self._clock.monotonic_ns() < self._expires_ns
+
+    def headers(self) -> dict[str, str]:
+        return {HEADER: self._claim.header()}
+
+    def open(self, write: Write) -> BodyReceiver:
+        self._users += 1
+        return SharedMemoryReceiver(
+            self._mapping, self._lending, window=self._window, write=write, on_close=self.leave
+        )
+
+    def leave(self) -> None:
+        """One user less; the last one lets go of the memory."""
+        self._users -= 1
+        if not self._users:
+            self._let_go()
+
+    def accepted(self) -> None:
+        self._is_claimed = True
+
+    def refused(self, reason: str) -> None:
+        logger.debug("the claim of shared memory was refused: %s", reason)
+        self._routes.forget(self)
+
+    def failed(self, reason: str) -> None:
+        self._routes.failed(reason)
+
+    def broken(self) -> None:
+        self._routes.forget(self)
+
+    def discard(self) -> None:
+        """Others may claim it."""
+
+
+class UcxChannel:
+    """A connection for the bodies of one stream."""
+
+    way = BodyWay.UCX
+
+    def __init__(
+        self, routes: BodyRoutes, claim: Claim, connection: BodyConnection, *, window: Window
+    ) -> None:
+        self._routes = routes
+        self._claim = claim
+        self._connection = connection
+        self._window = window
+
+    def headers(self) -> dict[str, str]:
+        return {HEADER: self._claim.header()}
+
+    def open(self, write: Write) -> BodyReceiver:
+        return UcxReceiver(
+            self._connection,
+            window=self._window,
+            write=write,
+            close_soon=partial(self._routes.close_soon),
+        )
+
+    def accepted(self) -> None:
+        """Nobody else can have it."""
+
+    def refused(self, reason: str) -> None:
+        logger.debug("the claim of a UCX connection was refused: %s", reason)
+
+    def failed(self, reason: str) -> None:
+        self._routes.failed(reason)
+
+    def broken(self) -> None:
+        """Every stream has a connection of its own."""
+
+    def discard(self) -> None:
+        self._routes.close_soon(self._connection)
