@@ -86,7 +86,6 @@ class UcxBodyReceiver:
     def __init__(self, connection: TaggedChannel, limits: Limits = DEFAULT_LIMITS) -> None:
         self._connection = connection
         self._bodies: deque[tuple[int, pa.Buffer]] = deque()
-        self._closing: asyncio.Task[None] | None = None
         self._error: BodyChannelError | None = None
         self._waiting: asyncio.Future[None] | None = None
         connection.on_lost = self._lose
@@ -114,17 +113,11 @@ class UcxBodyReceiver:
         self._intake.let_go(body.size)
         return sequence, body
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the connection; whoever waits gets BodyChannelError. Idempotent."""
-        if self._closing is None:
-            self._lose(TransportError("closed"))
-            self._intake.close()
-            self._closing = asyncio.get_running_loop().create_task(self._connection.close())
-
-    async def wait_closed(self) -> None:
-        """After :meth:`close`: until the connection is gone."""
-        if self._closing is not None:
-            await asyncio.shield(self._closing)
+        self._lose(TransportError("closed"))
+        self._intake.close()
+        await self._connection.close()
 
     def _take(self, tag: BodyTag, body: pa.Buffer) -> None:
         if tag.body_type is not BodyType.PACKED:

@@ -81,10 +81,13 @@ class BodyIntake:
             if probed is None:
                 return
             try:
-                self._fetch(probed)
-            except BarrageError as error:
+                tag = self._checked_tag(probed)
+            except RemoteProtocolError as error:
+                self._channel.discard(probed).add_done_callback(_note)
                 self.close()
                 self._on_failed(error)
+                return
+            self._fetch(tag, probed)
 
     def resize(self, byte_count: int, now: int) -> None:
         """A body turned out to have ``now`` bytes instead of the ``byte_count`` of its message."""
@@ -113,7 +116,15 @@ class BodyIntake:
         probed = None if needed is None else self._channel.probe(needed, SEQUENCE_MASK)
         return probed
 
-    def _fetch(self, probed: ProbedMessage) -> None:
+    def _fetch(self, tag: BodyTag, probed: ProbedMessage) -> None:
+        self.held_bytes += probed.length
+        self.held_count += 1
+        receiving = self._channel.receive(probed)
+        self._receiving.add(receiving)
+        receiving.add_done_callback(lambda done: self._fetched(done, tag))
+
+    def _checked_tag(self, probed: ProbedMessage) -> BodyTag:
+        """RemoteProtocolError when this is no body, or one that is too long."""
         tag = decode_tag(probed.tag)
         length_max = self._limits.message_bytes_max
         if tag.body_type is BodyType.RANGES:
@@ -122,11 +133,7 @@ class BodyIntake:
             raise RemoteProtocolError(
                 f"body {tag.sequence} has {probed.length} bytes, the limit is {length_max} bytes"
             )
-        self.held_bytes += probed.length
-        self.held_count += 1
-        receiving = self._channel.receive(probed)
-        self._receiving.add(receiving)
-        receiving.add_done_callback(lambda done: self._fetched(done, tag))
+        return tag
 
     def _fetched(self, done: asyncio.Future[pa.Buffer], tag: BodyTag) -> None:
         self._receiving.discard(done)
@@ -140,6 +147,13 @@ class BodyIntake:
         except BarrageError as failure:
             self.close()
             self._on_failed(failure)
+
+
+def _note(done: asyncio.Future[None]) -> None:
+    """What became of a dropped message does not matter; an error is not to be reported as
+    forgotten."""
+    if not done.cancelled():
+        done.exception()
 
 
 class RangeReader(Protocol):
@@ -193,19 +207,22 @@ class StreamReceiver:
         self._progress_ns = clock.monotonic_ns()
         self._waiting: asyncio.Future[None] | None = None
 
-    def attach_metadata(self, channel: TaggedChannel) -> None:
-        """Take headers from ``channel``."""
-        channel.on_untagged = self._take_untagged
-        channel.on_lost = self._lose_metadata
-
-    def attach_bodies(self, channel: TaggedChannel, reader: RangeReader | None = None) -> None:
-        """Take bodies from ``channel``; those of type 1 through ``reader``."""
+    def attach(
+        self, metadata: TaggedChannel, bodies: TaggedChannel, reader: RangeReader | None = None
+    ) -> None:
+        """Take headers from ``metadata`` and bodies from ``bodies``, which may be the same; bodies
+        of type 1 through ``reader``."""
         self._reader = reader
-        channel.on_lost = self._lose
-        if channel.on_untagged is None:
-            channel.on_untagged = self._take_untagged
+        metadata.on_untagged = self._take_untagged
+        if bodies is metadata:
+            metadata.on_lost = self._lose
+        else:
+            metadata.on_lost = self._lose_metadata
+            metadata.on_tagged = lambda: self._refuse_tagged(metadata)
+            bodies.on_untagged = self._refuse_untagged
+            bodies.on_lost = self._lose
         self._intake = BodyIntake(
-            channel,
+            bodies,
             self._limits,
             on_body=self._take_body,
             on_failed=self._fail,
@@ -252,6 +269,15 @@ class StreamReceiver:
             self._advance(now_ns)
         except BarrageError as error:
             self._fail(error)
+
+    def _refuse_tagged(self, channel: TaggedChannel) -> None:
+        probed: ProbedMessage | None = channel.probe(0, ANY_TAG)
+        if probed is not None:
+            channel.discard(probed).add_done_callback(_note)
+            self._fail(RemoteProtocolError("a body on the connection for headers"))
+
+    def _refuse_untagged(self, data: bytes | memoryview) -> None:
+        self._fail(RemoteProtocolError("a header on the connection for bodies"))
 
     def _take_header(self, sequence: int, header: bytes, now_ns: int) -> None:
         expects_body = open_message(header).kind in (HEADER_RECORD, HEADER_DICTIONARY)
