@@ -78,10 +78,9 @@ class BodyStats:
     shm: BodyCount = field(default_factory=BodyCount)
     ucx: BodyCount = field(default_factory=BodyCount)
 
-    def of(self, way: BodyWay) -> BodyCount:
-        """Those of one way."""
-        count: BodyCount = getattr(self, way.value)
-        return count
+    def by_way(self) -> list[tuple[str, BodyCount]]:
+        """Name and count of every way."""
+        return [("inline", self.inline), ("shm", self.shm), ("ucx", self.ucx)]
 
 
 class BodyCounter:

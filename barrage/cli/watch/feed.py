@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.cli.watch.scroller import Window
+    from barrage.client import BodyStats, BodyStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,10 @@ class FeedStatus:
     """Age of the newest data shown; None when the server does not send its clock."""
     resumption: str | None = None
     """How the latest connection went on from the one before; None as long as there was one."""
+    bodies: BodyStatus | None = None
+    """The way of record batches' bodies; None where there is no connection."""
+    body_stats: BodyStats | None = None
+    """What came by which way."""
     failure: Exception | None = None
     """Why the subscription ended for good."""
 
@@ -42,6 +47,11 @@ class FeedStatus:
         """The state, and after a reconnect what became of the time in between."""
         is_told = self.is_live and self.resumption is not None
         return f"{self.state}, {self.resumption}" if is_told else self.state
+
+    @property
+    def ways(self) -> list[str]:
+        """The way of the bodies, if there is one to tell, for the status line."""
+        return [] if self.bodies is None else [f"bodies {self.bodies.way.value}"]
 
 
 class Feed(Protocol):

@@ -82,6 +82,7 @@ class GridApp(App[int]):
             f"{scroller.table_size:,} rows",
             f"{status.updates_per_second:.1f} updates/s",
             f"lag {lag}",
+            *status.ways,
         ]
         parts += ["following"] if scroller.is_following else []
         parts += ["paused"] if self.grid.is_paused else []

@@ -52,6 +52,7 @@ class PlainWatch:
             f"{self._now():%H:%M:%S}  {self._title}  {status.label}  {frame.table_size:,} rows  "
             f"{status.updates_per_second:.1f} updates/s  lag {lag}"
         )
+        head = "  ".join([head, *status.ways])
         return [head, *format_table(frame.rows, width=None), ""]
 
     def _json(self, frame: Frame, status: FeedStatus) -> list[str]:
@@ -62,9 +63,21 @@ class PlainWatch:
             "table_size": frame.table_size,
             "first_row": frame.first_row,
             "lag_ms": status.lag_ms,
+            "bodies": _bodies(status),
             "rows": json_rows(frame.rows),
         }
         return [json_line(line)]
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall_ns() / 1e9, tz=UTC)
+
+
+def _bodies(status: FeedStatus) -> dict[str, object] | None:
+    """The way of the bodies, why it is inline, and what came by each way."""
+    if status.bodies is None or status.body_stats is None:
+        return None
+    counts = {
+        way: {"count": count.count, "bytes": count.bytes}
+        for way, count in status.body_stats.by_way()
+    }
+    return {"way": status.bodies.way.value, "reason": status.bodies.reason, **counts}

@@ -56,6 +56,7 @@ class SessionFeed:
 
     def status(self) -> FeedStatus:
         ticking, lag = self._ticking, self._ticking.lag
+        stats = ticking.stats
         is_live = ticking.state is State.LIVE
         state = ticking.state.value
         if ticking.error is not None and not is_live:
@@ -63,9 +64,11 @@ class SessionFeed:
         return FeedStatus(
             state=state,
             is_live=is_live,
-            updates_per_second=ticking.stats.updates_per_second,
+            updates_per_second=stats.updates_per_second,
             lag_ms=None if lag is None else lag * 1e3,
             resumption=ticking.resumption,
+            bodies=ticking.bodies,
+            body_stats=stats.bodies,
             failure=ticking.error if ticking.state is State.FAILED else None,
         )
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from barrage.cli.watch.feed import FeedStatus, Frame
 from barrage.cli.watch.scroller import Window
+from barrage.client import BodyCount, BodyStats, BodyStatus, BodyWay
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.float64())])
 
@@ -21,6 +22,7 @@ class FakeFeed:
         self.prices: dict[int, float] = {}
         self.state = "live"
         self.lag_ms: float | None = 12.0
+        self.bodies: BodyStatus | None = BodyStatus(BodyWay.SHM)
         self.failure: Exception | None = None
         self._version = 1
         self._window = Window(start=0, stop=100)
@@ -63,5 +65,7 @@ class FakeFeed:
             is_live=self.state == "live",
             updates_per_second=9.5,
             lag_ms=self.lag_ms,
+            bodies=self.bodies,
+            body_stats=BodyStats(inline=BodyCount(1, 80), shm=BodyCount(2, 70_000)),
             failure=self.failure,
         )

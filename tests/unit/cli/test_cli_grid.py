@@ -52,6 +52,7 @@ def test_shows_names_rows_and_position() -> None:
         assert "100,000,000 rows" in header
         assert "9.5 updates/s" in header
         assert "lag 12 ms" in header
+        assert "bodies shm" in header
 
     run(FakeFeed(HUGE), steps)
 

@@ -33,7 +33,7 @@ def printed(feed: FakeFeed, options: PlainOptions) -> tuple[list[str], VirtualCl
 def test_once_prints_one_picture() -> None:
     lines, clock = printed(FakeFeed(2), PlainOptions(is_once=True))
     assert lines == [
-        "12:00:00  h:1/t  live  2 rows  9.5 updates/s  lag 12 ms",
+        "12:00:00  h:1/t  live  2 rows  9.5 updates/s  lag 12 ms  bodies shm",
         "id  name   price",
         " 0  row-0    1.0",
         " 1  row-1    1.0",
@@ -63,9 +63,24 @@ def test_json_is_one_object_a_picture() -> None:
             "table_size": 1,
             "first_row": 0,
             "lag_ms": 12.0,
+            "bodies": {
+                "way": "shm",
+                "reason": "",
+                "inline": {"count": 1, "bytes": 80},
+                "shm": {"count": 2, "bytes": 70_000},
+                "ucx": {"count": 0, "bytes": 0},
+            },
             "rows": [{"id": 0, "name": "row-0", "price": 1.0}],
         }
     ]
+
+
+def test_what_has_no_stream_has_no_way_of_bodies() -> None:
+    feed = FakeFeed(0)
+    feed.bodies = None
+    assert "bodies" not in printed(feed, PlainOptions(is_once=True))[0][0]
+    lines, _ = printed(feed, PlainOptions(is_once=True, is_json=True))
+    assert json.loads(lines[0])["bodies"] is None
 
 
 def test_a_subscription_that_ended_raises_why() -> None:
