@@ -91,6 +91,8 @@ class ExchangeStream:
         self._opening: asyncio.Future[None] | None = None
         self._limits = limits
         self._exchange = ServerExchange(stream_id, revision, limits)
+        if bodies is not None:
+            self._exchange.claim_body_channel()
         self._loop = asyncio.get_running_loop()
         self._outbox: deque[EncodedUpdate | LazyUpdate] = deque()
         self._updates_pending = 0

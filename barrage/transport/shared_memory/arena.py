@@ -284,7 +284,8 @@ def _copy_parts(parts: Sequence[BufferLike], into: npt.NDArray[np.uint8]) -> Non
         if view.nbytes > COPY_BYTES_MAX:
             np.copyto(into[start:stop], np.frombuffer(view, dtype=np.uint8))
         elif view.nbytes:
-            small[start:stop] = view if view.format == "B" else view.cast("B")
+            is_flat = view.format == "B" and view.ndim == 1
+            small[start:stop] = view if is_flat else view.cast("B")
         start = stop
     if start != len(into):
         raise LocalProtocolError(f"the parts of a body of {len(into)} bytes have only {start}")
