@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from barrage.transport.ucx.context import UcxContext
+    from barrage.transport.ucx.tagged_channel import ProbedMessage
     from barrage.wire.columns.base import BufferLike
 
 CLOSE_SECONDS_MAX: Final = 1.0
@@ -218,8 +219,11 @@ class UcxConnection:
             return None
         return Probed(self._info.sender_tag, self._info.length, handle)
 
-    def receive(self, probed: Probed, into: pa.Buffer | None = None) -> asyncio.Future[pa.Buffer]:
-        """Receive what was probed, into memory of its length or into ``into``."""
+    def receive(
+        self, probed: ProbedMessage, into: pa.Buffer | None = None
+    ) -> asyncio.Future[pa.Buffer]:
+        """Receive what was probed here, into memory of its length or into ``into``."""
+        assert isinstance(probed, Probed)
         worker = self._worker
         buffer = pa.allocate_buffer(probed.length) if into is None else into
         if buffer.size < probed.length or not buffer.is_mutable:
@@ -229,8 +233,9 @@ class UcxConnection:
         operation = worker.begin(worker.receive_params, buffer, buffer)
         return worker.posted(operation, self._receive(probed, buffer.address, probed.length))
 
-    def discard(self, probed: Probed) -> asyncio.Future[None]:
+    def discard(self, probed: ProbedMessage) -> asyncio.Future[None]:
         """Drop what was probed; only its beginning is looked at by the library."""
+        assert isinstance(probed, Probed)
         worker = self._worker
         scratch = self._ffi.new("char[1]")
         operation = worker.begin(worker.receive_params, scratch)
@@ -267,13 +272,21 @@ class UcxConnection:
 
     # --- memory of the peer -----------------------------------------------------------------------
 
-    async def flush(self) -> None:
-        """Wait until all that was sent has left, and the connection is set up."""
+    def flush(self) -> asyncio.Future[None]:
+        """Done when all that was sent has left, and the connection is set up."""
         worker = self._ready()
         operation = worker.begin(worker.close_params, None)
         pointer = self._functions.ucp_ep_flush_nbx(self._endpoint, worker.close_params)
-        await worker.posted(operation, pointer)
-        self._is_flushed = True
+        future = worker.posted(operation, pointer)
+        if future.done():
+            self._flushed(future)
+        else:
+            future.add_done_callback(self._flushed)
+        return future
+
+    def _flushed(self, future: asyncio.Future[None]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._is_flushed = True
 
     def unpack_key(self, packed: bytes) -> RemoteKey:
         """The key a peer has packed for its memory. LocalProtocolError before the first
@@ -312,7 +325,7 @@ class UcxConnection:
 
     # --- end --------------------------------------------------------------------------------------
 
-    async def close(self, *, force: bool = True) -> None:
+    async def close(self, force: bool = True) -> None:
         """Close, and free everything: pending futures fail, posted receives are called off.
 
         Without ``force`` what was sent is given ``CLOSE_SECONDS_MAX`` to get there. Idempotent.
@@ -334,13 +347,21 @@ class UcxConnection:
 
     async def _close_endpoint(self, *, force: bool) -> None:
         worker = self._worker
+        if not force:
+            # Closing flushes what has left, not what waits for the peer to ask for it.
+            await worker.sent(timeout=CLOSE_SECONDS_MAX)
+            force = self.lost is not None or worker.is_sending
         worker.cancel_posted()
         for key in self._remote_keys:
             self._functions.ucp_rkey_destroy(key.handle)
         self._remote_keys.clear()
         future = self._post_close(force=force)
         if force and future.done() and future.exception() is not None:
-            future = self._post_close(force=False)  # an endpoint without error mode refuses force
+            # Endpoints without an error mode refuse force. With requests under way an ordinary
+            # close can end the process (1.13), so such an endpoint goes with its worker.
+            if worker.is_sending:
+                return
+            future = self._post_close(force=False)
         await asyncio.wait([future], timeout=CLOSE_SECONDS_MAX)
 
     def _post_close(self, *, force: bool) -> asyncio.Future[None]:
@@ -369,7 +390,7 @@ class UcxConnection:
         """Tell the owner what came; then, if so, that the peer is gone."""
         worker = self._worker
         is_failed = bool(worker.failure or worker.error) and self.state is ConnectionState.OPEN
-        if is_failed:
+        if is_failed and not worker.error:
             worker.drain()
         try:
             self._deliver_messages()

@@ -210,6 +210,17 @@ class UcxWorker:
             if operation.is_posted:
                 self.cancel(operation)
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether anything but posted receives is under way."""
+        return any(not operation.is_posted for operation in self.operations.values())
+
+    async def sent(self, *, timeout: float) -> None:
+        """Wait until nothing but posted receives is under way, at most ``timeout`` seconds."""
+        futures = [each.future for each in self.operations.values() if not each.is_posted]
+        if futures:
+            await asyncio.wait(futures, timeout=timeout)
+
     def fail_pending(self, error: TransportError) -> None:
         """Settle all futures; memory stays with the operations, which the library may not be done
         with."""
@@ -238,10 +249,11 @@ class UcxWorker:
         progress = self._functions.ucp_worker_progress
         end_ns = time.monotonic_ns() + TURN_NS_MAX
         while True:
-            is_idle = False
+            is_idle = is_over = False
             for _ in range(_PROGRESS_PER_LOOK):
-                if progress(self._handle) == 0:
-                    is_idle = True
+                is_idle = progress(self._handle) == 0
+                is_over = time.monotonic_ns() >= end_ns  # one call may take milliseconds
+                if is_idle or is_over:
                     break
             self._settle()
             self.deliver()
@@ -249,7 +261,7 @@ class UcxWorker:
                 return
             if is_idle and self._is_armed():
                 return
-            if time.monotonic_ns() >= end_ns:
+            if is_over:
                 self.wake()
                 return
 
