@@ -27,6 +27,7 @@ from barrage.server.exchange_driver import ExchangeHub
 from barrage.server.flight.call_guard import DRAINING, CallGuard
 from barrage.server.flight.catalog_calls import CatalogCalls
 from barrage.server.flight.data_calls import DataCalls
+from barrage.server.flight.dissociated_calls import DissociatedCalls
 from barrage.server.flight.journal_services import JournalServices
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.method_table import MethodEntry, SessionUse, service_handler
@@ -231,6 +232,7 @@ class ServerApp:
             *(self._resolver, self._catalog, self._tables),
             journals=self.journals,
             bodies=self.bodies,
+            dissociated=DissociatedCalls(self.bodies, self._hub, limits),
         )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from barrage.server.body_frames import Frame
     from barrage.server.body_outlets import Outlet
     from barrage.server.config import ServerConfig
+    from barrage.server.ucx_tables import UcxTables
     from barrage.transport.shared_memory import Arena
     from barrage.wire.dissociated.detached import DetachedFrame
     from barrage.wire.dissociated.negotiation import HostIdentity
@@ -66,6 +67,10 @@ class UcxListening(Protocol):
         """A location and a single-use ticket; the connection that shows it."""
 
     def outlet(self, connection: Any) -> Outlet: ...
+
+    @property
+    def tables(self) -> UcxTables:
+        """Snapshots for clients that are none of ours."""
 
     async def close(self) -> None: ...
 
@@ -150,7 +155,7 @@ class BodyService:
     async def _start_ucx(self) -> None:
         from barrage.server.ucx_bodies import listen
 
-        self._ucx = await listen(self._config, self._clock)
+        self._ucx = await listen(self._config, self._clock, arena=self._arena)
         detach = loosener(self._limits.body_inline_bytes_max)
         self._encodings[BodyWay.UCX] = BodyEncoding(self._outside_limits(), detach)
 
@@ -309,6 +314,11 @@ class BodyService:
     def encoding(self, way: BodyWay) -> BodyEncoding:
         """Any thread: what encoders for subscribers of ``way`` are made with."""
         return self._encodings.get(way) or self._encodings[BodyWay.INLINE]
+
+    @property
+    def ucx_tables(self) -> UcxTables | None:
+        """Snapshots for other clients that read over UCX; None when that is not switched on."""
+        return None if self._ucx is None else self._ucx.tables
 
     # --- statistics ---
 

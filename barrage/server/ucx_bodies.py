@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from barrage.server.body_outlets import UcxOutlet
+from barrage.server.ucx_tables import UcxTables
 from barrage.transport.ucx.body_channel import UcxBodySender
 from barrage.transport.ucx.context import UcxContext
 from barrage.transport.ucx.library import load_library
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.server.config import ServerConfig
+    from barrage.transport.shared_memory import Arena
     from barrage.transport.ucx.stream_server import ServedConnection
     from barrage.wire.dissociated.negotiation import Offer
 
@@ -27,8 +29,11 @@ if TYPE_CHECKING:
 class UcxBodies:
     """One listener and what a client must have in common with it. Runs on the event loop."""
 
-    def __init__(self, context: UcxContext, streams: StreamServer, terms: UcxTerms) -> None:
+    def __init__(
+        self, context: UcxContext, streams: StreamServer, terms: UcxTerms, tables: UcxTables
+    ) -> None:
         self.streams = streams
+        self.tables = tables
         self._context = context
         self._terms = terms
 
@@ -59,11 +64,12 @@ class UcxBodies:
 
     async def close(self) -> None:
         """Stop listening, end what is connected, and give the library's memory back."""
+        await self.tables.close()
         await self.streams.close()
         self._context.close()
 
 
-async def listen(config: ServerConfig, clock: Clock) -> UcxBodies:
+async def listen(config: ServerConfig, clock: Clock, *, arena: Arena | None = None) -> UcxBodies:
     """Listen as the configuration says. TransportUnavailableError without a usable library,
     TransportError when the address cannot be had."""
     library = load_library(config.ucx_library)
@@ -76,4 +82,5 @@ async def listen(config: ServerConfig, clock: Clock) -> UcxBodies:
         context.close()
         raise
     terms = UcxTerms(release=library.release, settings=settings.agreement())
-    return UcxBodies(context, streams, terms)
+    tables = UcxTables(context, streams, limits=config.limits, clock=clock, arena=arena)
+    return UcxBodies(context, streams, terms, tables)

@@ -67,12 +67,15 @@ class FlightInfo:
     total_bytes: int
     metadata: bytes
     more_tickets: tuple[bytes, ...] = ()
+    locations: tuple[str, ...] = ()
+    """Where the first endpoint is to be had; nothing says: where this came from."""
 
     def encode(self) -> bytes:
         endpoints = [
             _MESSAGES.new("FlightEndpoint", ticket=_MESSAGES.new("Ticket", ticket=ticket))
             for ticket in (self.ticket, *self.more_tickets)
         ]
+        endpoints[0].location.extend(_MESSAGES.new("Location", uri=uri) for uri in self.locations)
         return _MESSAGES.encode(
             "FlightInfo",
             schema=self.schema_message,
@@ -96,6 +99,7 @@ class FlightInfo:
             total_bytes=int(info.total_bytes),
             metadata=bytes(info.app_metadata),
             more_tickets=tuple(bytes(end.ticket.ticket) for end in info.endpoint[1:]),
+            locations=tuple(str(at.uri) for end in info.endpoint[:1] for at in end.location),
         )
 
 

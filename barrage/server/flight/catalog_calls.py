@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
 from barrage.server.flight.arrow_messages import read_schema_message
+from barrage.server.flight.dissociated_calls import is_dissociated_request
 from barrage.server.flight.journal_tickets import is_journal_request
 from barrage.server.method_table import MethodEntry, SessionUse
 from barrage.server.presentation import told_schema
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from barrage.server.body_service import BodyService
     from barrage.server.catalog import Catalog
+    from barrage.server.flight.dissociated_calls import DissociatedCalls
     from barrage.server.flight.journal_services import JournalServices
     from barrage.server.resolver import TableSource, TicketResolver
     from barrage.server.sessions import Session
@@ -68,8 +70,10 @@ class CatalogCalls:
         *,
         journals: JournalServices,
         bodies: BodyService,
+        dissociated: DissociatedCalls,
     ) -> None:
         self._resolver = resolver
+        self._dissociated = dissociated
         self._journals = journals.calls
         self._catalog = catalog
         self._tables = tables
@@ -112,9 +116,18 @@ class CatalogCalls:
         descriptor = Descriptor.decode(request)
         if is_journal_request(descriptor.command):
             return await self._journals.get_flight_info(descriptor)
+        if is_dissociated_request(descriptor.command):
+            return await self._dissociated_info(descriptor, session)
         ticket = self._resolver.ticket_of_descriptor(descriptor)
         facts = await self._facts(ticket, session)
         return flight_info(facts, descriptor, ticket, session).encode()
+
+    async def _dissociated_info(self, descriptor: Descriptor, session: Session | None) -> bytes:
+        """For clients that read over UCX: locations and a ticket for one snapshot."""
+        request = self._dissociated.request(descriptor.command or b"")
+        facts = await self._facts(request.ticket, session)
+        told = flight_info(facts, descriptor, request.ticket, session)
+        return self._dissociated.flight_info(request, told, facts.schema, session).encode()
 
     async def get_schema(self, request: bytes, _: Context, session: Session | None) -> bytes:
         descriptor = Descriptor.decode(request)

@@ -130,7 +130,8 @@ class TableStreams:
         self._limits = limits
         self._clock = clock
         self._arena = arena
-        self._memory = memory
+        self.memory = memory
+        """May be set later, when it is first needed."""
         self._running: set[asyncio.Task[None]] = set()
         self.served_count = 0
         """Streams that were sent completely."""
@@ -189,8 +190,8 @@ class TableStreams:
             return None
         if place is BodyPlace.SHM and self._arena is not None:
             return SharedMemoryLender(self._arena, self._limits, self._clock)
-        if place is BodyPlace.RMA and self._memory is not None:
-            return RemoteMemoryLender(self._memory, self._limits)
+        if place is BodyPlace.RMA and self.memory is not None:
+            return RemoteMemoryLender(self.memory, self._limits)
         raise TransportError(f"this server leaves no bodies in {place.value!r}")
 
     def start(self, stream: _Stream) -> None:

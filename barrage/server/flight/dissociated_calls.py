@@ -1,0 +1,105 @@
+"""GetFlightInfo for clients of Arrow's Dissociated IPC Protocol, which read over UCX.
+
+The command is JSON: ``{"dissociated": {"table": "quotes"}}``, with ``"bodies"`` one of ``packed``
+(the default: type 0), ``shm`` and ``rma`` (type 1). The answer has one endpoint with a ticket of
+use once and two ``ucx://`` locations, headers first and bodies second. Elsewhere in Flight several
+locations of an endpoint are alternatives; that is why this shape is given only to who asks for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from barrage.errors import UnsupportedError
+from barrage.server.json_fields import Fields
+from barrage.server.tickets import check_table_name, ticket_of
+from barrage.wire.messages import SnapshotOptions
+from barrage.wire.update_codec import EncodeOptions
+from barrage.wire.wire_schema import wire_schema
+
+if TYPE_CHECKING:
+    from barrage.limits import Limits
+    from barrage.server.body_service import BodyService
+    from barrage.server.exchange_driver import ExchangeHub
+    from barrage.server.sessions import Session
+    from barrage.server.ucx_tables import Snapshot
+    from barrage.transport.flight_messages import FlightInfo
+
+COMMAND = "dissociated"
+PLACES = ("packed", "shm", "rma")
+
+_FIRST_BYTE = b"{"
+
+
+def is_dissociated_request(command: bytes | None) -> bool:
+    """Whether the command of a descriptor is one of these; no ticket begins like it."""
+    return command is not None and command.startswith(_FIRST_BYTE)
+
+
+class DissociatedRequest(NamedTuple):
+    """What a command asks for."""
+
+    ticket: bytes
+    """Of the table."""
+    place: str
+
+    @classmethod
+    def parse(cls, command: bytes, limits: Limits) -> DissociatedRequest:
+        """RemoteProtocolError, LimitExceededError, SchemaError (the table's name)."""
+        outer = Fields.parse(command, "command", bytes_max=limits.ticket_bytes_max)
+        inner = outer.value(COMMAND)
+        outer.finish()
+        if not isinstance(inner, dict):
+            raise outer.fail(COMMAND, "an object")
+        fields = Fields(inner, "command")
+        table = check_table_name(fields.value("table"))
+        place = fields.choice("bodies", PLACES, PLACES[0])
+        fields.finish()
+        return cls(ticket_of(table), place)
+
+
+class DissociatedCalls:
+    """Answers such commands."""
+
+    def __init__(self, bodies: BodyService, hub: ExchangeHub, limits: Limits) -> None:
+        self._bodies = bodies
+        self._hub = hub
+        self._limits = limits
+
+    def request(self, command: bytes) -> DissociatedRequest:
+        """Read a command. Errors of :meth:`DissociatedRequest.parse`; UnsupportedError when UCX
+        is not switched on."""
+        request = DissociatedRequest.parse(command, self._limits)
+        if self._bodies.ucx_tables is None:
+            raise UnsupportedError("UCX is not switched on; start the server with --bodies ucx")
+        return request
+
+    def flight_info(
+        self,
+        request: DissociatedRequest,
+        told: FlightInfo,
+        schema: Any,
+        session: Session | None,
+    ) -> FlightInfo:
+        """``told``, the information on the table, with locations and a ticket for one snapshot of
+        it. ``schema`` is that of the table."""
+        from barrage.transport.ucx.table_streams import BodyPlace
+
+        tables = self._bodies.ucx_tables
+        assert tables is not None
+
+        async def take_snapshot() -> Snapshot:
+            options = EncodeOptions.for_snapshot(SnapshotOptions(), self._limits)
+            encoder, updates = await self._hub.snapshot(request.ticket, session, options)
+            return encoder.schema, updates
+
+        offered = tables.offer(take_snapshot, BodyPlace(request.place))
+        assert offered.metadata is not None
+        assert offered.bodies is not None
+        return replace(
+            told,
+            schema_message=wire_schema(schema, self._limits).serialize().to_pybytes(),
+            ticket=offered.ticket,
+            locations=(offered.metadata.encode(), offered.bodies.encode()),
+        )

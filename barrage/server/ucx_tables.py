@@ -1,0 +1,88 @@
+"""Snapshots of tables over UCX for any client of Arrow's Dissociated IPC Protocol.
+
+Offers are made on the listener that bodies of our own streams use; the rows are read when the
+ticket is shown. Imported only when ``ucx`` is switched on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barrage.errors import UnsupportedError
+from barrage.transport.ucx.lenders import RemoteMemory
+from barrage.transport.ucx.table_streams import BodyPlace, TableStreams, encode_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    import pyarrow as pa
+
+    from barrage.clock import Clock
+    from barrage.limits import Limits
+    from barrage.model.update import FullUpdate
+    from barrage.transport.shared_memory import Arena
+    from barrage.transport.ucx.context import UcxContext
+    from barrage.transport.ucx.stream_server import StreamServer
+    from barrage.transport.ucx.table_streams import Messages, OfferedTable
+
+    Snapshot = tuple[pa.Schema, Sequence[FullUpdate]]
+    TakeSnapshot = Callable[[], Awaitable[Snapshot]]
+
+
+class UcxTables:
+    """The offers of one serving instance. On the event loop."""
+
+    def __init__(
+        self,
+        context: UcxContext,
+        server: StreamServer,
+        *,
+        limits: Limits,
+        clock: Clock,
+        arena: Arena | None,
+    ) -> None:
+        self._context = context
+        self._limits = limits
+        self._memory: RemoteMemory | None = None
+        self._streams = TableStreams(server, limits, clock, arena=arena)
+        self._has_arena = arena is not None
+
+    @property
+    def running_count(self) -> int:
+        """Streams under way."""
+        return self._streams.running_count
+
+    def offer(self, take_snapshot: TakeSnapshot, place: BodyPlace) -> OfferedTable:
+        """Two locations and a ticket for one reading of a table, from which ``take_snapshot`` gets
+        the rows. UnsupportedError when there is no such place for bodies here,
+        LimitExceededError."""
+        self._prepare(place)
+
+        async def messages() -> Messages:
+            schema, updates = await take_snapshot()
+            pieces = [(list(each.added_columns), each.data_keys_post.size) for each in updates]
+            return encode_messages(schema, pieces, self._limits)
+
+        return self._streams.offer(messages, place=place)
+
+    def _prepare(self, place: BodyPlace) -> None:
+        if place is BodyPlace.SHM and not self._has_arena:
+            raise UnsupportedError(
+                "bodies in shared memory are not switched on; start the server with "
+                "--bodies shm,ucx"
+            )
+        if place is not BodyPlace.RMA or self._memory is not None:
+            return
+        if not self._context.settings.rma:
+            raise UnsupportedError(
+                "clients may not read this server's memory; that needs ucx_rma = true, and a "
+                "network you trust"
+            )
+        self._memory = RemoteMemory(self._context, self._limits.body_segment_bytes)
+        self._streams.memory = self._memory
+
+    async def close(self) -> None:
+        """End what is under way. Idempotent."""
+        await self._streams.close()
+        if self._memory is not None:
+            self._memory.close()
