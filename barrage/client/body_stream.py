@@ -201,9 +201,12 @@ class _Outside:
         """``frame`` with its body. ``size`` is that of the message it came in."""
         sequence, self._sequence = self._sequence, next_sequence(self._sequence)
         is_detached = frame.is_detached
-        self._parts.receive_header(
-            sequence, frame, expects_body=is_detached, now_ns=self._clock.monotonic_ns()
-        )
+        try:
+            self._parts.receive_header(
+                sequence, frame, expects_body=is_detached, now_ns=self._clock.monotonic_ns()
+            )
+        except RemoteProtocolError as error:
+            raise BodyChannelError(str(error)) from error
         if not is_detached:
             (whole,) = self._parts.take()
             if whole.body is not None:

@@ -402,15 +402,25 @@ class AsyncTickingTable:
         self._exchange, self._stream = exchange, stream
         await stream.write(frame)
         await self._set_state(State.SNAPSHOT)
-        while (received := await stream.read()) is not None:
-            self._stats.count_frame(stream.frame_bytes)
-            for event in exchange.receive(received):
-                await self._handle(event, stream, setting)
+        while await self._take_frame(exchange, stream, setting):
             if self._state.is_final:
                 # A callback closed the table.
                 return
         for event in exchange.receive_end(None):
             await self._handle(event, stream, setting)
+
+    async def _take_frame(
+        self, exchange: ClientExchange, stream: BodyStream, setting: Setting
+    ) -> bool:
+        """Take the next frame; False at the end. Nothing of it is kept while the next one is waited
+        for: its body may be lent."""
+        frame = await stream.read()
+        if frame is None:
+            return False
+        self._stats.count_frame(stream.frame_bytes)
+        for event in exchange.receive(frame):
+            await self._handle(event, stream, setting)
+        return True
 
     async def _handle(
         self,
