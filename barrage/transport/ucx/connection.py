@@ -99,10 +99,12 @@ class UcxConnection:
         self.on_tagged: Callable[[], None] | None = None
         """Called after progress: tagged messages may be there."""
         self.on_closed: Callable[[], None] | None = None
-        """Called once, when nothing is left; for whoever counts connections."""
+        """Called once, when nothing of it is left; for whoever counts connections. That can be some
+        time after :meth:`close` when the peer has no error mode and takes nothing."""
         self.state = ConnectionState.OPEN
         self.lost: TransportError | None = None
         """Why the connection was lost, once it was."""
+        self._is_lost_told = False
         self._remote_keys: list[RemoteKey] = []
         self._is_flushed = False
         self._closed: asyncio.Future[None] = worker.loop.create_future()
@@ -112,6 +114,8 @@ class UcxConnection:
             worker.destroy()
             raise
         worker.deliver = self._deliver
+        worker.on_destroyed = self._freed
+        worker.abort = self.abort
 
     @classmethod
     async def connect(
@@ -208,7 +212,7 @@ class UcxConnection:
     @on_lost.setter
     def on_lost(self, listener: Callable[[TransportError], None] | None) -> None:
         self._on_lost = listener
-        if self.lost is not None and listener is not None:
+        if self.lost is not None:
             self._worker.loop.call_soon(self._tell_lost)
 
     def probe(self, tag: int = 0, mask: int = 0) -> Probed | None:
@@ -339,30 +343,50 @@ class UcxConnection:
             if not self._worker.is_destroyed and not self._worker.context.is_poisoned:
                 await self._close_endpoint(force=force or was_lost)
         finally:
-            self._worker.destroy()
+            self._worker.end()
             self._become(ConnectionState.CLOSED)
             self._closed.set_result(None)
-            if self.on_closed is not None:
-                self.on_closed()
+
+    def abort(self) -> None:
+        """Close at once, without waiting for anything. Idempotent."""
+        if self.state is ConnectionState.CLOSED:
+            return
+        if self.state is not ConnectionState.CLOSING:
+            self._become(ConnectionState.CLOSING)
+            if not self._worker.is_destroyed and not self._worker.context.is_poisoned:
+                self._begin_close(force=True)
+            self._become(ConnectionState.CLOSED)
+            self._closed.set_result(None)
+        self._worker.destroy()
 
     async def _close_endpoint(self, *, force: bool) -> None:
         worker = self._worker
         if not force:
             # Closing flushes what has left, not what waits for the peer to ask for it.
             await worker.sent(timeout=CLOSE_SECONDS_MAX)
+            if worker.is_destroyed:
+                return
             force = self.lost is not None or worker.is_sending
+        future = self._begin_close(force=force)
+        if future is not None:
+            await asyncio.wait([future], timeout=CLOSE_SECONDS_MAX)
+
+    def _begin_close(self, *, force: bool) -> asyncio.Future[None] | None:
+        """Done when the endpoint is closed; None when it goes with its worker."""
+        worker = self._worker
         worker.cancel_posted()
         for key in self._remote_keys:
             self._functions.ucp_rkey_destroy(key.handle)
         self._remote_keys.clear()
         future = self._post_close(force=force)
-        if force and future.done() and future.exception() is not None:
-            # Endpoints without an error mode refuse force. With requests under way an ordinary
-            # close can end the process (1.13), so such an endpoint goes with its worker.
-            if worker.is_sending:
-                return
-            future = self._post_close(force=False)
-        await asyncio.wait([future], timeout=CLOSE_SECONDS_MAX)
+        if not (force and future.done() and future.exception() is not None):
+            return future
+        # An endpoint without an error mode refuses force, and closing it in the ordinary way with
+        # requests under way waits for them.
+        if worker.is_sending:
+            worker.must_linger = worker.library.is_asserting and not worker.failure
+            return None
+        return self._post_close(force=False)
 
     def _post_close(self, *, force: bool) -> asyncio.Future[None]:
         params = self._worker.force_params if force else self._worker.close_params
@@ -370,6 +394,10 @@ class UcxConnection:
         return self._worker.posted(
             operation, self._functions.ucp_ep_close_nbx(self._endpoint, params)
         )
+
+    def _freed(self) -> None:
+        if self.on_closed is not None:
+            self.on_closed()
 
     def _ready(self) -> UcxWorker:
         """The worker, while something can be sent. ConnectionLostError afterwards."""
@@ -419,11 +447,11 @@ class UcxConnection:
         )
         worker.cancel_posted()
         worker.fail_pending(self.lost)
-        if self._on_lost is not None:
-            self._tell_lost()
+        worker.loop.call_soon(self._tell_lost)  # after the callbacks of what has just come
 
     def _tell_lost(self) -> None:
-        if self._on_lost is not None and self.lost is not None:
+        if self._on_lost is not None and self.lost is not None and not self._is_lost_told:
+            self._is_lost_told = True
             self._on_lost(self.lost)
 
 

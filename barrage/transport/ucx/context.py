@@ -39,6 +39,8 @@ class UcxContext:
         self.listeners: set[UcxListener] = set()
         self.workers: set[UcxWorker] = set()
         self.memory: set[RegisteredMemory] = set()
+        self.has_abandoned = False
+        """Whether a worker could not be destroyed; then neither can the context."""
         self._is_poisoned = False
         self._handle: Any = self._create()
         library.contexts.add(self)
@@ -97,9 +99,11 @@ class UcxContext:
         for listener in list(self.listeners):
             listener.close()
         for worker in list(self.workers):
+            worker.abort()
             worker.destroy()
         for memory in list(self.memory):
             memory.close()
-        self.library.functions.ucp_cleanup(self._handle)
+        if not self.has_abandoned:
+            self.library.functions.ucp_cleanup(self._handle)
         self._handle = None
         self.library.contexts.discard(self)

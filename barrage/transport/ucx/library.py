@@ -26,6 +26,7 @@ _FILE: Final = "libucp.so.0"
 _HOW_TO_INSTALL: Final = (
     "install one with `pip install 'barrage[ucx]'`, or libucx0 of the system and cffi"
 )
+_ASSERTING_BEFORE: Final = (1, 14, 0)
 _MAPS = Path("/proc/self/maps")
 
 _loaded: UcxLibrary | None = None
@@ -44,6 +45,8 @@ class UcxLibrary:
         self.version: tuple[int, int, int] = tuple(int(number[0]) for number in numbers)  # type: ignore[assignment]
         self.release = ".".join(str(number) for number in self.version)
         self.warnings = release_warnings(self.version)
+        self.is_asserting = self.version < _ASSERTING_BEFORE
+        """Whether it is of the releases that end the process where others return an error."""
         self.workers: dict[int, UcxWorker] = {}
         self.contexts: set[UcxContext] = set()
         self.is_spoiled = False
@@ -169,7 +172,7 @@ def release_warnings(version: tuple[int, int, int]) -> list[str]:
     """What is known against a release."""
     warnings = []
     release = ".".join(str(part) for part in version)
-    if version < (1, 14, 0):
+    if version < _ASSERTING_BEFORE:
         warnings.append(
             f"UCX {release} ends the process when a peer sends malformed bytes to its port; "
             "use 1.22 (`pip install 'barrage[ucx]'`), or let only trusted hosts reach it"

@@ -28,6 +28,11 @@ UNTAGGED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest untagged message; also most bytes of them kept for an owner that does not listen yet."""
 
 TURN_NS_MAX: Final = 1_000_000
+"""How long one worker keeps the loop; a single call of the library may add milliseconds."""
+
+ABANDONED: Final[list[list[Operation]]] = []
+"""Memory of requests that neither end nor can be taken back, kept for the life of the process."""
+
 _PROGRESS_PER_LOOK: Final = 16
 _DRAIN_CALLS_MAX: Final = 10_000
 
@@ -86,6 +91,12 @@ class UcxWorker:
         self.untagged_bytes_max = untagged_bytes_max
         self.number = self.library.next_number()
         self.deliver: Callable[[], None] = _nothing
+        self.on_destroyed: Callable[[], None] = _nothing
+        self.abort: Callable[[], None] = self.destroy
+        """What closes it, with what its owner has upon it, at once."""
+        self.must_linger = False
+        """Whether it must not be destroyed while requests are under way: old releases end the
+        process over one that waits in its endpoint."""
         self.failure = 0
         self.error: TransportError | None = None
         self.requests_to_connect: list[Any] = []
@@ -344,29 +355,51 @@ class UcxWorker:
 
     # --- end --------------------------------------------------------------------------------------
 
+    def end(self) -> None:
+        """Settle what is under way, and destroy the library's worker now or, when it must linger,
+        as soon as its requests are complete. Endpoints should be closed before. Idempotent."""
+        if not self.must_linger:
+            self.destroy()
+            return
+        self.fail_pending(ConnectionLostError("the UCX connection is closed"))
+        self.deliver = self._destroy_when_done
+        self.wake()
+
+    def _destroy_when_done(self) -> None:
+        if self.failure or not self.is_sending:
+            self.must_linger = False
+            self.destroy()
+
     def destroy(self) -> None:
-        """Destroy the library's worker and settle what was under way. Endpoints should be closed
-        before. Idempotent."""
+        """Destroy the library's worker and settle what was under way. Idempotent."""
         if self._handle is None:
             return
-        handle = self._handle
         self.library.workers.pop(self.number, None)
         self.context.workers.discard(self)
         if not self.context.is_poisoned:
             self.loop.remove_reader(self._descriptor)
-            self.cancel_posted()
-            self._settle()
-            for data, _ in self._fetches:
-                self._functions.ucp_am_data_release(handle, data)
-            for operation in self.operations.values():
-                self._functions.ucp_request_free(operation.request)
-            self._functions.ucp_worker_destroy(handle)
+            self._free()
         self._handle = None
         self.fail_pending(self.error or ConnectionLostError("the UCX connection is closed"))
         for number in self.operations:
             self.library.operations.pop(number, None)
         self.operations.clear()
         self.done.clear()
+        self.on_destroyed()
+
+    def _free(self) -> None:
+        """Give everything back to the library."""
+        if self.must_linger:
+            self.context.has_abandoned = True
+            ABANDONED.append(list(self.operations.values()))
+            return
+        self.cancel_posted()
+        self._settle()
+        for data, _ in self._fetches:
+            self._functions.ucp_am_data_release(self._handle, data)
+        for operation in self.operations.values():
+            self._functions.ucp_request_free(operation.request)
+        self._functions.ucp_worker_destroy(self._handle)
 
 
 def _nothing() -> None:

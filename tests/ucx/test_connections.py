@@ -1,0 +1,403 @@
+"""How connections begin and end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pyarrow as pa
+import pytest
+
+from barrage.errors import (
+    ConfigError,
+    ConnectionLostError,
+    LocalProtocolError,
+    TransportError,
+    TransportUnavailableError,
+)
+from barrage.transport.ucx import (
+    ConnectionState,
+    ErrorMode,
+    RegisteredMemory,
+    UcxConnection,
+    UcxContext,
+    UcxLibrary,
+    UcxListener,
+    UcxSettings,
+    load_library,
+)
+from tests.ucx.pair import Inbox, ends, pair, until
+
+MODES = pytest.mark.parametrize("error_mode", list(ErrorMode))
+
+
+# --- connecting -----------------------------------------------------------------------------------
+
+
+@MODES
+def test_a_port_nobody_listens_on_is_reported_at_once(
+    library: UcxLibrary, error_mode: ErrorMode
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+
+        async def scenario() -> None:
+            context = UcxContext(library, UcxSettings())
+            try:
+                with pytest.raises(TransportError, match=f"cannot connect.*127.0.0.1:{port}"):
+                    await asyncio.wait_for(
+                        UcxConnection.connect(
+                            context, "127.0.0.1", port, timeout=5, error_mode=error_mode
+                        ),
+                        2,
+                    )
+            finally:
+                context.close()
+
+        asyncio.run(scenario())
+
+
+@MODES
+def test_a_listener_that_never_answers_ends_in_the_timeout(
+    library: UcxLibrary, error_mode: ErrorMode
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        async def scenario() -> None:
+            context = UcxContext(library, UcxSettings())
+            try:
+                with pytest.raises(TransportError, match=r"no answer in 0\.3 s"):
+                    await UcxConnection.connect(
+                        context,
+                        "127.0.0.1",
+                        silent.getsockname()[1],
+                        timeout=0.3,
+                        error_mode=error_mode,
+                    )
+                is_lingering = library.is_asserting and error_mode is ErrorMode.NONE
+                assert bool(context.workers) == is_lingering
+            finally:
+                context.close()
+
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]", "fe80::1"])
+def test_ipv6_is_refused(library: UcxLibrary, host: str) -> None:
+    async def scenario() -> None:
+        context = UcxContext(library, UcxSettings())
+        try:
+            with pytest.raises(TransportError, match="IPv4 only"):
+                await UcxConnection.connect(context, host, 1, timeout=1)
+            with pytest.raises(TransportError, match="IPv4 only"):
+                UcxListener(context, host, 0, lambda _: None)
+        finally:
+            context.close()
+
+    asyncio.run(scenario())
+
+
+def test_names_are_resolved_to_ipv4_and_unknown_ones_reported(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        async with ends(library) as both:
+            port = both.listener.port
+            connection = await UcxConnection.connect(both.context, "localhost", port, timeout=5)
+            await connection.close()
+            with pytest.raises(TransportError, match="no IPv4 address"):
+                await UcxConnection.connect(both.context, "no.such.invalid", port, timeout=5)
+            with pytest.raises(TransportError, match="needs an IPv4 address"):
+                UcxListener(both.context, "no.such.invalid", 0, lambda _: None)
+
+    asyncio.run(scenario())
+
+
+def test_a_port_in_use_is_refused(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        async with ends(library) as both:
+            with pytest.raises(TransportError, match="cannot listen on 127"):
+                UcxListener(both.context, "127.0.0.1", both.listener.port, lambda _: None)
+
+    asyncio.run(scenario())
+
+
+def test_connections_past_the_limit_are_rejected_until_one_is_closed(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        async with ends(library, connections_max=2) as both:
+            await both.connect()
+            await both.connect()
+            with pytest.raises(TransportError, match="cannot connect"):
+                await UcxConnection.connect(
+                    both.context, "127.0.0.1", both.listener.port, timeout=1
+                )
+            assert both.listener.rejected_count == 1
+            await both.accepted[0].close()
+            assert both.listener.connection_count == 1
+            client, server = await both.connect()
+            inbox = Inbox(server)
+            client.send_tagged(1, b"in")
+            await until(lambda: inbox.tagged == [(1, b"in")])
+
+    asyncio.run(scenario())
+
+
+def test_many_connect_at_once(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        async with ends(library) as both:
+            clients = await asyncio.gather(
+                *(
+                    UcxConnection.connect(both.context, "127.0.0.1", both.listener.port, timeout=20)
+                    for _ in range(20)
+                )
+            )
+            both.opened.extend(clients)
+            await until(lambda: len(both.accepted) == 20)
+            inboxes = [Inbox(server) for server in both.accepted]
+            for client in clients:
+                client.send_untagged(b"here")
+            await until(lambda: all(inbox.untagged for inbox in inboxes))
+
+    asyncio.run(scenario())
+
+
+def test_a_listener_that_is_closed_keeps_its_connections(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        async with ends(library) as both:
+            client, server = await both.connect()
+            both.listener.close()
+            both.listener.close()
+            inbox = Inbox(server)
+            client.send_tagged(1, b"still")
+            await until(lambda: inbox.tagged == [(1, b"still")])
+            with pytest.raises(TransportError, match="cannot connect"):
+                await UcxConnection.connect(
+                    both.context, "127.0.0.1", both.listener.port, timeout=2
+                )
+
+    asyncio.run(scenario())
+
+
+# --- ending ---------------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("size", [8, 100_000, 4_000_000])
+def test_what_was_sent_before_a_graceful_close_arrives_before_the_loss(
+    library: UcxLibrary, error_mode: ErrorMode, size: int
+) -> None:
+    async def scenario() -> None:
+        async with pair(library, error_mode=error_mode) as (client, server):
+            inbox = Inbox(server)
+            for tag in range(10):
+                client.send_tagged(tag, bytes(size))
+                client.send_untagged(b"metadata")
+            await client.close(force=False)
+            await until(lambda: inbox.lost)
+            assert len(inbox.tagged) == 10
+            assert len(inbox.untagged) == 10
+            assert inbox.story.index("lost") == 20
+            await asyncio.sleep(0.05)
+            assert len(inbox.lost) == 1
+            assert server.state is ConnectionState.LOST
+            assert server.lost is inbox.lost[0]
+
+    asyncio.run(scenario())
+
+
+def test_a_forced_close_is_quick_and_fails_what_is_under_way(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        async with pair(library) as (client, server):
+            inbox = Inbox(server, takes_tagged=False)
+            waiting = client.send_tagged(1, bytes(4_000_000))
+            unmatched = client.send_tagged(2, b"x", synchronous=True)
+            await asyncio.sleep(0.02)
+            await asyncio.wait_for(client.close(), 0.5)
+            for future in (waiting, unmatched):
+                with pytest.raises(ConnectionLostError):
+                    await future
+            assert client.state is ConnectionState.CLOSED
+            await until(lambda: inbox.lost)
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+@MODES
+def test_a_graceful_close_does_not_wait_for_a_peer_that_takes_nothing(
+    library: UcxLibrary, error_mode: ErrorMode
+) -> None:
+    async def scenario() -> None:
+        async with pair(library, error_mode=error_mode) as (client, server):
+            Inbox(server, takes_tagged=False)
+            for _ in range(10):
+                client.send_tagged(1, bytes(4_000_000))
+            await asyncio.wait_for(client.close(force=False), 3)
+            assert client.state is ConnectionState.CLOSED
+
+    asyncio.run(scenario())
+
+
+def test_everything_is_refused_after_the_end_and_closing_twice_is_fine(
+    library: UcxLibrary,
+) -> None:
+    async def scenario() -> None:
+        async with pair(library) as (client, _):
+            await asyncio.gather(client.close(), client.close(force=False))
+            calls = [
+                lambda: client.send_untagged(b"x"),
+                lambda: client.send_tagged(1, b"x"),
+                lambda: client.probe(),
+                lambda: client.flush(),
+                lambda: client.receive_posted(1, 1, pa.allocate_buffer(1)),
+            ]
+            for call in calls:
+                with pytest.raises(ConnectionLostError):
+                    call()
+
+    asyncio.run(scenario())
+
+
+def test_a_loss_is_told_to_who_asks_afterwards(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        async with pair(library) as (client, server):
+            await server.close()
+            await until(lambda: client.lost is not None)
+            told: list[TransportError] = []
+            client.on_lost = told.append
+            await until(lambda: told)
+            assert told == [client.lost]
+            with pytest.raises(ConnectionLostError, match="lost"):
+                client.send_tagged(1, b"x")
+
+    asyncio.run(scenario())
+
+
+def test_an_owner_that_fails_loses_its_connection_and_nothing_else(
+    library: UcxLibrary, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("cannot read this")
+
+    async def scenario() -> None:
+        async with ends(library) as both:
+            client, server = await both.connect()
+            other_client, other_server = await both.connect()
+            inbox, other = Inbox(server), Inbox(other_server)
+            server.on_untagged = fail
+            await client.send_untagged(b"x")
+            await until(lambda: inbox.lost)
+            assert "cannot read this" in str(inbox.lost[0])
+            other_client.send_untagged(b"fine")
+            await until(lambda: other.untagged == [b"fine"])
+
+    asyncio.run(scenario())
+    assert "given up" in caplog.text
+
+
+def test_a_connection_may_be_closed_from_its_own_callback(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        async with pair(library) as (client, server):
+            tasks: list[asyncio.Task[None]] = []
+            server.on_untagged = lambda _: tasks.append(asyncio.ensure_future(server.close()))
+            for _ in range(3):
+                client.send_untagged(b"x")
+            await until(lambda: tasks)
+            await asyncio.gather(*tasks)
+            await until(lambda: client.lost is not None)
+
+    asyncio.run(scenario())
+
+
+def test_a_context_takes_what_is_left_with_it(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        context = UcxContext(library, UcxSettings())
+        accepted: list[UcxConnection] = []
+        listener = UcxListener(context, "127.0.0.1", 0, accepted.append)
+        client = await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=5)
+        pending = client.send_tagged(1, bytes(4_000_000))
+        context.close()
+        context.close()
+        with pytest.raises(ConnectionLostError, match="closed"):
+            await pending
+        with pytest.raises(TransportError, match="closed"):
+            await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=5)
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+# --- memory of the peer ---------------------------------------------------------------------------
+
+
+@MODES
+def test_memory_that_is_offered_can_be_read(library: UcxLibrary, error_mode: ErrorMode) -> None:
+    async def scenario() -> None:
+        settings = UcxSettings(rma=True)
+        async with ends(library, settings) as both:
+            client, _ = await both.connect(error_mode)
+            offered = pa.py_buffer(bytes(range(256)) * 16_384)
+            memory = RegisteredMemory(both.context, offered)
+            key = client.unpack_key(memory.packed_key)
+            for offset, size in ((0, 10), (256, 100_000), (0, offered.size)):
+                into = pa.allocate_buffer(size)
+                got = await asyncio.wait_for(client.get(key, memory.address + offset, into), 5)
+                assert got.equals(offered.slice(offset, size))
+            await client.close()
+            memory.close()
+            memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_memory_is_not_offered_or_read_without_its_switch(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        async with ends(library) as both:
+            await both.connect()
+            with pytest.raises(LocalProtocolError, match="rma=True"):
+                RegisteredMemory(both.context, pa.allocate_buffer(10))
+
+    asyncio.run(scenario())
+
+
+def test_a_key_is_not_unpacked_before_the_connection_is_set_up(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        async with ends(library, UcxSettings(rma=True)) as both:
+            client, server = await both.connect()
+            memory = RegisteredMemory(both.context, pa.allocate_buffer(10))
+            with pytest.raises(LocalProtocolError, match="flush"):
+                server.unpack_key(memory.packed_key)
+            await server.flush()
+            server.unpack_key(memory.packed_key)
+            for size in (0, 4097):
+                with pytest.raises(TransportError, match="is not one"):
+                    client.unpack_key(bytes(size))
+            await client.close()
+            await server.close()
+            memory.close()
+
+    asyncio.run(scenario())
+
+
+# --- contexts and the library ---------------------------------------------------------------------
+
+
+def test_settings_the_machine_cannot_serve_are_refused(library: UcxLibrary) -> None:
+    with pytest.raises(TransportUnavailableError, match=r"'tls0'.*UCX"):
+        context = UcxContext(library, UcxSettings(tls="tls0"))
+        context.close()
+
+
+def test_a_process_has_one_library(library: UcxLibrary) -> None:
+    assert load_library() is library
+    assert load_library(library.path) is library
+    with pytest.raises(ConfigError, match="cannot join"):
+        load_library("/somewhere/libucp.so.0")
+    with pytest.raises(ConfigError, match="unknown UCX library 'whee'"):
+        load_library("whee")
+
+
+def test_the_release_is_known_and_old_ones_are_warned_of(library: UcxLibrary) -> None:
+    assert library.release.count(".") == 2
+    assert bool(library.warnings) == (library.version < (1, 14, 0))
+    if library.warnings:
+        assert "malformed bytes" in library.warnings[0]
