@@ -40,11 +40,13 @@ class LentMemory:
         """Whether any buffer of ``array``, or of its dictionary, is in here."""
         if not self._ranges:
             return False
-        if any(buffer is not None and self._has(buffer.address) for buffer in array.buffers()):
+        if any(
+            buffer is not None and self.holds_address(buffer.address) for buffer in array.buffers()
+        ):
             return True
         return pa.types.is_dictionary(array.type) and self.holds(array.dictionary)
 
-    def _has(self, address: int) -> bool:
+    def holds_address(self, address: int) -> bool:
         index = bisect_right(self._starts, address) - 1
         return index >= 0 and address < self._ranges[index][1]
 

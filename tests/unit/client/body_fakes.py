@@ -183,13 +183,12 @@ class BodyServer(ScriptedConnector):
         return self.answer_shm() if way is BodyWay.SHM else self.answer_ucx()
 
 
-def detach(stream, deliver, way="shm"):
+def detach(stream, deliver, way="shm", batch_rows=1000):
     """From now on bodies of ``stream`` leave it: ``deliver(sequence, frame)`` takes one and returns
     the message without it. The stream accepts its claim."""
     stream.answer = {HEADER: way}
-    stream.encoder = UpdateEncoder(
-        SCHEMA, EncodeOptions(sends_source_time=True), detach=lambda frame: frame
-    )
+    options = EncodeOptions(sends_source_time=True, batch_rows_max=batch_rows)
+    stream.encoder = UpdateEncoder(SCHEMA, options, detach=lambda frame: frame)
     numbers, send = itertools.count(), stream.send
 
     def send_outside(frames):

@@ -1,0 +1,152 @@
+"""Bodies given back: from any thread, in batches, and when nobody is there any more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+from barrage.client.body_releases import ReleasedBodies
+from barrage.errors import ConnectionLostError
+from barrage.wire.dissociated.ranges import decode_addresses
+from barrage.wire.flight_data import decode_flight_data
+from tests.unit.client.scripted import run, until
+
+
+class Loans:
+    """Loans of 8 bytes; what was written."""
+
+    def __init__(self):
+        self.frames: list[bytes] = []
+        self.failure: Exception | None = None
+
+    async def write(self, frame):
+        if self.failure is not None:
+            raise self.failure
+        self.frames.append(frame)
+
+    def made(self):
+        return ReleasedBodies(self.write, bytes_soon=1 << 20, on_back=lambda loan: (loan, 8))
+
+    @property
+    def told(self):
+        return [
+            number
+            for frame in self.frames
+            for number in decode_addresses(decode_flight_data(frame).released)
+        ]
+
+
+def test_bodies_are_given_back_from_any_thread():
+    async def test():
+        loans = Loans()
+        bodies = loans.made()
+        threads = [
+            threading.Thread(
+                target=lambda n=n: [bodies.give_back(n * 1000 + i) for i in range(500)]
+            )
+            for n in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        await until_told(loans, 2000)
+        for thread in threads:
+            thread.join()
+        assert sorted(loans.told) == sorted(n * 1000 + i for n in range(4) for i in range(500))
+        assert len(loans.frames) <= 2000 // 16 + 1
+        bodies.close()
+
+    run(test)
+
+
+def give_back_500(bodies, first):
+    for loan in range(first, first + 500):
+        bodies.give_back(loan)
+
+
+async def until_told(loans, count):
+    for _ in range(1000):
+        if len(loans.told) == count:
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"{len(loans.told)} of {count} were told")
+
+
+def test_bodies_are_given_back_after_the_loop_is_closed():
+    loans = Loans()
+
+    async def make():
+        return loans.made()
+
+    bodies = asyncio.run(make())
+    for loan in range(3):
+        bodies.give_back(loan)
+    assert loans.frames == []
+
+
+def test_what_comes_back_after_the_stream_is_counted_and_not_told():
+    async def test():
+        loans = Loans()
+        back = []
+        bodies = ReleasedBodies(
+            loans.write, bytes_soon=1, on_back=lambda loan: (back.append(loan), (loan, 8))[1]
+        )
+        bodies.release(1, 8)
+        await until_told(loans, 1)
+        bodies.close()
+        bodies.give_back(2)
+        await until(lambda: back == [2])
+        await asyncio.sleep(0.03)
+        assert loans.told == [1]
+
+    run(test)
+
+
+def test_a_stream_that_ended_is_not_told_again():
+    async def test():
+        loans = Loans()
+        loans.failure = ConnectionLostError("gone")
+        bodies = loans.made()
+        for loan in range(40):
+            bodies.release(loan, 8)
+        await asyncio.sleep(0.03)
+        loans.failure = None
+        bodies.release(99, 8)
+        await asyncio.sleep(0.03)
+        assert loans.frames == []
+
+    run(test)
+
+
+def test_many_bytes_are_told_at_once():
+    async def test():
+        loans = Loans()
+        bodies = loans.made()
+        bodies.release(1, 1 << 20)
+        await until(lambda: loans.told == [1])
+        bodies.release(2, 8)
+        await bodies.finish()
+        await asyncio.sleep(0.03)
+        assert loans.told == [1]
+
+    run(test)
+
+
+def test_a_forked_child_gives_nothing_back():
+    async def test():
+        loans = Loans()
+        bodies = loans.made()
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            bodies.give_back(1)
+            os.write(writing, b"n" if not bodies._back else b"y")
+            os._exit(0)
+        assert os.read(reading, 1) == b"n"
+        os.waitpid(child, 0)  # noqa: ASYNC222
+        os.close(reading)
+        os.close(writing)
+        await asyncio.sleep(0.03)
+        assert loans.frames == []
+
+    run(test)
