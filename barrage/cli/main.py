@@ -9,6 +9,7 @@ import typer
 
 import barrage
 from barrage.cli.commands.demo import demo
+from barrage.cli.commands.doctor import doctor
 from barrage.cli.commands.journal import journal
 from barrage.cli.commands.ls import ls
 from barrage.cli.commands.put import put
@@ -61,7 +62,7 @@ def root(
         typer.echo(context.get_help())
 
 
-for command in (demo, serve, ls, schema, snapshot, watch, put, replay, version):
+for command in (demo, serve, ls, schema, snapshot, watch, put, replay, doctor, version):
     app.command()(command)
 app.add_typer(journal)
 

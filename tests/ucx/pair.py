@@ -61,7 +61,7 @@ class Inbox:
 async def until(condition: Any, *, seconds: float = SECONDS_MAX) -> None:
     """Wait until ``condition()`` is true."""
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.002)
 
 

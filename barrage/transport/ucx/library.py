@@ -207,7 +207,7 @@ def _open_one(ffi: Any, choice: str | None) -> tuple[Any, str]:
         try:
             functions = ffi.dlopen(candidate)
         except OSError as error:
-            reasons.append(str(error).partition("\n")[0])
+            reasons.append(str(error).partition(".  Additionally")[0])
             continue
         opened = [path for path in mapped_libraries() if "/libucp" in path]
         return functions, opened[0] if opened else candidate

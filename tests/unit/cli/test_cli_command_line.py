@@ -27,7 +27,18 @@ from barrage.errors import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMANDS = ["demo", "serve", "ls", "schema", "snapshot", "watch", "put", "replay", "version"]
+COMMANDS = [
+    "demo",
+    "serve",
+    "ls",
+    "schema",
+    "snapshot",
+    "watch",
+    "put",
+    "replay",
+    "doctor",
+    "version",
+]
 
 
 def run(*words: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:

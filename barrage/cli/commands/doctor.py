@@ -1,0 +1,44 @@
+"""``barrage doctor``: what this machine can do, and what to change where it cannot."""
+
+import json
+
+import typer
+
+from barrage.cli.failures import EXIT_ERROR
+from barrage.cli.health import Finding, Status, examine, worst
+from barrage.cli.target import JsonOption
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Check what barrage needs of this machine, and say what to do where it is missing.
+
+    Shared memory and UCX are really tried. Exit code 1 when something is a problem; a warning is
+    none.
+
+    \b
+    Examples:
+      barrage doctor
+      barrage doctor --json | jq -r '.checks[] | select(.status != "ok") | .advice'
+      BARRAGE_UCX_LIBRARY=system barrage doctor
+    """
+    findings = examine()
+    status = worst(findings)
+    if as_json:
+        checks = [finding.facts() for finding in findings]
+        typer.echo(json.dumps({"status": status.value, "checks": checks}))
+    else:
+        for line in lines(findings):
+            typer.echo(line)
+    if status is Status.PROBLEM:
+        raise typer.Exit(EXIT_ERROR)
+
+
+def lines(findings: list[Finding]) -> list[str]:
+    """``warning  ucx  1.13.1, ...`` with what to do about it below."""
+    name_width = max(len(finding.name) for finding in findings)
+    answer = []
+    for finding in findings:
+        answer.append(f"{finding.status.value:<9}{finding.name:<{name_width}}  {finding.text}")
+        if finding.advice:
+            answer.append(f"{'':<{9 + name_width}}  -> {finding.advice}")
+    return answer
