@@ -111,6 +111,7 @@ class UcxBodyReceiver:
                 self._waiting = None
         sequence, body = self._bodies.popleft()
         self._intake.let_go(body.size)
+        self._intake.pump()
         return sequence, body
 
     async def close(self) -> None:

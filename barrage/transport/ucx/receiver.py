@@ -3,9 +3,10 @@
 Source: Arrow's Dissociated IPC Protocol, client sequence. Nothing is assumed about the order in
 which headers, bodies and the end come, nor about whether they share a connection.
 
-Memory: bodies are fetched while less than the window is held (bytes and count); past it only the
-body that the oldest waiting header needs, so that a window full of later bodies cannot stand in its
-way. What is not fetched stays with the sender, or in UCX when it is small.
+Memory: bodies are fetched while less than the window is held (bytes and count). Past it, and only
+while nothing can be handed out, the one body is fetched that the next message needs, so that a
+window full of later bodies cannot stand in its way. What is not fetched stays with the sender, or
+in UCX when it is small.
 """
 
 from __future__ import annotations
@@ -89,15 +90,19 @@ class BodyIntake:
                 return
             self._fetch(tag, probed)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is being fetched."""
+        return bool(self._receiving)
+
     def resize(self, byte_count: int, now: int) -> None:
         """A body turned out to have ``now`` bytes instead of the ``byte_count`` of its message."""
         self.held_bytes += now - byte_count
 
     def let_go(self, byte_count: int) -> None:
-        """The owner has done with a body of so many bytes."""
+        """The owner has done with a body of so many bytes; it is to call :meth:`pump` then."""
         self.held_bytes -= byte_count
         self.held_count -= 1
-        self.pump()
 
     def close(self) -> None:
         """Fetch nothing any more. Idempotent."""
@@ -112,7 +117,7 @@ class BodyIntake:
         ):
             probed: ProbedMessage | None = self._channel.probe(0, ANY_TAG)
             return probed
-        needed = self._needed()
+        needed = None if self._receiving else self._needed()
         probed = None if needed is None else self._channel.probe(needed, SEQUENCE_MASK)
         return probed
 
@@ -203,6 +208,7 @@ class StreamReceiver:
         self._intake: BodyIntake | None = None
         self._ready: deque[FlightFrame] = deque()
         self._error: BarrageError | None = None
+        self._lost: TransportError | None = None
         self._has_ended = False
         self._progress_ns = clock.monotonic_ns()
         self._waiting: asyncio.Future[None] | None = None
@@ -227,7 +233,7 @@ class StreamReceiver:
             on_body=self._take_body,
             on_failed=self._fail,
             window_bytes=self._window_bytes,
-            needed=self._oldest_needed,
+            needed=self._needed,
         )
 
     async def next(self) -> FlightFrame | None:
@@ -242,10 +248,13 @@ class StreamReceiver:
                 raise self._error
             if self._reassembly.is_complete:
                 return None
+            self._raise_if_lost()
             await self._wait()
         frame = self._ready.popleft()
-        if frame.body is not None and self._intake is not None:
+        assert self._intake is not None
+        if frame.body is not None:
             self._intake.let_go(memoryview(frame.body).nbytes)
+        self._intake.pump()
         return frame
 
     def close(self) -> None:
@@ -290,8 +299,6 @@ class StreamReceiver:
             self._start_reading(sequence, ranges, header)
             return
         self._headers[sequence] = header
-        if self._intake is not None:
-            self._intake.pump()
 
     def _take_body(self, tag: BodyTag, body: pa.Buffer) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -335,11 +342,13 @@ class StreamReceiver:
     def _advance(self, now_ns: int) -> None:
         self._progress_ns = now_ns
         self._ready += self._reassembly.take()
+        if self._intake is not None:
+            self._intake.pump()
         self._wake()
 
-    def _oldest_needed(self) -> int | None:
-        """The number of the oldest header that waits for a body; headers come in order."""
-        return next(iter(self._headers), None)
+    def _needed(self) -> int | None:
+        """The number without which nothing goes on; None while there is something to hand out."""
+        return None if self._ready else self._reassembly.next_number
 
     # --- ends ---
 
@@ -349,8 +358,19 @@ class StreamReceiver:
             self._lose(error)
 
     def _lose(self, error: TransportError) -> None:
-        if not self._reassembly.is_complete:
-            self._fail(ConnectionLostError(f"the UCX connection of the stream is lost: {error}"))
+        # What has come may still be complete, be it taken or not.
+        self._lost = self._lost or error
+        self._wake()
+
+    def _raise_if_lost(self) -> None:
+        if self._lost is None:
+            return
+        assert self._intake is not None
+        self._intake.pump()
+        if not self._intake.is_busy and not self._reading:
+            raise ConnectionLostError(
+                f"the UCX connection of the stream is lost: {self._lost}; {self._missing()}"
+            )
 
     def _fail(self, error: BarrageError) -> None:
         if self._error is None:
@@ -376,7 +396,6 @@ class StreamReceiver:
             self._waiting = None
 
     def _missing(self) -> str:
-        needed = self._oldest_needed()
-        if needed is not None:
-            return f"the body of message {needed} is missing"
+        for sequence in self._headers:
+            return f"the body of message {sequence} is missing"
         return "the end of the stream is missing" if self._has_ended else "a header is missing"

@@ -96,6 +96,7 @@ class StreamSender:
         self._lender = lender
         self._next = first
         self._kept_back: deque[_Pending] = deque()
+        self._bytes_kept_back = 0
         self._under_way: dict[asyncio.Future[None], int] = {}
         self._bytes_under_way = 0
         self._lent: dict[int, _LentBuffers] = {}
@@ -139,17 +140,26 @@ class StreamSender:
                 self._follow(self._metadata.send_untagged(header), len(header))
             if self._bodies is not None and message.parts is not None:
                 self._kept_back.append(pending)
+                self._bytes_kept_back += message.body_bytes
                 self._post_bodies()
 
     async def _make_room(self) -> None:
         """Wait a little for the window, and for as long as it takes when too much is kept back."""
         if self._has_room and not self._kept_back:
             return
-        is_ahead = self._metadata is not None
-        if is_ahead and len(self._kept_back) < HEADERS_AHEAD_MAX:
+        if self._may_run_ahead:
             await self._wait(self._limits.body_wait_ns_max)
             return
-        await self._until(lambda: not self._kept_back and self._has_room)
+        await self._until(lambda: self._may_run_ahead or self._has_room)
+
+    @property
+    def _may_run_ahead(self) -> bool:
+        """Whether another header may be sent whose body is kept back."""
+        return (
+            self._metadata is not None
+            and len(self._kept_back) < HEADERS_AHEAD_MAX
+            and self._bytes_kept_back < self._limits.body_arena_bytes
+        )
 
     @property
     def _has_room(self) -> bool:
@@ -159,8 +169,13 @@ class StreamSender:
         )
 
     def _post_bodies(self) -> None:
-        while self._kept_back and self._has_room and self._error is None:
-            self._post(*self._kept_back.popleft())
+        try:
+            while self._kept_back and self._has_room and self._error is None:
+                pending = self._kept_back.popleft()
+                self._bytes_kept_back -= pending.message.body_bytes
+                self._post(*pending)
+        except TransportError as error:
+            self._lose(error)
 
     def _post(self, sequence: int, message: StreamMessage) -> None:
         assert self._bodies is not None
@@ -204,9 +219,7 @@ class StreamSender:
     async def _until_gone(self) -> None:
         """The client closes when it has everything; what is lent may take it longer."""
         while self._error is None:
-            is_lending = bool(self._lent)
-            patience = self._limits.body_lease_ns_max if is_lending else self._limits.stall_ns_max
-            if not await self._wait(patience):
+            if not await self._wait(self._limits.stall_ns_max) and not self._lent:
                 return
 
     # --- lending ---
@@ -227,7 +240,7 @@ class StreamSender:
         if not addresses:
             lent.take_back()
             return None
-        held = _LentBuffers(len(addresses), lent.take_back)
+        held = _LentBuffers(len(addresses), lent.take_back, self._clock.monotonic_ns())
         self._lent.update(dict.fromkeys(addresses, held))
         self.lent_count += 1
         return ranges
@@ -239,7 +252,7 @@ class StreamSender:
             held = self._lent.pop(address, None)
             if held is not None:
                 held.count_down()
-        self._advance()
+                self._advance()
         self._post_bodies()
 
     def _release_all(self) -> None:
@@ -263,7 +276,14 @@ class StreamSender:
         self._changed.set()
 
     async def _wait(self, patience_ns: int) -> bool:
-        """Whether something changed within ``patience_ns``."""
+        """Whether something changed within ``patience_ns``. TransportError when the client has
+        kept a body for too long."""
+        oldest = next(iter(self._lent.values()), None)
+        if oldest is not None:
+            age_ns = self._clock.monotonic_ns() - oldest.since_ns
+            if age_ns >= self._limits.body_lease_ns_max:
+                raise TransportError(f"a client kept a body for {age_ns / 1e9:.0f} s")
+            patience_ns = min(patience_ns, self._limits.body_lease_ns_max - age_ns)
         self._changed.clear()
         try:
             await asyncio.wait_for(self._changed.wait(), patience_ns / 1e9)
@@ -274,20 +294,21 @@ class StreamSender:
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             self._raise_if_lost()
-            if not await self._wait(self._limits.stall_ns_max):
-                raise TransportError(
-                    f"a client took nothing for {self._limits.stall_ns_max / 1e9:.0f} s"
-                )
+            await self._wait(self._limits.stall_ns_max)
+            silence_ns = self._clock.monotonic_ns() - self._progress_ns
+            if silence_ns >= self._limits.stall_ns_max:
+                raise TransportError(f"a client took nothing for {silence_ns / 1e9:.0f} s")
 
 
 class _LentBuffers:
     """One lent body: it is back when all its buffers are."""
 
-    __slots__ = ("_count", "_take_back")
+    __slots__ = ("_count", "_take_back", "since_ns")
 
-    def __init__(self, count: int, take_back: Callable[[], None]) -> None:
+    def __init__(self, count: int, take_back: Callable[[], None], since_ns: int) -> None:
         self._count = count
         self._take_back = take_back
+        self.since_ns = since_ns
 
     def count_down(self) -> None:
         self._count -= 1

@@ -80,6 +80,8 @@ class ServedConnection:
         self._lost: list[Callable[[TransportError], None]] = []
         self._error: TransportError | None = None
         self._receiving: set[asyncio.Future[pa.Buffer]] = set()
+        self._ending: TransportError | None = None
+        """The peer is gone; what it sent before is still being fetched."""
         channel.on_untagged = self._refuse_untagged
         channel.on_lost = self._mark_lost
         channel.on_tagged = self.pump
@@ -160,14 +162,14 @@ class ServedConnection:
         self, done: asyncio.Future[pa.Buffer], on_message: Callable[[pa.Buffer], None]
     ) -> None:
         self._receiving.discard(done)
-        if done.cancelled() or done.exception() is not None:
-            return  # The connection is lost, which is told by itself.
-        if self.state is ServedState.CLOSED:
-            return
-        try:
-            on_message(done.result())
-        except RemoteProtocolError as error:
-            self.refuse(str(error))
+        is_here = not done.cancelled() and done.exception() is None
+        if is_here and self.state is not ServedState.CLOSED:
+            try:
+                on_message(done.result())
+            except RemoteProtocolError as error:
+                self.refuse(str(error))
+        if self._ending is not None and not self._receiving:
+            self.close_soon(self._ending)
 
     def refuse(self, reason: str) -> None:
         """End a connection that broke the rules; the reason is for the log only."""
@@ -179,8 +181,10 @@ class ServedConnection:
 
     def _mark_lost(self, error: TransportError) -> None:
         # What was sent before the end is still there: releases must not be missed.
+        self._ending = error
         self.pump()
-        self.close_soon(error)
+        if not self._receiving:
+            self.close_soon(error)
 
     def _tell_lost(self, error: TransportError) -> None:
         if self._error is not None:

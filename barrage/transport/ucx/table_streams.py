@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
+import pyarrow as pa
+
 from barrage.errors import BarrageError, TransportError
 from barrage.transport.ucx.lenders import (
     RemoteMemory,
@@ -26,8 +28,6 @@ from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from barrage.clock import Clock
     from barrage.limits import Limits
     from barrage.transport.shared_memory import Arena
@@ -206,6 +206,8 @@ class TableStreams:
             self.served_count += 1
         except BarrageError as error:
             log.info("a UCX stream ended early: %s", error)
+        except pa.ArrowException:
+            log.exception("a UCX stream could not be encoded")
         finally:
             stream.close()
 
