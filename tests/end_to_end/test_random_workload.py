@@ -9,14 +9,29 @@ import threading
 import pytest
 
 import barrage
+from barrage.client import BodyStats
+from barrage.server.config import ServerConfig
 from tests.end_to_end.random_subscribers import Subscriber
 from tests.end_to_end.random_tables import World
 from tests.helpers.server_process import wait_until
 
 
-def run(seed: int, *, revision: str, rounds: int, subscribers: int, changes: int) -> None:
+def run(
+    seed: int,
+    *,
+    revision: str,
+    rounds: int,
+    subscribers: int,
+    changes: int,
+    config: ServerConfig | None = None,
+    bodies: str = "auto",
+) -> list[BodyStats]:
+    """What came by which way, per subscriber that was there at the end."""
     rng = random.Random(seed)
-    with barrage.Server() as server, barrage.connect(server.uri, revision=revision) as session:
+    with (
+        barrage.Server(config=config) as server,
+        barrage.connect(server.uri, revision=revision, bodies=bodies) as session,
+    ):
         world = World(server, seed)
 
         def newcomer() -> Subscriber:
@@ -29,9 +44,11 @@ def run(seed: int, *, revision: str, rounds: int, subscribers: int, changes: int
                 subscriber.check()
             present.pop(rng.randrange(len(present))).close()
             present.append(newcomer())
+        stats = [subscriber.live.stats.bodies for subscriber in present]
         for subscriber in present:
             subscriber.close()
         wait_until(lambda: server.stream_count == 0)
+        return stats
 
 
 def write_while(world: World, seed: int, changes: int, act) -> None:
