@@ -52,6 +52,10 @@ class Peer:
         self.regions.append(region)
         return region.reference().encode().hex()
 
+    def close(self) -> str:
+        self.arenas.pop().close()
+        return "closed"
+
     def become(self, user_id: str) -> str:
         os.setgroups([])
         os.setgid(int(user_id))

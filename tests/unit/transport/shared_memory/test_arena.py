@@ -140,6 +140,16 @@ def test_closed_arena_places_nothing_and_keeps_what_is_used(
     assert not caplog.records
 
 
+def test_closed_arena_holds_no_memory(directory: str) -> None:
+    arena = Arena.create(SMALL, directory=directory)
+    region = placed(arena, content(5, KIB))
+    arena.close()
+    assert f"{arena.name}.0" in Path("/proc/self/maps").read_text()
+    del region
+    gc.collect()
+    assert f"{arena.name}.0" not in Path("/proc/self/maps").read_text()
+
+
 def test_forgotten_arena_takes_its_names_away(directory: str) -> None:
     arena = Arena.create(SMALL, directory=directory)
     placed(arena, b"x")
@@ -169,8 +179,9 @@ def test_descriptors_and_mappings_go_with_the_arena(directory: str) -> None:
     assert held() == before
 
 
-def test_files_are_for_this_user_alone(directory: str) -> None:
-    mask = os.umask(0)
+@pytest.mark.parametrize("umask", [0, 0o777])
+def test_files_are_for_this_user_alone(directory: str, umask: int) -> None:
+    mask = os.umask(umask)
     try:
         arena = Arena.create(SMALL, directory=directory)
         region = placed(arena, b"x")
@@ -210,6 +221,16 @@ def test_segment_that_gets_no_memory_is_no_error(
     monkeypatch.setattr("barrage.transport.shared_memory.arena.GROWTH_PAUSE_NS", 0)
     assert arena.place([b"body"], 4) is not None
     arena.close()
+
+
+def test_arena_grows_no_further_than_there_is_room(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "room_bytes", lambda path: 20 * KIB)
+    monkeypatch.setattr("barrage.transport.shared_memory.arena.GROWTH_PAUSE_NS", 0)
+    assert arena.allocate(20 * KIB) is None
+    assert arena.allocate(10 * KIB) is not None
+    assert arena.statistics().segment_bytes == 20 * KIB
 
 
 def test_arena_takes_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,3 +164,19 @@ def test_many_orphans_are_found_little_by_little(
     buffers.clear()
     held = [arena.allocate(5 * KIB) for _ in range(count)]
     assert None not in held
+
+
+def test_one_large_body_takes_the_place_of_several_orphans(
+    arena: Arena, mapping: ArenaMapping
+) -> None:
+    leases = LeaseTable(arena, SMALL)
+    regions = fill(arena, 15 * KIB)
+    for region in regions:
+        leases.grant(region, 0)
+    buffers = [mapping.borrow(region.reference(), lambda address: None) for region in regions]
+    del region
+    regions.clear()
+    leases.close()
+    assert arena.allocate(60 * KIB) is None
+    buffers.clear()
+    assert arena.allocate(60 * KIB) is not None

@@ -6,6 +6,7 @@ import gc
 import os
 import struct
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -224,8 +225,63 @@ def test_reference_that_becomes_stale_between_look_and_lock(
     with pytest.raises(BodyChannelError, match="not there any more"):
         mapping.borrow(reference, pytest.fail)
     monkeypatch.undo()
-    held = fill(arena, KIB)
-    assert len(held) == 4 * (64 * KIB // (KIB + 64)), "what was locked for a moment is free"
+    placed(arena, content(2, KIB)).reference()
+    assert arena.statistics().orphan_count == 0, "what was locked for a moment is not any more"
+
+
+def test_reference_that_is_used_while_the_server_looks_for_locks(
+    arena: Arena, mapping: ArenaMapping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes after the server has looked finds another generation."""
+    region = placed(arena, content(1, KIB))
+    reference = region.reference()
+    mapping.copy(reference)
+    look = locks.is_locked
+    refused: list[BodyChannelError] = []
+
+    def look_then_borrow(fd: int, start: int, length: int) -> bool:
+        found = look(fd, start, length)
+        with pytest.raises(BodyChannelError) as caught:
+            mapping.borrow(reference, ignore)
+        refused.append(caught.value)
+        return found
+
+    monkeypatch.setattr(locks, "is_locked", look_then_borrow)
+    del region
+    assert arena.statistics().bytes_in_use == 0
+    assert len(refused) == 1
+
+
+def test_region_that_is_free_has_no_generation(arena: Arena, mapping: ArenaMapping) -> None:
+    stale = placed(arena, content(1, KIB)).reference()
+    assert arena.statistics().bytes_in_use == 0
+    assert mapping.reference_at(stale.address, KIB).generation == 0
+    with pytest.raises(BodyChannelError, match="not there any more"):
+        mapping.borrow(stale._replace(generation=0), ignore)
+
+
+def test_header_that_tells_of_more_than_there_is(arena: Arena, mapping: ArenaMapping) -> None:
+    """Even one that carries the arena's own proof."""
+    placed(arena, b"body")
+    memory = arena._segments[0].memory
+    address = len(memory) - 64
+    for length, is_there in ((64, True), (65, False)):
+        memory[address - 64 : address - 16] = region_header(9, address, length, arena.proof)
+        reference = BodyReference(address, length, 9)
+        if is_there:
+            assert mapping.copy(reference).size == 64
+        else:
+            with pytest.raises(BodyChannelError, match="is not in the shared memory"):
+                mapping.borrow(reference, ignore)
+
+
+def test_body_of_no_bytes_locks_no_other(arena: Arena, mapping: ArenaMapping) -> None:
+    empty = mapping.borrow(placed(arena, b"").reference(), ignore)
+    other = placed(arena, content(1, KIB))
+    other.reference()
+    del other
+    assert arena.statistics().orphan_count == 1, "only the empty one"
+    assert empty.size == 0
 
 
 def test_end_is_told_when_the_last_user_is_gone(arena: Arena, mapping: ArenaMapping) -> None:
@@ -354,7 +410,9 @@ def test_buffer_dropped_while_another_is_lent(
         lock(fd, start, length)
 
     monkeypatch.setattr(locks, "lock_shared", drop_then_lock)
+    started = time.monotonic()
     buffer = mapping.borrow(regions[1].reference(), told.append)
+    assert time.monotonic() - started < 1
     assert told == [regions[0].address]
     assert buffer.to_pybytes() == content(1, KIB)
 

@@ -240,6 +240,7 @@ def test_forked_child_of_a_server_has_no_arena(directory: str) -> None:
         assert server.ask("place", 1, KIB) != "full"
         server.ask("fork")
         assert server.ask("tell", "place", 2, KIB) == "full"
+        assert server.ask("tell", "close") == "closed"
         assert server.ask("wait") == "0"
         assert set(os.listdir(directory)) == {name, f"{name}.0"}, "the child took nothing away"
         child = int(server.ask("fork"))
