@@ -117,7 +117,8 @@ class FakeChannel:
                 return self._waiting.pop(place)
         return None
 
-    def receive(self, probed: FakeProbed) -> asyncio.Future[pa.Buffer]:
+    def receive(self, probed: FakeProbed | None) -> asyncio.Future[pa.Buffer]:
+        assert probed is not None
         assert not self.is_closed
         self.fetched_tags.append(probed.tag)
         self._complete(probed)

@@ -4,7 +4,7 @@ like."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -175,3 +175,10 @@ class Peer:
 def quiet(future: asyncio.Future[Any]) -> None:
     """Its failure is part of the test."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    """Let the loop run until ``condition`` holds; AssertionError when it does not come to that."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - conditions of tests have no events
+            await asyncio.sleep(0.001)

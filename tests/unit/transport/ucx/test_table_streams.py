@@ -1,0 +1,293 @@
+"""Tables served to clients of the protocol, over connections without a library."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from barrage.errors import TransportError
+from barrage.wire.dissociated.tags import BodyType, decode_tag
+from barrage.wire.dissociated.untagged import EndMessage, HeaderMessage, decode_untagged
+from tests.helpers.fake_ucx import FakeChannel
+from tests.helpers.ucx_streams import SMALL, Service, messages_of, sample, take, until
+
+LARGE = sample(20_000)
+
+
+def run(play: Any) -> None:
+    asyncio.run(asyncio.wait_for(play, 20))
+
+
+async def gone(service: Service) -> None:
+    """Until the server has nothing left of any stream."""
+    await until(lambda: not service.server.connection_count + service.tables.running_count)
+
+
+@pytest.mark.parametrize("arrangement", ["two connections", "one connection", "one location"])
+@pytest.mark.parametrize("rows", [0, 1, 1000, 20_000])
+def test_a_table_arrives_as_it_is(arrangement: str, rows: int) -> None:
+    async def play() -> None:
+        async with Service() as service:
+            table = sample(rows)
+            is_one = arrangement == "one location"
+            offered = service.offer(table, is_one_location=is_one)
+            assert (offered.metadata == offered.bodies) == is_one
+            metadata = service.connect()
+            bodies = service.connect() if arrangement == "two connections" else metadata
+            taken = await take(offered, metadata, bodies)
+            assert (await taken.table()).equals(table)
+            await gone(service)
+            assert service.tables.served_count == 1
+
+    run(play())
+
+
+def test_headers_and_bodies_from_two_servers() -> None:
+    from barrage.transport.ucx.table_streams import StreamHalf
+
+    async def play() -> None:
+        ticket = b"agreed upon elsewhere"
+        async with Service() as headers, Service() as bodies:
+            told = headers.offer(LARGE, halves=(StreamHalf.METADATA,), ticket=ticket)
+            sent = bodies.offer(LARGE, halves=(StreamHalf.BODIES,), ticket=ticket)
+            assert told.bodies is None
+            assert sent.metadata is None
+            both = replace(told, bodies=sent.bodies)
+            taken = await take(both, headers.connect(), bodies.connect())
+            assert (await taken.table()).equals(LARGE)
+            await gone(headers)
+            await gone(bodies)
+
+    run(play())
+
+
+@pytest.mark.parametrize("first", [2**32 - 2, 2**32 - 1])
+def test_numbers_roll_over(first: int) -> None:
+    async def play() -> None:
+        async with Service() as service:
+            offered = service.offer(LARGE, first_sequence=first)
+            client = service.connect()
+            taken = await take(offered, client, first=first)
+            assert (await taken.table()).equals(LARGE)
+            assert (
+                min(map(_number, client.fetched_tags))
+                < 100
+                < max(map(_number, [first, *client.fetched_tags]))
+            )
+
+    run(play())
+
+
+def _number(tag: int) -> int:
+    return decode_tag(tag).sequence
+
+
+def test_two_streams_at_once_do_not_mix() -> None:
+    async def play() -> None:
+        async with Service() as service:
+            tables = [sample(5000), sample(7000).slice(1000)]
+            takings = [await take(service.offer(t), service.connect()) for t in tables]
+            got = await asyncio.gather(*(taken.table() for taken in takings))
+            assert [g.equals(t) for g, t in zip(got, tables, strict=True)] == [True, True]
+
+    run(play())
+
+
+async def claimed_by_hand(service: Service, table: pa.Table) -> tuple[FakeChannel, list[Any]]:
+    offered = service.offer(table, is_one_location=True)
+    client = service.connect()
+    untagged: list[Any] = []
+    client.on_untagged = lambda data: untagged.append(decode_untagged(bytes(data)))
+    assert offered.metadata is not None
+    await client.send_tagged(offered.metadata.want_data, offered.ticket, synchronous=True)
+    return client, untagged
+
+
+def test_bodies_under_way_are_bounded_by_the_window() -> None:
+    async def play() -> None:
+        async with Service(replace(SMALL, body_wait_ns_max=1_000_000)) as service:
+            client, _ = await claimed_by_hand(service, LARGE)
+            messages = messages_of(LARGE)
+            largest = max(message.body_bytes for message in messages)
+            fetched = 0
+            while fetched < len(messages) - 1:
+                await asyncio.sleep(0.002)
+                assert client.waiting_bytes_max <= SMALL.body_window_bytes + largest
+                assert len(client.waiting_tags) <= SMALL.body_window_count
+                probed = client.probe()
+                assert probed is not None
+                client.receive(probed)
+                fetched += 1
+            await client.close()
+            await gone(service)
+
+    run(play())
+
+
+def test_a_client_may_want_all_headers_before_any_body() -> None:
+    async def play() -> None:
+        async with Service(replace(SMALL, body_wait_ns_max=1_000_000)) as service:
+            client, untagged = await claimed_by_hand(service, LARGE)
+            count = len(messages_of(LARGE))
+            await until(lambda: untagged and isinstance(untagged[-1], EndMessage))
+            headers = [message for message in untagged if isinstance(message, HeaderMessage)]
+            assert [header.sequence for header in headers] == list(range(count))
+            assert untagged[-1] == EndMessage(count)
+            numbers = []
+            while len(numbers) < count - 1:
+                probed = client.probe()
+                if probed is None:
+                    await asyncio.sleep(0)
+                    continue
+                client.receive(probed)
+                numbers.append(_number(probed.tag))
+            assert sorted(numbers) == list(range(1, count))
+            await client.close()
+            await gone(service)
+
+    run(play())
+
+
+def test_a_client_may_want_bodies_from_the_last_to_the_first() -> None:
+    async def play() -> None:
+        limits = replace(SMALL, body_wait_ns_max=1_000_000)
+        async with Service(limits) as service:
+            table = sample(4000)
+            client, _ = await claimed_by_hand(service, table)
+            count = len(messages_of(table))
+            assert 3 < count <= limits.body_window_count
+            for wanted in reversed(range(1, count)):
+                await until(lambda n=wanted: n in map(_number, client.waiting_tags))
+                client.receive(client.probe(wanted, 0xFFFFFFFF))
+            await client.close()
+            await gone(service)
+
+    run(play())
+
+
+def test_every_batch_has_a_body_message_also_when_it_has_no_bytes() -> None:
+    async def play() -> None:
+        async with Service() as service:
+            table = pa.table({"nothing": pa.nulls(10)})
+            client, untagged = await claimed_by_hand(service, table)
+            await until(lambda: untagged and isinstance(untagged[-1], EndMessage))
+            await asyncio.sleep(0.01)
+            assert untagged[-1] == EndMessage(2)
+            assert client.waiting_tags == [1]
+            await client.close()
+
+    run(play())
+
+
+def test_a_client_that_takes_nothing_is_cut_off() -> None:
+    async def play() -> None:
+        async with Service(replace(SMALL, stall_ns_max=100_000_000)) as service:
+            client, _ = await claimed_by_hand(service, LARGE)
+            await gone(service)
+            await until(lambda: client.lost)
+            assert service.tables.served_count == 0
+
+    run(play())
+
+
+def test_a_client_that_has_everything_and_stays_is_cut_off() -> None:
+    async def play() -> None:
+        async with Service(replace(SMALL, stall_ns_max=100_000_000)) as service:
+            client, _ = await claimed_by_hand(service, sample(10))
+            await until(lambda: client.waiting_tags)
+            client.receive(client.probe())
+            await gone(service)
+            await until(lambda: client.lost)
+
+    run(play())
+
+
+def test_a_client_that_goes_in_the_middle_leaves_nothing_behind() -> None:
+    async def play() -> None:
+        async with Service() as service:
+            client, _ = await claimed_by_hand(service, LARGE)
+            await asyncio.sleep(0.01)
+            await client.close()
+            await gone(service)
+            assert service.tables.served_count == 0
+
+    run(play())
+
+
+def test_half_a_stream_is_not_waited_for_for_ever() -> None:
+    async def play() -> None:
+        async with Service(replace(SMALL, body_ticket_ns=50_000_000)) as service:
+            offered = service.offer(LARGE)
+            client = service.connect()
+            assert offered.metadata is not None
+            await client.send_tagged(offered.metadata.want_data, offered.ticket)
+            await asyncio.sleep(0.01)
+            assert client.lost is None
+            await gone(service)
+            await until(lambda: client.lost)
+
+    run(play())
+
+
+def test_rows_that_cannot_be_had_close_the_stream() -> None:
+    async def play() -> None:
+        async def broken() -> Any:
+            raise TransportError("the table is gone")
+
+        async with Service() as service:
+            offered = service.tables.offer(broken, is_one_location=True)
+            client = service.connect()
+            assert offered.metadata is not None
+            await client.send_tagged(offered.metadata.want_data, offered.ticket)
+            await asyncio.sleep(0.01)
+            assert client.lost is not None
+            await gone(service)
+
+    run(play())
+
+
+def test_rows_are_read_when_the_ticket_is_shown() -> None:
+    async def play() -> None:
+        async with Service() as service:
+            asked = 0
+
+            async def rows() -> Any:
+                nonlocal asked
+                asked += 1
+                return iter(messages_of(sample(10)))
+
+            offered = service.tables.offer(rows)
+            await asyncio.sleep(0.01)
+            assert asked == 0
+            taken = await take(offered, service.connect())
+            assert (await taken.table()).num_rows == 10
+            assert asked == 1
+
+    run(play())
+
+
+def test_places_that_are_not_there_are_refused() -> None:
+    from barrage.transport.ucx.table_streams import BodyPlace
+
+    async def play() -> None:
+        async with Service() as service:
+            for place in (BodyPlace.SHM, BodyPlace.RMA):
+                with pytest.raises(TransportError, match="leaves no bodies"):
+                    service.offer(LARGE, place=place)
+            assert service.server.offer_count == 0
+
+    run(play())
+
+
+def test_bodies_are_of_type_0_without_memory() -> None:
+    async def play() -> None:
+        async with Service() as service:
+            client, _ = await claimed_by_hand(service, sample(10))
+            await until(lambda: client.waiting_tags)
+            assert decode_tag(client.waiting_tags[0]).body_type is BodyType.PACKED
+
+    run(play())
