@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Semaphore
 from typing import Any
 
 import psutil
@@ -41,6 +42,11 @@ class Child:
         if not self.pipe.poll(timeout_seconds):
             raise TimeoutError(f"child {self.process.pid} said nothing for {timeout_seconds} s")
         return self.pipe.recv()
+
+
+def shared_semaphore(value: int) -> Semaphore:
+    """A semaphore that children can be given."""
+    return _context.Semaphore(value)
 
 
 @contextmanager

@@ -75,6 +75,7 @@ class BodyWriter:
         self._on_close = on_close
         self._state = WriterState.OUTSIDE
         self._sequence = 0
+        self._has_starved = False
         self._waker: asyncio.Future[None] | None = None
         counts.streams += 1
 
@@ -128,9 +129,19 @@ class BodyWriter:
                 return False
             admission = self._window.admit(frame.body_bytes, now_ns)
             until_ns = self._window.wait_until_ns
+            if admission is Admission.INLINE:
+                self._note_starved()
             if admission is not Admission.WAIT or until_ns is None:
                 return admission is Admission.NOW
             await self._credit(until_ns - now_ns)
+
+    def _note_starved(self) -> None:
+        if not self._has_starved:
+            self._has_starved = True
+            log.info(
+                "stream %d: its client does not give bodies back in time, some go inline",
+                self._stream_id,
+            )
 
     async def _credit(self, timeout_ns: int) -> None:
         """Until something is given back, the way is lost, or the time is up."""
@@ -160,13 +171,15 @@ class BodyWriter:
             return
         oldest_ns = self._window.oldest_ns
         if self._outlet.is_lost:
-            self._go_inline("its connection is lost")
+            # Also how a client looks that closes, until its stream ends a moment later.
+            self._go_inline("its connection is lost", logging.INFO)
         elif oldest_ns is not None and now_ns - oldest_ns > self._lease_ns_max:
             seconds = self._lease_ns_max / NANOS_PER_S
             self._go_inline(f"a body was not given back within {seconds:g} s")
 
-    def _go_inline(self, reason: str) -> None:
-        log.warning(
+    def _go_inline(self, reason: str, level: int = logging.WARNING) -> None:
+        log.log(
+            level,
             "stream %d: bodies by %s go inline from now on: %s",
             *(self._stream_id, self.way.value, reason),
         )

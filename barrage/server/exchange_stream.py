@@ -120,10 +120,11 @@ class ExchangeStream:
             self._hub.close(self)
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # Before anything is waited for: this call may be cancelled more than once.
+            self._outbox.clear()
             if self._bodies is not None:
                 self._bodies.close()
-            self._outbox.clear()
+            await asyncio.gather(*tasks, return_exceptions=True)
             if self._opening is not None:
                 await asyncio.wait([self._opening])
         if self._error is not None:

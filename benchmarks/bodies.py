@@ -1,0 +1,255 @@
+"""Bodies outside their stream: a Barrage subscription and a snapshot by shared memory against the
+same inline, both ends on one host in two processes.
+
+*Updates*: a blink table gets 2 MiB of rows in every cycle, a client subscribed to all of it applies
+each of them, with a few under way. Reported: bytes of rows per second, and the CPU seconds of
+server and client per GB. *Snapshot*: 10^7 rows x 10 columns to a Python client as one Arrow table.
+The ways take turns in one run; medians are compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import statistics
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+import barrage
+from barrage.limits import DEFAULT_LIMITS
+from barrage.server.config import ServerConfig
+from benchmarks import shapes
+from benchmarks.processes import Child, child, shared_semaphore
+from benchmarks.report import Measurement, compared, result
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.synchronize import Semaphore
+
+    from barrage.client.update_iterator import UpdateIterator
+
+WAYS = ("inline", "shm")
+UPDATE_BYTES = 2 * 1024 * 1024
+COLUMNS = 8
+ROWS = UPDATE_BYTES // (8 * COLUMNS)
+SCHEMA = pa.schema(
+    [(f"i{n}", pa.int64()) for n in range(4)] + [(f"x{n}", pa.float64()) for n in range(4)]
+)
+UNDER_WAY = 4
+"""Updates that are written and not applied yet; the writer waits for the reader at that."""
+BATCHES = 16
+"""Different batches the writer takes turns with."""
+UPDATES = 500
+SNAPSHOT_ROWS = 10_000_000
+SNAPSHOT_BATCH_ROWS = 250_000
+
+
+def server_config() -> ServerConfig:
+    """Nothing but the work itself holds an update back."""
+    limits = replace(
+        DEFAULT_LIMITS,
+        interval_ns_min=1_000,
+        interval_ns_default=1_000,
+        exchange_outbox_updates_max=2 * UNDER_WAY,
+        exchange_outbox_bytes_max=4 * UNDER_WAY * UPDATE_BYTES,
+    )
+    return ServerConfig(bodies="shm", cycle_rest_ms_max=0, deephaven=False, limits=limits)
+
+
+def update_batch(number: int) -> pa.Table:
+    """2 MiB of rows; the first column says which of them."""
+    draw = np.random.default_rng(number)
+    columns = [np.full(ROWS, number), *(draw.integers(0, 2**62, ROWS) for _ in range(3))]
+    columns += [draw.random(ROWS) for _ in range(4)]
+    return pa.table([pa.array(column) for column in columns], schema=SCHEMA)
+
+
+def serve_updates(pipe: Connection, applied: Semaphore) -> None:
+    """A word is how many updates to make, each as soon as one of the last few is applied."""
+    with barrage.Server(config=server_config()) as server:
+        table = server.create_table("blink", SCHEMA, kind="blink")
+        batches = [update_batch(number) for number in range(BATCHES)]
+        pipe.send(server.uri)
+        word = pipe.recv()
+        while word is not None:
+            for number in range(word):
+                applied.acquire()
+                table.add(batches[number % BATCHES])
+            pipe.send(word)
+            word = pipe.recv()
+
+
+def read_updates(pipe: Connection, uri: str, applied: Semaphore) -> None:
+    """A word is (way, count): subscribe, say "ready", apply so many updates, answer the figures."""
+    asyncio.run(_read_updates(pipe, uri, applied))
+
+
+async def _read_updates(pipe: Connection, uri: str, applied: Semaphore) -> None:
+    pipe.send("started")
+    while (word := await asyncio.to_thread(pipe.recv)) is not None:
+        way, count = word
+        async with (
+            barrage.aconnect(uri, bodies=way) as session,
+            session.table("blink").subscribe() as live,
+        ):
+            await live.wait_ready(10)
+            updates = live.updates()
+            await anext(updates)
+            pipe.send("ready")
+            answer = await _follow(updates, count, applied)
+            answer["outside"] = dict(live.stats.bodies.by_way())["shm"].bytes
+            pipe.send(answer)
+
+
+async def _follow(updates: UpdateIterator, count: int, applied: Semaphore) -> dict[str, Any]:
+    """Take ``count`` batches of rows, however many updates bring them."""
+    taken, update_count = 0, 0
+    started, cpu = time.perf_counter(), time.process_time()
+    async for update in updates:
+        rows = len(update.added_rows)
+        if not rows:
+            continue  # The rows of a cycle go away in the next one.
+        assert update.added.column(0)[rows - 1].as_py() == (taken + rows // ROWS - 1) % BATCHES
+        taken += rows // ROWS
+        update_count += 1
+        for _ in range(rows // ROWS):
+            applied.release()
+        if taken == count:
+            break
+    return {
+        "seconds": time.perf_counter() - started,
+        "cpu": time.process_time() - cpu,
+        "updates": update_count,
+    }
+
+
+def serve_snapshot(pipe: Connection, rows: int) -> None:
+    """The table of every other benchmark, appended batch by batch."""
+    with barrage.Server(bodies="shm") as server:
+        table = server.create_table("wide", shapes.SCHEMA, kind="append_only")
+        for first in range(0, rows, SNAPSHOT_BATCH_ROWS):
+            table.add(shapes.batch(first, min(SNAPSHOT_BATCH_ROWS, rows - first)))
+        pipe.send(server.uri)
+        pipe.recv()
+
+
+def read_snapshot(pipe: Connection, uri: str) -> None:
+    """A word is a way; the answer what one snapshot took."""
+    with ExitStack() as stack:
+        sessions = {way: stack.enter_context(barrage.connect(uri, bodies=way)) for way in WAYS}
+        pipe.send("ready")
+        while (way := pipe.recv()) is not None:
+            started, cpu = time.perf_counter(), time.process_time()
+            table = sessions[way].table("wide").snapshot()
+            seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+            pipe.send({"seconds": seconds, "cpu": cpu, "bytes": table.nbytes, "rows": len(table)})
+            del table
+            gc.collect()
+
+
+def measure_updates(*, rounds: int, updates: int) -> dict[str, list[dict[str, float]]]:
+    """The figures of every round by way."""
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    applied = shared_semaphore(UNDER_WAY)
+    with (
+        child(serve_updates, applied) as server,
+        child(read_updates, server.ready, applied) as reader,
+    ):
+        for _ in range(1 + rounds):
+            for way in WAYS:
+                found[way].append(_one_round(server, reader, way, updates))
+    return {way: answers[1:] for way, answers in found.items()}
+
+
+def _one_round(server: Child, reader: Child, way: str, updates: int) -> dict[str, float]:
+    reader.ask((way, updates))
+    server_cpu = server.cpu_seconds()
+    server.pipe.send(updates)
+    answer: dict[str, float] = reader.receive()
+    assert server.receive() == updates
+    assert (answer["outside"] > 0) == (way == "shm"), f"{way}: bodies came another way"
+    server_cpu = server.cpu_seconds() - server_cpu
+    gigabytes = updates * UPDATE_BYTES / 1e9
+    answer["mb_per_second"] = 1000 * gigabytes / answer["seconds"]
+    answer["server_cpu_per_gb"] = server_cpu / gigabytes
+    answer["client_cpu_per_gb"] = answer["cpu"] / gigabytes
+    answer["cpu_per_gb"] = (server_cpu + answer["cpu"]) / gigabytes
+    return answer
+
+
+def measure_snapshots(*, rounds: int, rows: int) -> dict[str, list[dict[str, float]]]:
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    with child(serve_snapshot, rows) as server, child(read_snapshot, server.ready) as reader:
+        for _ in range(1 + rounds):
+            for way in WAYS:
+                server_cpu = server.cpu_seconds()
+                answer = reader.ask(way)
+                assert answer["rows"] == rows, "a snapshot was not complete"
+                answer["server_cpu"] = server.cpu_seconds() - server_cpu
+                found[way].append(answer)
+    return {way: answers[1:] for way, answers in found.items()}
+
+
+def median(answers: list[dict[str, float]], name: str) -> float:
+    return statistics.median(answer[name] for answer in answers)
+
+
+def run(*, quick: bool = False) -> dict[str, Any]:
+    updates = measure_updates(rounds=3 if quick else 9, updates=100 if quick else UPDATES)
+    rows = 1_000_000 if quick else SNAPSHOT_ROWS
+    snapshots = measure_snapshots(rounds=3 if quick else 5, rows=rows)
+    return result("bodies", [*_update_lines(updates), *_snapshot_lines(snapshots, rows)])
+
+
+def _update_lines(found: dict[str, list[dict[str, float]]]) -> list[Measurement]:
+    inline, shm = found["inline"], found["shm"]
+    return [
+        compared(
+            "updates of 2 MiB by shared memory",
+            median(shm, "mb_per_second"),
+            "MB/s",
+            baseline="inline",
+            baseline_value=median(inline, "mb_per_second"),
+            at_least=8.0,
+            detail={"inline": inline, "shm": shm},
+        ),
+        compared(
+            "the same: CPU of server and client",
+            median(shm, "cpu_per_gb"),
+            "s/GB",
+            baseline="inline",
+            baseline_value=median(inline, "cpu_per_gb"),
+            at_most=0.5,
+        ),
+    ]
+
+
+def _snapshot_lines(found: dict[str, list[dict[str, float]]], rows: int) -> list[Measurement]:
+    inline, shm = found["inline"], found["shm"]
+    return [
+        compared(
+            f"snapshot of {rows:,} rows x 10 columns by shared memory",
+            median(shm, "seconds"),
+            "s",
+            baseline="inline",
+            baseline_value=median(inline, "seconds"),
+            detail={"inline": inline, "shm": shm},
+        ),
+        compared(
+            "the same: CPU of server and client",
+            median(shm, "cpu") + median(shm, "server_cpu"),
+            "s",
+            baseline="inline",
+            baseline_value=median(inline, "cpu") + median(inline, "server_cpu"),
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(), indent=2))
