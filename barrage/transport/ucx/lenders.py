@@ -44,12 +44,16 @@ class SharedMemoryLender:
         """What a location says about this memory."""
         return self._arena.name.encode()
 
+    def has_room(self, byte_count: int) -> bool:
+        leases = self._leases
+        return (
+            leases.count < self._limits.body_window_count
+            and leases.byte_count + byte_count <= self._limits.body_window_bytes
+        )
+
     def lend(self, parts: Sequence[BufferLike], byte_count: int) -> LentBody | None:
         leases = self._leases
-        if (
-            leases.count >= self._limits.body_window_count
-            or leases.byte_count + byte_count > self._limits.body_window_bytes
-        ):
+        if not self.has_room(byte_count):
             return None
         region = self._arena.place(parts, byte_count)
         if region is None:
@@ -117,11 +121,14 @@ class RemoteMemoryLender:
         """What a location says about this memory."""
         return self._memory.key
 
+    def has_room(self, byte_count: int) -> bool:
+        return (
+            len(self._lent) < self._limits.body_window_count
+            and self._lent_bytes + byte_count <= self._limits.body_window_bytes
+        )
+
     def lend(self, parts: Sequence[BufferLike], byte_count: int) -> LentBody | None:
-        if (
-            len(self._lent) >= self._limits.body_window_count
-            or self._lent_bytes + byte_count > self._limits.body_window_bytes
-        ):
+        if not self.has_room(byte_count):
             return None
         address = self._memory.place(parts, byte_count)
         if address is None:

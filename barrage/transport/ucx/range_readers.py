@@ -121,14 +121,15 @@ class SharedMemoryReader:
             self.copied_count += 1
             self._releases.release(addresses)
             return body
-        self.lent_count += 1
-        self.lent_bytes += body_bytes
 
         def back(_: int) -> None:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._take_back, body_bytes, addresses)
 
-        return self._mapping.borrow(reference, back)
+        body = self._mapping.borrow(reference, back)
+        self.lent_count += 1
+        self.lent_bytes += body_bytes
+        return body
 
     def _take_back(self, body_bytes: int, addresses: tuple[int, ...]) -> None:
         self.lent_count -= 1

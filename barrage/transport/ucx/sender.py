@@ -58,6 +58,10 @@ class LentBody(NamedTuple):
 class BodyLender(Protocol):
     """Memory for bodies of type 1, for one stream."""
 
+    def has_room(self, byte_count: int) -> bool:
+        """Whether the client has given back enough for another body."""
+        ...
+
     def lend(self, parts: Sequence[BufferLike], byte_count: int) -> LentBody | None:
         """Put a body there; None when there is no room, and the body goes as type 0."""
         ...
@@ -116,7 +120,10 @@ class StreamSender:
         try:
             await self._send_all()
             await self._end()
-            await self._until(lambda: not self._under_way and not self._kept_back)
+            while self._kept_back:
+                await self._wait_for_lender()
+                await self._until(lambda: self._has_room or not self._kept_back)
+            await self._until(lambda: not self._under_way)
             await self._until_gone()
         finally:
             self._release_all()
@@ -145,6 +152,7 @@ class StreamSender:
 
     async def _make_room(self) -> None:
         """Wait a little for the window, and for as long as it takes when too much is kept back."""
+        await self._wait_for_lender()
         if self._has_room and not self._kept_back:
             return
         if self._may_run_ahead:
@@ -168,14 +176,38 @@ class StreamSender:
             and len(self._under_way) < self._limits.body_window_count
         )
 
-    def _post_bodies(self) -> None:
+    async def _wait_for_lender(self) -> None:
+        """Give the client a little time to give back what it was lent, then send bytes instead."""
+        until_ns = self._clock.monotonic_ns() + self._limits.body_wait_ns_max
+        while self._kept_back and self._has_room and self._error is None:
+            left_ns = until_ns - self._clock.monotonic_ns()
+            if left_ns <= 0:
+                self._post_bodies(is_lending=False)
+                return
+            await self._wait(left_ns)
+
+    def _post_bodies(self, *, is_lending: bool = True) -> None:
+        """Send what was kept back, as far as the window goes; and while ``is_lending`` as far as
+        there is memory to lend."""
         try:
             while self._kept_back and self._has_room and self._error is None:
-                pending = self._kept_back.popleft()
-                self._bytes_kept_back -= pending.message.body_bytes
-                self._post(*pending)
+                message = self._kept_back[0].message
+                if is_lending and self._would_lend(message) and not self._can_lend(message):
+                    return
+                self._bytes_kept_back -= message.body_bytes
+                self._post(*self._kept_back.popleft())
+                is_lending = True
         except TransportError as error:
             self._lose(error)
+
+    def _would_lend(self, message: StreamMessage) -> bool:
+        """Small bodies cost less as bytes than as a loan, and those past the window never fit."""
+        limits = self._limits
+        is_worth_it = limits.body_inline_bytes_max < message.body_bytes <= limits.body_window_bytes
+        return self._lender is not None and is_worth_it
+
+    def _can_lend(self, message: StreamMessage) -> bool:
+        return self._lender is not None and self._lender.has_room(message.body_bytes)
 
     def _post(self, sequence: int, message: StreamMessage) -> None:
         assert self._bodies is not None
@@ -225,7 +257,7 @@ class StreamSender:
     # --- lending ---
 
     def _lend(self, message: StreamMessage) -> list[BodyRange] | None:
-        if self._lender is None or not message.body_bytes:
+        if self._lender is None or not self._would_lend(message):
             return None
         assert message.parts is not None
         lent = self._lender.lend(message.parts, message.body_bytes)
