@@ -31,6 +31,7 @@ NAMES = (
     "reconnect_storm",
     "journal_latency",
     "journal_fetch",
+    "shared_memory",
 )
 
 
