@@ -29,7 +29,7 @@ from barrage.transport.ucx.settings import library_choice
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is on Linux
+SHARED_MEMORY: Final = Path("/dev/shm")
 DESCRIPTORS_WANTED: Final = 4096
 DESCRIPTORS_MIN: Final = 256
 PYTHON_MIN: Final = (3, 11)

@@ -130,7 +130,7 @@ def test_a_small_or_missing_shared_memory_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert only(health.check_shared_memory_room(tmp_path / "none")).status is Status.PROBLEM
-    sizes = namedtuple("sizes", "f_blocks f_bavail f_frsize")  # noqa: PYI024
+    sizes = namedtuple("sizes", "f_blocks f_bavail f_frsize")
     monkeypatch.setattr(os, "statvfs", lambda _: sizes(64 * 256, 60 * 256, 4096))
     found = only(health.check_shared_memory_room())
     assert found.status is Status.WARNING
