@@ -20,6 +20,7 @@ from barrage.client.body_receivers import (
     UcxReceiver,
     Window,
 )
+from barrage.client.body_stream import OfferedChannel
 from barrage.errors import (
     BarrageError,
     ConnectionLostError,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from barrage.client.bodies import BodyChoice
     from barrage.client.body_receivers import BodyConnection, Mapping, Write
-    from barrage.client.body_stream import BodyChannel
     from barrage.clock import Clock
     from barrage.limits import Limits
     from barrage.transport.base import BodyReceiver
@@ -56,13 +56,10 @@ CONNECT_SECONDS_MAX = 1.0
 """How long a stream waits for a connection for its bodies."""
 
 SWITCHED_OFF = "inline was asked for"
+CLOSED = "the session is closed"
 SESSION = "bodies of a Deephaven session are always inline"
 NOT_OFFERED = "the server has no other way"
 NO_ANSWER = "the server did not answer the offer"
-
-
-NO_CHANNEL: tuple[BodyChannel | None, str] = (None, SWITCHED_OFF)
-"""For a stream whose bodies shall come inline."""
 
 
 class SharedMemory(Protocol):
@@ -142,26 +139,28 @@ class BodyRoutes:
     def _refusal(self) -> str | None:
         if self._way is BodyWay.INLINE:
             return self._inline_reason
+        if self._is_closed:
+            return CLOSED
         if self._failure is not None and self._clock.monotonic_ns() < self._failure[1]:
             return self._failure[0]
         return None
 
-    async def channel(self) -> tuple[BodyChannel | None, str]:
+    async def channel(self) -> OfferedChannel:
         """A channel for one new stream, or the reason why its bodies come inline. Never fails."""
         refusal = self._refusal()
-        if refusal is not None or self._is_closed:
-            return None, refusal or SWITCHED_OFF
+        if refusal is not None:
+            return OfferedChannel(None, refusal)
         try:
             if self._way is BodyWay.SHM:
-                return await self._shared_channel(), ""
-            return await self._ucx_channel(), ""
+                return OfferedChannel(await self._shared_channel())
+            return OfferedChannel(await self._ucx_channel())
         except ConnectionLostError as error:
             # The stream will meet the same, and the server may be another one afterwards.
-            return None, str(error)
+            return OfferedChannel(None, str(error))
         except BarrageError as error:
             reason = NOT_OFFERED if isinstance(error, UnsupportedError) else str(error)
             self._remember(reason)
-            return None, reason
+            return OfferedChannel(None, reason)
 
     def _remember(self, reason: str) -> None:
         logger.debug("bodies come inline for some minutes: %s", reason)
@@ -196,6 +195,9 @@ class BodyRoutes:
             if self._channel is None or not self._channel.is_fresh:
                 self._let_go()
                 self._channel = await self._prepare_shared_memory()
+                if self._is_closed:
+                    self._let_go()
+                    raise ConnectionLostError(CLOSED)
             return self._channel
 
     async def _prepare_shared_memory(self) -> SharedMemoryChannel:

@@ -76,6 +76,39 @@ class BodyChannel(Protocol):
         ...
 
 
+class OfferedChannel:
+    """What is to be had for one new stream: a channel, or the reason why bodies come inline. As a
+    context manager it gives a channel back that no stream has taken."""
+
+    __slots__ = ("_channel", "reason")
+
+    def __init__(self, channel: BodyChannel | None, reason: str = "") -> None:
+        self._channel = channel
+        self.reason = reason
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a channel."""
+        return self._channel is not None
+
+    def headers(self) -> dict[str, str]:
+        """What claims the channel."""
+        return {} if self._channel is None else self._channel.headers()
+
+    def take(self) -> BodyChannel | None:
+        """The channel, which belongs to the caller now."""
+        channel, self._channel = self._channel, None
+        return channel
+
+    def __enter__(self) -> OfferedChannel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        channel = self.take()
+        if channel is not None:
+            channel.discard()
+
+
 class BodyStream:
     """One stream. Ends for good with the first error."""
 

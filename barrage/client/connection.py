@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
 from barrage.client.body_routes import BodyRoutes
-from barrage.client.body_stream import BodyStream
+from barrage.client.body_stream import BodyStream, OfferedChannel
 from barrage.client.deephaven.calls import DeephavenCalls
 from barrage.errors import SubscriptionClosedError
 from barrage.transport import flight_messages
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from barrage.client.address import Address
     from barrage.client.bodies import BodyChoice, BodyCounter
-    from barrage.client.body_stream import BodyChannel
     from barrage.client.deephaven.login import DeephavenLogin
     from barrage.clock import Clock
     from barrage.limits import Limits
@@ -99,33 +98,26 @@ class Connection:
             self._streams[stream] = self.login.generation
         return stream
 
-    async def body_channel(self) -> tuple[BodyChannel | None, str]:
-        """A channel for the bodies of one new stream, to be given to :meth:`open_bodies` at once;
-        None, and why, when they come inline."""
+    async def body_channel(self) -> OfferedChannel:
+        """A channel for the bodies of one new stream, to be given to :meth:`open_bodies` at once,
+        or the reason why they come inline."""
         self.check_open()
         return await self.bodies.channel()
 
     def open_bodies(
         self,
         table: str,
-        channel: tuple[BodyChannel | None, str],
+        channel: OfferedChannel,
         *,
         headers: Mapping[str, str] | None = None,
         counter: BodyCounter | None = None,
     ) -> BodyStream:
         """:meth:`open_exchange`, whose bodies may come by ``channel``; ``counter`` counts them."""
-        claimed, reason = channel
-        claim = {} if claimed is None else claimed.headers()
-        try:
-            stream = self.open_exchange(table, {**(headers or {}), **claim})
-        except BaseException:
-            if claimed is not None:
-                claimed.discard()
-            raise
+        stream = self.open_exchange(table, {**(headers or {}), **channel.headers()})
         return BodyStream(
             stream,
-            claimed,
-            reason=reason,
+            channel.take(),
+            reason=channel.reason,
             limits=self.limits,
             clock=self._clock,
             counter=counter,

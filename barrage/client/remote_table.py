@@ -8,7 +8,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from barrage.client.body_routes import NO_CHANNEL
+from barrage.client.body_stream import OfferedChannel
 from barrage.client.bulk_snapshot import CELLS_MIN, fetch_bulk_snapshot
 from barrage.client.deephaven.input_tables import add_rows, delete_rows
 from barrage.client.history import ChangeOptions, TableHistory
@@ -148,11 +148,12 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
         if columns is not None:
             indices = column_indices(await source.schema(TIMEOUT_SECONDS), columns)
         ticket = await source.ticket()
-        channel = await connection.body_channel() if tries else NO_CHANNEL
-        if tries and channel[0] is None:
-            return None
+        with await connection.body_channel() if tries else OfferedChannel(None) as channel:
+            if tries and not channel.is_there:
+                return None
+            stream = connection.open_bodies(source.label, channel)
         table = await fetch_snapshot(
-            connection.open_bodies(source.label, channel),
+            stream,
             ticket=ticket,
             columns=indices,
             viewport=viewport,

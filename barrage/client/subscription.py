@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from barrage.client.body_stream import BodyStream
+    from barrage.client.body_stream import BodyStream, OfferedChannel
     from barrage.client.followers import OnError, OnState, OnUpdate
     from barrage.client.session import AsyncSession
     from barrage.client.sources import TableSource
@@ -162,7 +162,9 @@ class AsyncTickingTable:
     def bodies(self) -> BodyStatus:
         """The way bodies of record batches may come on the latest stream, and why it is inline when
         it is. ``stats.bodies`` counts the ways they really came."""
-        return self._bodies if self._stream is None else self._stream.status
+        # Read once: other threads ask as well.
+        stream = self._stream
+        return self._bodies if stream is None else stream.status
 
     @property
     def cursor(self) -> Cursor | None:
@@ -373,8 +375,23 @@ class AsyncTickingTable:
         source, connection = self._settings.source, self._settings.source.connection
         schema = None if self._columns is None else await source.schema(None)
         ticket = await source.ticket()
-        channel = await connection.body_channel()
-        # From here on nothing waits: what the user changes now is asked for by a frame of its own.
+        with await connection.body_channel() as channel:
+            exchange, stream, setting, frame = self._open_stream(schema, ticket, channel)
+        await stream.write(frame)
+        await self._set_state(State.SNAPSHOT)
+        while await self._take_frame(exchange, stream, setting):
+            if self._state.is_final:
+                # A callback closed the table.
+                return
+        for event in exchange.receive_end(None):
+            await self._handle(event, stream, setting)
+
+    def _open_stream(
+        self, schema: pa.Schema | None, ticket: bytes, channel: OfferedChannel
+    ) -> tuple[ClientExchange, BodyStream, Setting, bytes]:
+        """A stream for what is wanted now, and the request to write on it. Nothing waits here: what
+        the user changes later is asked for by a frame of its own."""
+        connection = self._settings.source.connection
         columns = None if schema is None else column_indices(schema, self._columns)
         setting = wanted = Setting.of(schema, columns, self._viewport)
         if self._settings.kept is not None and self._resuming.setting is None:
@@ -386,7 +403,9 @@ class AsyncTickingTable:
             next(_exchange_ids), revision=connection.revision, limits=connection.limits
         )
         self._schema = schema
-        self._has_unsent_change = setting != wanted
+        # The user may have chosen columns since the schema was not needed.
+        is_unknown = schema is None and self._columns is not None
+        self._has_unsent_change = setting != wanted or is_unknown
         frame = exchange.subscribe(
             ticket,
             columns=columns if setting == wanted else setting.columns,
@@ -400,14 +419,7 @@ class AsyncTickingTable:
             counter=self._stats.bodies,
         )
         self._exchange, self._stream = exchange, stream
-        await stream.write(frame)
-        await self._set_state(State.SNAPSHOT)
-        while await self._take_frame(exchange, stream, setting):
-            if self._state.is_final:
-                # A callback closed the table.
-                return
-        for event in exchange.receive_end(None):
-            await self._handle(event, stream, setting)
+        return exchange, stream, setting, frame
 
     async def _take_frame(
         self, exchange: ClientExchange, stream: BodyStream, setting: Setting

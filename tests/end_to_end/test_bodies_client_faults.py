@@ -162,7 +162,8 @@ def test_a_server_without_other_ways(caplog):
                 routes = session._session._connection.bodies
                 routes._failure = None
                 if choice != "ucx":
-                    assert session._thread.call(routes.channel(), WAIT) == (None, NOT_OFFERED)
+                    channel = session._thread.call(routes.channel(), WAIT)
+                    assert (channel.is_there, channel.reason) == (False, NOT_OFFERED)
     assert not [record for record in caplog.records if record.name.startswith("barrage.client")]
 
 
@@ -231,10 +232,12 @@ def test_nothing_grows_over_many_subscriptions(server, session):
 
 def test_nothing_grows_over_many_sessions(server):
     def once():
-        with barrage.connect(server.uri, auth=server.token) as session:
-            with session.table("t").subscribe() as live:
-                live.wait_ready(WAIT)
-                assert live.bodies == SHARED
+        with (
+            barrage.connect(server.uri, auth=server.token) as session,
+            session.table("t").subscribe() as live,
+        ):
+            live.wait_ready(WAIT)
+            assert live.bodies == SHARED
 
     once()
     gc.collect()

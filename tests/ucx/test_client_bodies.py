@@ -106,12 +106,14 @@ def test_a_body_that_does_not_come(server, monkeypatch):
 
 def test_another_release_or_setting(server, monkeypatch):
     monkeypatch.setattr(UcxSettings, "agreement", lambda self: {"CM_USE_ALL_DEVICES": "y"})
-    with barrage.connect(server.uri, bodies="ucx") as session:
-        with session.table("t").subscribe() as live:
-            live.wait_ready(WAIT)
-            assert live.bodies.way is BodyWay.INLINE
-            assert "CM_USE_ALL_DEVICES" in live.bodies.reason
-            assert shows(live, 0)
+    with (
+        barrage.connect(server.uri, bodies="ucx") as session,
+        session.table("t").subscribe() as live,
+    ):
+        live.wait_ready(WAIT)
+        assert live.bodies.way is BodyWay.INLINE
+        assert "CM_USE_ALL_DEVICES" in live.bodies.reason
+        assert shows(live, 0)
 
 
 def test_a_connection_that_is_lost(server, session):

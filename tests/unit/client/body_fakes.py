@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import weakref
 
 import numpy as np
 import pyarrow as pa
 
+from barrage.client.address import parse_address
+from barrage.client.bodies import BodyChoice
+from barrage.client.session import AsyncSession
+from barrage.clock import VirtualClock
 from barrage.errors import BodyChannelError
 from barrage.transport import flight_messages
-from barrage.wire.dissociated.negotiation import ACTION, HEADER, Answer, HostIdentity, Offer
+from barrage.wire.dissociated.negotiation import (
+    ACTION,
+    HEADER,
+    Answer,
+    HostIdentity,
+    Offer,
+    UcxTerms,
+)
 from barrage.wire.dissociated.ranges import decode_addresses
 from barrage.wire.dissociated.references import BodyReference
 from barrage.wire.dissociated.ways import BodyWay
@@ -19,6 +31,7 @@ from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
 from tests.unit.client.scripted import SCHEMA, ScriptedConnector
 
+TERMS = UcxTerms(release="1.22.0", settings={})
 PROOF = bytes(range(16))
 CHANNEL_IDS = [f"{number:032x}" for number in range(100)]
 
@@ -224,3 +237,27 @@ async def released(stream, count):
         numbers += decode_addresses(frame.released)
         messages += 1
     return numbers, messages
+
+
+class Scene:
+    """A session, its server, and where bodies come from."""
+
+    def __init__(self, choice, **more):
+        self.server = BodyServer()
+        self.arena = FakeArena()
+        self.memory = FakeSharedMemory(self.arena)
+        self.ucx = FakeUcx(TERMS)
+        self.clock = VirtualClock(10**18)
+        self.session = AsyncSession(
+            parse_address("grpc://nowhere:1"), connector=self.server, clock=self.clock,
+            bodies=BodyChoice.parse(choice), **more,
+        )  # fmt: skip
+        routes = self.session._connection.bodies
+        routes._shared_memory, routes._ucx = self.memory, self.ucx
+
+
+@contextlib.asynccontextmanager
+async def scene(choice="auto", **more):
+    made = Scene(choice, **more)
+    async with made.session:
+        yield made

@@ -58,6 +58,11 @@ class Routes:
         results = self.server.results("x/DoAction", request, timeout=timeout)
         return [flight_messages.decode_result(message) async for message in results]
 
+    async def channel(self):
+        """The channel and the reason, as a pair."""
+        offered = await self.routes.channel()
+        return offered.take(), offered.reason
+
     @property
     def asked(self):
         return len(self.server.offers)
@@ -85,11 +90,11 @@ def test_statuses_and_counts_are_for_people_and_programs():
 def test_what_is_offered():
     async def test():
         shm, ucx = Routes("shm"), Routes("ucx")
-        channel, reason = await shm.routes.channel()
+        channel, reason = await shm.channel()
         assert (channel.way, reason) == (BodyWay.SHM, "")
         (offer,) = shm.server.offers
         assert (offer.order, offer.shm.boot_id, offer.ucx) == ((BodyWay.SHM,), "here", None)
-        channel, _ = await ucx.routes.channel()
+        channel, _ = await ucx.channel()
         assert channel.way is BodyWay.UCX
         (offer,) = ucx.server.offers
         assert (offer.order, offer.ucx, offer.shm) == ((BodyWay.UCX,), TERMS, None)
@@ -108,7 +113,7 @@ def test_what_is_offered():
 def test_where_there_is_no_way_nobody_is_asked(choice, is_session, reason):
     async def test():
         made = Routes(choice, is_session=is_session)
-        assert await made.routes.channel() == (None, reason)
+        assert await made.channel() == (None, reason)
         made.routes.note_actions([ACTION])
         assert not made.routes.can_ask
         assert not made.routes.is_ready
@@ -121,10 +126,10 @@ def test_a_server_without_the_action_is_not_asked():
     async def test():
         made = Routes()
         made.routes.note_actions(["barrage.drop_table"])
-        assert await made.routes.channel() == (None, NOT_OFFERED)
+        assert await made.channel() == (None, NOT_OFFERED)
         assert made.asked == 0
         made.clock.advance(REMEMBERED_NS)
-        assert (await made.routes.channel())[0] is not None
+        assert (await made.channel())[0] is not None
         other = Routes()
         other.routes.note_actions([ACTION, "x"])
         assert other.routes.can_ask
@@ -160,16 +165,16 @@ def test_a_failure_is_remembered_for_five_minutes(fault):
         made = Routes()
         answer, reason = FAILURES[fault]
         made.server.answers = [answer]
-        channel, told = await made.routes.channel()
+        channel, told = await made.channel()
         assert channel is None
         assert reason.lower() in told.lower()
-        assert await made.routes.channel() == (None, told)
+        assert await made.channel() == (None, told)
         assert not made.routes.can_ask
         assert made.asked == 1
         made.clock.advance(REMEMBERED_NS - 1)
-        assert (await made.routes.channel())[0] is None
+        assert (await made.channel())[0] is None
         made.clock.advance(1)
-        assert (await made.routes.channel())[0] is not None
+        assert (await made.channel())[0] is not None
         assert made.routes.is_ready
 
     run(test)
@@ -179,8 +184,8 @@ def test_a_server_that_is_gone_is_asked_again():
     async def test():
         made = Routes()
         made.server.answers = [ConnectionLostError("gone")]
-        assert await made.routes.channel() == (None, "gone")
-        assert (await made.routes.channel())[0] is not None
+        assert await made.channel() == (None, "gone")
+        assert (await made.channel())[0] is not None
 
     run(test)
 
@@ -189,7 +194,7 @@ def test_memory_that_cannot_be_had():
     async def test():
         made = Routes()
         made.memory.failure = TransportUnavailableError("of another user")
-        assert await made.routes.channel() == (None, "of another user")
+        assert await made.channel() == (None, "of another user")
         assert made.asked == 1
         nowhere = Routes()
 
@@ -197,7 +202,7 @@ def test_memory_that_cannot_be_had():
             raise TransportUnavailableError("no boot id")
 
         nowhere.memory.identity = identity
-        assert await nowhere.routes.channel() == (None, "no boot id")
+        assert await nowhere.channel() == (None, "no boot id")
         assert nowhere.asked == 0
 
     run(test)
@@ -216,7 +221,7 @@ def test_a_connection_that_cannot_be_had(failure, reason):
     async def test():
         made = Routes("ucx")
         made.ucx.failure = failure
-        assert await made.routes.channel() == (None, reason)
+        assert await made.channel() == (None, reason)
         assert not made.routes.can_ask
 
     run(test)
@@ -225,7 +230,7 @@ def test_a_connection_that_cannot_be_had(failure, reason):
 def test_many_streams_prepare_once():
     async def test():
         made = Routes()
-        channels = await asyncio.gather(*(made.routes.channel() for _ in range(20)))
+        channels = await asyncio.gather(*(made.channel() for _ in range(20)))
         assert len({id(channel) for channel, _ in channels}) == 1
         assert made.asked == 1
         assert made.memory.opened == ["barrage-x"]
@@ -233,7 +238,7 @@ def test_many_streams_prepare_once():
         assert made.memory.arena.closed == 1
         await made.routes.close()
         assert made.memory.arena.closed == 1
-        assert (await made.routes.channel())[0] is None
+        assert (await made.channel())[0] is None
 
     run(test)
 
@@ -241,17 +246,17 @@ def test_many_streams_prepare_once():
 def test_a_channel_nobody_claimed_in_time_is_prepared_anew():
     async def test():
         made = Routes()
-        first, _ = await made.routes.channel()
+        first, _ = await made.channel()
         made.clock.advance(DEFAULT_LIMITS.body_ticket_ns // 2)
         assert not made.routes.is_ready
-        second, _ = await made.routes.channel()
+        second, _ = await made.channel()
         assert second is not first
         assert second.headers() != first.headers()
         assert made.memory.arena.closed == 1
         # Claimed once it stays.
         second.accepted()
         made.clock.advance(3600 * 10**9)
-        assert (await made.routes.channel())[0] is second
+        assert (await made.channel())[0] is second
 
     run(test)
 
@@ -259,7 +264,7 @@ def test_a_channel_nobody_claimed_in_time_is_prepared_anew():
 def test_memory_is_let_go_when_the_last_stream_has():
     async def test():
         made = Routes()
-        channel, _ = await made.routes.channel()
+        channel, _ = await made.channel()
 
         async def write(frame):
             raise AssertionError
@@ -274,11 +279,11 @@ def test_memory_is_let_go_when_the_last_stream_has():
             receiver.close()
         assert made.memory.arena.closed == 1
         # What is said of a channel of before does not touch the next one.
-        second, _ = await made.routes.channel()
+        second, _ = await made.channel()
         channel.broken()
         assert made.routes.is_ready
         second.failed("a body is missing")
-        assert await made.routes.channel() == (None, "a body is missing")
+        assert await made.channel() == (None, "a body is missing")
         assert made.memory.arena.closed == 2
 
     run(test)
@@ -287,7 +292,7 @@ def test_memory_is_let_go_when_the_last_stream_has():
 def test_the_header_claims_with_the_proof():
     async def test():
         made = Routes()
-        channel, _ = await made.routes.channel()
+        channel, _ = await made.channel()
         assert channel.headers() == {HEADER: f"{0:032x} {bytes(range(16)).hex()}"}
 
     run(test)

@@ -11,9 +11,8 @@ from barrage.client import snapshot
 from barrage.rowset import RowSet
 from barrage.transport.flight_messages import Descriptor, FlightInfo
 from barrage.wire.dissociated.negotiation import HEADER
-from tests.unit.client.body_fakes import detach, placing, released, sending
+from tests.unit.client.body_fakes import detach, placing, released, scene, sending
 from tests.unit.client.scripted import SCHEMA, run, until
-from tests.unit.client.test_body_streams import scene
 
 ROWS = 1 << 20
 WAYS = {"auto": "shm", "ucx": "ucx"}
@@ -163,8 +162,7 @@ def test_small_snapshots_ask_for_no_channel_but_take_one_that_is_ready():
             stream.end()
             await work
             assert s.server.offers == []
-            channel, _ = await s.session._connection.body_channel()
-            channel.accepted()
+            (await s.session._connection.body_channel()).take().accepted()
             work = begin(s, rows=(0, 10))
             stream = await claimed(s)
             detach(stream, placing(s.arena))

@@ -4,67 +4,34 @@ whatever fails goes on inline."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import gc
 
 import pytest
 
-from barrage.client.address import parse_address
-from barrage.client.bodies import BodyChoice, BodyCount, BodyStatus
-from barrage.client.body_stream import BodyStream
+from barrage.client.bodies import BodyCount, BodyStatus
 from barrage.client.reconnect import Backoff
-from barrage.client.session import AsyncSession
 from barrage.client.state import State
-from barrage.clock import VirtualClock
 from barrage.errors import BodyChannelError, ConnectionLostError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.rowset import RowSet
-from barrage.wire.dissociated.negotiation import HEADER, Claim, UcxTerms
+from barrage.wire.dissociated.negotiation import HEADER, Claim
 from barrage.wire.dissociated.references import BodyReference
 from barrage.wire.dissociated.ways import BodyWay
 from tests.unit.client.body_fakes import (
     CHANNEL_IDS,
     PROOF,
-    BodyServer,
-    FakeArena,
-    FakeSharedMemory,
-    FakeUcx,
     detach,
     placing,
     released,
+    scene,
     sending,
 )
 from tests.unit.client.scripted import run, until
 
 NEVER = Backoff(first_seconds=1000.0, seconds_max=1000.0)
 """A test that reaches a delay runs into its limit."""
-TERMS = UcxTerms(release="1.22.0", settings={})
 SHORT = dataclasses.replace(DEFAULT_LIMITS, body_deadline_ns=50_000_000)
-
-
-class Scene:
-    """A session, its server, and where bodies come from."""
-
-    def __init__(self, choice, **more):
-        self.server = BodyServer()
-        self.arena = FakeArena()
-        self.memory = FakeSharedMemory(self.arena)
-        self.ucx = FakeUcx(TERMS)
-        self.clock = VirtualClock(10**18)
-        self.session = AsyncSession(
-            parse_address("grpc://nowhere:1"), connector=self.server, clock=self.clock,
-            bodies=BodyChoice.parse(choice), **more,
-        )  # fmt: skip
-        routes = self.session._connection.bodies
-        routes._shared_memory, routes._ucx = self.memory, self.ucx
-
-
-@contextlib.asynccontextmanager
-async def scene(choice="auto", **more):
-    made = Scene(choice, **more)
-    async with made.session:
-        yield made
 
 
 def xs(live):
@@ -390,31 +357,6 @@ def test_after_a_lost_connection_the_memory_is_looked_for_anew():
     run(test)
 
 
-def test_changes_while_the_way_is_looked_for_are_not_lost():
-    async def test():
-        async with scene() as s:
-            asked = asyncio.Event()
-            answer = asyncio.Event()
-            identity = s.memory.identity
-            s.memory.identity = lambda: (asked.set(), identity())[1]
-            results = s.server.results
-
-            async def late(*arguments, **more):
-                await answer.wait()
-                async for result in results(*arguments, **more):
-                    yield result
-
-            s.server.results = late
-            async with s.session.table("t").subscribe(viewport=(0, 1)) as live:
-                await asked.wait()
-                await live.set_viewport((5, 7))
-                answer.set()
-                stream = await s.server.accept()
-                assert (await stream.request()).viewport == RowSet.parse("5-6")
-
-    run(test)
-
-
 # --- bodies that come by themselves ---------------------------------------------------------------
 
 
@@ -533,51 +475,5 @@ def test_a_refused_connection_for_bodies_is_closed():
             stream.snapshot([1])
             await live.wait_ready(5)
             await until(lambda: s.ucx.connections[0].is_closed)
-
-    run(test)
-
-
-# --- messages ------------------------------------------------------------------------------------
-
-
-def test_a_stream_tells_what_a_message_has_with_its_body():
-    async def test():
-        async with scene() as s:
-            connection = s.session._connection
-            channel = await connection.body_channel()
-            stream = connection.open_bodies("t", channel)
-            peer = await s.server.accept()
-            detach(peer, placing(s.arena))
-            peer.schema()
-            peer.snapshot(range(1000))
-            assert (await stream.read()).body is None
-            frame = await stream.read()
-            assert len(frame.body) > 8000
-            assert stream.frame_bytes > len(frame.body)
-            assert frame.body_reference is None
-            assert stream.has_lent
-            assert stream.lent_memory().holds_address(frame.body.address)
-            assert (await stream.headers())[HEADER] == "shm"
-            del frame
-            assert not stream.has_lent
-            stream.cancel()
-            stream.cancel()
-
-    run(test)
-
-
-def test_the_end_of_a_stream_with_a_channel_is_an_end():
-    async def test():
-        async with scene() as s:
-            connection = s.session._connection
-            stream = connection.open_bodies("t", await connection.body_channel())
-            assert isinstance(stream, BodyStream)
-            peer = await s.server.accept()
-            detach(peer, placing(s.arena))
-            peer.schema()
-            peer.end()
-            await stream.read()
-            assert await stream.read() is None
-            stream.cancel()
 
     run(test)
