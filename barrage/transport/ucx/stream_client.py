@@ -168,11 +168,12 @@ async def open_batches(
             async with asyncio.timeout(timeout):
                 await client.connect(headers_at, bodies_at, timeout, one_connection=one_connection)
                 await client.claim(headers_at, bodies_at, ticket)
+            # A server that refuses the ticket has received it first, and closes then.
+            batches = BatchStream(client.receiver, limits)
+            await batches.open()
         except (TransportError, TimeoutError) as error:
             reason = f"no answer in {timeout:g} s" if isinstance(error, TimeoutError) else error
             raise TransportUnavailableError(f"no stream from UCX: {reason}") from error
-        batches = BatchStream(client.receiver, limits)
-        await batches.open()
         yield batches
 
 
