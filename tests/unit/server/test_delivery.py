@@ -7,7 +7,9 @@ import pytest
 from barrage.engine.producer import Delivery, Disconnect
 from barrage.errors import EngineError, RemoteProtocolError, SlowConsumerError
 from barrage.server import delivery
+from barrage.server.body_frames import LooseFrame
 from barrage.server.delivery import EncodedUpdate, LazyUpdate, StreamEnded, convert
+from barrage.wire.dissociated.detached import DetachedFrame
 
 
 class FakeEncoder:
@@ -79,6 +81,25 @@ def test_a_frame_larger_than_the_window_is_kept_alone(monkeypatch):
     assert list(first) == frames_of(4)
     assert len(item._frames) == 1
     assert list(second) == frames_of(4)
+
+
+def test_frames_with_a_body_apart_have_a_larger_window(monkeypatch):
+    monkeypatch.setattr(delivery, "WINDOW_BYTES_MAX", 12)
+    monkeypatch.setattr(delivery, "OUTSIDE_WINDOW_BYTES_MAX", 48)
+    frames = [LooseFrame(DetachedFrame(b"h", (b"bodybod",), 7)) for _ in range(20)]
+    encoder = FakeEncoder(frames)
+    [item] = converted(encoder, (1, 2))
+    fast, slow = item.frames(), item.frames()
+    beginning = [next(slow)]
+    for number in range(6):
+        assert next(fast) is frames[number]
+    # The slow one is five frames behind, and they are all there for it.
+    beginning += [next(slow) for _ in range(5)]
+    assert encoder.encoded == 6
+    assert list(fast) == frames[6:]
+    assert item._window_bytes <= 48
+    assert beginning + list(slow) == frames
+    assert encoder.encoded == 40
 
 
 @pytest.mark.parametrize("error", [RemoteProtocolError("no such thing"), EngineError("broken")])
