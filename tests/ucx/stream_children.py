@@ -9,6 +9,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from barrage.clock import SystemClock
@@ -28,12 +29,15 @@ from barrage.transport.ucx import (
     UcxListener,
     UcxSettings,
     load_library,
+    open_batches,
     table_source,
 )
 from barrage.wire.dissociated.location import UcxLocation
 from barrage.wire.dissociated.untagged import encode_end_message, encode_header_message
 from tests.helpers.arrow_stream import arrow_messages, read_by_arrow
 from tests.helpers.ucx_streams import sample
+
+MANY = 1_000_000
 
 FIRST_WANT_DATA = 0x0100_0001 << 32
 """What the example's locations say: upper bits that tell headers from bodies."""
@@ -45,7 +49,9 @@ def limits_of(**changed: int) -> Limits:
 
 
 def table_of(rows: int) -> pa.Table:
-    """The rows both sides can make."""
+    """The rows both sides can make; many are of one plain column."""
+    if rows > MANY:
+        return pa.table({"number": np.arange(rows)})
     if rows == 0:
         return sample(1).slice(1)
     return sample(rows)
@@ -260,3 +266,24 @@ async def _body(connection: UcxConnection, sequence: int) -> bytes:
     came = await asyncio.wait_for(connection.receive_posted(sequence, 0xFFFFFFFF, into), 10)
     assert came.tag >> 56 == 0
     return into.slice(0, came.length).to_pybytes()
+
+
+def reading_client(
+    pipe: Connection, metadata: str, bodies: str, ticket: bytes, error_mode: ErrorMode
+) -> None:
+    """Our client: keeps a few batches, says how many, and reads no further until it is told."""
+
+    async def read() -> None:
+        context = UcxContext(load_library(), UcxSettings(rma=True))
+        limits = replace(DEFAULT_LIMITS, body_window_bytes=2_000_000)
+        opening = open_batches(
+            metadata, bodies, ticket, context=context, limits=limits, error_mode=error_mode
+        )
+        async with opening as batches:
+            kept = [await anext(batches) for _ in range(3)]
+            pipe.send(len(kept))
+            await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
+        context.close()
+
+    pipe.send("started")
+    asyncio.run(read())

@@ -133,14 +133,13 @@ def test_bodies_of_64_mb(library: UcxLibrary, place: str) -> None:
         DEFAULT_LIMITS, message_bytes_target=32 << 20, body_window_bytes=160 << 20,
         body_segment_bytes=128 << 20,
     )  # fmt: skip
-    rows = 1_500_000
+    rows = 2 * (64 << 20) // 8
     with child(table_server, large) as server:
         offered = server.ask(("offer", {"rows": rows, "place": place}))
         got = fetched(library, offered, limits=large)
-        assert got.num_rows == rows
-        assert max(chunk.nbytes for chunk in got.column("text").chunks) > 16 << 20
-        assert got.column("number").to_numpy()[::1000].tolist() == list(range(0, rows, 1000))
-        assert got.column("text")[rows - 1].as_py() == f"row {rows - 1}"
+        assert max(chunk.nbytes for chunk in got.column("number").chunks) >= 64 << 20
+        assert got.equals(table_of(rows))
+        assert server.ask(("facts", {}))["placed"] == (2 if place == "shm" else 0)
 
 
 def test_two_streams_at_once_do_not_mix(library: UcxLibrary, server: Child) -> None:

@@ -147,7 +147,7 @@ class BodyIntake:
         error = done.exception()
         try:
             if error is not None:
-                raise TransportError(f"body {tag.sequence} could not be fetched: {error}")
+                raise ConnectionLostError(f"body {tag.sequence} could not be fetched: {error}")
             self._on_body(tag, done.result())
         except BarrageError as failure:
             self.close()
