@@ -132,6 +132,7 @@ class Arena:
             proof = secrets.token_bytes(PROOF_BYTES)
             header = FileHeader(ROOT_NUMBER, ROOT_BYTES, proof)
             root = Segment(f"{directory}/{new_name()}", header)
+            root.check_locks()
         except OSError as error:
             raise TransportUnavailableError(
                 f"no shared memory in {directory}: {error.strerror or error}"

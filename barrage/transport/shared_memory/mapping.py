@@ -16,6 +16,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from barrage.errors import BodyChannelError, TransportUnavailableError
+from barrage.transport.shared_memory import locks
 from barrage.transport.shared_memory.layout import (
     NAME,
     OFFSET_BITS,
@@ -51,12 +52,20 @@ class ArenaMapping:
     def open(cls, name: str, *, directory: str = DIRECTORY) -> ArenaMapping:
         """Find an arena by the name its server gave.
 
-        TransportUnavailableError when it is not on this host, of another user or not an arena.
+        TransportUnavailableError when it is not on this host, of another user or not an arena, or
+        when the system has no locks of the kind that is needed.
         """
         if not NAME.fullmatch(name):
             raise TransportUnavailableError(f"{name[:64]!r} is not a name of shared memory")
         fd, header = open_checked(f"{directory}/{name}", ROOT_NUMBER)
-        os.close(fd)
+        try:
+            locks.lock_shared(fd, 0, header.size)
+        except OSError as error:
+            raise TransportUnavailableError(
+                f"shared memory cannot be locked here: {error.strerror}"
+            ) from error
+        finally:
+            os.close(fd)
         return cls(name, directory, header.proof)
 
     def proof(self) -> bytes:

@@ -73,6 +73,14 @@ class Segment:
         except OSError:
             return True  # nobody can say, so nobody may write
 
+    def check_locks(self) -> None:
+        """OSError, and no file, where the system has no locks of the kind that is needed."""
+        try:
+            locks.is_locked(self._fd, 0, self.size)
+        except OSError:
+            _unlink(self.path)
+            raise
+
     def before_fork(self) -> None:
         """Nothing to hold."""
 

@@ -429,6 +429,23 @@ def test_lock_that_cannot_be_had(
         mapping.borrow(region.reference(), ignore)
 
 
+def test_system_without_such_locks(
+    arena: Arena, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then there is no shared memory at all, on either side, and nothing is left of it."""
+
+    def refuse(fd: int, start: int, length: int) -> bool:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(locks, "lock_shared", refuse)
+    monkeypatch.setattr(locks, "is_locked", refuse)
+    with pytest.raises(TransportUnavailableError, match="cannot be locked here"):
+        ArenaMapping.open(arena.name, directory=directory)
+    with pytest.raises(TransportUnavailableError, match="Invalid argument"):
+        Arena.create(SMALL, directory=directory)
+    assert os.listdir(directory) == [arena.name]
+
+
 def test_server_that_cannot_look_for_locks_writes_nothing(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +18,7 @@ from barrage.transport.shared_memory import Arena, ArenaMapping, LeaseTable, roo
 from barrage.transport.shared_memory.stale import remove_stale
 from barrage.wire.dissociated.references import BodyReference
 from tests.unit.transport.shared_memory.bodies import KIB, SMALL, content, fill, placed
-from tests.unit.transport.shared_memory.peer import peer
+from tests.unit.transport.shared_memory.peer import ROOT, peer
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -250,6 +251,36 @@ def test_forked_child_of_a_server_has_no_arena(directory: str) -> None:
             assert remove_stale(directory) == 2, "its child does not make it look alive"
         finally:
             os.kill(child, 9)
+
+
+ENDING = """
+import sys
+from barrage.transport.shared_memory import Arena, ArenaMapping, LeaseTable
+from tests.unit.transport.shared_memory.bodies import SMALL, placed
+arena = Arena.create(SMALL, directory=sys.argv[1])
+mapping = ArenaMapping.open(arena.name, directory=sys.argv[1])
+region = placed(arena, b"body")
+leases = LeaseTable(arena, SMALL)
+leases.grant(region, 0)
+told = []
+buffers = [mapping.borrow(region.reference(), told.append) for _ in range(3)]
+cycle = [buffers.pop()]
+cycle.append(cycle)
+sys.kept = buffers.pop()
+"""
+
+
+def test_process_that_ends_holding_everything_ends_quietly(directory: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, directory],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+    assert os.listdir(directory) == []
 
 
 @pytest.fixture
