@@ -32,6 +32,7 @@ NAMES = (
     "journal_latency",
     "journal_fetch",
     "shared_memory",
+    "ucx_transport",
 )
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -99,8 +100,7 @@ class _Echo:
 
         def tagged() -> None:
             while (probed := connection.probe()) is not None:
-                tag = probed.tag
-                connection.receive(probed).add_done_callback(lambda came: back(tag, came))
+                connection.receive(probed).add_done_callback(partial(back, probed.tag))
 
         def back(tag: int, came: asyncio.Future[pa.Buffer]) -> None:
             with suppress(ConnectionLostError):
