@@ -216,18 +216,24 @@ class ExchangeStream:
         outbox = self._outbox
         while True:
             while outbox:
-                item = outbox.popleft()
-                if isinstance(item, EncodedUpdate):
-                    for frame in item.frames:
-                        await write(frame)
-                else:
-                    await write_frames(write, item.frames(), on_frame=self._renew_hold)
-                self._wrote(item)
+                await self._write_update(write, outbox.popleft())
             if self._is_finishing:
                 self._end()
                 return
             self._waker = self._loop.create_future()
             await self._waker
+
+    async def _write_update(
+        self, write: Callable[[Frame], Awaitable[None]], item: EncodedUpdate | LazyUpdate
+    ) -> None:
+        """Write one update. A function of its own, so that nothing of it is kept until the next
+        one comes: its bodies may lie in shared memory."""
+        if isinstance(item, EncodedUpdate):
+            for frame in item.frames:
+                await write(frame)
+        else:
+            await write_frames(write, item.frames(), on_frame=self._renew_hold)
+        self._wrote(item)
 
     def _writer(self) -> Callable[[Frame], Awaitable[None]]:
         """How one frame is written. Without a body channel all of them are complete messages."""
