@@ -8,10 +8,17 @@ from dataclasses import replace
 from itertools import count
 from unittest import mock
 
+import pyarrow as pa
+
 from barrage.journal import file_history, recovery, segment, store
 from barrage.journal.steps import Steps
 from barrage.model.update import FullUpdate, ViewUpdate
+from barrage.proto.body_window import BodyWindow
 from barrage.rowset import RowSet, RowSetShiftData
+from barrage.transport.shared_memory.leases import LeaseTable
+from barrage.transport.shared_memory.segment import Segment
+from barrage.wire.dissociated.reassembly import Reassembly
+from tests.sim import bodies
 from tests.sim.server import Message, Sabotage
 
 
@@ -161,5 +168,120 @@ JOURNAL_CANARIES: dict[str, Callable[[], AbstractContextManager[object]]] = {
         use_steps_again,
         forget_too_much,
         run_out_of_room_without_a_reserve,
+    )
+}
+
+
+def _true(*_: object) -> bool:
+    """Not a Mock, which would keep what it is called with."""
+    return True
+
+
+def _false(*_: object) -> bool:
+    return False
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+# --- bodies outside their streams -----------------------------------------------------------------
+
+
+def take_the_body_before() -> AbstractContextManager[object]:
+    """A message gets the body that came before its own, if that is as long."""
+    honest = Reassembly.receive_body
+    earlier: dict[int, pa.Buffer] = {}
+
+    def receive_body(self, sequence, body, now_ns):
+        before = earlier.get(len(body), body)
+        earlier[len(body)] = pa.py_buffer(bytes(body))
+        honest(self, sequence, before, now_ns)
+
+    return mock.patch.object(Reassembly, "receive_body", receive_body)
+
+
+def take_a_missing_body_for_empty() -> AbstractContextManager[object]:
+    """A message whose body is not here yet leaves with nothing in it."""
+    honest = Reassembly.take
+
+    def take(self):
+        for number in list(self._missing_since):
+            header = self._headers[number]
+            self._headers[number] = header._replace(
+                frame=replace(header.frame, body=b"", body_reference=None), body_bytes=None
+            )
+            del self._missing_since[number]
+        return honest(self)
+
+    return mock.patch.object(Reassembly, "take", take)
+
+
+def let_messages_overtake() -> AbstractContextManager[object]:
+    """A message whose body is late is put behind those that are complete."""
+    honest = Reassembly.take
+
+    def take(self):
+        taken = honest(self)
+        if not taken and self._missing_since:
+            late = min(self._missing_since)
+            for number in sorted(self._headers):
+                if number > late and number not in self._missing_since:
+                    taken = [self._headers.pop(number).frame]
+                    self._headers[number] = self._headers.pop(late)
+                    break
+        return taken
+
+    return mock.patch.object(Reassembly, "take", take)
+
+
+def use_memory_that_is_read() -> AbstractContextManager[object]:
+    """Nobody looks for the locks of readers."""
+    return mock.patch.object(Segment, "is_locked", _false)
+
+
+def lend_without_a_lease() -> AbstractContextManager[object]:
+    """Memory is used again as soon as the message that tells of it is sent."""
+    return mock.patch.object(LeaseTable, "grant", _nothing)
+
+
+def overrun_the_window() -> AbstractContextManager[object]:
+    """More bodies are out than were agreed."""
+    return mock.patch.object(BodyWindow, "_has_room", _true)
+
+
+def forget_credit() -> AbstractContextManager[object]:
+    """One released body in three stays out for ever."""
+    honest = BodyWindow.released
+    numbers = count(1)
+
+    def released(self, ids, now_ns):
+        return honest(self, [each for each in ids if next(numbers) % 3], now_ns)
+
+    return mock.patch.object(BodyWindow, "released", released)
+
+
+def wait_for_ever() -> AbstractContextManager[object]:
+    """A body that does not come has no deadline."""
+    return mock.patch.object(Reassembly, "waiting_since_ns", None)
+
+
+def count_to_2_31() -> AbstractContextManager[object]:
+    """The server's numbers roll over in the middle."""
+    return mock.patch.object(bodies, "next_sequence", lambda n: (n + 1) & 0x7FFFFFFF)
+
+
+BODY_CANARIES: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    each.__name__: each
+    for each in (
+        take_the_body_before,
+        take_a_missing_body_for_empty,
+        let_messages_overtake,
+        use_memory_that_is_read,
+        lend_without_a_lease,
+        overrun_the_window,
+        forget_credit,
+        wait_for_ever,
+        count_to_2_31,
     )
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from random import Random
 
-from barrage.errors import BarrageError, SlowConsumerError
+from barrage.errors import BarrageError, BodyChannelError, SlowConsumerError
 from barrage.limits import NANOS_PER_MS
 from barrage.model.replica import FullReplica, ViewReplica
 from barrage.model.update import FullUpdate, ViewUpdate
@@ -14,16 +14,21 @@ from barrage.model.viewport import Viewport
 from barrage.proto.client_events import SchemaArrived, UpdateArrived
 from barrage.proto.client_exchange import ClientExchange, ClientState
 from barrage.rowset import RowSet
+from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.flight_data import encode_flight_data
 from barrage.wire.frame import FlightFrame
 from barrage.wire.messages import SnapshotOptions, SnapshotRequest, SubscriptionOptions
 from barrage.wire.metadata import encode_wrapper
 from barrage.wire.revision import WireRevision
+from tests.sim.body_intake import ClientBodies, Intake
 from tests.sim.checkers import StepChecker, check_full_update, check_view_update, shown_rows
 from tests.sim.network import End, Link
 from tests.sim.tables import SCHEMA, SimTable
 
 ALL_COLUMNS = tuple(range(len(SCHEMA)))
+
+IDLE_NS = 300 * NANOS_PER_MS
+"""A one-shot stream with bodies outside is half-closed when nothing has come for so long."""
 
 
 class Family(Enum):
@@ -47,8 +52,17 @@ class SimClient:
     Every consistent state it reaches is compared with the table's history at the step it claims.
     """
 
-    def __init__(self, number: int, table: SimTable, random: Random, *, takes_snapshots: bool):
+    def __init__(
+        self,
+        number: int,
+        table: SimTable,
+        random: Random,
+        bodies: ClientBodies,
+        *,
+        takes_snapshots: bool,
+    ):
         self.number = number
+        self.bodies = bodies
         self.table = table
         self.takes_snapshots = takes_snapshots
         self._random = random
@@ -66,6 +80,7 @@ class SimClient:
         self.columns = self._draw_columns()
         self.viewport = self._draw_viewport()
         self.link: Link | None = None
+        self.intake: Intake | None = None
         self.exchange: ClientExchange | None = None
         self.replica: FullReplica | ViewReplica | None = None
         self.connect_at_ns = 0
@@ -103,10 +118,14 @@ class SimClient:
 
     # --- connecting -------------------------------------------------------------------------------
 
-    def connect(self, link: Link, now_ns: int) -> None:
-        """Open a stream and ask."""
+    def connect(self, link: Link, intake: Intake, now_ns: int) -> None:
+        """Open a stream and ask. ``intake`` reads it."""
         self.link = link
-        self.exchange = ClientExchange(self.number, revision=self.revision)
+        self.intake = intake
+        self._end: End | None = None
+        self._is_half_closed = False
+        self._heard_ns = now_ns
+        self.exchange = ClientExchange(self.number, revision=self.revision, limits=intake.limits)
         self.replica = None
         self._steps = StepChecker(self.table)
         self._keys: set[int] = set()
@@ -121,8 +140,8 @@ class SimClient:
                 ticket, columns=self.columns, viewport=self.viewport, options=options
             )
             link.up.send(frame, now_ns)
-            self.exchange.half_close()
-            link.up.send(End(), now_ns)
+            if intake.way is BodyWay.INLINE:
+                self._say_no_more(now_ns)
             return
         frame = self.exchange.subscribe(
             ticket, columns=self.columns, viewport=self.viewport, options=self.options
@@ -142,6 +161,15 @@ class SimClient:
         frame = self.exchange.change(columns=self.columns, viewport=self.viewport)
         self.link.up.send(frame, now_ns)
 
+    def _say_no_more(self, now_ns: int) -> None:
+        """The request side of a one-shot stream is done with."""
+        assert self.exchange is not None
+        assert self.link is not None
+        if not self._is_half_closed:
+            self._is_half_closed = True
+            self.exchange.half_close()
+            self.link.up.send(End(), now_ns)
+
     def half_close(self, now_ns: int) -> None:
         if self.link is not None and not self.takes_snapshots:
             self.link.up.send(End(), now_ns)
@@ -157,37 +185,66 @@ class SimClient:
             encode_flight_data(FlightFrame(metadata=request)),
             encode_flight_data(FlightFrame(metadata=b"\x04\x00\x00\x00\xff\xff\xff\xff")),
             b"\xff\xff\xff",
+            encode_flight_data(FlightFrame(released=b"\xff\xff\xff")),
         ]
         self.link.up.send(self._random.choice(junk), now_ns)
 
     # --- reading ----------------------------------------------------------------------------------
 
     def read(self, now_ns: int) -> list[bytes]:
-        """Take what has arrived; returns the frames, for the trace."""
+        """Take what has arrived; returns the frames, for the trace. BodyChannelError ends the
+        stream and is raised for the world to judge."""
         frames: list[bytes] = []
-        if self.link is None or self.exchange is None:
+        self.bodies.check(now_ns)
+        if self.link is None or self.intake is None:
             return frames
         if self.link.is_cut:
             self._lost(now_ns, None)
             return frames
         if now_ns < self.reads_again_ns:
             return frames
+        self._take(self.intake.poll(now_ns), now_ns)
         for _ in range(self.frames_per_tick):
-            item = self.link.down.receive(now_ns)
+            item = None if self.intake.is_crowded else self.link.down.receive(now_ns)
             if item is None:
                 break
+            self._heard_ns = now_ns
             if isinstance(item, End):
-                self._ended(item, now_ns)
+                self._end = item
                 break
             frames.append(item)
-            for event in self.exchange.receive_frame(item):
+            self._take(self.intake.take(item, now_ns), now_ns)
+        self._answer(self.link, self.intake, now_ns)
+        if self._end is not None and (self._end.error is not None or not self.intake.is_waiting):
+            self._ended(self._end, now_ns)
+        return frames
+
+    def _take(self, whole: list[FlightFrame], now_ns: int) -> None:
+        """Messages with their bodies."""
+        assert self.exchange is not None
+        for frame in whole:
+            for event in self.exchange.receive(frame):
                 if isinstance(event, SchemaArrived):
                     assert event.schema.equals(SCHEMA), "the schema survives the wire"
                     is_view = self.exchange.has_view_positions
                     self.replica = ViewReplica(SCHEMA) if is_view else FullReplica(SCHEMA)
                 elif isinstance(event, UpdateArrived):
                     self._apply(event)
-        return frames
+                    assert self.replica is not None
+                    self.bodies.show(self.replica.to_arrow(), now_ns)
+                    if self.takes_snapshots:
+                        self._say_no_more(now_ns)
+
+    def _answer(self, link: Link, intake: Intake, now_ns: int) -> None:
+        """Give back bodies; end the request side of a one-shot stream whose answer is one
+        schema."""
+        if self.is_misbehaving or self._is_half_closed:
+            return
+        released = intake.releases(now_ns)
+        if released is not None:
+            link.up.send(released, now_ns)
+        if self.takes_snapshots and now_ns - self._heard_ns >= IDLE_NS:
+            self._say_no_more(now_ns)
 
     def _ended(self, item: End, now_ns: int) -> None:
         assert self.exchange is not None
@@ -204,8 +261,19 @@ class SimClient:
         self.ends.append(item.error)
         self._lost(now_ns, item.error)
 
+    def body_lost(self, now_ns: int, error: BodyChannelError) -> None:
+        """Hang up, and subscribe anew at once, inline."""
+        assert self.link is not None
+        self.link.cut()
+        self.bodies.distrust(now_ns)
+        self._lost(now_ns, error)
+        self.connect_at_ns = now_ns
+
     def _lost(self, now_ns: int, error: BarrageError | None) -> None:
+        if self.intake is not None:
+            self.intake.close()
         self.link = None
+        self.intake = None
         self.exchange = None
         self.connect_at_ns = now_ns + self._random.randint(1, 60) * NANOS_PER_MS
 

@@ -14,6 +14,7 @@ from barrage.errors import BarrageError, LocalProtocolError, ProtocolError, Tabl
 from barrage.limits import NANOS_PER_MS, Limits
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.proto.events import (
+    BodiesReleased,
     Cancelled,
     HalfClosed,
     ServerEvent,
@@ -22,8 +23,11 @@ from barrage.proto.events import (
     SubscriptionRequested,
 )
 from barrage.proto.server_exchange import ServerExchange
+from barrage.server.body_frames import Frame
+from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.revision import WireRevision
 from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+from tests.sim.bodies import ServerBodies, StreamBodies
 from tests.sim.network import End, Link
 from tests.sim.tables import SimTable
 
@@ -34,13 +38,23 @@ Sabotage = Callable[[Message], Message | None]
 class ServerStream:
     """One exchange with its outbox: updates as lists of frames."""
 
-    def __init__(self, number: int, link: Link, revision: WireRevision, limits: Limits) -> None:
+    def __init__(
+        self,
+        number: int,
+        link: Link,
+        revision: WireRevision,
+        limits: Limits,
+        bodies: StreamBodies,
+    ) -> None:
         self.number = number
         self.link = link
         self.revision = revision
         self.exchange = ServerExchange(number, revision, limits)
+        self.bodies = bodies
+        if bodies.outlet is not None:
+            self.exchange.claim_body_channel()
         self.table: SimTable | None = None
-        self.outbox: deque[deque[bytes]] = deque()
+        self.outbox: deque[deque[Frame]] = deque()
         self.is_held = False
         self.end: End | None = None
         self.is_snapshot = False
@@ -62,22 +76,35 @@ class SimServer:
         graph: UpdateGraph,
         tables: dict[str, SimTable],
         limits: Limits,
+        bodies: ServerBodies,
         sabotage: Sabotage | None = None,
     ) -> None:
         self.graph = graph
+        self.bodies = bodies
         self.tables = tables
         self.limits = limits
         self.streams: dict[int, ServerStream] = {}
         self.producers: dict[str, Producer] = {}
-        self._encoders: dict[tuple[str, EncodeOptions], UpdateEncoder] = {}
+        self._encoders: dict[tuple[str, EncodeOptions, BodyWay], UpdateEncoder[Frame]] = {}
         self._sabotage = sabotage
         self._numbers = 0
 
-    def accept(self, link: Link, revision: WireRevision) -> None:
-        """A client has connected."""
+    def accept(self, link: Link, revision: WireRevision, claim: str | None) -> str | None:
+        """A client has connected, perhaps with a claim for its bodies; what is said to that."""
         self._numbers += 1
-        stream = ServerStream(self._numbers, link, revision, self.limits)
+        bodies, outcome = self.bodies.claim(claim)
+        stream = ServerStream(self._numbers, link, revision, self.limits, bodies)
         self.streams[stream.number] = stream
+        return outcome
+
+    def stream_of(self, link: Link) -> ServerStream | None:
+        """The stream at the other end of a link."""
+        return next((each for each in self.streams.values() if each.link is link), None)
+
+    def restart(self) -> None:
+        """Memory and channels of bodies are others; links are cut by the network."""
+        self.bodies.restart()
+        self._encoders.clear()
 
     # --- what clients send ------------------------------------------------------------------------
 
@@ -119,6 +146,8 @@ class SimServer:
         elif isinstance(event, HalfClosed):
             self._unsubscribe(stream)
             stream.finish(None, is_flushed=stream.is_snapshot)
+        elif isinstance(event, BodiesReleased):
+            stream.bodies.released(event.ids, now_ns)
         else:
             assert isinstance(event, Cancelled)
 
@@ -128,10 +157,13 @@ class SimServer:
             raise TableNotFoundError(name, known=self.tables)
         return self.tables[name]
 
-    def _encoder(self, table: SimTable, options: EncodeOptions) -> UpdateEncoder:
-        key = (table.name, options)
+    def _encoder(
+        self, table: SimTable, options: EncodeOptions, way: BodyWay
+    ) -> UpdateEncoder[Frame]:
+        key = (table.name, options, way)
         if key not in self._encoders:
-            self._encoders[key] = UpdateEncoder(table.table.schema, options, self.limits)
+            detach = self.bodies.detach(way)
+            self._encoders[key] = UpdateEncoder(table.table.schema, options, self.limits, detach)
         return self._encoders[key]
 
     def _subscribe(self, stream: ServerStream, event: SubscriptionRequested, now_ns: int) -> None:
@@ -139,7 +171,7 @@ class SimServer:
         options = EncodeOptions.for_subscription(
             event.options, self.limits, revision=stream.revision
         )
-        encoder = self._encoder(table, options)
+        encoder = self._encoder(table, options, stream.bodies.way)
         if table.name not in self.producers:
             self.producers[table.name] = Producer(table.table, self.limits, step=self.graph.step)
         spec = SubscriptionSpec(
@@ -158,7 +190,7 @@ class SimServer:
         table = self._table(event.ticket)
         stream.is_snapshot = True
         options = EncodeOptions.for_snapshot(event.options, self.limits, revision=stream.revision)
-        encoder = self._encoder(table, options)
+        encoder = self._encoder(table, options, stream.bodies.way)
         stream.outbox.append(deque([encoder.schema_frame()]))
         messages = snapshot_messages(
             table.table, event.columns, event.viewport, step=self.graph.step
@@ -181,6 +213,8 @@ class SimServer:
 
     def _drop(self, stream: ServerStream) -> None:
         self._unsubscribe(stream)
+        stream.bodies.close()
+        stream.outbox.clear()
         del self.streams[stream.number]
 
     # --- what the engine does ---------------------------------------------------------------------
@@ -260,7 +294,11 @@ class SimServer:
         )
         while stream.outbox and stream.link.down.has_room:
             update = stream.outbox[0]
-            stream.link.down.send(update.popleft(), now_ns)
+            raw = stream.bodies.message(update[0], now_ns)
+            if raw is None:  # waits for bodies to be given back
+                break
+            update.popleft()
+            stream.link.down.send(raw, now_ns)
             if not update:
                 stream.outbox.popleft()
         is_full = len(stream.outbox) >= self.limits.exchange_outbox_updates_max

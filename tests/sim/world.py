@@ -3,13 +3,18 @@ drawn from one seed."""
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from collections import deque
 from random import Random
 
 from barrage.clock import VirtualClock
 from barrage.engine import UpdateGraph
+from barrage.errors import BodyChannelError
 from barrage.limits import NANOS_PER_MS, Limits
+from barrage.proto.body_window import WindowState
+from tests.sim.bodies import BodyOptions, ServerBodies
+from tests.sim.body_intake import ClientBodies
 from tests.sim.client import SimClient
 from tests.sim.network import Link
 from tests.sim.options import Faults, Options
@@ -27,7 +32,7 @@ STORY_LINES_MAX = 60
 class SimulationError(AssertionError):
     """A checker failed; carries the seed and the latest events."""
 
-    def __init__(self, seed: int, options: Options, story: list[str], cause: BaseException) -> None:
+    def __init__(self, seed: int, options: str, story: list[str], cause: BaseException) -> None:
         lines = "\n  ".join(story)
         super().__init__(
             f"seed {seed}: {type(cause).__name__}: {cause}\n  {options}\n  {lines}\n"
@@ -43,18 +48,23 @@ class World:
         self.seed = seed
         self.random = Random(seed)
         self.options = Options.draw(self.random)
+        # Of their own, so that what a seed draws besides stays what it was.
+        body_random = Random(f"bodies {seed}")
+        self.body_options = BodyOptions.draw(body_random)
         self.clock = VirtualClock()
         self.limits = Limits(
             stall_ns_max=self.options.stall_ms_max * NANOS_PER_MS,
             exchange_outbox_updates_max=self.options.outbox_updates_max,
             delta_segments_max=self.options.delta_segments_max,
+            **self.body_options.limits(),
         )
         self.graph = UpdateGraph()
         self.tables = {
             f"t{index}": SimTable(f"t{index}", kind, self.graph, self._child_random())
             for index, kind in enumerate(self.options.table_kinds)
         }
-        self.server = SimServer(self.graph, self.tables, self.limits, sabotage)
+        self.bodies = ServerBodies(self.body_options, self.limits, self.clock, body_random)
+        self.server = SimServer(self.graph, self.tables, self.limits, self.bodies, sabotage)
         self.faults = self.options.faults
         names = list(self.tables)
         self.clients = [
@@ -62,6 +72,9 @@ class World:
                 number,
                 self.tables[self.random.choice(names)],
                 self._child_random(),
+                ClientBodies(
+                    self.bodies, self.body_options, self.limits, body_random.getrandbits(64)
+                ),
                 takes_snapshots=self.random.random() < self.options.snapshot_client,
             )
             for number in range(self.options.client_count)
@@ -81,6 +94,10 @@ class World:
 
     def run(self) -> None:
         """All phases. Raises SimulationError."""
+        was_collecting = gc.isenabled()
+        # Bodies are given back when the last reference to them goes: when that is may depend on
+        # the seed, and on nothing else.
+        gc.disable()
         try:
             self._fill()
             for _ in range(self.options.ticks):
@@ -88,7 +105,12 @@ class World:
             self._calm_down()
             self._close()
         except Exception as error:
-            raise SimulationError(self.seed, self.options, list(self._story), error) from error
+            options = f"{self.options}\n  {self.body_options}"
+            raise SimulationError(self.seed, options, list(self._story), error) from error
+        finally:
+            self.bodies.close()
+            if was_collecting:
+                gc.enable()
 
     def _fill(self) -> None:
         for table in self.tables.values():
@@ -116,8 +138,25 @@ class World:
         self.random.shuffle(order)
         self.server.write(now_ns, order)
         for client in self.random.sample(self.clients, len(self.clients)):
-            for frame in client.read(now_ns):
-                self._trace(f"{now_ns} client {client.number} <- ", frame)
+            try:
+                for frame in client.read(now_ns):
+                    self._trace(f"{now_ns} client {client.number} <- ", frame)
+            except BodyChannelError as error:
+                self._lose_body(client, error, now_ns)
+
+    def _lose_body(self, client: SimClient, error: BodyChannelError, now_ns: int) -> None:
+        """A client hangs up because a body is missing; something must have happened to it."""
+        assert client.link is not None
+        assert client.intake is not None
+        stream = self.server.stream_of(client.link)
+        is_excused = (
+            client.intake.may_lose_bodies
+            or stream is None  # the server has ended the stream and taken its memory back
+            or stream.bodies.window.state is WindowState.ABANDONED
+        )
+        assert is_excused, f"client {client.number} misses a body for no reason: {error}"
+        self._story.append(f"{now_ns} client {client.number} lost a body: {error}")
+        client.body_lost(now_ns, error)
 
     def _trace(self, text: str, frame: bytes) -> None:
         self._hash.update(text.encode())
@@ -134,17 +173,20 @@ class World:
         for client in self.clients:
             if not client.is_connected and now_ns >= client.connect_at_ns:
                 link = Link(self._child_random(), self.faults)
-                self.server.accept(link, client.revision)
-                client.connect(link, now_ns)
-                self._story.append(f"{now_ns} client {client.number} connects")
+                claim, intake = client.bodies.prepare(now_ns)
+                outcome = self.server.accept(link, client.revision, claim)
+                client.connect(link, client.bodies.accepted(intake, outcome), now_ns)
+                self._story.append(f"{now_ns} client {client.number} connects, bodies {outcome}")
 
     def _disturb(self, now_ns: int) -> None:
         """Faults and second thoughts."""
         if self.random.random() < self.faults.restart:
             self._story.append(f"{now_ns} every link is cut")
+            self.server.restart()
             for client in self.clients:
                 if client.link is not None:
                     client.link.cut()
+        self.bodies.disturb(now_ns)
         for client in self.clients:
             if client.link is not None:
                 self._disturb_link(client, client.link, now_ns)
@@ -177,7 +219,9 @@ class World:
         """No more faults and changes: everybody converges within a bounded time."""
         self.is_calm = True
         self.faults = Faults()
+        self.bodies.calm_down()
         for client in self.clients:
+            client.bodies.is_calm = True
             client.reads_again_ns = 0
             client.frames_per_tick = 1000
             if client.link is not None:
@@ -190,7 +234,17 @@ class World:
         for client in self.clients:
             if not client.takes_snapshots:
                 client.check_converged()
+                self._check_window(client)
         assert self._is_quiet(), "the world does not come to rest"
+
+    def _check_window(self, client: SimClient) -> None:
+        """Both sides agree on what is out."""
+        assert client.link is not None
+        assert client.intake is not None
+        stream = self.server.stream_of(client.link)
+        assert stream is not None
+        out, held = stream.bodies.window.pending_count, client.intake.held_count
+        assert out == held, f"{out} bodies are out, client {client.number} holds {held}"
 
     def _is_quiet(self) -> bool:
         """Nothing under way and nothing due; one-shot clients come and go for ever."""
@@ -198,6 +252,10 @@ class World:
         return (
             not self.graph.has_pending
             and all(client.link is not None for client in followers)
+            and all(
+                client.intake is None or not (client.intake.is_waiting or client.intake.has_untold)
+                for client in followers
+            )
             and all(
                 client.link is None or (client.link.up.is_empty and client.link.down.is_empty)
                 for client in followers
@@ -222,3 +280,10 @@ class World:
                 client.connect_at_ns = 2**62
         assert not self.server.streams, "streams are left after the last close"
         assert not self.server.producers, "producers are left after the last close"
+        for client in self.clients:
+            client.replica = None
+            client.bodies.close()
+        gc.collect()
+        for client in self.clients:
+            assert not client.bodies.loans, "a body is lent and nobody has it"
+        self.bodies.check_all_free()
