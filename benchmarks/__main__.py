@@ -33,6 +33,7 @@ NAMES = (
     "journal_fetch",
     "shared_memory",
     "ucx_transport",
+    "bodies",
 )
 
 

@@ -15,7 +15,7 @@ import logging
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from barrage.errors import TransportError
+from barrage.errors import BarrageError
 from barrage.proto.body_window import Admission, BodyWindow
 from barrage.wire.dissociated.tags import next_sequence
 
@@ -112,7 +112,7 @@ class BodyWriter:
         now_ns = self._clock.monotonic_ns()
         try:
             number, message = self._outlet.send(sequence, frame, now_ns)
-        except TransportError as error:
+        except BarrageError as error:
             self._go_inline(str(error))
             self._counts.inline(frame.body_bytes)
             return frame.inline()
