@@ -109,7 +109,7 @@ def test_what_somebody_keeps_is_his_for_as_long_as_he_likes():
                 assert other.stats.bodies.shm.count > 1
             assert kept.modified["v"].to_pylist() == [1] * ROWS
             live.close()
-            del updates
+            updates.close()
         assert kept.modified["v"].to_pylist() == [1] * ROWS
         del kept
         wait_until(lambda: gives_everything_back(server))
