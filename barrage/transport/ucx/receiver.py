@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from barrage.errors import (
     BarrageError,
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from barrage.wire.dissociated.ranges import BodyRanges
 
 _RANGE_BYTES = 16
+_BODY_LENGTH = 10
+"""Where Arrow's Message has its bodyLength."""
 
 
 class BodyIntake:
@@ -110,11 +112,16 @@ class BodyIntake:
         for receiving in self._receiving:
             receiving.cancel()
 
-    def _probe(self) -> ProbedMessage | None:
-        if (
+    @property
+    def has_room(self) -> bool:
+        """Whether less than the window is held."""
+        return (
             self.held_bytes < self._window_bytes
             and self.held_count < self._limits.body_window_count
-        ):
+        )
+
+    def _probe(self) -> ProbedMessage | None:
+        if self.has_room:
             probed: ProbedMessage | None = self._channel.probe(0, ANY_TAG)
             return probed
         needed = None if self._receiving else self._needed()
@@ -171,6 +178,14 @@ class RangeReader(Protocol):
         ...
 
 
+class _Listed(NamedTuple):
+    """A body of type 1 that is still to be read."""
+
+    ranges: BodyRanges
+    header: bytes
+    message_bytes: int
+
+
 class StreamReceiver:
     """Frames of one stream in order. Attach the connections, then call :meth:`next`.
 
@@ -203,6 +218,8 @@ class StreamReceiver:
         """Headers whose bodies have not come yet."""
         self._ranges: dict[int, BodyRanges] = {}
         """Bodies of type 1 whose headers have not come yet."""
+        self._listed: dict[int, _Listed] = {}
+        """Bodies of type 1 that wait to be read, in the order in which they can be."""
         self._reader: RangeReader | None = None
         self._reading: set[asyncio.Task[None]] = set()
         self._intake: BodyIntake | None = None
@@ -254,7 +271,7 @@ class StreamReceiver:
         assert self._intake is not None
         if frame.body is not None:
             self._intake.let_go(memoryview(frame.body).nbytes)
-        self._intake.pump()
+        self._go_on()
         return frame
 
     def close(self) -> None:
@@ -296,7 +313,7 @@ class StreamReceiver:
             return
         ranges = self._ranges.pop(sequence, None)
         if ranges is not None:
-            self._start_reading(sequence, ranges, header)
+            self._list(sequence, ranges, header)
             return
         self._headers[sequence] = header
 
@@ -316,24 +333,39 @@ class StreamReceiver:
             )
         ranges = decode_ranges(body, self._limits)
         if header is not None:
-            self._start_reading(sequence, ranges, header)
+            self._list(sequence, ranges, header)
         elif sequence in self._ranges or len(self._ranges) >= self._limits.body_window_count:
             raise RemoteProtocolError(f"body {sequence} came twice, or far too early")
         else:
             self._ranges[sequence] = ranges
 
-    def _start_reading(self, sequence: int, ranges: BodyRanges, header: bytes) -> None:
-        task = asyncio.get_running_loop().create_task(self._read(sequence, ranges, header))
-        self._reading.add(task)
-        task.add_done_callback(self._reading.discard)
+    def _list(self, sequence: int, ranges: BodyRanges, header: bytes) -> None:
+        size = _RANGE_BYTES * (1 + len(ranges.ranges))
+        self._listed[sequence] = _Listed(ranges, header, size)
 
-    async def _read(self, sequence: int, ranges: BodyRanges, header: bytes) -> None:
+    def _start_reading(self) -> None:
+        """Read what lies elsewhere, as far as the window goes; what a list stands for is not known
+        before it has come. Past the window only what the next message needs."""
+        assert self._intake is not None
+        while self._listed:
+            sequence = next(iter(self._listed))
+            if not self._intake.has_room:
+                sequence = self._reassembly.next_number
+                if self._ready or self._reading or sequence not in self._listed:
+                    return
+            listed = self._listed.pop(sequence)
+            body_bytes = open_message(listed.header).table.int64(_BODY_LENGTH)
+            self._intake.resize(listed.message_bytes, body_bytes)
+            task = asyncio.get_running_loop().create_task(self._read(sequence, listed))
+            self._reading.add(task)
+            task.add_done_callback(self._reading.discard)
+
+    async def _read(self, sequence: int, listed: _Listed) -> None:
         assert self._reader is not None
         try:
-            body = await self._reader.read(ranges, header)
+            body = await self._reader.read(listed.ranges, listed.header)
+            self._reading.discard(cast("asyncio.Task[None]", asyncio.current_task()))
             now_ns = self._clock.monotonic_ns()
-            if self._intake is not None:
-                self._intake.resize(_RANGE_BYTES * (1 + len(ranges.ranges)), body.size)
             self._reassembly.receive_body(sequence, body, now_ns)
             self._advance(now_ns)
         except BarrageError as error:
@@ -342,9 +374,14 @@ class StreamReceiver:
     def _advance(self, now_ns: int) -> None:
         self._progress_ns = now_ns
         self._ready += self._reassembly.take()
+        self._go_on()
+        self._wake()
+
+    def _go_on(self) -> None:
+        """Fetch and read what there is room for now."""
         if self._intake is not None:
             self._intake.pump()
-        self._wake()
+            self._start_reading()
 
     def _needed(self) -> int | None:
         """The number without which nothing goes on; None while there is something to hand out."""
@@ -366,7 +403,7 @@ class StreamReceiver:
         if self._lost is None:
             return
         assert self._intake is not None
-        self._intake.pump()
+        self._go_on()
         if not self._intake.is_busy and not self._reading:
             raise ConnectionLostError(
                 f"the UCX connection of the stream is lost: {self._lost}; {self._missing()}"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from barrage.errors import BodyChannelError, ConnectionLostError, RemoteProtocolError
-from barrage.wire.dissociated.ranges import BodyRange, encode_ranges
+from barrage.wire.dissociated.ranges import BodyRange, BodyRanges, encode_ranges
 from barrage.wire.dissociated.tags import BodyType, encode_tag
 from tests.helpers.fake_ucx import FakeChannel
 from tests.helpers.ucx_streams import SMALL, Peer, Taken, messages_of, quiet, receive_from, sample
@@ -356,3 +356,57 @@ def test_a_flood_of_one_body_is_fetched_one_at_a_time() -> None:
         await taken.close()
 
     asyncio.run(act())
+
+
+class Elsewhere:
+    """Memory with all bodies of a stream, read after a while; and how much is being read."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.bodies = [b"".join(map(bytes, message.parts or ())) for message in peer.messages]
+        self.now = 0
+        self.most = 0
+
+    async def read(self, ranges: BodyRanges, _header: bytes) -> pa.Buffer:
+        body = self.bodies[ranges.ranges[0].address]
+        self.now += len(body)
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.001)
+        self.now -= len(body)
+        return pa.py_buffer(body)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("headers_first", [True, False])
+def test_bodies_elsewhere_are_read_as_far_as_the_window_goes(
+    order: int, headers_first: bool
+) -> None:
+    """The lists are small and could all come at once; what they stand for could not."""
+    table = sample(20_000)
+
+    async def act() -> None:
+        client, server = FakeChannel.pair()
+        peer = Peer(server, messages_of(table))
+        reader = Elsewhere(peer)
+        limits = replace(SMALL, body_window_count=100)
+        taken = receive_from(client, reader=reader, limits=limits)
+        largest = max(message.body_bytes for message in peer.messages)
+
+        def send_headers() -> None:
+            for i in range(len(peer.messages)):
+                peer.header(i)
+            peer.end()
+
+        if headers_first:
+            send_headers()
+        for i in peer.with_bodies[::order]:
+            where = encode_ranges([BodyRange(i, 0)])
+            quiet(server.send_tagged(encode_tag(BodyType.RANGES, i), where))
+        if not headers_first:
+            send_headers()
+        await asyncio.sleep(0.05)
+        assert reader.most <= SMALL.body_window_bytes + largest
+        assert (await taken.table()).equals(table)
+        assert reader.most <= SMALL.body_window_bytes + largest
+        await taken.close()
+
+    asyncio.run(asyncio.wait_for(act(), 10))
