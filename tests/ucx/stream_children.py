@@ -262,7 +262,7 @@ def example_client(
 
 
 async def _body(connection: UcxConnection, sequence: int) -> bytes:
-    into = pa.allocate_buffer(1 << 20)
+    into = pa.allocate_buffer(8 << 20)
     came = await asyncio.wait_for(connection.receive_posted(sequence, 0xFFFFFFFF, into), 10)
     assert came.tag >> 56 == 0
     return into.slice(0, came.length).to_pybytes()
