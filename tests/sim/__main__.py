@@ -36,7 +36,7 @@ def main() -> int:
 
 def run_network(seeds: Sequence[int], *, is_one: bool) -> int:
     """Servers, network and clients; answers how many seeds failed."""
-    states = failures = 0
+    states = failures = outside = lost = 0
     for seed in seeds:
         world = World(seed)
         try:
@@ -47,10 +47,16 @@ def run_network(seeds: Sequence[int], *, is_one: bool) -> int:
             if is_one:
                 raise
         states += sum(client.states_checked for client in world.clients)
+        outside += sum(client.bodies.outside_count for client in world.clients)
+        lost += sum(client.bodies.losses for client in world.clients)
         if is_one:
             print(world.options)
+            print(world.body_options)
             print(f"trace {world.trace_hash}")
-    print(f"network: {failures} failures, {states} states checked")
+    print(
+        f"network: {failures} failures, {states} states checked, "
+        f"{outside} bodies outside their streams, {lost} lost"
+    )
     return failures
 
 

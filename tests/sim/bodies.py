@@ -250,6 +250,7 @@ class ServerBodies:
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._arena: Arena | None = None
         self._channels: BodyChannels[BodyPipe] = BodyChannels(limits, clock)
+        self._opened: dict[str, Channel[BodyPipe]] = {}
 
     # --- before a stream --------------------------------------------------------------------------
 
@@ -265,6 +266,7 @@ class ServerBodies:
     def _open(self, way: BodyWay) -> Answer:
         channel = self._channels.add(way)
         assert channel is not None
+        self._opened[channel.channel_id] = channel
         if way is BodyWay.UCX:
             location = UcxLocation(host="server", port=1, want_data=1 << 40)
             return self._answer(channel, location=location.encode(), ticket=secrets.token_bytes(16))
@@ -282,7 +284,7 @@ class ServerBodies:
     def connect(self, channel_id: str) -> BodyPipe:
         """The client has shown its ticket to the other end of a UCX channel."""
         pipe = BodyPipe(self._random, self.options, self._clock, is_calm=self._is_calm)
-        channel = self._channels._channels.get(channel_id)
+        channel = self._opened.get(channel_id)
         if channel is None:
             raise ConnectionLostError("nobody listens")
         channel.connection = pipe
@@ -344,6 +346,7 @@ class ServerBodies:
             self._arena.close()
             self._arena = None
         self._channels = BodyChannels(self._limits, self._clock)
+        self._opened.clear()
 
     def calm_down(self) -> None:
         """No more faults; what was stalled goes on."""
