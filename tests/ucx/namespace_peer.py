@@ -1,0 +1,70 @@
+"""One end in a network namespace of its own: ``python -m tests.ucx.namespace_peer serve ...`` or
+``... fetch ...``.
+
+Words go through standard input and output, one JSON text per line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+
+from barrage.clock import SystemClock
+from barrage.limits import DEFAULT_LIMITS
+from barrage.transport.ucx import (
+    BodyPlace,
+    StreamServer,
+    TableStreams,
+    UcxContext,
+    UcxSettings,
+    fetch,
+    load_library,
+    table_source,
+)
+from tests.ucx.stream_children import limits_of, table_of
+
+
+async def serve(host: str, device: str, rows: int) -> None:
+    """Offer one table once per place for bodies, say where, and stay until standard input ends."""
+    context = UcxContext(load_library(), UcxSettings(devices=device, rma=True))
+    limits = replace(limits_of(), body_ticket_ns=60_000_000_000)
+    server = StreamServer(context, limits, SystemClock())
+    await server.start(host, 0)
+    tables = TableStreams(server, limits, SystemClock())
+    offers = [
+        tables.offer(table_source(table_of(rows), limits), place=BodyPlace.PACKED) for _ in range(3)
+    ]
+    told = [
+        (offer.metadata.encode(), offer.bodies.encode(), offer.ticket.hex())
+        for offer in offers
+        if offer.metadata is not None and offer.bodies is not None
+    ]
+    print(json.dumps(told), flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await tables.close()
+    await server.close()
+    memory.close()
+    arena.close()
+    context.close()
+
+
+async def take(device: str, rows: int, metadata: str, bodies: str, ticket: str) -> None:
+    """Fetch one of them and say whether it is what it should be."""
+    context = UcxContext(load_library(), UcxSettings(devices=device, rma=True))
+    try:
+        got = await fetch(
+            metadata, bodies, bytes.fromhex(ticket), context=context, limits=DEFAULT_LIMITS
+        )
+    finally:
+        context.close()
+    print(json.dumps(got.equals(table_of(rows))), flush=True)
+
+
+if __name__ == "__main__":
+    kind, *words = sys.argv[1:]
+    if kind == "serve":
+        asyncio.run(serve(words[0], words[1], int(words[2])))
+    else:
+        asyncio.run(take(words[0], int(words[1]), *words[2:]))
