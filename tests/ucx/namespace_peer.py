@@ -13,8 +13,10 @@ from dataclasses import replace
 
 from barrage.clock import SystemClock
 from barrage.limits import DEFAULT_LIMITS
+from barrage.transport.shared_memory import Arena
 from barrage.transport.ucx import (
     BodyPlace,
+    RemoteMemory,
     StreamServer,
     TableStreams,
     UcxContext,
@@ -32,10 +34,10 @@ async def serve(host: str, device: str, rows: int) -> None:
     limits = replace(limits_of(), body_ticket_ns=60_000_000_000)
     server = StreamServer(context, limits, SystemClock())
     await server.start(host, 0)
-    tables = TableStreams(server, limits, SystemClock())
-    offers = [
-        tables.offer(table_source(table_of(rows), limits), place=BodyPlace.PACKED) for _ in range(3)
-    ]
+    arena, memory = Arena.create(limits), RemoteMemory(context, 8 << 20)
+    tables = TableStreams(server, limits, SystemClock(), arena=arena, memory=memory)
+    source = table_source(table_of(rows), limits)
+    offers = [tables.offer(source, place=place) for place in BodyPlace]
     told = [
         (offer.metadata.encode(), offer.bodies.encode(), offer.ticket.hex())
         for offer in offers
