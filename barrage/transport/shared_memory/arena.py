@@ -33,6 +33,7 @@ import numpy as np
 from barrage.errors import LocalProtocolError, TransportUnavailableError
 from barrage.transport.shared_memory import room
 from barrage.transport.shared_memory.layout import (
+    COPY_BYTES_MAX,
     FILE_HEADER_BYTES,
     NO_GENERATION,
     PROOF_BYTES,
@@ -60,9 +61,6 @@ logger = logging.getLogger(__name__)
 
 DIRECTORY = "/dev/shm"
 PAGE_BYTES = 4096
-COPY_BYTES_MAX = 16 * 1024
-"""Parts up to this size are copied at once; handing over the interpreter's lock costs more."""
-
 ORPHANS_TRIED_MAX = 64
 """Orphans looked at when memory is short; each costs one call of the system."""
 

@@ -17,6 +17,10 @@ from typing import NamedTuple
 ALIGNMENT = 64
 """What bodies are aligned to, as Arrow recommends for its buffers."""
 
+COPY_BYTES_MAX = 256 * 1024
+"""Parts up to this size are copied without giving the interpreter's lock away: to get it back from
+a thread that computes takes longer."""
+
 PROOF_BYTES = 16
 NAME = re.compile(r"barrage-[0-9a-f]{32}")
 FILE_NAME = re.compile(r"barrage-[0-9a-f]{32}(\.[0-9]{1,4})?")

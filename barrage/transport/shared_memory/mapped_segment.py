@@ -25,6 +25,7 @@ from barrage.transport.shared_memory import locks
 from barrage.transport.shared_memory.forks import watch_forks
 from barrage.transport.shared_memory.layout import (
     ALIGNMENT,
+    COPY_BYTES_MAX,
     FILE_HEADER_BYTES,
     FILE_MODE,
     NO_GENERATION,
@@ -138,7 +139,11 @@ class MappedSegment:
         try:
             buffer = pa.allocate_buffer(reference.length)
             into = np.frombuffer(buffer, dtype=np.uint8)
-            np.copyto(into, self._bytes[start : start + reference.length])
+            stop = start + reference.length
+            if reference.length > COPY_BYTES_MAX:
+                np.copyto(into, self._bytes[start:stop])
+            elif reference.length:
+                into.data[:] = self._memory[start:stop]
         finally:
             self.take_back(reference, None)
         return buffer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,20 @@ import pytest
 from barrage.errors import LocalProtocolError, TransportUnavailableError
 from barrage.limits import Limits
 from barrage.transport.shared_memory import Arena, ArenaMapping, room, segment
-from barrage.transport.shared_memory.arena import COPY_BYTES_MAX
+from barrage.transport.shared_memory.layout import COPY_BYTES_MAX
 from tests.unit.transport.shared_memory.bodies import KIB, SMALL, content, fill, placed
 
 
-def test_body_in_parts_of_every_kind(arena: Arena, mapping: ArenaMapping) -> None:
+@pytest.fixture
+def roomy(directory: str) -> Iterator[Arena]:
+    """An arena with room for parts that are large."""
+    limits = Limits(body_arena_bytes=16 * COPY_BYTES_MAX, body_segment_bytes=4 * COPY_BYTES_MAX)
+    arena = Arena.create(limits, directory=directory)
+    yield arena
+    arena.close()
+
+
+def test_body_in_parts_of_every_kind(roomy: Arena, directory: str) -> None:
     numbers = np.arange(1000, dtype=np.int64)
     flags = np.array([True, False, True])
     large = content(1, COPY_BYTES_MAX + 1)
@@ -35,21 +45,23 @@ def test_body_in_parts_of_every_kind(arena: Arena, mapping: ArenaMapping) -> Non
         b"\0" * 7,
     ]
     body = b"".join(memoryview(part).cast("B") if len(part) else b"" for part in parts)
-    region = arena.place(parts, len(body))
+    region = roomy.place(parts, len(body))
     assert region is not None
     assert region.view == body
+    mapping = ArenaMapping.open(roomy.name, directory=directory)
     assert mapping.copy(region.reference()).to_pybytes() == body
+    mapping.close()
 
 
 @pytest.mark.parametrize("byte_count", [99, 101])
 @pytest.mark.parametrize("size", [100, COPY_BYTES_MAX * 2])
 def test_length_that_is_not_that_of_the_parts_is_refused(
-    arena: Arena, byte_count: int, size: int
+    roomy: Arena, byte_count: int, size: int
 ) -> None:
     with pytest.raises(LocalProtocolError, match="parts of a body"):
-        arena.place([bytes(size)], size - 100 + byte_count)
+        roomy.place([bytes(size)], size - 100 + byte_count)
     gc.collect()
-    assert arena.statistics().bytes_in_use == 0
+    assert roomy.statistics().bytes_in_use == 0
 
 
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 65])
@@ -282,7 +294,8 @@ def test_too_little_room_for_any_body(directory: str, monkeypatch: pytest.Monkey
     Arena.create(SMALL, directory=directory).close()
 
 
-def test_threads_place_at_the_same_time(directory: str) -> None:
+def test_threads_place_at_the_same_time(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barrage.transport.shared_memory.arena.COPY_BYTES_MAX", KIB)
     limits = Limits(body_arena_bytes=4096 * KIB, body_segment_bytes=256 * KIB)
     arena = Arena.create(limits, directory=directory)
     mapping = ArenaMapping.open(arena.name, directory=directory)
