@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import RemoteProtocolError
+from barrage.wire.dissociated.location import LOCATION_CHARS_MAX
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ TEXT_CHARS_MAX = 256
 
 SETTINGS_MAX = 64
 """Most settings one side names."""
-
-LOCATION_CHARS_MAX = 8 * 1024
 
 REASON_CHARS_MAX = 200
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from barrage.errors import RemoteProtocolError
-from barrage.wire.dissociated.location import UcxLocation
+from barrage.wire.dissociated.location import LOCATION_CHARS_MAX, UcxLocation
 
 U64 = 2**64 - 1
 HANDLE = bytes(range(0xF8, 0x100)) + b"\x3e\x3f\xfb\xef"
@@ -67,6 +67,7 @@ def test_fields_nobody_knows_are_skipped() -> None:
         "ucx://h:1?want_data=1_0",
         "ucx://h:1?want_data=%D9%A3",  # a digit, but not of ASCII
         f"ucx://h:1?want_data={2**64}",
+        "ucx://h:1?want_data=" + "0" * 20 + "1",
         "ucx://h:1?want_data=" + "1" * 5000,
         "ucx://h:1?want_data=1&free_data=",
         "ucx://h:1?want_data=1&remote_handle=a",
@@ -79,3 +80,12 @@ def test_fields_nobody_knows_are_skipped() -> None:
 def test_what_is_no_location_is_refused(text: str) -> None:
     with pytest.raises(RemoteProtocolError):
         UcxLocation.parse(text)
+
+
+def test_its_length_is_limited() -> None:
+    text = "ucx://h:1?want_data=1&more="
+    text += "x" * (LOCATION_CHARS_MAX - len(text))
+    assert LOCATION_CHARS_MAX == 8192
+    assert UcxLocation.parse(text).want_data == 1
+    with pytest.raises(RemoteProtocolError, match="8193 characters"):
+        UcxLocation.parse(text + "x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -86,6 +87,13 @@ class TestOffer:
         with pytest.raises(RemoteProtocolError):
             Offer.from_json(raw)
 
+    def test_as_much_as_is_allowed_is_read(self) -> None:
+        text = "x" * TEXT_CHARS_MAX
+        settings = {str(i): "" for i in range(SETTINGS_MAX - 1)} | {text: text}
+        ucx = UcxTerms(release=text, settings=settings)
+        offer = Offer(shm=HostIdentity(boot_id=text, user_id=2**62), ucx=ucx)
+        assert Offer.from_json(offer.to_json()) == offer
+
     def test_its_length_is_limited(self) -> None:
         said = b"{}" + b" " * (JSON_BYTES_MAX - 2)
         assert Offer.from_json(said) == Offer()
@@ -121,7 +129,7 @@ class TestAnswer:
             {"ticket": "xyz"},
             {"ticket": "é"},
             {"location": 5},
-            {"location": "u" * 9000},
+            {"location": "u" * 8193},
             {"way": "ucx"},
             {"way": "ucx", "location": "ucx://h:1?want_data=1"},
             {"way": "ucx", "ticket": "00"},
@@ -131,6 +139,11 @@ class TestAnswer:
         content = {**json.loads(SHM.to_json()), **changes}
         with pytest.raises(RemoteProtocolError):
             Answer.from_json(json.dumps(content).encode())
+
+    def test_as_much_as_is_allowed_is_read(self) -> None:
+        answer = replace(UCX, arena="a" * TEXT_CHARS_MAX, location="u" * 8192)
+        answer = replace(answer, ticket=bytes(TEXT_CHARS_MAX), window_count=2**62)
+        assert Answer.from_json(answer.to_json()) == answer
 
     def test_an_inline_answer_needs_nothing_else(self) -> None:
         assert Answer.from_json(b'{"way": "inline"}') == Answer(way=BodyWay.INLINE)
