@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -373,3 +375,38 @@ def test_a_server_without_shared_memory_says_so_at_its_start(monkeypatch):
     with pytest.raises(TransportUnavailableError, match="no room"):
         server.start()
     server.stop()
+
+
+def test_a_resumed_subscription_gets_what_it_missed_by_shared_memory():
+    with barrage.Server(bodies="shm", journal="memory") as server:
+        table = server.create_table("log", {"x": "int64"}, kind="append_only")
+        table.add({"x": np.arange(100)})
+        with barrage.connect(server.uri, bodies="shm") as session:
+            remote = session.table("log")
+            with remote.subscribe(interval_ms=10) as live:
+                live.wait_ready(5)
+                rows, cursor = live.to_arrow(), live.cursor
+            table.add({"x": np.arange(50_000)})
+            with remote.subscribe(interval_ms=10, resume_from=cursor, rows=rows) as live:
+                wait_until(lambda: len(live) == 50_100)
+                assert live.bodies.way is BodyWay.SHM
+                assert live.stats.bodies.shm.count == 1
+                assert live.stats.bodies.shm.bytes == 400_000
+                assert live.to_arrow().column("x").to_pylist() == [*range(100), *range(50_000)]
+
+
+def test_the_asynchronous_server_has_it_too():
+    async def work() -> str:
+        async with barrage.server.AsyncServer(bodies="shm") as server:
+            await server.create_table("t", data={"x": np.arange(100_000)})
+            async with (
+                barrage.aconnect(server.uri, bodies="shm") as session,
+                session.table("t").subscribe() as live,
+            ):
+                await live.wait_ready(5)
+                assert live.bodies.way is BodyWay.SHM
+                assert live.stats.bodies.shm.count == 1
+                return server._app.bodies.arena.name
+
+    name = asyncio.run(work())
+    assert not list(Path("/dev/shm").glob(f"{name}*"))

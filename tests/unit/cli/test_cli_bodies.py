@@ -13,20 +13,23 @@ import pyarrow.parquet as pq
 import pytest
 
 import barrage
+from tests.helpers.body_peer import ask_for_channel
+from tests.helpers.server_process import raw_channel
 from tests.unit.cli.test_cli_processes import run, serving
 
 SHARED = Path("/dev/shm")
 
 
-def arena_names() -> set[str]:
-    return {path.name for path in SHARED.iterdir() if path.name.startswith("barrage-")}
+def arena_files(address: str) -> list[Path]:
+    """The shared memory of the server at ``address``."""
+    with raw_channel(address) as channel:
+        return list(SHARED.glob(f"{ask_for_channel(channel).arena}*"))
 
 
 def test_a_served_table_comes_by_shared_memory_and_a_killed_server_leaves_nothing_for_long(
     tmp_path: Path,
 ) -> None:
     pq.write_table(pa.table({"x": np.arange(100_000)}), tmp_path / "t.parquet")
-    before = arena_names()
     with serving("--bodies", "shm", "--table", f"t={tmp_path / 't.parquet'}") as (process, address):
         with barrage.connect(address) as session:
             live = session.table("t").subscribe()
@@ -35,16 +38,18 @@ def test_a_served_table_comes_by_shared_memory_and_a_killed_server_leaves_nothin
             assert len(live) == 100_000
             (row,) = session.table("_bodies").snapshot().to_pylist()
             assert row["way"] == "shm"
-        made = arena_names() - before
-        assert made
+        killed = arena_files(address)
+        assert len(killed) == 2
         process.send_signal(signal.SIGKILL)
         process.wait()
     # The next server takes away what the one before could not.
-    with serving("--bodies", "shm") as (process, _):
-        assert not made & arena_names()
+    with serving("--bodies", "shm") as (process, address):
+        assert not any(path.exists() for path in killed)
+        files = arena_files(address)
+        assert files
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
-    assert not arena_names() - before
+    assert not any(path.exists() for path in files)
 
 
 @pytest.mark.parametrize(
