@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,17 @@ import pyarrow.flight as flight
 import pytest
 
 import barrage
-from barrage.errors import TransportUnavailableError
+from barrage.errors import ConnectionLostError, TransportUnavailableError
+from barrage.limits import DEFAULT_LIMITS
 from barrage.server.config import ServerConfig
-from barrage.transport.ucx import ErrorMode, UcxContext, UcxLibrary, UcxSettings, fetch
+from barrage.transport.ucx import (
+    ErrorMode,
+    UcxContext,
+    UcxLibrary,
+    UcxSettings,
+    fetch,
+    open_batches,
+)
 from barrage.wire.dissociated.location import UcxLocation
 from tests.helpers.ucx_streams import sample
 from tests.ucx.children import child
@@ -167,3 +176,30 @@ def test_places_that_are_not_switched_on(library: UcxLibrary) -> None:
             with pytest.raises(NotImplementedError, match=what):
                 info_of(client, "t", bodies=place)
         assert fetched(library, info_of(client, "t")).column("a").to_pylist() == list(range(5))
+
+
+def test_a_server_that_stops_ends_its_streams(library: UcxLibrary) -> None:
+    limits = replace(DEFAULT_LIMITS, body_window_bytes=4_000_000)
+
+    async def scenario() -> None:
+        context = UcxContext(library, UcxSettings())
+        try:
+            metadata, bodies, ticket = locations_of(info_of(client, "t"))
+            opening = open_batches(metadata, bodies, ticket, context=context, limits=limits)
+            async with opening as batches:
+                await anext(batches)
+                stopping = asyncio.get_running_loop().run_in_executor(None, server.stop)
+                await asyncio.wait_for(stopping, 10)
+                with pytest.raises(ConnectionLostError):
+                    [batch async for batch in batches]
+        finally:
+            context.close()
+
+    server = barrage.Server(config=ServerConfig(bodies="ucx", limits=limits))
+    server.start()
+    try:
+        with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
+            server.create_table("t", data=pa.table({"a": np.arange(5_000_000)}))
+            asyncio.run(asyncio.wait_for(scenario(), 20))
+    finally:
+        server.stop()

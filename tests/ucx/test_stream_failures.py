@@ -121,8 +121,11 @@ def test_a_server_that_is_stopped_already(library: UcxLibrary) -> None:
         assert time.monotonic() - started < 4
 
 
-@MODES
-@pytest.mark.parametrize("place", ["packed", "shm", "rma"])
+@pytest.mark.parametrize(
+    ("place", "error_mode"),
+    [("packed", ErrorMode.PEER), ("shm", ErrorMode.PEER), ("shm", ErrorMode.NONE),
+     ("rma", ErrorMode.NONE)],
+)  # fmt: skip
 def test_a_client_that_is_killed_while_it_has_bodies(place: str, error_mode: ErrorMode) -> None:
     settings = UcxSettings(rma=True)
     with child(table_server, limits_of(), "127.0.0.1", settings) as server:
