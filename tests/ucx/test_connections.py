@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 
 import pyarrow as pa
@@ -158,6 +159,34 @@ def test_many_connect_at_once(library: UcxLibrary) -> None:
             await until(lambda: all(inbox.untagged for inbox in inboxes))
 
     asyncio.run(scenario())
+
+
+def test_an_owner_that_cannot_take_a_connection_loses_only_that_one(
+    library: UcxLibrary, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken: list[UcxConnection] = []
+
+    def take(connection: UcxConnection) -> None:
+        taken.append(connection)
+        if len(taken) == 1:
+            raise ValueError("not this one")
+
+    async def scenario() -> None:
+        context = UcxContext(library, UcxSettings())
+        listener = UcxListener(context, "127.0.0.1", 0, take)
+        try:
+            for _ in range(2):
+                with contextlib.suppress(TransportError):
+                    await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=5)
+            await until(lambda: len(taken) == 2)
+            assert taken[0].state is ConnectionState.CLOSED
+            assert taken[1].state is ConnectionState.OPEN
+            assert listener.connection_count == 1
+        finally:
+            context.close()
+
+    asyncio.run(scenario())
+    assert "was not taken over" in caplog.text
 
 
 def test_a_listener_that_is_closed_keeps_its_connections(library: UcxLibrary) -> None:
@@ -397,6 +426,8 @@ def test_a_process_has_one_library(library: UcxLibrary) -> None:
 
 def test_the_release_is_known_and_old_ones_are_warned_of(library: UcxLibrary) -> None:
     assert library.release.count(".") == 2
-    assert bool(library.warnings) == (library.version < (1, 14, 0))
-    if library.warnings:
+    assert library.is_asserting == (library.version < (1, 16, 0))
+    if library.is_asserting:
         assert "malformed bytes" in library.warnings[0]
+    if library.version >= (1, 22, 0):
+        assert not library.warnings

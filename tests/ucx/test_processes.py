@@ -23,6 +23,7 @@ from tests.ucx.pair import Inbox, ends, until
 
 MODES = pytest.mark.parametrize("error_mode", list(ErrorMode))
 JUNK_SEED = 20_240_817
+CONNECTS = int(os.environ.get("BARRAGE_UCX_CONNECTS", "120"))
 
 
 async def echoed(context: UcxContext, port: int, content: bytes) -> bytes:
@@ -283,8 +284,8 @@ def test_nonsense_on_every_port_does_not_end_the_server(library: UcxLibrary) -> 
 # --- growth ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_thousand_connections_one_after_the_other_leave_nothing(library: UcxLibrary) -> None:
+def test_many_connections_one_after_the_other_leave_nothing(library: UcxLibrary) -> None:
+    """``BARRAGE_UCX_CONNECTS=1000`` makes it the long run; UCX takes up to 60 ms for each."""
     ours = psutil.Process()
 
     def sizes(server: Child) -> list[int]:
@@ -299,16 +300,16 @@ def test_a_thousand_connections_one_after_the_other_leave_nothing(library: UcxLi
     async def scenario(server: Child) -> None:
         context = UcxContext(library, UcxSettings())
         try:
-            for number in range(1_000):
-                if number == 200:
+            for number in range(CONNECTS):
+                if number == CONNECTS // 2:
                     before = sizes(server)
                 await echoed(context, server.ready, b"%d" % number)
             await asyncio.sleep(0.2)
             after = sizes(server)
             assert after[0] <= before[0] + 4
             assert after[1] <= before[1] + 8
-            assert after[2] - before[2] < 16 * 1024 * 1024
-            assert after[3] - before[3] < 16 * 1024 * 1024
+            assert after[2] - before[2] < 2 * 1024 * 1024
+            assert after[3] - before[3] < 2 * 1024 * 1024
             assert server.ask("connections") == 0
         finally:
             context.close()
@@ -435,6 +436,6 @@ def test_a_release_that_can_be_ended_by_a_peer_is_told_by_doctor(library: UcxLib
     command = [sys.executable, "-c", "from barrage.cli.main import main; main()", "doctor"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     lines = [line for line in done.stdout.splitlines() if library.release in line]
-    assert lines[0].startswith("warning" if library.is_asserting else "ok")
+    assert lines[0].startswith("warning" if library.warnings else "ok")
     if library.is_asserting:
         assert "malformed bytes" in lines[0]

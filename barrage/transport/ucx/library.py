@@ -26,7 +26,13 @@ _FILE: Final = "libucp.so.0"
 _HOW_TO_INSTALL: Final = (
     "install one with `pip install 'barrage[ucx]'`, or libucx0 of the system and cffi"
 )
-_ASSERTING_BEFORE: Final = (1, 14, 0)
+_ASSERTING_BEFORE: Final = (1, 16, 0)
+_KNOWN_FAULTS: Final = (
+    ((0, 0), (1, 15), "ends the process when a peer sends malformed bytes to its port"),
+    ((1, 16), (1, 17), "crashes when a peer dies while much is under way"),
+    ((1, 20), (1, 20), "cannot connect over the loopback device"),
+)
+"""First and last release, and what is wrong with them."""
 _MAPS = Path("/proc/self/maps")
 
 _loaded: UcxLibrary | None = None
@@ -169,19 +175,14 @@ def mapped_libraries() -> list[str]:
 
 
 def release_warnings(version: tuple[int, int, int]) -> list[str]:
-    """What is known against a release."""
-    warnings = []
+    """What is known against a release: each was run with peers that send nonsense and die."""
     release = ".".join(str(part) for part in version)
-    if version < _ASSERTING_BEFORE:
-        warnings.append(
-            f"UCX {release} ends the process when a peer sends malformed bytes to its port; "
-            "use 1.22 (`pip install 'barrage[ucx]'`), or let only trusted hosts reach it"
-        )
-    if version[:2] == (1, 20):
-        warnings.append(
-            f"UCX {release} cannot connect over the loopback device; use another release"
-        )
-    return warnings
+    remedy = "use 1.22 (`pip install -U 'barrage[ucx]'`), or let only trusted hosts reach it"
+    return [
+        f"UCX {release} {fault}; {remedy}"
+        for first, last, fault in _KNOWN_FAULTS
+        if first <= version[:2] <= last
+    ]
 
 
 def _wheel_path() -> str | None:

@@ -120,7 +120,11 @@ class UcxListener:
             return
         self._connections.add(connection)
         connection.on_closed = lambda: self._connections.discard(connection)
-        self._on_connection(connection)
+        try:
+            self._on_connection(connection)
+        except Exception:
+            _log.exception("a UCX connection was not taken over")
+            connection.abort()
 
     def close(self) -> None:
         """Stop listening; accepted connections stay. Idempotent."""

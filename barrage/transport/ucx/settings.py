@@ -76,8 +76,9 @@ class UcxSettings:
 
 
 def _put_enable(version: tuple[int, int, int]) -> str:
-    """Old releases take the settings of a transport here without its prefix."""
-    return "TCP_PUT_ENABLE" if version >= (1, 14, 0) else "PUT_ENABLE"
+    """Releases up to 1.16 take the settings of a transport without its prefix here, and none of
+    them says so when a name is unknown; looked up in the log of each release."""
+    return "TCP_PUT_ENABLE" if version >= (1, 17, 0) else "PUT_ENABLE"
 
 
 def prepare_environment() -> None:
