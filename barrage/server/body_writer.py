@@ -139,8 +139,8 @@ class BodyWriter:
         if not self._has_starved:
             self._has_starved = True
             log.info(
-                "stream %d: its client does not give bodies back in time, some go inline",
-                self._stream_id,
+                "stream %d: %d bodies of %d bytes are out and not given back, some go inline",
+                *(self._stream_id, self._window.pending_count, self._window.pending_bytes),
             )
 
     async def _credit(self, timeout_ns: int) -> None:
