@@ -131,8 +131,9 @@ class SharedMemoryReceiver:
         return len(self._loans)
 
     def lent_ranges(self) -> list[tuple[int, int]]:
-        self._released.collect()
-        return [(address, address + place.length) for place, address in self._loans.values()]
+        # One call that nothing interrupts: the loop may change the loans meanwhile.
+        loans = list(self._loans.values())
+        return [(address, address + place.length) for place, address in loans]
 
     async def receive(self) -> tuple[int, pa.Buffer]:
         """No body comes by itself."""

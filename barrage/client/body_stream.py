@@ -181,8 +181,9 @@ class BodyStream:
         return self._outside is not None and self._outside.receiver.lent_count > 0
 
     def lent_memory(self) -> LentMemory:
-        """Where that is."""
-        return LentMemory(() if self._outside is None else self._outside.receiver.lent_ranges())
+        """Where that is; from any thread."""
+        outside = self._outside
+        return LentMemory(() if outside is None else outside.receiver.lent_ranges())
 
 
 class _Outside:

@@ -24,10 +24,11 @@ from barrage.model.update import ViewUpdate
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
+    from barrage.client.own_cells import LentMemory
     from barrage.model.replica import Replica
     from barrage.model.update import FullUpdate
     from barrage.model.viewport import ColumnSet
@@ -49,6 +50,8 @@ class Mirror:
         self._cursor: Cursor | None = None
         self._steps = (-1, -1)
         self._source_time_ns: int | None = None
+        self._lent: Callable[[], LentMemory] | None = None
+        """Where cells may be that are kept and not ours; None when all are."""
 
     def keep(self, rows: pa.Table, *, is_view: bool, cursor: Cursor) -> None:
         """Show rows that were kept from an earlier life, before any stream."""
@@ -102,6 +105,20 @@ class Mirror:
             self._rekeying = Rekeying(keys)
         return replica
 
+    def own(self) -> None:
+        """Copy whatever is kept in lent memory. O(rows) that came since the last time."""
+        with self._lock:
+            source, self._lent = self._lent, None
+            if source is None:
+                return
+            lent = source()
+            for replica in {id(each): each for each in (self._incoming, self._shown)}.values():
+                if replica is not None:
+                    replica.own(lent.owned)
+            if self._kept is not None:
+                table, keys, size = self._kept
+                self._kept = (lent.owned_table(table), keys, size)
+
     def apply(
         self,
         message: FullUpdate | ViewUpdate,
@@ -109,10 +126,16 @@ class Mirror:
         is_consistent: bool,
         keeps_removed: bool = False,
         epoch: str | None = None,
+        lent: Callable[[], LentMemory] | None = None,
     ) -> Update | None:
         """Take one update. Returns what it means for somebody who follows the shown state; None
-        while that stays. ``epoch`` is that of the table's history, if it has one."""
+        while that stays. ``epoch`` is that of the table's history, if it has one.
+
+        ``lent``: cells of the update may lie in memory it tells of, from any thread. They are kept
+        there until :meth:`own`, or until somebody reads the rows.
+        """
         with self._lock:
+            self._lent = lent or self._lent
             replica = self._incoming
             if replica is None:
                 raise BarrageError("an update came before the schema")
@@ -163,6 +186,8 @@ class Mirror:
     def read(self) -> Shown:
         """The rows shown, their keys (None for a view), and the rows of the whole table."""
         with self._lock:
+            # What is read may be held for long.
+            self.own()
             if self._kept is not None:
                 table, keys, size = self._kept
             elif self._shown is not None:

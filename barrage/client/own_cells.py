@@ -1,31 +1,22 @@
-"""Cells in memory that is only lent, copied where a table keeps them.
+"""Cells in memory that is only lent, found and copied.
 
 What a body in shared memory holds is lent by the server, which wants it back; a replica keeps rows
-for as long as they live. So the cells that would stay are copied when an update is applied, all
-others are read where they are: new values of fixed-width columns are copied into the replica's own
-buffers in any case.
-
-Cost: one copy of each added cell and each new value of variable width; nothing for updates whose
-bodies came inline.
+for as long as they live. Rows that come and go are read where they are. What is still kept after
+:data:`LENT_SECONDS`, or is handed out as a table, is copied: at most half of the window, once.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from barrage.model.storage.fixed import fixed_dtype
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import TypeAlias
+    from collections.abc import Iterable
 
-    from barrage.model.update import FullUpdate, ViewUpdate
-
-    Column: TypeAlias = pa.Array | pa.ChunkedArray
+LENT_SECONDS = 1.0
+"""How long rows of a ticking table may stay in memory of the server."""
 
 
 class LentMemory:
@@ -46,32 +37,21 @@ class LentMemory:
             return True
         return pa.types.is_dictionary(array.type) and self.holds(array.dictionary)
 
+    def owned(self, array: pa.Array) -> pa.Array:
+        """``array``, or a copy of it when it is in here."""
+        return copy_of(array) if self.holds(array) else array
+
+    def owned_table(self, table: pa.Table) -> pa.Table:
+        """``table`` with copies of what is in here."""
+        columns = [
+            pa.chunked_array([self.owned(chunk) for chunk in column.chunks], type=column.type)
+            for column in table.columns
+        ]
+        return pa.Table.from_arrays(columns, schema=table.schema)
+
     def holds_address(self, address: int) -> bool:
         index = bisect_right(self._starts, address) - 1
         return index >= 0 and address < self._ranges[index][1]
-
-
-def own_cells(message: FullUpdate | ViewUpdate, lent: LentMemory) -> FullUpdate | ViewUpdate:
-    """``message`` with the cells a replica would keep in memory of our own."""
-    return replace(
-        message,
-        added_columns=_owned(message.added_columns, lent),
-        modified_columns=tuple(
-            column if fixed_dtype(column.type) is not None else _owned((column,), lent)[0]
-            for column in message.modified_columns
-        ),
-    )
-
-
-def _owned(columns: Sequence[Column], lent: LentMemory) -> tuple[Column, ...]:
-    return tuple(_owned_column(column, lent) for column in columns)
-
-
-def _owned_column(column: Column, lent: LentMemory) -> Column:
-    if isinstance(column, pa.Array):
-        return copy_of(column) if len(column) and lent.holds(column) else column
-    chunks = [copy_of(chunk) if lent.holds(chunk) else chunk for chunk in column.chunks]
-    return pa.chunked_array(chunks, type=column.type)
 
 
 def copy_of(array: pa.Array) -> pa.Array:

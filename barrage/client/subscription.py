@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from barrage.client.bodies import NO_STREAM, BodyStatus
 from barrage.client.followers import Followers
 from barrage.client.mirror import Mirror
-from barrage.client.own_cells import own_cells
+from barrage.client.own_cells import LENT_SECONDS
 from barrage.client.reconnect import Backoff, is_worth_retrying
 from barrage.client.resume import KeptState, Resuming, Setting
 from barrage.client.rows_argument import (
@@ -113,6 +113,7 @@ class AsyncTickingTable:
         self._refusals = 0
         self._followers = Followers(settings.source.label, self._stats, session.spawn)
         self._bodies = NO_STREAM
+        self._owning: asyncio.TimerHandle | None = None
         self._exchange: ClientExchange | None = None
         self._stream: BodyStream | None = None
         self._schema: pa.Schema | None = None
@@ -473,8 +474,7 @@ class AsyncTickingTable:
     async def _apply(self, event: UpdateArrived, stream: BodyStream, setting: Setting) -> None:
         had_state = self._mirror.has_state
         message = event.message
-        if stream.has_lent:
-            message = own_cells(message, stream.lent_memory())
+        lent = stream.lent_memory if stream.has_lent else None
         if message.is_snapshot and self._viewport is not None:
             self._mirror.order_columns(self._columns)
         update = self._mirror.apply(
@@ -482,7 +482,10 @@ class AsyncTickingTable:
             is_consistent=event.is_consistent,
             keeps_removed=self._followers.follow_updates,
             epoch=self._resuming.epoch,
+            lent=lent,
         )
+        if lent is not None:
+            self._own_soon()
         if update is None:
             return
         self._resuming.settled(self._setting_of(message, setting))
@@ -492,6 +495,17 @@ class AsyncTickingTable:
         if event.is_current:
             await self._became_current(had_state=had_state)
         await self._followers.publish(update)
+
+    def _own_soon(self) -> None:
+        """Rows that are kept for longer are copied out of the server's memory."""
+        if self._owning is None:
+            self._owning = asyncio.get_running_loop().call_later(LENT_SECONDS, self._own)
+
+    def _own(self) -> None:
+        if self._owning is not None:
+            self._owning.cancel()
+            self._owning = None
+        self._mirror.own()
 
     def _setting_of(self, message: FullUpdate | ViewUpdate, setting: Setting) -> Setting | None:
         """What a consistent state after ``message`` is of; None when that is as before."""
@@ -549,6 +563,7 @@ class AsyncTickingTable:
         stream, self._stream = self._stream, None
         if stream is not None:
             self._bodies = stream.status
+            self._own()
             stream.cancel()
 
     def _raise_if_ended(self) -> None:

@@ -22,7 +22,7 @@ from barrage.model.viewport import Viewport, effective_columns
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from barrage.model.update import FullUpdate, UpdateMessage, ViewUpdate
     from barrage.model.viewport import ColumnSet
@@ -112,6 +112,12 @@ class FullReplica:
             table = self._rows.read()
             self._table = weakref.ref(table)
         return table
+
+    def own(self, owned: Callable[[pa.Array], pa.Array]) -> None:
+        """Hold ``owned(cells)``, the same cells perhaps in other memory, wherever cells are kept as
+        they came."""
+        self._rows.own(owned)
+        self._table = None
 
     def rows(self, row_keys: RowSet) -> pa.Table:
         """The present ones of ``row_keys``, in order."""
@@ -299,6 +305,12 @@ class ViewReplica:
             table = self._rows.read()
             self._table = weakref.ref(table)
         return table
+
+    def own(self, owned: Callable[[pa.Array], pa.Array]) -> None:
+        """Hold ``owned(cells)``, the same cells perhaps in other memory, wherever cells are kept as
+        they came."""
+        self._rows.own(owned)
+        self._table = None
 
     def rows(self, positions: RowSet) -> pa.Table:
         """The rows at ``positions`` of the view as it is now; positions past the end are

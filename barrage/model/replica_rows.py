@@ -26,7 +26,7 @@ from barrage.errors import RemoteProtocolError
 from barrage.model.storage import ColumnStore, take_cells
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -245,6 +245,11 @@ class ReplicaRows:
             if self._is_worth_compacting():
                 self._compact()
         self._stores[column].write(self._slots.slots_of(positions), values)
+
+    def own(self, owned: Callable[[pa.Array], pa.Array]) -> None:
+        """See :meth:`ColumnStore.own`."""
+        for store in self._stores.values():
+            store.own(owned)
 
     def tidy(self) -> None:
         """Give back memory of removed rows. Call it once per update."""

@@ -18,6 +18,8 @@ import pyarrow as pa
 from barrage.model.storage.picks import Picks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barrage.model.storage.growth import Int64Array
 
 FROZEN_ROWS = 1 << 16
@@ -36,7 +38,7 @@ class ChunkLog:
     """Arrow chunks addressed by slot. ``base`` is the first slot still held, ``length`` one past
     the last."""
 
-    __slots__ = ("_chunks", "_frozen_count", "_starts", "base", "length", "type")
+    __slots__ = ("_chunks", "_frozen_count", "_owned", "_starts", "base", "length", "type")
 
     def __init__(self, data_type: pa.DataType) -> None:
         self.type = data_type
@@ -46,6 +48,8 @@ class ChunkLog:
         self._starts: list[int] = []
         self._frozen_count = 0
         """So many chunks at the front are not merged any more."""
+        self._owned = 0
+        """Slots below are in memory :meth:`own` has looked at."""
 
     @property
     def nbytes(self) -> int:
@@ -91,6 +95,7 @@ class ChunkLog:
         if self._chunks:
             self._chunks[-1] = self._chunks[-1].slice(0, length - self._starts[-1])
         self._frozen_count = min(self._frozen_count, len(self._chunks))
+        self._owned = min(self._owned, length)
         self.base = min(self.base, length)
         self.length = length
 
@@ -102,6 +107,16 @@ class ChunkLog:
         del self._chunks[:keep], self._starts[:keep]
         self._frozen_count = max(self._frozen_count - keep, 0)
         self.base = max(self.base, min(slot, self.length))
+
+    def own(self, owned: Callable[[pa.Array], pa.Array]) -> None:
+        """Hold ``owned(chunk)``, the same cells perhaps in other memory, for every chunk that has
+        come since the last time."""
+        for index in range(len(self._chunks) - 1, -1, -1):
+            chunk = self._chunks[index]
+            if self._starts[index] + len(chunk) <= self._owned:
+                break
+            self._chunks[index] = owned(chunk)
+        self._owned = self.length
 
     def slice(self, start: int, stop: int) -> pa.Array | pa.ChunkedArray:
         """Slots ``start..stop-1`` without copying; chunked only when they cross a chunk border."""

@@ -22,7 +22,7 @@ from barrage.model.storage.fixed import FixedColumn, fixed_dtype
 from barrage.model.storage.log import LogColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from barrage.model.storage.growth import Int64Array
     from barrage.model.storage.picks import Picks
@@ -107,6 +107,12 @@ class ColumnStore:
         forget = getattr(self._cells, "forget_before", None)
         if forget is not None:
             forget(slot)
+
+    def own(self, owned: Callable[[pa.Array], pa.Array]) -> None:
+        """Move cells to other memory: ``owned`` returns an array, or a copy of it. Each array is
+        given once; cells that were overwritten, or are encoded, are copies in any case."""
+        if isinstance(self._cells, ChunkLog | LogColumn):
+            self._cells.own(owned)
 
     def compacted(self, slots: Int64Array) -> ColumnStore:
         """A new store with the cells at ``slots`` at 0.., in the same representation."""

@@ -15,6 +15,8 @@ from barrage.model.storage.chunks import ChunkLog
 from barrage.model.storage.growth import GrowArray
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from barrage.model.storage.growth import Int64Array
@@ -54,6 +56,10 @@ class LogColumn:
     def truncate(self, length: int) -> None:
         """The dropped cells become garbage."""
         self._positions.truncate(length)
+
+    def own(self, owned: Callable[[pa.Array], pa.Array]) -> None:
+        """See :meth:`ChunkLog.own`."""
+        self._log.own(owned)
 
     def write(self, slots: Int64Array, values: pa.Array) -> None:
         begin = self._log.length

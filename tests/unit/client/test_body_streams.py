@@ -9,6 +9,7 @@ import gc
 
 import pytest
 
+from barrage.client import subscription
 from barrage.client.bodies import BodyCount, BodyStatus
 from barrage.client.reconnect import Backoff
 from barrage.client.state import State
@@ -99,8 +100,8 @@ def test_what_a_consumer_holds_is_valid_after_everything_is_gone():
                 stream.full(RowSet.parse("10"), [10], modified=(RowSet.parse("1-2"), [-1, -2]))
                 update = await anext(updates)
                 shown = live.to_arrow()
-                # New values of fixed width are lent: they have been copied into the replica.
-                assert len(s.arena.lent) == 1
+                # Additions and new values are where the server put them; the rows shown are ours.
+                assert len(s.arena.lent) == 2
         s.arena.spoil()
         assert update.modified["x"].to_pylist() == [-1, -2]
         assert update.added.to_pylist() == [{"x": 10, "s": "s10"}]
@@ -108,6 +109,48 @@ def test_what_a_consumer_holds_is_valid_after_everything_is_gone():
         del update, shown, updates
         # The loop still runs, the stream does not: nobody is told, nothing is raised.
         await until(lambda: quiet_until_freed(s.arena))
+
+    run(test)
+
+
+def test_rows_nobody_looks_at_are_copied_after_a_while(monkeypatch):
+    monkeypatch.setattr(subscription, "LENT_SECONDS", 0.05)
+
+    async def test():
+        async with scene() as s, s.session.table("t").subscribe() as live:
+            stream = await s.server.accept()
+            await stream.request()
+            detach(stream, placing(s.arena))
+            stream.schema()
+            stream.snapshot([1, 2])
+            await live.wait_ready(5)
+            # The first state was made into an update, though nobody took it.
+            assert len((await released(stream, 1))[0]) == 1
+            for round in range(2):
+                stream.full(RowSet.parse(str(round + 2)), [round])
+                await until(lambda: live.stats.updates == round + 2)  # noqa: B023
+                assert len(s.arena.lent) == 1
+                assert len((await released(stream, 1))[0]) == 1
+            s.arena.spoil()
+            assert xs(live) == [1, 2, 0, 1]
+
+    run(test)
+
+
+def test_a_closed_table_keeps_nothing_of_the_server():
+    async def test():
+        async with scene() as s:
+            async with s.session.table("t").subscribe() as live:
+                stream = await s.server.accept()
+                detach(stream, placing(s.arena))
+                stream.schema()
+                stream.snapshot([1, 2])
+                stream.full(RowSet.parse("2"), [3])
+                await until(lambda: live.stats.updates == 2)
+                assert len(s.arena.lent) == 1
+            assert quiet_until_freed(s.arena)
+            s.arena.spoil()
+            assert xs(live) == [1, 2, 3]
 
     run(test)
 

@@ -8,9 +8,14 @@ import decimal
 import pyarrow as pa
 import pytest
 
-from barrage.client.own_cells import LentMemory, copy_of, own_cells
+from barrage.client.mirror import Mirror
+from barrage.client.own_cells import LentMemory, copy_of
+from barrage.model.storage.chunks import ChunkLog
+from barrage.model.storage.log import LogColumn
 from barrage.model.update import FullUpdate
 from barrage.rowset import RowSet, RowSetShiftData
+
+EMPTY = RowSet.empty()
 
 TYPES = [
     (pa.int64(), [1, None, 3]),
@@ -90,34 +95,122 @@ def test_the_dictionary_counts():
     assert memory_of(array.dictionary).holds(array)
 
 
-def update(added, modified):
-    rows = RowSet.of_span(0, len(added[0]))
-    return FullUpdate(
-        first_step=1, last_step=1, is_snapshot=False, effective_viewport=None,
-        is_effective_reverse=False, effective_columns=None, table_size=0,
-        added_columns=added, modified_columns=modified, source_time_ns=None,
-        removed_keys_pre=None, shifts=RowSetShiftData.empty(), added_keys_post=rows,
-        included_keys_post=None, modified_keys_post=(rows, rows),
+def in_mirror(mirror, keys, numbers, lent, *, step=1, modified=EMPTY, values=()):
+    """Apply one update to a full subscription of two columns."""
+    numbers, texts = pa.array(numbers, pa.int64()), pa.array([f"t{n}" for n in numbers])
+    values = pa.array(values, pa.int64())
+    new_texts = pa.array([f"m{n}" for n in values.to_pylist()], pa.string())
+    parts = (numbers, texts, values, new_texts)
+    memory = LentMemory([each for part in parts for each in memory_of(part)._ranges])
+    return parts, memory, mirror.apply(
+        FullUpdate(
+            first_step=step, last_step=step, is_snapshot=step == 1, effective_viewport=None,
+            is_effective_reverse=False, effective_columns=None, table_size=0,
+            added_columns=(numbers, texts), modified_columns=(values, new_texts),
+            source_time_ns=None, removed_keys_pre=None, shifts=RowSetShiftData.empty(),
+            added_keys_post=RowSet.parse(keys), included_keys_post=None,
+            modified_keys_post=(modified, modified),
+        ),
+        is_consistent=True,
+        lent=(lambda: memory) if lent else None,
     )  # fmt: skip
 
 
-def test_what_a_replica_keeps_is_copied_and_nothing_else():
-    number, text = pa.array([1, 2]), pa.array(["a", "b"])
-    own_number, own_text = pa.array([3, 4]), pa.array(["c", "d"])
-    lent = LentMemory(memory_of(number)._ranges + memory_of(text)._ranges)
-    mixed = pa.chunked_array([number, own_number])
-    got = own_cells(update((mixed, text), (number, text)), lent)
-    added, texts = got.added_columns
-    assert added.equals(mixed)
-    assert texts.equals(text)
-    assert not lent.holds(added.chunk(0))
-    assert not lent.holds(texts)
-    # What is ours stays where it is.
-    assert addresses(added.chunk(1)) == addresses(own_number)
-    # New values of fixed width are copied by the column they go to.
-    assert got.modified_columns[0] is number
-    assert not lent.holds(got.modified_columns[1])
-    assert got.modified_columns[1].equals(text)
-    ours = own_cells(update((own_number, own_text), (own_number, own_text)), lent)
-    assert ours.added_columns[0] is own_number
-    assert ours.modified_columns[1] is own_text
+def begun():
+    mirror = Mirror()
+    mirror.begin(pa.schema([("n", pa.int64()), ("t", pa.string())]), has_view_positions=False)
+    return mirror
+
+
+def kept(mirror):
+    """Every array the replica keeps as it came."""
+    stores = mirror._shown._rows._stores.values()
+    chunked = [store._cells for store in stores if isinstance(store._cells, ChunkLog)]
+    logs = [store._cells._log for store in stores if isinstance(store._cells, LogColumn)]
+    return [chunk for log in [*chunked, *logs] for chunk in log.chunks()]
+
+
+def test_what_is_kept_is_copied_when_it_is_owned():
+    mirror = begun()
+    own, _, _ = in_mirror(mirror, "0-2", [1, 2, 3], False)
+    lent, memory, update = in_mirror(mirror, "3-4", [4, 5], True, step=2)
+    assert any(memory.holds(chunk) for chunk in kept(mirror))
+    # Who follows gets it where it is.
+    assert memory.holds(update._added[0])
+    mirror.own()
+    assert not any(memory.holds(chunk) for chunk in kept(mirror))
+    # What was ours stays where it was.
+    ours = memory_of(own[0])
+    assert any(ours.holds(chunk) for chunk in kept(mirror))
+    assert mirror.read()[0].to_pydict()["n"] == [1, 2, 3, 4, 5]
+    assert lent[1].to_pylist() == ["t4", "t5"]
+
+
+def test_what_is_read_is_ours():
+    mirror = begun()
+    # The lent parts are held: their memory must not be used again meanwhile.
+    held, memory, update = in_mirror(mirror, "0-2", [1, 2, 3], True)
+    assert update.is_replacement
+    assert not any(memory.holds(chunk) for chunk in update.added["t"].chunks)
+    held, memory, _ = in_mirror(mirror, "3", [4], True, step=2)
+    table, _, _ = mirror.read()
+    assert not any(memory.holds(chunk) for column in table.columns for chunk in column.chunks)
+    assert table["t"].to_pylist() == ["t1", "t2", "t3", "t4"]
+    assert mirror.read()[0] is table
+    assert held[0].to_pylist() == [4]
+
+
+def test_new_values_are_owned_as_well():
+    mirror = begun()
+    in_mirror(mirror, "0-2", [1, 2, 3], False)
+    rows = RowSet.parse("0,2")
+    held, memory, update = in_mirror(mirror, "3", [4], True, step=2, modified=rows, values=[11, 33])
+    assert memory.holds(update.modified["t"])
+    mirror.own()
+    assert not any(memory.holds(chunk) for chunk in kept(mirror))
+    held, memory, _ = in_mirror(mirror, "4", [5], True, step=3, modified=rows, values=[12, 34])
+    mirror.own()
+    assert not any(memory.holds(chunk) for chunk in kept(mirror))
+    assert held[2].to_pylist() == [12, 34]
+    assert mirror.read()[0].to_pydict() == {
+        "n": [12, 2, 34, 4, 5], "t": ["m12", "t2", "m34", "t4", "t5"],
+    }  # fmt: skip
+
+
+def test_each_chunk_is_looked_at_once():
+    seen = []
+    log = ChunkLog(pa.int64())
+
+    def owned(array):
+        seen.append(len(array))
+        return array
+
+    log.append(pa.array([1, 2, 3]))
+    log.own(owned)
+    log.append(pa.array([4]))
+    log.append(pa.array([5, 6]))
+    log.own(owned)
+    assert seen == [3, 2, 1]
+    log.truncate(4)
+    log.own(owned)
+    log.append(pa.array([7]))
+    log.own(owned)
+    assert seen == [3, 2, 1, 1]
+    log.own(lambda array: pytest.fail("nothing has come"))
+    # Chunks that were merged since hold some that are new.
+    log.append(pa.array([8]))
+    log.append(pa.array([9]))
+    log.own(owned)
+    assert sum(seen[4:]) >= 2
+    assert pa.chunked_array(log.chunks()).to_pylist() == [1, 2, 3, 4, 7, 8, 9]
+
+
+def test_the_rows_shown_while_others_grow_are_owned():
+    table = pa.table({"n": pa.array([1, 2, 3])})
+    memory = memory_of(table["n"].chunk(0))
+    copy = memory.owned_table(table)
+    assert copy.equals(table)
+    assert not memory.holds(copy["n"].chunk(0))
+    assert (
+        memory_of(copy["n"].chunk(0)).owned_table(table)["n"].chunk(0).equals(table["n"].chunk(0))
+    )
