@@ -127,7 +127,7 @@ def rounded_interval_ns(interval_ns: int, limits: Limits) -> int:
     that few differ."""
     if interval_ns <= 0:
         interval_ns = limits.interval_ns_default
-    quantum = limits.interval_ns_min
+    quantum = max(limits.interval_ns_min, 1)
     if interval_ns > COARSE_INTERVAL_NS:
         quantum = max(quantum, 100 * NANOS_PER_MS)
     return max(1, -(-interval_ns // quantum)) * quantum

@@ -139,6 +139,12 @@ def test_intervals_are_rounded_up_so_that_groups_share(asked_ms: int, given_ms: 
     assert rounded_interval_ns(asked_ms * MS, Limits()) == given_ms * MS
 
 
+def test_an_interval_without_a_minimum_is_the_one_asked_for() -> None:
+    limits = Limits(interval_ns_min=0, interval_ns_default=0)
+    assert rounded_interval_ns(7, limits) == 7
+    assert rounded_interval_ns(0, limits) == 1
+
+
 def test_nothing_is_due_on_a_static_table() -> None:
     scene = Scene(table=FakeTable(range(5), is_static=True))
     scene.subscribe(1, Viewport.of(0, 3))
