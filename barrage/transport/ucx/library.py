@@ -29,7 +29,7 @@ _HOW_TO_INSTALL: Final = (
 _ASSERTING_BEFORE: Final = (1, 16, 0)
 _KNOWN_FAULTS: Final = (
     ((0, 0), (1, 15), "ends the process when a peer sends malformed bytes to its port"),
-    ((1, 16), (1, 17), "crashes when a peer dies while much is under way"),
+    ((1, 16), (1, 21), "crashes, or calls bodies sent, when a peer dies while they are under way"),
     ((1, 20), (1, 20), "cannot connect over the loopback device"),
 )
 """First and last release, and what is wrong with them."""

@@ -102,7 +102,8 @@ def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ((1, 13, 1), "malformed bytes"),
         ((1, 15, 0), "malformed bytes"),
-        ((1, 17, 0), "when a peer dies"),
+        ((1, 16, 0), "when a peer dies"),
+        ((1, 21, 0), "when a peer dies"),
         ((1, 20, 1), "loopback"),
         ((1, 22, 0), None),
     ],
