@@ -64,9 +64,11 @@ def test_headers_on_one_connection_and_bodies_on_another() -> None:
         headers.end()
         await asyncio.sleep(0.01)
         await server_m.close()  # Safe, once the end is known.
+        reading = asyncio.create_task(taken.table())
+        await asyncio.sleep(0.05)
         for i in reversed(headers.with_bodies):
             bodies.body(i)
-        assert (await taken.table()).equals(TABLE)
+        assert (await reading).equals(TABLE)
 
     asyncio.run(asyncio.wait_for(act(), 10))
 
@@ -407,6 +409,30 @@ def test_bodies_elsewhere_are_read_as_far_as_the_window_goes(
         assert reader.most <= SMALL.body_window_bytes + largest
         assert (await taken.table()).equals(table)
         assert reader.most <= SMALL.body_window_bytes + largest
+        await taken.close()
+
+    asyncio.run(asyncio.wait_for(act(), 10))
+
+
+def test_a_later_body_that_fills_the_window_does_not_stop_the_next_one() -> None:
+    table = TABLE.drop_columns("word")
+
+    async def act() -> None:
+        client, server = FakeChannel.pair()
+        peer = Peer(server, messages_of(table))
+        taken = receive_from(
+            client, reader=Elsewhere(peer), limits=replace(SMALL, body_window_bytes=1000)
+        )
+        for i in range(len(peer.messages)):
+            peer.header(i)
+        peer.end()
+        await taken.batches.open()
+        for i in peer.with_bodies[::-1]:
+            where = encode_ranges([BodyRange(i, 0)])
+            quiet(server.send_tagged(encode_tag(BodyType.RANGES, i), where))
+            await asyncio.sleep(0)
+        rows = [batch.num_rows async for batch in taken.batches]
+        assert sum(rows) == len(table)
         await taken.close()
 
     asyncio.run(asyncio.wait_for(act(), 10))

@@ -128,6 +128,20 @@ def test_bodies_under_way_are_bounded_by_the_window() -> None:
     run(play())
 
 
+def test_small_bodies_under_way_are_bounded_by_their_number() -> None:
+    async def play() -> None:
+        limits = replace(SMALL, body_wait_ns_max=1_000_000, message_bytes_target=512)
+        async with Service(limits) as service:
+            client, _ = await claimed_by_hand(service, sample(2000))
+            assert len(messages_of(sample(2000), limits)) > 3 * limits.body_window_count
+            await asyncio.sleep(0.05)
+            assert limits.body_window_count >= len(client.waiting_tags) > 1
+            await client.close()
+            await gone(service)
+
+    run(play())
+
+
 def test_a_client_may_want_all_headers_before_any_body() -> None:
     async def play() -> None:
         async with Service(replace(SMALL, body_wait_ns_max=1_000_000)) as service:
