@@ -106,7 +106,8 @@ class BodyReceiver(Protocol):
         ...
 
     def lent_ranges(self) -> list[tuple[int, int]]:
-        """Where they are: address of the first byte and of the one after the last."""
+        """Where they are: address of the first byte and of the one after the last. From any
+        thread; may name some that are not used any more."""
         ...
 
     async def finish_writing(self) -> None:

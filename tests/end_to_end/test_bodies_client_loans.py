@@ -165,3 +165,22 @@ def test_an_arena_that_is_full_is_no_obstacle():
             assert live.bodies == SHARED
             live.close()
             assert all(snapshot.equals(big) for snapshot in kept)
+
+
+def test_dictionaries_last_as_long_as_their_stream_and_are_never_lent():
+    words = pa.array([f"a word of some length, number {n}" for n in range(ROWS)])
+    nested = pa.ListArray.from_arrays(
+        pa.array(range(ROWS + 1), pa.int32()), words.dictionary_encode()
+    )
+    table = pa.table({"k": np.arange(ROWS), "word": words.dictionary_encode(), "nested": nested})
+    with serving() as server:
+        server.create_table("t", data=table, kind="static")
+        with barrage.connect(server.uri) as session:
+            live = session.table("t").subscribe()
+            live.wait_ready(WAIT)
+            assert live.stats.bodies.shm.count >= 2
+            assert live.to_arrow()["word"].equals(pa.chunked_array([words]))
+            assert live.to_arrow()["nested"].to_pylist()[7] == [words[7].as_py()]
+            wait_until(lambda: gives_everything_back(server))
+            assert told(server)["streams"] == 1
+            live.close()
