@@ -151,6 +151,24 @@ def echo_server(pipe: Connection, connections_max: int = 256) -> None:
     asyncio.run(serve())
 
 
+def canary_server(pipe: Connection, settings: UcxSettings) -> None:
+    """Says its port and where some memory is that it offers nobody; answers with what is there."""
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        context = UcxContext(load_library(), settings)
+        echo = _Echo()
+        listener = UcxListener(context, "127.0.0.1", 0, echo.accept)
+        canary = pa.allocate_buffer(4096)
+        memoryview(canary).cast("B")[:] = b"c" * 4096
+        pipe.send((listener.port, canary.address))
+        while await loop.run_in_executor(None, pipe.recv) is not None:
+            pipe.send(canary.to_pybytes())
+        context.close()
+
+    asyncio.run(serve())
+
+
 def flooding_client(pipe: Connection, port: int, size: int) -> None:
     """Connects and sends as fast as it can until the connection is closed."""
 

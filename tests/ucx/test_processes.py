@@ -17,8 +17,23 @@ import pyarrow as pa
 import pytest
 
 from barrage.errors import ConnectionLostError, TransportError
-from barrage.transport.ucx import ErrorMode, UcxConnection, UcxContext, UcxLibrary, UcxSettings
-from tests.ucx.children import Child, child, echo_server, flooding_client, silent_client
+from barrage.transport.ucx import (
+    ErrorMode,
+    RegisteredMemory,
+    RemoteKey,
+    UcxConnection,
+    UcxContext,
+    UcxLibrary,
+    UcxSettings,
+)
+from tests.ucx.children import (
+    Child,
+    canary_server,
+    child,
+    echo_server,
+    flooding_client,
+    silent_client,
+)
 from tests.ucx.pair import Inbox, ends, until
 
 MODES = pytest.mark.parametrize("error_mode", list(ErrorMode))
@@ -279,6 +294,57 @@ def test_nonsense_on_every_port_does_not_end_the_server(library: UcxLibrary) -> 
             time.sleep(0.05)
         assert server.descriptor_count <= descriptors + 20
         assert server.ask("connections") == 0
+
+
+# --- a peer that reaches for memory ---------------------------------------------------------------
+
+PUT = "void *ucp_put_nbx(void *, const void *, size_t, uint64_t, void *, const void *);"
+
+
+async def reach_for(library: UcxLibrary, port: int, address: int) -> bytes:
+    """Read and write memory of a server with a key made of our own memory; what was read."""
+    context = UcxContext(library, UcxSettings(rma=True, put_zcopy=True))
+    try:
+        client = await UcxConnection.connect(context, "127.0.0.1", port, timeout=5)
+        own = RegisteredMemory(context, pa.py_buffer(bytes(4096)))
+        key = client.unpack_key(own.packed_key)
+        into = pa.py_buffer(bytearray(4096))
+        await asyncio.wait([client.get(key, address, into)], timeout=1)
+        if client.lost is None:
+            put(library, client, key, address, bytes(4096))
+            await asyncio.sleep(0.2)
+        await client.close()
+        return into.to_pybytes()
+    finally:
+        context.close()
+
+
+def put(
+    library: UcxLibrary, client: UcxConnection, key: RemoteKey, address: int, content: bytes
+) -> None:
+    """Write to memory of the peer, which the package never does itself."""
+    library.ffi.cdef(PUT, override=True)
+    worker = client._worker
+    operation = worker.begin(worker.send_params, content)
+    pointer = library.functions.ucp_put_nbx(
+        client._endpoint, content, len(content), address, key.handle, worker.send_params
+    )
+    worker.posted(operation, pointer)
+
+
+def test_a_forged_key_reaches_no_memory_of_a_server_without_rma(library: UcxLibrary) -> None:
+    with child(canary_server, UcxSettings()) as server:
+        port, address = server.ready
+        assert asyncio.run(reach_for(library, port, address)) == bytes(4096)
+        assert server.ask("canary") == b"c" * 4096
+        assert echoed_now(library, port, b"alive") == b"alive"
+
+
+def test_a_forged_key_reads_any_memory_of_a_server_with_rma(library: UcxLibrary) -> None:
+    """Which is why it has a switch of its own, and docs/security.md says so."""
+    with child(canary_server, UcxSettings(rma=True)) as server:
+        port, address = server.ready
+        assert asyncio.run(reach_for(library, port, address)) == b"c" * 4096
 
 
 # --- growth ---------------------------------------------------------------------------------------
