@@ -59,6 +59,7 @@ def test_the_window_counts_bodies() -> None:
         window.sent(number, 10, number)
     assert window.admit(10, 0) is WAIT
     assert window.oldest_ns == 0
+    window.validate()
 
 
 def test_what_was_not_admitted_cannot_be_sent() -> None:
@@ -159,6 +160,13 @@ def test_a_body_kept_too_long_makes_the_stream_inline_for_good() -> None:
     assert window.admit(10, 1003) is INLINE
     with pytest.raises(LocalProtocolError, match="without being admitted"):
         window.sent(9, 10, 1003)
+
+
+def test_age_counts_from_when_a_body_went_out() -> None:
+    window = BodyWindow(LIMITS)
+    window.sent(1, 20, 5000)
+    assert window.admit(20, 6000) is NOW
+    assert window.admit(20, 6001) is INLINE
 
 
 def test_a_release_of_another_body_does_not_excuse_one_that_is_too_old() -> None:
