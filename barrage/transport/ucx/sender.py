@@ -121,6 +121,7 @@ class StreamSender:
             await self._send_all()
             await self._end()
             while self._kept_back:
+                self._raise_if_lost()
                 await self._wait_for_lender()
                 await self._until(lambda: self._has_room or not self._kept_back)
             await self._until(lambda: not self._under_way)
