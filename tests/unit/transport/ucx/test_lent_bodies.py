@@ -17,7 +17,12 @@ from barrage.transport.shared_memory import Arena, ArenaMapping
 from barrage.transport.ucx.range_readers import ReleaseSender, SharedMemoryReader
 from barrage.transport.ucx.stream_server import new_tag
 from barrage.transport.ucx.table_streams import BodyPlace, OfferedTable
-from barrage.wire.dissociated.ranges import BodyRange, encode_addresses, encode_ranges
+from barrage.wire.dissociated.ranges import (
+    BodyRange,
+    decode_ranges,
+    encode_addresses,
+    encode_ranges,
+)
 from barrage.wire.dissociated.tags import BodyType, decode_tag, encode_tag
 from barrage.wire.ipc import decode_batch_header
 from tests.helpers.fake_ucx import FakeChannel
@@ -197,6 +202,33 @@ def test_a_release_that_is_none_closes_the_connection(arena: Arena, junk: bytes)
             assert offered.bodies.free_data is not None
             quiet(client.send_tagged(offered.bodies.free_data, junk))
             await until(lambda: client.lost)
+
+    run(play())
+
+
+def test_a_body_is_back_when_all_its_buffers_are(arena: Arena) -> None:
+    async def play() -> None:
+        async with Service(LIMITS, arena=arena) as service:
+            offered = service.offer(PLAIN, place=BodyPlace.SHM, is_one_location=True)
+            client = service.connect()
+            at = offered.metadata
+            assert at is not None
+            assert at.free_data is not None
+            await client.send_tagged(at.want_data, offered.ticket)
+            await until(lambda: client.waiting_tags)
+            listed = await client.receive(client.probe())
+            ranges = decode_ranges(memoryview(listed)).ranges
+            first, *others = sorted({each.address for each in ranges if each.length})
+            assert others
+            for _ in range(3):  # Only the first time counts.
+                client.send_tagged(at.free_data, encode_addresses([first]))
+            client.send_tagged(at.free_data, encode_addresses(others[:-1]))
+            await asyncio.sleep(0.02)
+            assert arena.statistics().bytes_in_use > 0
+            client.send_tagged(at.free_data, encode_addresses(others[-1:]))
+            await until(lambda: arena.statistics().bytes_in_use == 0)
+            assert client.lost is None
+            await client.close()
 
     run(play())
 
