@@ -296,6 +296,16 @@ def test_nonsense_on_every_port_does_not_end_the_server(library: UcxLibrary) -> 
         assert server.ask("connections") == 0
 
 
+def test_a_peer_that_sends_larger_segments_than_usual_does_no_harm(
+    library: UcxLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with child(echo_server) as server:
+        monkeypatch.setenv("UCX_TCP_TX_SEG_SIZE", "128k")
+        for size in (20_000, 120_000, 5_000_000):
+            assert echoed_now(library, server.ready, bytes(size)) == bytes(size)
+        assert server.process.is_alive()
+
+
 # --- a peer that reaches for memory ---------------------------------------------------------------
 
 PUT = "void *ucp_put_nbx(void *, const void *, size_t, uint64_t, void *, const void *);"

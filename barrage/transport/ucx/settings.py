@@ -28,6 +28,11 @@ third it patches ``mmap`` and its like in the running process. Its log goes to s
 output of commands is, and peers decide how much of it there is; what matters of it comes back as
 statuses."""
 
+RECEIVE_SEGMENT: Final = "256k"
+"""Buffer of one segment over tcp. UCX does not check a peer's segments against it: one that was
+set to send larger ones than the default 8k would overwrite memory here (1.22) or end the process
+(1.13). It also means fewer calls of the system per body. What we send keeps the default size."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UcxSettings:
@@ -63,7 +68,8 @@ class UcxSettings:
             "TLS": self.tls,
             "NET_DEVICES": self.devices,
             "CM_USE_ALL_DEVICES": "y" if self.all_devices else "n",
-            _put_enable(version): "y" if self.put_zcopy else "n",
+            _of_tcp("PUT_ENABLE", version): "y" if self.put_zcopy else "n",
+            _of_tcp("RX_SEG_SIZE", version): RECEIVE_SEGMENT,
         }
         if self.put_zcopy:
             entries["RNDV_SCHEME"] = "put_zcopy"
@@ -75,10 +81,10 @@ class UcxSettings:
         return {name: entries[name] for name in ("CM_USE_ALL_DEVICES", "TCP_PUT_ENABLE")}
 
 
-def _put_enable(version: tuple[int, int, int]) -> str:
+def _of_tcp(name: str, version: tuple[int, int, int]) -> str:
     """Releases up to 1.16 take the settings of a transport without its prefix here, and none of
     them says so when a name is unknown; looked up in the log of each release."""
-    return "TCP_PUT_ENABLE" if version >= (1, 17, 0) else "PUT_ENABLE"
+    return f"TCP_{name}" if version >= (1, 17, 0) else name
 
 
 def prepare_environment() -> None:

@@ -25,6 +25,7 @@ def test_the_defaults_keep_to_this_host_and_open_no_memory() -> None:
         "NET_DEVICES": "lo",
         "CM_USE_ALL_DEVICES": "n",
         "TCP_PUT_ENABLE": "n",
+        "TCP_RX_SEG_SIZE": "256k",
     }
 
 
@@ -49,7 +50,8 @@ def test_remote_writes_are_switched_off_under_the_name_the_release_knows(
 ) -> None:
     entries = UcxSettings().entries(version)
     assert entries[name] == "n"
-    assert len(entries) == 4
+    assert name.replace("PUT_ENABLE", "RX_SEG_SIZE") in entries
+    assert len(entries) == 5
 
 
 def test_both_sides_agree_on_what_must_be_equal_and_nothing_else() -> None:
