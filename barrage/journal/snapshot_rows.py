@@ -137,8 +137,11 @@ class _Stamp:
         if self.keys_by_id is None:
             return None
         known, keys = self.keys_by_id
+        if len(keys) == 0:
+            # None of these rows is left, so none of them is kept.
+            return np.zeros(len(ids), dtype=np.int64)
         at = np.searchsorted(known, ids)
-        return keys[np.minimum(at, max(0, len(keys) - 1))]
+        return keys[np.minimum(at, len(keys) - 1)]
 
 
 def _keys_by_id(rows: RowIdMap) -> tuple[Int64Array, Int64Array]:

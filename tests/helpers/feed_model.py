@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from barrage.journal.record import OP_ADD, OP_AFTER, OP_BEFORE, OP_REMOVE, Entry, entry_schema
 from barrage.journal.table_state import TableState
 from barrage.model.row_ids import RowIdMap
-from barrage.rowset import RowSet
-from tests.helpers.strategies_rows import histories
+from barrage.model.update import TableUpdate
+from barrage.rowset import RowSet, RowSetShiftData
+from tests.helpers.strategies_rows import COLUMNS, histories
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from barrage.model.update import TableUpdate
     from tests.helpers.strategies_rows import Rows
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
@@ -115,31 +115,49 @@ def _entry(
 def feed_models(draw: st.DrawFn, *, steps_max: int = 6) -> FeedModel:
     """Histories from an empty table on; numbers may leap, as they do between distant rows."""
     states, updates = draw(histories(steps_max=steps_max))
+    steps = draw(st.lists(st.integers(1, 4), min_size=len(states), max_size=len(states)))
+    leaps = st.sampled_from((0, 0, 50, 200))
+    return model_of(
+        states, updates, steps, draw(st.lists(leaps, min_size=len(states), max_size=len(states)))
+    )
+
+
+def model_of(
+    states: list[Rows], updates: list[TableUpdate], steps: list[int], leaps: list[int]
+) -> FeedModel:
+    """The history from an empty table over ``states``; ``updates`` lead from one to the next,
+    ``steps`` are between their versions and ``leaps`` between their offsets."""
     names = _Identities()
     first = states[0]
     empty = type(first)({})
-    birth = _birth(updates[0], first)
-    versions = [0]
-    model = FeedModel(versions, [{}], [{}])
-    for before, update, after in zip([empty, *states[:-1]], [birth, *updates], states, strict=True):
-        versions.append(versions[-1] + draw(st.integers(1, 4)))
-        model.entries.append(_entry(before, update, after, versions[-1], names))
-        names.next_offset += draw(st.sampled_from((0, 0, 50, 200)))
+    model = FeedModel([0], [{}], [{}])
+    before = empty
+    all_updates = [_birth(first), *updates]
+    for update, after, step, leap in zip(all_updates, states, steps, leaps, strict=True):
+        model.versions.append(model.versions[-1] + step)
+        model.entries.append(_entry(before, update, after, model.versions[-1], names))
+        names.next_offset += leap
         model.states.append(
             {names.ids[identity]: cells_of(values) for identity, values in after.cells.values()}
         )
         model.keys.append({names.ids[identity]: key for key, (identity, _) in after.cells.items()})
+        before = after
     return model
 
 
-def _birth(like: TableUpdate, rows: Rows) -> TableUpdate:
-    return type(like)(
+def _birth(rows: Rows) -> TableUpdate:
+    return change(added=rows.keys)
+
+
+def change(*, removed: RowSet | None = None, added: RowSet | None = None) -> TableUpdate:
+    """An update without shifts and modifications."""
+    return TableUpdate(
         first_step=0,
         last_step=0,
-        removed_keys_pre=RowSet.empty(),
-        shifts=type(like.shifts).empty(),
-        added_keys_post=rows.keys,
-        modified_keys_post=(RowSet.empty(),) * len(like.modified_keys_post),
+        removed_keys_pre=removed or RowSet.empty(),
+        shifts=RowSetShiftData.empty(),
+        added_keys_post=added or RowSet.empty(),
+        modified_keys_post=(RowSet.empty(),) * COLUMNS,
     )
 
 

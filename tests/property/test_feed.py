@@ -14,15 +14,19 @@ from hypothesis import strategies as st
 
 from barrage.journal import feed_parts, feed_rows, snapshot_rows
 from barrage.journal.feed import FeedOptions, change_batches, id_bounds, snapshot_batches
+from barrage.rowset import RowSet
 from tests.helpers.feed_model import (
     FeedModel,
     State,
     applied,
     by_version,
+    change,
     feed_models,
+    model_of,
     wall_ns_of,
 )
 from tests.helpers.feed_model import feed_rows as rows_of
+from tests.helpers.strategies_rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -264,6 +268,16 @@ def test_snapshot_then_changes_give_the_table_at_every_version(
     for index in range(at, len(model.entries)):
         state = applied(state, changes(model.between(index, index + 1), predicate=predicate))
         assert state == chosen(model.states[index + 1], matches)
+
+
+def test_a_table_whose_rows_are_all_gone_has_no_keys_to_tell() -> None:
+    full, gone = Rows({7: (0, (0, 0))}), change(removed=RowSet.of_span(7, 8))
+    model = model_of([full, Rows({})], [gone], [1, 1], [0, 0])
+    journal: Any = KeptJournal(model, 1)
+    options = FeedOptions(row_key=True)
+    [row] = rows_of(snapshot_batches(journal, model.versions[1], options))
+    assert row["_row_key"] == 7
+    assert rows_of(snapshot_batches(journal, model.versions[2], options)) == []
 
 
 @given(model=feed_models(), data=st.data(), parts=st.integers(1, 4))
