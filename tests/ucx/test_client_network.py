@@ -16,6 +16,7 @@ from barrage.client import BodyStatus, BodyWay
 from barrage.client.body_backends import DEVICES_VARIABLE, device_towards
 from barrage.errors import TransportUnavailableError
 from tests.helpers.server_process import wait_until
+from tests.ucx.links import wait_until_up
 
 WAIT = 20
 HERE, THERE = "10.213.77.2", "10.213.77.1"
@@ -59,6 +60,8 @@ def cable() -> Iterator[tuple[str, str]]:
         ip("-n", space, "addr", "add", f"{THERE}/30", "dev", theirs)
         ip("-n", space, "link", "set", theirs, "up")
         ip("-n", space, "link", "set", "lo", "up")
+        wait_until_up(None, ours)
+        wait_until_up(space, theirs)
         yield space, theirs
     except subprocess.CalledProcessError as error:
         pytest.skip(f"no virtual cable here: {error.stderr!r}")

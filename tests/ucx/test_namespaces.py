@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.ucx.links import wait_until_up
+
 ROWS = 50_000
 
 
@@ -53,6 +55,8 @@ def ends() -> Iterator[Ends]:
             _ip("-n", space, "addr", "add", f"10.213.{number}.{last}/30", "dev", device)
             _ip("-n", space, "link", "set", device, "up")
             _ip("-n", space, "link", "set", "lo", "up")
+        wait_until_up(made.server_space, made.server_device)
+        wait_until_up(made.client_space, made.client_device)
     except (OSError, subprocess.SubprocessError) as error:
         _remove(made)
         pytest.skip(f"network namespaces cannot be made here: {error}")
