@@ -424,7 +424,9 @@ class StreamReceiver:
         left_ns = self._progress_ns + self._deadline_ns - self._clock.monotonic_ns()
         self._waiting = asyncio.get_running_loop().create_future()
         try:
-            await asyncio.wait_for(self._waiting, max(left_ns, 0) / 1e9)
+            # Not wait_for: it loses a cancellation that meets what it waits for.
+            async with asyncio.timeout(max(left_ns, 0) / 1e9):
+                await self._waiting
         except TimeoutError:
             raise BodyChannelError(
                 f"nothing came over UCX for {self._deadline_ns / 1e9:.1f} s; {self._missing()}"

@@ -319,7 +319,9 @@ class StreamSender:
             patience_ns = min(patience_ns, self._limits.body_lease_ns_max - age_ns)
         self._changed.clear()
         try:
-            await asyncio.wait_for(self._changed.wait(), patience_ns / 1e9)
+            # Not wait_for: it loses a cancellation that meets the change, and who cancels waits.
+            async with asyncio.timeout(patience_ns / 1e9):
+                await self._changed.wait()
         except TimeoutError:
             return False
         return True
