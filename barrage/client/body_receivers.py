@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from barrage.wire.dissociated.lending import Lending, Window
+
     Write = Callable[[bytes], Awaitable[None]]
 
 
@@ -39,39 +41,6 @@ class BodyConnection(Protocol):
     async def receive(self) -> tuple[int, pa.Buffer]: ...
 
     async def close(self) -> None: ...
-
-
-class Window:
-    """How much may be out: half of it may be lent."""
-
-    __slots__ = ("bytes", "count")
-
-    def __init__(self, byte_count: int, count: int) -> None:
-        self.bytes = byte_count
-        self.count = count
-
-    def can_lend(self, byte_count: int, count: int) -> bool:
-        """Whether so many bodies of so many bytes, together, leave half of the window to the
-        stream."""
-        return 2 * byte_count <= self.bytes and 2 * count <= self.count
-
-
-class Lending:
-    """What is lent out of one mapping, by all its streams together. On the loop."""
-
-    __slots__ = ("byte_count", "count")
-
-    def __init__(self) -> None:
-        self.byte_count = 0
-        self.count = 0
-
-    def lend(self, size: int) -> None:
-        self.byte_count += size
-        self.count += 1
-
-    def take_back(self, size: int) -> None:
-        self.byte_count -= size
-        self.count -= 1
 
 
 class SharedMemoryReceiver:
@@ -108,8 +77,7 @@ class SharedMemoryReceiver:
         except RemoteProtocolError as error:
             raise BodyChannelError(f"message {sequence}: {error}") from error
         self._released.collect()
-        lending = self._lending
-        is_lent = self._window.can_lend(lending.byte_count + place.length, lending.count + 1)
+        is_lent = self._window.can_lend(self._lending, place.length)
         if is_kept or not is_lent:
             body = self._mapping.copy(place)
             self._released.release(place.address, place.length)
@@ -117,7 +85,7 @@ class SharedMemoryReceiver:
         loan = next(self._numbers)
         body = self._mapping.borrow(place, partial(_give_back, self._released, loan))
         self._loans[loan] = (place, body.address)
-        lending.lend(place.length)
+        self._lending.lend(place.length)
         return body
 
     def _take_back(self, loan: int) -> tuple[int, int]:

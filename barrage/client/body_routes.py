@@ -14,12 +14,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from barrage.client.body_receivers import (
-    Lending,
-    SharedMemoryReceiver,
-    UcxReceiver,
-    Window,
-)
+from barrage.client.body_receivers import SharedMemoryReceiver, UcxReceiver
 from barrage.client.body_stream import OfferedChannel
 from barrage.errors import (
     BarrageError,
@@ -28,6 +23,7 @@ from barrage.errors import (
     TransportUnavailableError,
     UnsupportedError,
 )
+from barrage.wire.dissociated.lending import Lending, Window
 from barrage.wire.dissociated.negotiation import ACTION, HEADER, Answer, Claim, Offer, UcxTerms
 from barrage.wire.dissociated.ways import BodyWay
 

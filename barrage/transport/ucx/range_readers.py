@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError, TransportError
+from barrage.wire.dissociated.lending import Lending, Window
 from barrage.wire.dissociated.ranges import encode_addresses, plan_ranges
 from barrage.wire.ipc import decode_batch_header, open_message
 
@@ -96,12 +97,15 @@ class SharedMemoryReader:
     def __init__(self, mapping: ArenaMapping, releases: ReleaseSender, limits: Limits) -> None:
         self._mapping = mapping
         self._releases = releases
-        self._lent_bytes_max = limits.body_window_bytes // 2
-        self._lent_count_max = limits.body_window_count // 2
+        self._window = Window(limits.body_window_bytes, limits.body_window_count)
+        self._lending = Lending()
         self._loop = asyncio.get_running_loop()
-        self.lent_bytes = 0
-        self.lent_count = 0
         self.copied_count = 0
+
+    @property
+    def lent_count(self) -> int:
+        """Bodies that were lent and are not back."""
+        return self._lending.count
 
     async def read(self, ranges: BodyRanges, header: bytes) -> pa.Buffer:
         """The body, lent or copied. RemoteProtocolError, BodyChannelError."""
@@ -113,10 +117,7 @@ class SharedMemoryReader:
         if not plans:
             return pa.py_buffer(b"")
         reference = self._mapping.reference_at(base, body_bytes)
-        if (
-            self.lent_count >= self._lent_count_max
-            or self.lent_bytes + body_bytes > self._lent_bytes_max
-        ):
+        if not self._window.can_lend(self._lending, body_bytes):
             body = self._mapping.copy(reference)
             self.copied_count += 1
             self._releases.release(addresses)
@@ -127,13 +128,11 @@ class SharedMemoryReader:
                 self._loop.call_soon_threadsafe(self._take_back, body_bytes, addresses)
 
         body = self._mapping.borrow(reference, back)
-        self.lent_count += 1
-        self.lent_bytes += body_bytes
+        self._lending.lend(body_bytes)
         return body
 
     def _take_back(self, body_bytes: int, addresses: tuple[int, ...]) -> None:
-        self.lent_count -= 1
-        self.lent_bytes -= body_bytes
+        self._lending.take_back(body_bytes)
         self._releases.release(addresses)
 
 
