@@ -5,8 +5,9 @@ put together by a :class:`~barrage.wire.dissociated.reassembly.Reassembly`, from
 fetched (shared memory) or that comes by itself under the number of its message (UCX). Whoever reads
 cannot tell the difference.
 
-Messages are read one after the other: a body is waited for before the next message is read, so that
-a server cannot send bodies ahead of a reader by more than the window.
+Messages are read one after the other: a body is waited for before the next message is read, and
+bodies are taken from where they come only while one is waited for. So what is ahead of its reader
+stays where it is bounded: in the window of the server and of the connection.
 
 Cost: an inline stream pays one call and one test per message.
 """
@@ -18,12 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from barrage.client.bodies import BodyCounter, BodyStatus
 from barrage.client.own_cells import LentMemory
-from barrage.errors import (
-    BodyChannelError,
-    ConnectionLostError,
-    RemoteProtocolError,
-    TransportError,
-)
+from barrage.errors import BodyChannelError, ConnectionLostError, RemoteProtocolError
 from barrage.wire.dissociated.negotiation import HEADER, Outcome
 from barrage.wire.dissociated.reassembly import Reassembly
 from barrage.wire.dissociated.tags import next_sequence
@@ -168,12 +164,16 @@ class BodyStream:
             self._outside.close()
         self._stream.cancel()
 
-    def _go_inline(self, reason: str) -> None:
+    def _refuse(self, reason: str) -> None:
         """The server did not take the claim: no body will come another way."""
+        self._go_inline(reason)
+        self._outside = None
+
+    def _go_inline(self, reason: str) -> None:
+        """No more bodies come another way. What is lent already stays known."""
         assert self._outside is not None
         self.status = BodyStatus(BodyWay.INLINE, reason)
         self._outside.close()
-        self._outside = None
 
     @property
     def has_lent(self) -> bool:
@@ -201,9 +201,6 @@ class _Outside:
         self._parts = Reassembly(limits)
         self._sequence = 0
         self._is_settled = False
-        self._intake: asyncio.Task[None] | None = None
-        self._lost: TransportError | None = None
-        self._arrived = asyncio.Event()
         self.receiver = channel.open(owner._stream.write)
 
     async def read(self) -> FlightFrame | None:
@@ -229,7 +226,7 @@ class _Outside:
             self._channel.accepted()
             return
         self._channel.refused(outcome.reason)
-        self._owner._go_inline(outcome.reason)
+        self._owner._refuse(outcome.reason)
 
     async def _complete(self, frame: FlightFrame, size: int) -> FlightFrame:
         """``frame`` with its body. ``size`` is that of the message it came in."""
@@ -273,35 +270,18 @@ class _Outside:
     async def _awaited(self, sequence: int) -> FlightFrame:
         """The message whose body comes by itself, once it has; BodyChannelError when it does not in
         time."""
-        if self._intake is None:
-            self._intake = asyncio.get_running_loop().create_task(self._take_what_comes())
         seconds = self._limits.body_deadline_ns / 1e9
         try:
             async with asyncio.timeout(seconds):
                 while not (whole := self._parts.take()):
-                    if self._lost is not None:
-                        raise BodyChannelError(str(self._lost)) from self._lost
-                    self._arrived.clear()
-                    await self._arrived.wait()
+                    self._take_in(*await self.receiver.receive())
         except TimeoutError:
             raise BodyChannelError(
                 f"the body of message {sequence} did not come within {seconds:g} seconds"
             ) from None
         return whole[0]
 
-    async def _take_what_comes(self) -> None:
-        """Take bodies as they come, whether or not their messages are here."""
-        try:
-            while True:
-                self._take_in(*await self.receiver.receive())
-                self._arrived.set()
-        except TransportError as error:
-            self._lost = error
-            self._arrived.set()
-
     def close(self) -> None:
-        if self._intake is not None:
-            self._intake.cancel()
         self.receiver.close()
 
 
