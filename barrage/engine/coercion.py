@@ -78,6 +78,12 @@ def coerce_rows(schema: pa.Schema, data: pa.Table | pa.RecordBatch) -> pa.Table:
     table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
     if not isinstance(table, pa.Table):
         raise SchemaError(f"rows must be an Arrow table or record batch, not {type(data).__name__}")
+    if table.schema.equals(schema, check_metadata=True):
+        # Most writers hand in what fits: only nulls are left to look for.
+        for position, field in enumerate(schema):
+            if not field.nullable:
+                _coerce_column(field, table.column(position))
+        return table
     _check_names(schema, table.schema)
     columns = [_coerce_column(field, table.column(field.name)) for field in schema]
     return pa.table(columns, schema=schema)

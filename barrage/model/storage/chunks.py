@@ -38,10 +38,20 @@ class ChunkLog:
     """Arrow chunks addressed by slot. ``base`` is the first slot still held, ``length`` one past
     the last."""
 
-    __slots__ = ("_chunks", "_frozen_count", "_owned", "_starts", "base", "length", "type")
+    __slots__ = (
+        "_cell_bytes",
+        "_chunks",
+        "_frozen_count",
+        "_owned",
+        "_starts",
+        "base",
+        "length",
+        "type",
+    )
 
     def __init__(self, data_type: pa.DataType) -> None:
         self.type = data_type
+        self._cell_bytes = _cell_bytes(data_type)
         self.base = 0
         self.length = 0
         self._chunks: list[pa.Array] = []
@@ -58,15 +68,16 @@ class ChunkLog:
     def append(self, values: pa.Array) -> None:
         if len(values) == 0:
             return
-        self._chunks.append(_unpinned(values))
+        self._chunks.append(_unpinned(values, self._cell_bytes))
         self._starts.append(self.length)
         self.length += len(values)
         self._merge_tail()
 
     def append_pieces(self, values: pa.ChunkedArray) -> None:
         """Append all chunks; those of a large batch stay as they are."""
-        is_bulk = len(values) >= max(FROZEN_ROWS, BULK_PIECE_ROWS_MIN * values.num_chunks)
-        for piece in values.chunks:
+        pieces = values.chunks
+        is_bulk = len(values) >= max(FROZEN_ROWS, BULK_PIECE_ROWS_MIN * len(pieces))
+        for piece in pieces:
             self.append(piece)
             if is_bulk:
                 self._frozen_count = len(self._chunks)
@@ -125,7 +136,10 @@ class ChunkLog:
         index = bisect_right(self._starts, start) - 1
         chunk = self._chunks[index]
         begin = self._starts[index]
-        if stop <= begin + len(chunk):
+        rows = len(chunk)
+        if start == begin and stop == begin + rows:
+            return chunk
+        if stop <= begin + rows:
             return chunk.slice(start - begin, stop - start)
         parts = []
         while start < stop:
@@ -162,10 +176,21 @@ def _size_class(chunk: pa.Array) -> int | None:
     return (rows.bit_length() - 1) >> 1
 
 
-def _unpinned(values: pa.Array) -> pa.Array:
+def _cell_bytes(data_type: pa.DataType) -> int:
+    """Bytes every cell takes at least; 0 where Arrow does not say."""
+    try:
+        return int(data_type.bit_width) >> 3
+    except ValueError:
+        return 0
+
+
+def _unpinned(values: pa.Array, cell_bytes: int) -> pa.Array:
     """``values``, copied if it is a thin slice that would keep a much larger buffer alive."""
     held = values.get_total_buffer_size()
-    if held <= PINNED_BYTES_SLACK or held <= 2 * values.nbytes + PINNED_BYTES_SLACK:
+    # Arrow's count of the bytes that are used costs thirty times as much as that of those held.
+    if held <= 2 * cell_bytes * len(values) + PINNED_BYTES_SLACK:
+        return values
+    if held <= 2 * values.nbytes + PINNED_BYTES_SLACK:
         return values
     return values.take(pa.array(np.arange(len(values), dtype=np.int64)))
 
