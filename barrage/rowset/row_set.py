@@ -412,6 +412,10 @@ class RowSet:
             return _EMPTY
         if other.first > self.last or other.last < self.first:
             return self
+        if other.range_count == 1 and (
+            self.range_count == 1 or other.first <= self.first or other.last >= self.last
+        ):
+            return self._outside(other.first, other.last)
         if _is_splice(self, other):
             return RowSet._of(arrays.splice(self._ranges, other._ranges, is_union=False))
         if dense.is_dense(self._ranges, other._ranges):
@@ -433,6 +437,13 @@ class RowSet:
         start = int(self._lasts.searchsorted(first, side="left"))
         stop = int(self._firsts.searchsorted(last, side="right"))
         return self._part(start, stop, first, last)
+
+    def _outside(self, first: int, last: int) -> RowSet:
+        """The members outside the closed range; O(1) for one range, and for a cut at an end."""
+        below, above = self.clip(0, first - 1), self.clip(last + 1, ROW_KEY_MAX)
+        if below.is_empty:
+            return above
+        return below if above.is_empty else below._append(above)
 
     def _part(self, start: int, stop: int, first: int, last: int) -> RowSet:
         """Ranges ``start`` to ``stop``, with the outer two cut at ``first`` and ``last``."""

@@ -7,6 +7,7 @@ over the deltas, and does not depend on how long the ranges are.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,12 +30,23 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
+REMEMBERED = 1024
+"""Small row sets whose other form is remembered, in each direction."""
+
 
 def encode_row_set(rows: RowSet) -> bytes:
     """The canonical encoding; the empty set is the one byte ``20``."""
+    if rows.range_count == 1:
+        return _encode_range(rows.first, rows.last)
     if rows.range_count <= RANGES_FEW_MAX:
         return encode_few(rows.firsts.tolist(), rows.lasts.tolist())
     return write_deltas(_signed_deltas(rows))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _encode_range(first: int, last: int) -> bytes:
+    """Views of one size, and updates of one size, name the same few ranges over and over."""
+    return encode_few([first], [last])
 
 
 def _signed_deltas(rows: RowSet) -> Int64Array:
@@ -77,9 +89,9 @@ def _decode_at(data: memoryview, start: int, limits: Limits) -> tuple[RowSet, in
             f"encoded row set of {len(data) - start} bytes, the limit is {limits.row_set_bytes_max}"
         )
     if len(data) - start <= ENCODED_BYTES_FEW_MAX:
-        few = decode_few(bytes(data[start:]))
-        if few is not None and len(few[0]) <= limits.row_set_ranges_max:
-            return _row_set_of_few(few[0], few[1]), start + few[2]
+        few = _decode_few(bytes(data[start:]))
+        if few is not None and few[0].range_count <= limits.row_set_ranges_max:
+            return few[0], start + few[1]
     # Two deltas make a range, so this bounds the memory before anything is allocated.
     deltas, stop = read_deltas(data, start, deltas_max=2 * limits.row_set_ranges_max)
     if len(deltas) == 0:
@@ -90,6 +102,14 @@ def _decode_at(data: memoryview, start: int, limits: Limits) -> tuple[RowSet, in
             f"row set of {rows.range_count} ranges, the limit is {limits.row_set_ranges_max}"
         )
     return rows, stop
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _decode_few(data: bytes) -> tuple[RowSet, int] | None:
+    """The set at the start of ``data`` and its length; None when it takes the array reader. The
+    same few sets come over and over, and are immutable."""
+    few = decode_few(data)
+    return None if few is None else (_row_set_of_few(few[0], few[1]), few[2])
 
 
 def _row_set_of_few(firsts: list[int], lasts: list[int]) -> RowSet:
