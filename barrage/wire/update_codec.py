@@ -237,9 +237,8 @@ class UpdateEncoder(Generic[Sent]):
         """About how many bytes :meth:`encode` will produce; cheap, good to a few per cent for
         columns without nested values."""
         total = self._frame_bytes + 256
-        for column in (*message.added_columns, *message.modified_columns):
-            if len(column):
-                total += column_bytes(column) + 64
+        for columns in (message.added_columns, message.modified_columns):
+            total += self._value_bytes(columns) + 64 * len(columns)
         return total + self._frame_bytes * (total // self._target_bytes)
 
     # --- planning ---
@@ -317,8 +316,18 @@ class UpdateEncoder(Generic[Sent]):
         return sink.position + self._frame_bytes + allowance >= self._message_bytes_max
 
     def _rows_that_fit(self, columns: Sequence[Column], rows: int) -> int:
-        total = sum(column_bytes(column) for column in columns if len(column))
-        return max(1, self._target_bytes * rows // max(total, 1))
+        return max(1, self._target_bytes * rows // max(self._value_bytes(columns), 1))
+
+    def _value_bytes(self, columns: Sequence[Column]) -> int:
+        """About how many bytes of body the columns become."""
+        total = 0
+        for plan, column in zip(self._plans, columns, strict=True):
+            rows = len(column)
+            width = plan.codec.row_bytes
+            if rows:
+                # Arrow's own count is exact, and the slower one by far.
+                total += column_bytes(column) if width is None else rows * width
+        return total
 
     def _build(self, columns: Sequence[Column], start: int, count: int) -> BatchSink:
         """Collect rows [start, start + count) of every column that has them."""

@@ -170,6 +170,8 @@ class ColumnCodec(ABC):
     arrow_type: pa.DataType
     node_count: int
     buffer_count: int
+    row_bytes: int | None = None
+    """What every row takes in the body, nulls aside; None when rows differ."""
 
     @abstractmethod
     def encode(self, array: pa.Array, sink: BatchSink) -> None:

@@ -43,7 +43,7 @@ class SentinelCodec(ColumnCodec):
         self, arrow_type: pa.DataType, dtype: DTypeLike, sentinel: np.generic, *, as_sentinel: bool
     ) -> None:
         self.arrow_type = arrow_type
-        self.width = np.dtype(dtype).itemsize
+        self.width = self.row_bytes = np.dtype(dtype).itemsize
         self._dtype = np.dtype(dtype)
         self._sentinel = sentinel
         self._as_sentinel = as_sentinel
@@ -103,7 +103,7 @@ class BitmapCodec(ColumnCodec):
 
     def __init__(self, arrow_type: pa.DataType, width: int) -> None:
         self.arrow_type = arrow_type
-        self.width = width
+        self.width = self.row_bytes = width
         self._has_range = pa.types.is_decimal(arrow_type)
 
     def encode(self, array: pa.Array, sink: BatchSink) -> None:
