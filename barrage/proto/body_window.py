@@ -110,6 +110,11 @@ class BodyWindow:
         """Since when the oldest of them is; None when none is."""
         return next((out.since_ns for out in self._out.values()), None)
 
+    def is_overdue(self, now_ns: int) -> bool:
+        """Whether a body that is out is kept for longer than it may be."""
+        oldest_ns = self.oldest_ns
+        return oldest_ns is not None and now_ns - oldest_ns > self._limits.body_lease_ns_max
+
     @property
     def wait_until_ns(self) -> int | None:
         """When to stop waiting for credit; None unless WAITING."""
@@ -185,8 +190,7 @@ class BodyWindow:
         )
 
     def _check_age(self, now_ns: int) -> None:
-        oldest = self.oldest_ns
-        if oldest is not None and now_ns - oldest > self._limits.body_lease_ns_max:
+        if self.is_overdue(now_ns):
             self._step(WindowInput.ABANDON)
 
     def _step(self, stimulus: WindowInput) -> None:

@@ -9,7 +9,6 @@ not fit between server and client means inline, with a reason that travels to th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +19,7 @@ from barrage.server.body_counts import BodyCounts
 from barrage.server.body_frames import loosener, placer
 from barrage.server.body_outlets import SharedMemoryOutlet
 from barrage.server.body_writer import BodyWriter
+from barrage.server.failure import unexpected_failure
 from barrage.wire.dissociated.negotiation import ACTION, Answer, Claim, Offer, Outcome
 from barrage.wire.dissociated.ways import BodyWay
 
@@ -138,7 +138,7 @@ class BodyService:
                 self._start_shared_memory()
             if BodyWay.UCX.value in ways:
                 await self._start_ucx()
-        except BarrageError:
+        except BaseException:
             await self.close()
             raise
         if ways:
@@ -166,11 +166,10 @@ class BodyService:
     async def close(self) -> None:
         """After the last stream: give the memory back. Idempotent."""
         self._is_closed = True
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeping
-            self._sweeping = None
+        sweeping, self._sweeping = self._sweeping, None
+        if sweeping is not None:
+            sweeping.cancel()
+            await asyncio.wait([sweeping])
         for writer in list(self._writers):
             writer.close()
         for channel in self._channels.take_all():
@@ -188,11 +187,17 @@ class BodyService:
         pause = max(min(SWEEP_SECONDS_MAX, shortest_ns / 4e9), 0.01)
         while True:
             await asyncio.sleep(pause)
-            for channel in self._channels.take_expired():
-                self._drop(channel)
-            now_ns = self._clock.monotonic_ns()
-            for writer in list(self._writers):
-                writer.check(now_ns)
+            try:
+                self._sweep_once()
+            except Exception:  # one channel that cannot be closed must not make all others immortal
+                unexpected_failure(log, "body channels that are too old could not all be closed")
+
+    def _sweep_once(self) -> None:
+        for channel in self._channels.take_expired():
+            self._drop(channel)
+        now_ns = self._clock.monotonic_ns()
+        for writer in list(self._writers):
+            writer.check(now_ns)
 
     def _drop(self, channel: Channel[Any]) -> None:
         """Close the connection of a channel that no stream has taken over."""

@@ -75,9 +75,9 @@ class BodyStatistics:
     async def _refresh(self, table: SourceTable) -> None:
         rows = body_rows(self._bodies.facts(), self._bodies.arena)
         if self._shown is None or not self._shown.equals(rows):
-            self._shown = rows
             change = Change(table, "stage_replace", (rows,))
             await asyncio.wrap_future(self._tables.change([change]))
+            self._shown = rows
 
 
 def body_rows(facts: list[WayFacts], arena: Arena | None) -> pa.Table:

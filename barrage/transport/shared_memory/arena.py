@@ -183,6 +183,8 @@ class Arena:
 
     def close(self) -> None:
         """Take the names away. Regions and what clients have mapped stay readable."""
+        if os.getpid() != self._process:
+            return  # nothing of it is a child's, and its locks may be held for ever
         with self._growth, self._lock:
             self._is_closed = True
             for segment in self._segments:

@@ -30,7 +30,8 @@ class ForkAware(Protocol):
 
 _aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 _fork = threading.Lock()
-"""Held during a fork: two threads may fork at a time."""
+"""Held during a fork, for two threads may fork at a time, and while a thing is added: one added
+while the things are listed would make the list fail."""
 _held: list[ForkAware] = []
 _is_hooked = False
 
@@ -38,12 +39,13 @@ _is_hooked = False
 def watch_forks(thing: ForkAware) -> None:
     """Call the hooks of ``thing`` as long as it lives."""
     global _is_hooked
-    if not _is_hooked:
-        _is_hooked = True
-        os.register_at_fork(
-            before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
-        )
-    _aware.add(thing)
+    with _fork:
+        if not _is_hooked:
+            _is_hooked = True
+            os.register_at_fork(
+                before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+            )
+        _aware.add(thing)
 
 
 def _before() -> None:

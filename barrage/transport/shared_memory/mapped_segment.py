@@ -123,8 +123,7 @@ class MappedSegment:
         watch_forks(self)
 
     def __del__(self) -> None:
-        if self._fd != _NO_FD:
-            os.close(self._fd)
+        _close(self._fd)
 
     def lend(self, reference: BodyReference, on_release: Callable[[int], None] | None) -> pa.Buffer:
         """The body as a buffer in the shared memory; ``on_release(address)`` when its last user
@@ -168,18 +167,19 @@ class MappedSegment:
             for reference in self._lent:
                 locks.lock_shared(self._fork_fd, *_part(reference))
         except OSError as error:
-            logger.warning("a child will not keep its arrays in shared memory: %s", error)
+            logger.warning("a child may lose its arrays in shared memory: %s", error)
 
     def after_fork_in_parent(self) -> None:
-        self._drop_fork_fd()
+        _close(self._fork_fd)
+        self._fork_fd = _NO_FD
         self._lock.release()
         self._settle()
 
     def after_fork_in_child(self) -> None:
-        # The inherited opening is closed with this: its locks are to end with the parent.
-        if self._fork_fd != _NO_FD:
-            os.dup2(self._fork_fd, self._fd, inheritable=False)
-        self._drop_fork_fd()
+        # The inherited opening is closed in any case: its locks are the parent's, to be given back
+        # by nobody else and to end with it.
+        _close(self._fd)
+        self._fd, self._fork_fd = self._fork_fd, _NO_FD
         self._is_inherited = True
         self._lock = threading.Lock()
         self._settle()
@@ -192,20 +192,16 @@ class MappedSegment:
         header = region_header(
             reference.generation, reference.address, reference.length, self._proof
         )
-        with self._lock:
-            # What is wrong already is not locked at all: the unlock would take away the lock of
-            # another body in the same place.
-            self._check(start, header)
-            count = self._lent.get(reference, 0)
-            if not count:
-                self._lock_body(reference)
-                try:
-                    self._check(start, header)
-                except BodyChannelError:
-                    locks.unlock(self._fd, *_part(reference))
-                    raise
-            self._lent[reference] = count + 1
-        if self._returned:
+        try:
+            with self._lock:
+                # What is wrong already is not locked at all: the unlock would take away the lock
+                # of another body in the same place.
+                self._check(start, header)
+                count = self._lent.get(reference, 0)
+                if not count:
+                    self._lock_checked(reference, start, header)
+                self._lent[reference] = count + 1
+        finally:
             self._settle()
         return start
 
@@ -229,13 +225,19 @@ class MappedSegment:
         if self._memory[first : first + REGION_HEADER_USED] != header:
             raise _gone(start)
 
-    def _lock_body(self, reference: BodyReference) -> None:
+    def _lock_checked(self, reference: BodyReference, start: int, header: bytes) -> None:
+        """Lock a body and look at it once more: see :mod:`.locks`."""
         try:
             locks.lock_shared(self._fd, *_part(reference))
         except OSError as error:
             raise BodyChannelError(
                 f"a body in shared memory cannot be locked: {error.strerror}"
             ) from error
+        try:
+            self._check(start, header)
+        except BodyChannelError:
+            locks.unlock(self._fd, *_part(reference))
+            raise
 
     def _settle(self) -> None:
         """Unlock what came back, then tell. Never waits: another thread, or this one further up
@@ -256,7 +258,7 @@ class MappedSegment:
         count = self._lent.pop(reference) - 1
         if count:
             self._lent[reference] = count
-        else:
+        elif self._fd != _NO_FD:
             try:
                 locks.unlock(self._fd, *_part(reference))
             except OSError as error:  # splitting a lock takes memory
@@ -273,10 +275,10 @@ class MappedSegment:
         finally:
             os.close(fd)
 
-    def _drop_fork_fd(self) -> None:
-        fd, self._fork_fd = self._fork_fd, _NO_FD
-        if fd != _NO_FD:
-            os.close(fd)
+
+def _close(fd: int) -> None:
+    if fd != _NO_FD:
+        os.close(fd)
 
 
 def _part(reference: BodyReference) -> tuple[int, int]:

@@ -164,8 +164,11 @@ def test_a_body_kept_too_long_makes_the_stream_inline_for_good() -> None:
 
 def test_age_counts_from_when_a_body_went_out() -> None:
     window = BodyWindow(LIMITS)
+    assert not window.is_overdue(10**18), "nothing is out"
     window.sent(1, 20, 5000)
+    assert not window.is_overdue(6000)
     assert window.admit(20, 6000) is NOW
+    assert window.is_overdue(6001)
     assert window.admit(20, 6001) is INLINE
 
 

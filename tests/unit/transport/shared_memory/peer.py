@@ -7,24 +7,21 @@ and borrows bodies, as a server it makes them; a test kills it whenever it likes
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from barrage.errors import BarrageError
-from barrage.limits import Limits
 from barrage.transport.shared_memory import Arena, ArenaMapping, Region
 from barrage.wire.dissociated.references import BodyReference
-from tests.unit.transport.shared_memory.bodies import KIB, content
+from tests.unit.transport.shared_memory.bodies import SMALL, content
 
 ROOT = Path(__file__).resolve().parents[4]
-LIMITS = Limits(
-    body_arena_bytes=256 * KIB, body_segment_bytes=64 * KIB, body_inline_bytes_max=1 * KIB
-)
 
 
 class Peer:
@@ -42,7 +39,7 @@ class Peer:
         self.from_child = -1
 
     def create(self) -> str:
-        self.arenas.append(Arena.create(LIMITS, directory=self.directory))
+        self.arenas.append(Arena.create(SMALL, directory=self.directory))
         return self.arenas[-1].name
 
     def place(self, seed: str, length: str) -> str:
@@ -85,10 +82,12 @@ class Peer:
         self.buffers.clear()
         return str(len(self.told))
 
-    def fork(self) -> str:
-        """Fork a child that does what ``child`` tells it, as this process does."""
+    def fork(self, word: str = "") -> str:
+        """Fork a child that does what ``tell`` tells it, as this process does; ``poor``: without a
+        descriptor to spare."""
         ours, theirs = os.pipe(), os.pipe()
-        self.child = os.fork()
+        with all_descriptors() if word == "poor" else nullcontext():
+            self.child = os.fork()
         if not self.child:
             os.dup2(ours[0], 0)
             os.dup2(theirs[1], 1)
@@ -115,6 +114,19 @@ class Peer:
         os.close(self.to_child)
         os.close(self.from_child)
         return str(os.waitpid(self.child, 0)[1])
+
+
+@contextmanager
+def all_descriptors() -> Iterator[None]:
+    """Nothing more can be opened in the block."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def child_lines() -> Iterator[str]:

@@ -417,6 +417,26 @@ def test_buffer_dropped_while_another_is_lent(
     assert buffer.to_pybytes() == content(1, KIB)
 
 
+def test_buffer_dropped_while_another_is_refused(
+    arena: Arena, mapping: ArenaMapping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes back in the middle of a failure is given back all the same."""
+    told: list[int] = []
+    regions = [placed(arena, content(seed, KIB)) for seed in range(2)]
+    held = [mapping.borrow(regions[0].reference(), told.append)]
+
+    def drop_and_refuse(fd: int, start: int, length: int) -> None:
+        held.clear()
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(locks, "lock_shared", drop_and_refuse)
+    with pytest.raises(BodyChannelError, match="cannot be locked"):
+        mapping.borrow(regions[1].reference(), ignore)
+    assert told == [regions[0].address]
+    regions.clear()
+    assert arena.statistics().bytes_in_use == 0
+
+
 def test_lock_that_cannot_be_had(
     arena: Arena, mapping: ArenaMapping, monkeypatch: pytest.MonkeyPatch
 ) -> None:

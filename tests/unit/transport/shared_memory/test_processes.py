@@ -215,6 +215,28 @@ def test_forked_child_that_drops_its_arrays_takes_nothing_from_the_parent(
         assert arena.statistics().orphan_count == 0
 
 
+def test_forked_child_without_a_descriptor_takes_nothing_from_the_parent(
+    arena: Arena, directory: str
+) -> None:
+    """It could not be given an opening of its own, so it has none."""
+    with peer(directory) as client:
+        leases, reference = lend(arena, content(1, 10 * KIB))
+        client.ask("open", arena.name)
+        client.ask("borrow", reference.encode().hex())
+        client.ask("fork", "poor")
+        assert client.ask("tell", "read", 1) == "True"
+        assert client.ask("tell", "drop") == "0"
+        assert "cannot be locked" in client.ask("tell", "borrow", reference.encode().hex())
+        leases.close()
+        assert arena.statistics().orphan_count == 1
+        for other in fill(arena, 10 * KIB):
+            other.view[:] = b"\xff" * (10 * KIB)
+        assert client.ask("read", 1) == "True"
+        assert client.ask("wait") == "0"
+        assert client.ask("drop") == "1"
+        assert arena.statistics().orphan_count == 0
+
+
 def test_forked_child_does_not_hide_that_its_parent_is_gone(arena: Arena, directory: str) -> None:
     with peer(directory) as client:
         client.ask("open", arena.name)

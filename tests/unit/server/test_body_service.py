@@ -1,0 +1,159 @@
+"""The life of the body service: what goes wrong while it starts, runs or stops leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from barrage.clock import VirtualClock
+from barrage.limits import DEFAULT_LIMITS
+from barrage.server.body_channels import BodyChannels, Channel
+from barrage.server.body_service import BodyService
+from barrage.server.body_statistics import BODIES_SCHEMA, BodyStatistics
+from barrage.server.config import ServerConfig
+from barrage.transport.shared_memory import host_identity
+from barrage.wire.dissociated.negotiation import Claim, Offer
+from barrage.wire.dissociated.ways import BodyWay
+
+LIMITS = replace(
+    DEFAULT_LIMITS,
+    body_arena_bytes=1 << 20,
+    body_segment_bytes=1 << 18,
+    body_ticket_ns=1_000_000,
+)
+CONFIG = ServerConfig(bodies="shm", limits=LIMITS)
+
+pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system has no /dev/shm")
+
+
+def service() -> BodyService:
+    return BodyService(CONFIG, VirtualClock())
+
+
+def arena_names() -> set[str]:
+    return {path.name for path in Path("/dev/shm").glob("barrage-*")}
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("no module"), asyncio.CancelledError()])
+def test_a_start_that_fails_half_way_leaves_no_memory(monkeypatch, failure):
+    async def fail(self) -> None:
+        raise failure
+
+    monkeypatch.setattr(BodyService, "_start_ucx", fail)
+    both = BodyService(ServerConfig(bodies="shm,ucx", limits=LIMITS), VirtualClock())
+    before = arena_names()
+
+    async def work() -> None:
+        with pytest.raises(type(failure)):
+            await both.start()
+        assert both.arena is None
+
+    asyncio.run(work())
+    assert arena_names() <= before
+
+
+def test_one_channel_that_cannot_be_dropped_leaves_the_others_their_age(monkeypatch, caplog):
+    dropped: asyncio.Queue[Channel[object]] = asyncio.Queue()
+
+    def drop(self, channel) -> None:
+        dropped.put_nowait(channel)
+        raise RuntimeError("no way")
+
+    monkeypatch.setattr(BodyService, "_drop", drop)
+
+    async def work() -> None:
+        bodies = service()
+        await bodies.start()
+        offer = Offer(order=(BodyWay.SHM,), shm=host_identity()).to_json()
+        for _ in range(2):
+            await bodies.offer(offer)
+            bodies._clock.advance(LIMITS.body_ticket_ns)
+            await dropped.get()
+        await bodies.close()
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+    assert "could not all be closed" in caplog.text
+
+
+def test_a_sweep_that_has_ended_does_not_keep_the_memory(monkeypatch):
+    async def fail(self) -> None:
+        raise RuntimeError("swept away")
+
+    monkeypatch.setattr(BodyService, "_sweep", fail)
+
+    async def work() -> str:
+        bodies = service()
+        await bodies.start()
+        assert bodies.arena is not None
+        name = bodies.arena.name
+        await asyncio.sleep(0)
+        await bodies.close()
+        await bodies.close()
+        return name
+
+    def ignore(loop, context) -> None:
+        """The loop tells of the exception nobody asked for."""
+
+    async def watched() -> str:
+        asyncio.get_running_loop().set_exception_handler(ignore)
+        name = await work()
+        gc.collect()
+        return name
+
+    assert asyncio.run(watched()) not in arena_names()
+
+
+def test_who_comes_after_the_end_gets_nothing():
+    async def work() -> None:
+        bodies = service()
+        await bodies.start()
+        arena = bodies.arena
+        assert arena is not None
+        offer = Offer(order=(BodyWay.SHM,), shm=host_identity()).to_json()
+        await bodies.offer(offer)
+        [channel] = bodies._channels._channels.values()
+        claim = f"{channel.channel_id} {arena.proof.hex()}"
+        assert Claim.parse(claim) is not None
+        await bodies.close()
+        assert bodies.claimed(claim, 1, is_session=False) == (None, None)
+        assert b'"inline"' in await bodies.offer(offer)
+        assert isinstance(bodies._channels, BodyChannels)
+        assert len(bodies._channels) == 0
+
+    asyncio.run(work())
+
+
+def test_statistics_that_were_not_taken_are_offered_again():
+    """Even when nothing has happened since."""
+    taken: list[object] = []
+
+    class Tables:
+        is_busy = True
+
+        def change(self, changes):
+            future = asyncio.get_running_loop().create_future()
+            if self.is_busy:
+                future.set_exception(RuntimeError("busy"))
+            else:
+                future.set_result(taken.extend(changes))
+            return future
+
+    async def work() -> None:
+        bodies = service()
+        await bodies.start()
+        tables = Tables()
+        statistics = BodyStatistics(bodies, tables)
+        with pytest.raises(RuntimeError, match="busy"):
+            await statistics._refresh(object())
+        tables.is_busy = False
+        await statistics._refresh(object())
+        await statistics._refresh(object())
+        await bodies.close()
+
+    asyncio.run(work())
+    assert len(taken) == 1, "and once only"
+    assert taken[0].arguments[0].schema.equals(BODIES_SCHEMA)
