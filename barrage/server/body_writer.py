@@ -162,18 +162,19 @@ class BodyWriter:
         """The client has given these bodies back. What it never had does not count."""
         if self._state is WriterState.OUTSIDE:
             self._outlet.release(ids)
-            self._window.released(ids, self._clock.monotonic_ns())
-            self._wake()
+        self._window.released(ids, now_ns)
+        self.check(now_ns)
+        self._wake()
 
     def check(self, now_ns: int) -> None:
         """Go on inline when the way is lost, or when the client has kept a body for too long."""
         if self._state is not WriterState.OUTSIDE:
+        now_ns = self._clock.monotonic_ns()
             return
-        oldest_ns = self._window.oldest_ns
         if self._outlet.is_lost:
             # Also how a client looks that closes, until its stream ends a moment later.
             self._go_inline("its connection is lost", logging.INFO)
-        elif oldest_ns is not None and now_ns - oldest_ns > self._lease_ns_max:
+        elif self._window.is_overdue(now_ns):
             seconds = self._lease_ns_max / NANOS_PER_S
             self._go_inline(f"a body was not given back within {seconds:g} s")
 
@@ -194,6 +195,7 @@ class BodyWriter:
             return
         self._move(WriterState.CLOSED)
         self._counts.streams -= 1
+        self._window.abandon()
         self._outlet.close()
         self._wake()
         self._on_close(self)

@@ -166,6 +166,21 @@ def test_a_lost_way_makes_the_stream_inline_for_good(scene, is_noticed_by):
     assert scene.writer.state is WriterState.INLINE
     assert (scene.outlet.close_count, scene.counts.fallbacks) == (1, 1)
     assert scene.outlet.released == []
+    told = [decode_flight_data(each).inline_reason for each in scene.messages]
+    why = b"gone" if is_noticed_by == "send" else b"its connection is lost"
+    assert told == [None, why, None]
+
+
+def test_a_message_of_any_kind_tells_that_bodies_go_inline(scene):
+    async def work():
+        await scene.write(frame())
+        scene.outlet.is_lost = True
+        scene.writer.check(0)
+        await scene.write(b"\x12\x01s")
+
+    asyncio.run(work())
+    last = decode_flight_data(scene.messages[-1])
+    assert (last.header, last.inline_reason) == (b"s", b"its connection is lost")
 
 
 def test_a_body_that_is_kept_too_long_makes_the_stream_inline_for_good(scene):
@@ -182,6 +197,37 @@ def test_a_body_that_is_kept_too_long_makes_the_stream_inline_for_good(scene):
     asyncio.run(work())
     assert scene.was_outside() == [True, False]
     assert scene.counts.fallbacks == 1
+
+
+def test_a_release_that_leaves_one_too_old_is_noticed_as_it_comes(scene):
+    """Else the window would refuse everything and the stream would not say why."""
+
+    async def work():
+        await scene.write(frame())
+        await scene.write(frame())
+        scene.clock.advance(LIMITS.body_lease_ns_max + 1)
+        scene.writer.released([1])
+        assert scene.writer.state is WriterState.INLINE
+        scene.writer.released([0])
+        await scene.write(frame())
+
+    asyncio.run(work())
+    assert scene.counts.fallbacks == 1
+    assert scene.was_outside() == [True, True, False]
+
+
+def test_what_comes_back_after_the_way_is_lost_is_not_pending_any_more(scene):
+    async def work():
+        await scene.write(frame())
+        await scene.write(frame())
+        scene.outlet.is_lost = True
+        scene.writer.check(0)
+        assert scene.writer.pending_count == 2
+        scene.writer.released([0, 7])
+        assert (scene.writer.pending_count, scene.writer.pending_bytes) == (1, 100)
+
+    asyncio.run(work())
+    assert scene.outlet.released == [], "the closed way has no use for it"
 
 
 def test_a_wait_ends_when_the_way_is_lost_or_the_stream_ends(scene):
