@@ -53,6 +53,10 @@ _PRODUCER = re.compile(
     r"a producer is named|a sequence number is|of producer '|producer '[^']*' has no"
 )
 
+_BROKEN_STREAM = re.compile(r"^Stream removed|RST_STREAM|overflows local window")
+"""What gRPC itself says, as INTERNAL, of a stream that broke below it. A Deephaven server's HTTP/2
+now and then sends more than the window it had just acknowledged."""
+
 _LOST = frozenset(
     {
         StatusCode.UNAVAILABLE,
@@ -84,7 +88,7 @@ def error_from_status(
 ) -> BarrageError:
     """The error for one status."""
     text = details or ""
-    if code in _LOST:
+    if code in _LOST or (code is StatusCode.INTERNAL and _BROKEN_STREAM.search(text)):
         return ConnectionLostError(text or code.name)
     if code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
         return AuthenticationError(text or "the server accepts no call without valid credentials")

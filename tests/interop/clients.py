@@ -124,9 +124,18 @@ class TickingClient:
         return [name for name in server.versions if name not in ("odd_lists", "all_types")]
 
     def follow(self, server: DrivenServer, table: str, **options: Any) -> SteeredFollower:
+        """What it says was modified is relied on with our server only: a real one's updates meet
+        its fault in ``modified()`` (docs/compatibility.md, section 5)."""
         key = self.process.new_key(table)
         session = self.process.session(server, **options)
-        self.process.do("listen", session=session, table=table, key=key, is_log=table == "feed")
+        self.process.do(
+            "listen",
+            session=session,
+            table=table,
+            key=key,
+            is_log=table == "feed",
+            is_tallied=server.kind == "barrage",
+        )
         return SteeredFollower(self.process, key)
 
 

@@ -43,13 +43,14 @@ def multiset(columns):
 class Listener:
     """Follows one table. ``states`` has, per update, rows and digests of the whole state.
 
-    The state is kept twice: by adding and subtracting what each update says was added, removed
-    and modified, and as the client's own table; both must agree. With ``is_log`` (a blink table)
-    a state is everything that was ever added.
+    A state is the client's own table. With ``is_tallied`` it is also kept by adding and
+    subtracting what each update says was added, removed and modified; both must agree. With
+    ``is_log`` (a blink table) a state is everything that was ever added.
     """
 
-    def __init__(self, table, is_log):
+    def __init__(self, table, is_log, is_tallied):
         self._is_log = is_log
+        self._is_tallied = is_tallied
         self._changed = threading.Condition()
         self._rows = 0
         self._sum = 0
@@ -84,13 +85,14 @@ class Listener:
             self._rows += sign * count
             self._sum += sign * total
         self._sum %= 1 << 64
-        ordered = None
-        if not self._is_log:
-            shown = self._whole(update.update.current)
-            if (shown.rows, shown.multiset) != (self._rows, self._sum):
-                raise AssertionError(f"the client's table differs from its updates: {shown}")
-            ordered = shown.ordered
-        return {"rows": self._rows, "multiset": self._sum, "ordered": ordered, "parts": counts}
+        tally = {"rows": self._rows, "multiset": self._sum}
+        if self._is_log:
+            return {**tally, "ordered": None, "parts": counts}
+        whole = self._whole(update.update.current)
+        shown = {"rows": whole.rows, "multiset": whole.multiset}
+        if self._is_tallied and shown != tally:
+            raise AssertionError(f"the client's table differs from its updates: {whole}, {tally}")
+        return {**shown, "ordered": whole.ordered, "parts": counts}
 
     def _whole(self, table):
         rows = table.get_row_sequence()
@@ -138,9 +140,9 @@ class Client:
         found = self.tables[key or table] = self.sessions[session].open_table(table)
         return {"schema": found.schema.names, "is_static": bool(not found.is_refreshing)}
 
-    def listen(self, *, session, table, key, is_log=False):
+    def listen(self, *, session, table, key, is_log=False, is_tallied=True):
         opened = self.sessions[session].open_table(table)
-        self.listeners[key] = Listener(opened, is_log)
+        self.listeners[key] = Listener(opened, is_log, is_tallied)
         return {}
 
     def wait_states(self, *, key, count, timeout):

@@ -44,6 +44,11 @@ class History:
         self._view = view
         self._start = server.versions[name]
 
+    @property
+    def server_kind(self) -> str:
+        """ "deephaven" or "barrage"."""
+        return self._server.kind
+
     def states(self) -> list[Digest]:
         last = self._server.versions[self.name]
         return [self._state(version) for version in range(self._start, last + 1)]

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tests.interop.clients import WAIT_SECONDS, JavaClient, OurClient
+from tests.interop.clients import WAIT_SECONDS, JavaClient, OurClient, SteeredFollower
 from tests.interop.digests import digest
 from tests.interop.recording import Shown, history_of, last_rows_of, rows_of
 from tests.interop.workload import SMALL_VALUE, all_types_shown, per_digit
@@ -21,6 +21,10 @@ pytestmark = pytest.mark.interop
 
 STEPS = 15
 BIG_STEPS = 2
+
+FAULTS_BETWEEN_OTHERS = ("overflows local window", "There is excess data in the chunk")
+"""What now and then ends a stream between a real server and Deephaven's C++ client, where nothing
+of ours is in between (docs/compatibility.md, section 5). The pair is there to try this suite."""
 
 
 def tick(server, seed, steps=STEPS):
@@ -34,12 +38,16 @@ def tick(server, seed, steps=STEPS):
 
 def settle(followers):
     """Wait for the last state of all; fail with everything that is wrong."""
-    wrong = []
+    wrong, faults = [], []
     end = time.monotonic() + WAIT_SECONDS
     for history, follower in followers:
         follower.wait_for(history.last, max(0.1, end - time.monotonic()))
     for history, follower in followers:
         errors = follower.errors()
+        if errors and all(is_between_others(history, follower, error) for error in errors):
+            faults.append(f"{history.name}: {errors[0]}")
+            follower.stop()
+            continue
         try:
             assert not errors, "\n".join(errors)
             history.check(follower.states())
@@ -48,6 +56,17 @@ def settle(followers):
         follower.stop()
     if wrong:
         pytest.fail("\n".join(wrong), pytrace=False)
+    if faults:
+        pytest.xfail("a known fault of Deephaven's own pair: " + "\n".join(faults))
+
+
+def is_between_others(history, follower, error):
+    """Whether ``error`` is a known fault of a pair of which neither is ours."""
+    return (
+        history.server_kind == "deephaven"
+        and isinstance(follower, SteeredFollower)
+        and any(fault in error for fault in FAULTS_BETWEEN_OTHERS)
+    )
 
 
 def follow_all(client, server, tables):

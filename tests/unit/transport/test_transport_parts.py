@@ -82,6 +82,10 @@ def test_messages_agree_with_arrow():
         (StatusCode.FAILED_PRECONDITION, "no route", "TicketError", "no route"),
         (StatusCode.UNIMPLEMENTED, "no", "UnsupportedError", "no"),
         (StatusCode.INTERNAL, "oops", "RequestRefusedError", "INTERNAL: oops"),
+        (StatusCode.INTERNAL, "Stream removed (frame of size 9 overflows local window of 0)",
+         "ConnectionLostError", "Stream removed (frame of size 9 overflows local window of 0)"),
+        (StatusCode.INTERNAL, "Received RST_STREAM with error code 2", "ConnectionLostError",
+         "Received RST_STREAM with error code 2"),
         (StatusCode.INVALID_ARGUMENT, "", "RequestRefusedError", "INVALID_ARGUMENT"),
     ],
 )  # fmt: skip
