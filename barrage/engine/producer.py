@@ -34,6 +34,7 @@ import numpy as np
 from barrage.engine.open_plans import OpenPlans
 from barrage.engine.propagation.blink_feed import BlinkFeed
 from barrage.engine.propagation.table_feed import TableFeed
+from barrage.engine.propagation.together import distinct, distinct_and_index, runs_of_equals
 from barrage.engine.subscription import (
     CATCHING_UP,
     FLOWING,
@@ -434,7 +435,7 @@ class Producer:
     def _has_news(self, group: _Group) -> bool:
         roster = self._roster
         members = (roster.group == group.interval_ns) & (roster.state == FLOWING)
-        points = np.unique(roster.point[members & (roster.point != NOWHERE)])
+        points = distinct(roster.point[members & (roster.point != NOWHERE)])
         return any(self._feed.has_news(point) for point in points.tolist())
 
     def _due_slots(self, now_ns: int) -> Int64Array:
@@ -480,12 +481,12 @@ class Producer:
         roster = self._roster
         points = roster.point[due]
         ended: list[tuple[int, BarrageError]] = []
-        for point in np.unique(points).tolist():
+        for point in distinct(points).tolist():
             slots = due[points == point]
             roster.sent(slots)
             if not self._feed.has_news(point):
                 continue
-            numbers, shape_index = np.unique(roster.shape[slots], return_inverse=True)
+            numbers, shape_index = distinct_and_index(roster.shape[slots])
             answer = self._feed.messages(point, numbers, roster.shapes)
             self._deliver(answer, answer.which[shape_index], slots, output, ended)
             roster.place(slots, self._feed.advance(point, len(slots)))
@@ -501,12 +502,8 @@ class Producer:
     ) -> None:
         """One Delivery per message and encoding; ``which`` tells each slot's message."""
         encodings = self._roster.encoding[slots]
-        order = np.lexsort((encodings, which))
+        order, starts = runs_of_equals(which, encodings)
         which, slots, encodings = which[order], slots[order], encodings[order]
-        is_start = np.empty(len(slots), dtype=np.bool_)
-        is_start[0] = True
-        is_start[1:] = (which[1:] != which[:-1]) | (encodings[1:] != encodings[:-1])
-        starts = np.flatnonzero(is_start)
         ids = self._roster.ids[slots].tolist()
         stops = [*starts[1:].tolist(), len(ids)]
         for start, stop, index, encoding in zip(

@@ -223,7 +223,9 @@ class BlinkFeed:
         if window.is_empty:
             return self._reader.no_values
         wanted = [columns[index] for index in shape.column_indices]
-        if window.is_contiguous:
+        if all(len(column) == len(window) for column in wanted):
+            picked = wanted
+        elif window.is_contiguous:
             picked = [column.slice(window.first, len(window)) for column in wanted]
         else:
             rows = window.to_numpy()
