@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from barrage.client.bodies import BodyCounter, BodyStatus
 from barrage.client.own_cells import LentMemory
 from barrage.errors import BodyChannelError, ConnectionLostError, RemoteProtocolError
-from barrage.wire.dissociated.negotiation import HEADER, Outcome
+from barrage.wire.dissociated.negotiation import HEADER, Outcome, printable
 from barrage.wire.dissociated.reassembly import Reassembly
 from barrage.wire.dissociated.tags import next_sequence
 from barrage.wire.dissociated.ways import BodyWay
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.transport.base import BodyReceiver, FrameStream
     from barrage.wire.frame import FlightFrame
+
+
+_NOT_AGREED = "a body is said to be elsewhere, but the stream has no channel"
 
 
 class BodyChannel(Protocol):
@@ -141,7 +144,7 @@ class BodyStream:
         if frame.body is not None:
             self._counter.count_inline(len(frame.body))
         if frame.body_reference is not None and frame.is_detached:
-            raise BodyChannelError("a body is said to be elsewhere, but the stream has no channel")
+            raise BodyChannelError(_NOT_AGREED)
         return frame
 
     async def headers(self) -> Mapping[str, str]:
@@ -170,7 +173,7 @@ class BodyStream:
         self._outside = None
 
     def _go_inline(self, reason: str) -> None:
-        """No more bodies come another way. What is lent already stays known."""
+        """No more bodies will come another way. Where lent ones are stays known."""
         assert self._outside is not None
         self.status = BodyStatus(BodyWay.INLINE, reason)
         self._outside.close()
@@ -230,6 +233,8 @@ class _Outside:
 
     async def _complete(self, frame: FlightFrame, size: int) -> FlightFrame:
         """``frame`` with its body. ``size`` is that of the message it came in."""
+        if frame.inline_reason is not None:
+            self._owner._go_inline(printable(frame.inline_reason.decode("ascii", "replace")))
         sequence, self._sequence = self._sequence, next_sequence(self._sequence)
         is_detached = frame.is_detached
         try:
@@ -244,6 +249,8 @@ class _Outside:
                 self._counter.count_inline(len(whole.body))
             self._owner.frame_bytes = size
             return whole
+        if self._owner.status.way is BodyWay.INLINE:
+            raise BodyChannelError(_NOT_AGREED)
         assert frame.body_reference is not None
         body = self.receiver.resolve(
             sequence, frame.body_reference, is_kept=_is_dictionary(frame.header)

@@ -168,6 +168,10 @@ class AsyncTickingTable:
         return self._bodies if stream is None else stream.status
 
     @property
+    def _is_outside(self) -> bool:
+        return self.bodies.way is not BodyWay.INLINE
+
+    @property
     def cursor(self) -> Cursor | None:
         """The place of the state shown in the table's history; None where the server keeps none."""
         return self._mirror.cursor
@@ -337,13 +341,12 @@ class AsyncTickingTable:
                         await source.connection.renew()
                     await self._follow_one_stream()
                 except BarrageError as error:
-                    if self._state.is_final or not self._is_retried(error):
+                    # The server is there after all, and the next stream takes bodies inline.
+                    is_body_lost = isinstance(error, BodyChannelError) and self._is_outside
+                    if self._state.is_final or not (is_body_lost or self._is_retried(error)):
                         raise
-                    way = self.bodies.way
                     await self._lost(error)
-                    if not isinstance(error, BodyChannelError) or way is BodyWay.INLINE:
-                        # After a lost body channel the server is there, and the next stream takes
-                        # bodies inline.
+                    if not is_body_lost:
                         await asyncio.sleep(backoff.next_delay())
         except BarrageError as error:
             await self._finish(State.FAILED, error)
@@ -380,12 +383,12 @@ class AsyncTickingTable:
             exchange, stream, setting, frame = self._open_stream(schema, ticket, channel)
         await stream.write(frame)
         await self._set_state(State.SNAPSHOT)
-        while await self._take_frame(exchange, stream, setting):
-            if self._state.is_final:
-                # A callback closed the table.
+        # A callback may close the table.
+        while not self._state.is_final:
+            if not await self._take_frame(exchange, stream, setting):
+                for event in exchange.receive_end(None):
+                    await self._handle(event, stream, setting)
                 return
-        for event in exchange.receive_end(None):
-            await self._handle(event, stream, setting)
 
     def _open_stream(
         self, schema: pa.Schema | None, ticket: bytes, channel: OfferedChannel
@@ -561,6 +564,8 @@ class AsyncTickingTable:
 
     def _drop_stream(self) -> None:
         stream, self._stream = self._stream, None
+        # It may have a part of an update, in memory of the server.
+        self._exchange = None
         if stream is not None:
             self._bodies = stream.status
             self._own()

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import BarrageError
 from barrage.proto.body_window import Admission, BodyWindow
+from barrage.wire.dissociated.negotiation import printable
 from barrage.wire.dissociated.tags import next_sequence
+from barrage.wire.flight_data import with_inline_reason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -76,6 +78,8 @@ class BodyWriter:
         self._state = WriterState.OUTSIDE
         self._sequence = 0
         self._has_starved = False
+        self._untold_reason = ""
+        """Why bodies go inline from now on, until the client has been told."""
         self._waker: asyncio.Future[None] | None = None
         counts.streams += 1
 
@@ -102,7 +106,11 @@ class BodyWriter:
         window."""
         sequence = self._sequence
         self._sequence = next_sequence(sequence)
-        await write(frame if isinstance(frame, bytes) else await self._message(sequence, frame))
+        message = frame if isinstance(frame, bytes) else await self._message(sequence, frame)
+        if self._untold_reason:
+            message = with_inline_reason(message, self._untold_reason)
+            self._untold_reason = ""
+        await write(message)
 
     async def _message(self, sequence: int, frame: Frame) -> bytes:
         assert not isinstance(frame, bytes)
@@ -111,7 +119,7 @@ class BodyWriter:
             return frame.inline()
         now_ns = self._clock.monotonic_ns()
         try:
-            number, message = self._outlet.send(sequence, frame, now_ns)
+            number, message = self._outlet.send(sequence, frame)
         except BarrageError as error:
             self._go_inline(str(error))
             self._counts.inline(frame.body_bytes)
@@ -160,6 +168,7 @@ class BodyWriter:
 
     def released(self, ids: Sequence[int]) -> None:
         """The client has given these bodies back. What it never had does not count."""
+        now_ns = self._clock.monotonic_ns()
         if self._state is WriterState.OUTSIDE:
             self._outlet.release(ids)
         self._window.released(ids, now_ns)
@@ -169,7 +178,6 @@ class BodyWriter:
     def check(self, now_ns: int) -> None:
         """Go on inline when the way is lost, or when the client has kept a body for too long."""
         if self._state is not WriterState.OUTSIDE:
-        now_ns = self._clock.monotonic_ns()
             return
         if self._outlet.is_lost:
             # Also how a client looks that closes, until its stream ends a moment later.
@@ -185,7 +193,9 @@ class BodyWriter:
             *(self._stream_id, self.way.value, reason),
         )
         self._move(WriterState.INLINE)
+        self._untold_reason = printable(reason)
         self._counts.fallbacks += 1
+        self._window.abandon()
         self._outlet.close()
         self._wake()
 
@@ -195,7 +205,6 @@ class BodyWriter:
             return
         self._move(WriterState.CLOSED)
         self._counts.streams -= 1
-        self._window.abandon()
         self._outlet.close()
         self._wake()
         self._on_close(self)

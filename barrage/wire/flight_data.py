@@ -4,8 +4,9 @@ Source: barrage-wire.md section 3.1 and the public Arrow Flight protocol. A prot
 drop an empty body, which the Java client refuses, and would copy the body; this module does
 neither. Fields are written in the order 1, 2, 3, 1000: some readers stop at field 1000.
 
-Fields 1001 and 1002 are ours (docs/transports.md): where a body is that is not in the message, and
-which bodies the sender has done with. Nobody is sent them who has not asked for them.
+Fields 1001 to 1003 are ours (docs/transports.md): where a body is that is not in the message, which
+bodies the sender has done with, and why bodies come in their messages from now on. Nobody is sent
+them who has not asked for them.
 
 Cost: encoding copies each part once (one join); decoding copies header and metadata, never the
 body.
@@ -32,12 +33,14 @@ TAG_METADATA = b"\x1a"
 TAG_BODY = b"\xc2\x3e"
 TAG_BODY_REFERENCE = b"\xca\x3e"
 TAG_RELEASED = b"\xd2\x3e"
+TAG_INLINE_REASON = b"\xda\x3e"
 _FIELD_DESCRIPTOR = 1
 _FIELD_HEADER = 2
 _FIELD_METADATA = 3
 _FIELD_BODY = 1000
 _FIELD_BODY_REFERENCE = 1001
 _FIELD_RELEASED = 1002
+_FIELD_INLINE_REASON = 1003
 
 _WIRE_VARINT = 0
 _WIRE_FIXED64 = 1
@@ -69,10 +72,17 @@ def encode_flight_data(frame: FlightFrame) -> bytes:
         (TAG_BODY, frame.body),
         (TAG_BODY_REFERENCE, frame.body_reference),
         (TAG_RELEASED, frame.released),
+        (TAG_INLINE_REASON, frame.inline_reason),
     ):
         if value is not None:
             parts += (tag, encode_varint(len(value)), value)
     return b"".join(parts)
+
+
+def with_inline_reason(message: bytes, reason: str) -> bytes:
+    """``message``, saying besides that its body and all later ones come in their messages."""
+    text = reason.encode()
+    return b"".join((message, TAG_INLINE_REASON, encode_varint(len(text)), text))
 
 
 def decode_flight_data(
@@ -94,6 +104,7 @@ def decode_flight_data(
     metadata = fields.get(_FIELD_METADATA)
     body_reference = fields.get(_FIELD_BODY_REFERENCE)
     released = fields.get(_FIELD_RELEASED)
+    inline_reason = fields.get(_FIELD_INLINE_REASON)
     return FlightFrame(
         descriptor=None if descriptor is None else bytes(descriptor),
         header=None if header is None else bytes(header),
@@ -101,6 +112,7 @@ def decode_flight_data(
         body=fields.get(_FIELD_BODY),
         body_reference=None if body_reference is None else bytes(body_reference),
         released=None if released is None else bytes(released),
+        inline_reason=None if inline_reason is None else bytes(inline_reason),
     )
 
 

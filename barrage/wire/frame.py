@@ -20,9 +20,9 @@ class FlightFrame:
     ``descriptor`` is an encoded FlightDescriptor, ``header`` a bare Arrow IPC ``Message`` (no
     length prefix), ``metadata`` a Barrage wrapper or a peer's own bytes, ``body`` the concatenated
     column buffers; a body is a view of the received message wherever possible, or of memory it was
-    lent. The last two fields are ours alone: ``body_reference`` says that the body travels
+    lent. The last three fields are ours alone: ``body_reference`` says that the body travels
     elsewhere and where, ``released`` which bodies its sender has done with (unsigned 64-bit
-    numbers).
+    numbers), ``inline_reason`` why this body and all later ones are in their messages.
     """
 
     descriptor: bytes | None = None
@@ -31,6 +31,7 @@ class FlightFrame:
     body: bytes | memoryview | pa.Buffer | None = None
     body_reference: bytes | None = None
     released: bytes | None = None
+    inline_reason: bytes | None = None
 
     @property
     def is_detached(self) -> bool:

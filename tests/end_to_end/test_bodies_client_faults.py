@@ -184,6 +184,29 @@ def test_a_session_of_deephaven_clients_has_none(server):
             assert live.bodies == SHARED
 
 
+def test_who_keeps_an_update_for_too_long_is_told_that_its_stream_is_inline():
+    limits = replace(OUTSIDE, body_lease_ns_max=2_000_000_000)
+    with barrage.Server(config=ServerConfig(bodies="shm", limits=limits)) as server:
+        table = server.create_table("t", {"x": "int64"}, data={"x": range(ROWS)})
+        with (
+            barrage.connect(server.uri, auth=server.token) as session,
+            session.table("t").subscribe() as live,
+        ):
+            live.wait_ready(WAIT)
+            assert live.bodies == SHARED
+            updates = iter(live)
+            next(updates)
+            table.add({"x": range(ROWS)})
+            kept = next(updates).added
+            wait_until(lambda: server._app.bodies.facts()[0].counts.fallbacks == 1)
+            table.add({"x": [-1]})
+            assert next(updates).added["x"].to_pylist() == [-1]
+            assert live.bodies == BodyStatus(BodyWay.INLINE, "a body was not given back within 2 s")
+            assert len(live) == 2 * ROWS + 1
+            assert live.stats.reconnects == 0
+            assert kept["x"].to_pylist() == list(range(ROWS))
+
+
 def test_two_streams_at_once(server, session):
     views = [
         session.table("t").subscribe(interval_ms=10),

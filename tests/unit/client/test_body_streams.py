@@ -19,6 +19,7 @@ from barrage.rowset import RowSet
 from barrage.wire.dissociated.negotiation import HEADER, Claim
 from barrage.wire.dissociated.references import BodyReference
 from barrage.wire.dissociated.ways import BodyWay
+from barrage.wire.flight_data import with_inline_reason
 from tests.unit.client.body_fakes import (
     CHANNEL_IDS,
     PROOF,
@@ -272,6 +273,7 @@ async def lost_channel(s, live, stream, states, errors):
     assert live.bodies.way is BodyWay.INLINE
     assert live.bodies.reason == str(errors[-1])
     assert live.stats.reconnects == 1
+    return second
 
 
 @pytest.mark.parametrize("fault", ["generation", "short", "length"])
@@ -326,16 +328,78 @@ def test_a_stream_without_channel_refers_to_no_bodies_and_hammers_no_server():
     run(test)
 
 
-def test_without_reconnecting_a_lost_body_is_the_end():
+def test_without_reconnecting_a_lost_body_goes_on_inline_and_a_lost_connection_is_the_end():
     async def test():
         async with scene() as s, s.session.table("t").subscribe(reconnect=False) as live:
+            states, errors = [], []
+            live.on_state(states.append)
+            live.on_error(errors.append)
             stream = await s.server.accept()
-            detach(stream, lambda _, frame: frame.message(b"x"))
+            detach(stream, placing(s.arena))
             stream.schema()
             stream.snapshot([1])
-            with pytest.raises(BodyChannelError):
-                await live.wait_ready(5)
-            assert live.state is State.FAILED
+            assert await ready(live) == [1]
+            detach(stream, lambda _, frame: frame.message(b"x"))
+            stream.full(RowSet.parse("1"), [2])
+            second = await lost_channel(s, live, stream, states, errors)
+            second.end(ConnectionLostError("cut"))
+            await until(lambda: live.state is State.FAILED)
+            assert str(live.error) == "cut"
+
+    run(test)
+
+
+@pytest.mark.parametrize("reconnect", [False, NEVER])
+def test_a_body_that_was_not_to_leave_is_a_lost_connection(reconnect):
+    """Nothing was lost that the next stream would have."""
+
+    async def test():
+        async with scene("inline") as s:
+            async with s.session.table("t").subscribe(reconnect=reconnect) as live:
+                stream = await s.server.accept()
+                detach(stream, placing(s.arena))
+                stream.schema()
+                stream.snapshot([1])
+                state = State.RECONNECTING if reconnect else State.FAILED
+                await until(lambda: live.state is state)
+                assert isinstance(live.error, BodyChannelError)
+
+    run(test)
+
+
+@pytest.mark.parametrize("way", ["shm", "ucx"])
+def test_a_stream_that_its_server_makes_inline_says_so(way):
+    async def test():
+        async with scene(way) as s, s.session.table("t").subscribe(reconnect=NEVER) as live:
+            stream = await s.server.accept()
+            deliver = placing(s.arena) if way == "shm" else sending(s.ucx.connections[0])
+            detach(stream, deliver, way)
+            stream.schema()
+            stream.snapshot([1])
+            assert await ready(live) == [1]
+            assert live.bodies == BodyStatus(BodyWay(way))
+            send = stream.send
+
+            def send_last(frames):
+                send([with_inline_reason(each.inline(), "kept \x1b too long") for each in frames])
+
+            stream.send = send_last
+            stream.full(RowSet.parse("1"), [2])
+            stream.send = send
+            await until(lambda: live.stats.updates == 2)
+            assert live.bodies == BodyStatus(BodyWay.INLINE, "kept ? too long")
+            assert xs(live) == [1, 2]
+            if way == "ucx":
+                await until(lambda: s.ucx.connections[0].is_closed)
+            # What was lent before is still found, and copied.
+            live.to_arrow()
+            await until(lambda: quiet_until_freed(s.arena))
+            assert stream.request_headers
+            # A server that does not keep its word is not followed.
+            detach(stream, deliver, way)
+            stream.full(RowSet.parse("2"), [3])
+            await until(lambda: live.state is State.RECONNECTING)
+            assert isinstance(live.error, BodyChannelError)
 
     run(test)
 

@@ -39,7 +39,7 @@ class FakeOutlet:
         self.released: list[int] = []
         self.close_count = 0
 
-    def send(self, sequence: int, frame: LooseFrame, now_ns: int) -> tuple[int, bytes]:
+    def send(self, sequence: int, frame: LooseFrame) -> tuple[int, bytes]:
         if self.fails:
             raise BodyChannelError("gone")
         self.sent.append(sequence)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from barrage.errors import RemoteProtocolError
@@ -10,6 +12,7 @@ from barrage.wire.flight_data import (
     decode_flight_data,
     encode_flight_data,
     encode_varint,
+    with_inline_reason,
 )
 from barrage.wire.frame import FlightFrame
 from tests.helpers.conversations import all_conversations
@@ -52,18 +55,22 @@ def test_unknown_fields_are_skipped_and_the_last_of_a_repeated_field_counts():
     assert decode_flight_data(raw) == FlightFrame(header=b"b")
 
 
-def test_our_own_two_fields_come_behind_the_body():
+def test_our_own_three_fields_come_behind_the_body():
     frame = FlightFrame(header=b"h", body=b"", body_reference=b"ref", released=b"12345678")
     raw = encode_flight_data(frame)
     assert raw == b"\x12\x01h\xc2\x3e\x00\xca\x3e\x03ref\xd2\x3e\x0812345678"
     assert decode_flight_data(raw) == frame
+    told = with_inline_reason(raw, "kept")
+    assert told == raw + b"\xda\x3e\x04kept"
+    assert decode_flight_data(told) == replace(frame, inline_reason=b"kept")
+    assert encode_flight_data(decode_flight_data(told)) == told
 
 
 def test_our_own_fields_are_kept_apart_from_absent_ones_and_outlive_the_message():
-    raw = bytearray(b"\xca\x3e\x00\xd2\x3e\x01x")
+    raw = bytearray(b"\xca\x3e\x00\xd2\x3e\x01x\xda\x3e\x01y")
     frame = decode_flight_data(raw)
     raw[:] = bytes(len(raw))
-    assert frame == FlightFrame(body_reference=b"", released=b"x")
+    assert frame == FlightFrame(body_reference=b"", released=b"x", inline_reason=b"y")
 
 
 @pytest.mark.parametrize(
