@@ -155,12 +155,12 @@ def serve_socket(listener: Listener, bodies: Bodies) -> None:
                 order = link.recv()
             except EOFError:
                 return
-            leases = LeaseTable(bodies.arena, LIMITS)
+            leases = LeaseTable()
             for number in range(order.count):
                 while leases.count >= order.window:
                     leases.release(released_addresses(link.recv_bytes()))
                 region = bodies.region(order, number)
-                leases.grant(region, 0)
+                leases.grant(region)
                 link.send_bytes(region.reference().encode())
                 del region
             while leases.count:
@@ -174,7 +174,7 @@ async def serve_stream(
 
     async def exchange(requests: AsyncIterator[bytes], context: Any) -> None:
         order = Order(*json.loads(await anext(requests)))
-        leases = LeaseTable(bodies.arena, LIMITS)
+        leases = LeaseTable()
         rows = order.size // 8
         header = encode_record_header(rows, (rows, 0), (0, 0, 0, order.size), order.size)
         head = TAG_HEADER + encode_varint(len(header)) + header
@@ -192,7 +192,7 @@ async def serve_stream(
                 await has_room.wait()
             region = bodies.region(order, number)
             frame = DetachedFrame(head, (), order.size)
-            leases.grant(region, 0)
+            leases.grant(region)
             await context.write(frame.message(region.reference().encode()))
             del region
         await reader

@@ -28,7 +28,7 @@ class Outlet(Protocol):
     def is_lost(self) -> bool:
         """Whether the client can get nothing here any more."""
 
-    def send(self, sequence: int, frame: Frame, now_ns: int) -> tuple[int, bytes]:
+    def send(self, sequence: int, frame: Frame) -> tuple[int, bytes]:
         """Let the body of frame number ``sequence`` go; the number under which it is given back,
         and the message for the stream."""
 
@@ -59,9 +59,9 @@ class SharedMemoryOutlet:
     def __init__(self, leases: LeaseTable) -> None:
         self._leases = leases
 
-    def send(self, sequence: int, frame: Frame, now_ns: int) -> tuple[int, bytes]:
+    def send(self, sequence: int, frame: Frame) -> tuple[int, bytes]:
         assert isinstance(frame, PlacedFrame)
-        self._leases.grant(frame.region, now_ns)
+        self._leases.grant(frame.region)
         return frame.region.address, frame.message()
 
     def release(self, ids: Sequence[int]) -> None:
@@ -84,7 +84,7 @@ class UcxOutlet:
     def is_lost(self) -> bool:
         return self._sender.is_lost
 
-    def send(self, sequence: int, frame: Frame, now_ns: int) -> tuple[int, bytes]:
+    def send(self, sequence: int, frame: Frame) -> tuple[int, bytes]:
         assert isinstance(frame, LooseFrame)
         self._sender.send(sequence, frame.detached)
         return sequence, frame.message()

@@ -311,8 +311,7 @@ class BodyService:
         if channel.way is BodyWay.SHM:
             from barrage.transport.shared_memory import LeaseTable
 
-            assert self._arena is not None
-            return SharedMemoryOutlet(LeaseTable(self._arena, self._limits))
+            return SharedMemoryOutlet(LeaseTable())
         assert self._ucx is not None
         return self._ucx.outlet(channel.connection)
 

@@ -212,7 +212,7 @@ class StreamBodies:
         if admission is Admission.INLINE:
             return frame.inline()
         try:
-            number, raw = self.outlet.send(self._sequence, frame, now_ns)
+            number, raw = self.outlet.send(self._sequence, frame)
         except TransportError:
             self._go_inline()
             return frame.inline()
@@ -322,7 +322,7 @@ class ServerBodies:
 
     def _outlet(self, channel: Channel[BodyPipe]) -> Outlet:
         if channel.way is BodyWay.SHM:
-            return SharedMemoryOutlet(LeaseTable(self.arena, self._limits))
+            return SharedMemoryOutlet(LeaseTable())
         assert channel.connection is not None
         return UcxOutlet(channel.connection)
 

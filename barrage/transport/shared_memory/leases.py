@@ -4,63 +4,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barrage.errors import LimitExceededError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from barrage.limits import Limits
-    from barrage.transport.shared_memory.arena import Arena
     from barrage.transport.shared_memory.region import Region
 
 
 class _Lease:
-    __slots__ = ("count", "region", "since_ns")
+    __slots__ = ("count", "region")
 
-    def __init__(self, region: Region, since_ns: int) -> None:
+    def __init__(self, region: Region) -> None:
         self.region = region
-        self.since_ns = since_ns
         self.count = 1
 
 
 class LeaseTable:
     """The leases of one stream, by address. A lease keeps its region; a region of which two
-    messages of the stream were made has to be given back twice. Used by one thread."""
+    messages of the stream were made has to be given back twice. Used by one thread.
 
-    def __init__(self, arena: Arena, limits: Limits) -> None:
-        self._arena = arena
-        self._limits = limits
+    How many there may be, and for how long, is for who grants them to say: a stream has its
+    :class:`~barrage.proto.body_window.BodyWindow` for that.
+    """
+
+    def __init__(self) -> None:
         self._leases: dict[int, _Lease] = {}
         self._is_closed = False
         self.byte_count = 0
+        """Bytes of the bodies that are lent, each as often as it was granted."""
         self.count = 0
         """Leases not given back, each as often as it was granted."""
 
-    @property
-    def oldest_ns(self) -> int | None:
-        """When the oldest lease was granted; None: there is none."""
-        for lease in self._leases.values():
-            return lease.since_ns
-        return None
-
-    def grant(self, region: Region, now_ns: int) -> None:
-        """The stream's peer may read the region from now on.
-
-        LimitExceededError when it has too many already, which the stream's window prevents.
-        """
-        if self.count >= self._limits.body_window_count:
-            raise LimitExceededError(
-                "bodies lent to one stream",
-                actual=self.count + 1,
-                maximum=self._limits.body_window_count,
-                unit="bodies",
-            )
+    def grant(self, region: Region) -> None:
+        """The stream's peer may read the region from now on; nothing when the stream is over."""
         if self._is_closed:
             return
         region.expose()
         lease = self._leases.get(region.address)
         if lease is None:
-            self._leases[region.address] = _Lease(region, now_ns)
+            self._leases[region.address] = _Lease(region)
         else:
             lease.count += 1
         self.count += 1

@@ -20,7 +20,6 @@ from barrage.transport.ucx.sender import LentBody
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.clock import Clock
     from barrage.limits import Limits
     from barrage.transport.shared_memory import Arena
     from barrage.transport.ucx.context import UcxContext
@@ -33,11 +32,10 @@ class SharedMemoryLender:
     """Lends places in an arena. When the client is gone they are used again as soon as no process
     reads them any more."""
 
-    def __init__(self, arena: Arena, limits: Limits, clock: Clock) -> None:
+    def __init__(self, arena: Arena, limits: Limits) -> None:
         self._arena = arena
         self._limits = limits
-        self._clock = clock
-        self._leases = LeaseTable(arena, limits)
+        self._leases = LeaseTable()
 
     @property
     def remote_handle(self) -> bytes:
@@ -58,7 +56,7 @@ class SharedMemoryLender:
         region = self._arena.place(parts, byte_count)
         if region is None:
             return None
-        leases.grant(region, self._clock.monotonic_ns())
+        leases.grant(region)
         address = region.address
 
         def take_back() -> None:

@@ -189,7 +189,7 @@ class TableStreams:
         if place is BodyPlace.PACKED:
             return None
         if place is BodyPlace.SHM and self._arena is not None:
-            return SharedMemoryLender(self._arena, self._limits, self._clock)
+            return SharedMemoryLender(self._arena, self._limits)
         if place is BodyPlace.RMA and self.memory is not None:
             return RemoteMemoryLender(self.memory, self._limits)
         raise TransportError(f"this server leaves no bodies in {place.value!r}")

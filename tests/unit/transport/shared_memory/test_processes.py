@@ -26,9 +26,9 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 def lend(arena: Arena, body: bytes) -> tuple[LeaseTable, BodyReference]:
     """A stream that was sent one body, which nobody else in this process refers to."""
-    leases = LeaseTable(arena, SMALL)
+    leases = LeaseTable()
     region = placed(arena, body)
-    leases.grant(region, 0)
+    leases.grant(region)
     return leases, region.reference()
 
 
@@ -282,8 +282,8 @@ from tests.unit.transport.shared_memory.bodies import SMALL, placed
 arena = Arena.create(SMALL, directory=sys.argv[1])
 mapping = ArenaMapping.open(arena.name, directory=sys.argv[1])
 region = placed(arena, b"body")
-leases = LeaseTable(arena, SMALL)
-leases.grant(region, 0)
+leases = LeaseTable()
+leases.grant(region)
 told = []
 buffers = [mapping.borrow(region.reference(), told.append) for _ in range(3)]
 cycle = [buffers.pop()]

@@ -81,7 +81,7 @@ class Sharing(RuleBasedStateMachine):
 
     @rule(target=streams, which=st.integers(0, 1))
     def open_stream(self, which: int) -> Stream:
-        stream = Stream(LeaseTable(self.arena, LIMITS), self.mappings[which])
+        stream = Stream(LeaseTable(), self.mappings[which])
         self.all_streams.append(stream)
         return stream
 
@@ -104,7 +104,7 @@ class Sharing(RuleBasedStateMachine):
     @rule(frame=frames, stream=streams)
     def send(self, frame: Frame, stream: Stream) -> None:
         if stream.is_open and frame.region is not None:
-            stream.leases.grant(frame.region, 0)
+            stream.leases.grant(frame.region)
             stream.inbox.append((frame.region.reference(), frame.body))
 
     @rule(target=held, stream=streams, is_copy=st.booleans())

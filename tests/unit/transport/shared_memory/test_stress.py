@@ -10,7 +10,7 @@ import pytest
 
 from barrage.transport.shared_memory import Arena, LeaseTable
 from tests.helpers.server_process import wait_until
-from tests.unit.transport.shared_memory.bodies import KIB, SMALL, content
+from tests.unit.transport.shared_memory.bodies import KIB, content
 from tests.unit.transport.shared_memory.peer import Process, peer
 
 STEPS = 400
@@ -44,7 +44,7 @@ class World:
         life = ExitStack()
         process = life.enter_context(peer(self.directory))
         assert process.ask("open", self.arena.name) == self.arena.proof.hex()
-        leases = LeaseTable(self.arena, SMALL)
+        leases = LeaseTable()
         return Reader(process, leases, self.draw.randrange(1 << 30), life)
 
     def send(self, reader: Reader) -> None:
@@ -53,7 +53,7 @@ class World:
         if region is None:
             self.give_back(self.draw.choice(self.readers))
             return
-        reader.leases.grant(region, 0)
+        reader.leases.grant(region)
         assert reader.process.ask("borrow", region.reference().encode().hex()) == "held"
         reader.lent.append(region.address)
 
@@ -65,7 +65,7 @@ class World:
     def end_stream(self, reader: Reader) -> None:
         """The client goes on reading what it has."""
         reader.leases.close()
-        reader.leases = LeaseTable(self.arena, SMALL)
+        reader.leases = LeaseTable()
         reader.lent.clear()
 
     def fork(self, reader: Reader) -> None:
