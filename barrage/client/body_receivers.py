@@ -110,6 +110,9 @@ class SharedMemoryReceiver:
     def taken(self, sequence: int, size: int) -> None:
         """Bodies are given back by address."""
 
+    def finish_taking(self) -> None:
+        """The mapping belongs to others as well."""
+
     async def finish_writing(self) -> None:
         """Write nothing more on the stream."""
         await self._released.finish()
@@ -141,7 +144,7 @@ class UcxReceiver:
     ) -> None:
         self._connection = connection
         self._close_soon = close_soon
-        self._is_closed = False
+        self._is_connected = True
         self._released = ReleasedBodies(write, bytes_soon=window.bytes // 2, on_back=_no_loans)
 
     def resolve(self, sequence: int, reference: bytes, *, is_kept: bool = False) -> None:
@@ -152,6 +155,12 @@ class UcxReceiver:
 
     def taken(self, sequence: int, size: int) -> None:
         self._released.release(sequence, size)
+
+    def finish_taking(self) -> None:
+        """The connection has nothing more to give."""
+        if self._is_connected:
+            self._is_connected = False
+            self._close_soon(self._connection)
 
     @property
     def lent_count(self) -> int:
@@ -166,10 +175,8 @@ class UcxReceiver:
         await self._released.finish()
 
     def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._released.close()
-            self._close_soon(self._connection)
+        self._released.close()
+        self.finish_taking()
 
 
 def _no_loans(loan: int) -> tuple[int, int]:

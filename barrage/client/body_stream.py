@@ -169,14 +169,16 @@ class BodyStream:
 
     def _refuse(self, reason: str) -> None:
         """The server did not take the claim: no body will come another way."""
-        self._go_inline(reason)
-        self._outside = None
-
-    def _go_inline(self, reason: str) -> None:
-        """No more bodies will come another way. Where lent ones are stays known."""
         assert self._outside is not None
         self.status = BodyStatus(BodyWay.INLINE, reason)
         self._outside.close()
+        self._outside = None
+
+    def _go_inline(self, reason: str) -> None:
+        """No more bodies will come another way; those that are out are still given back."""
+        assert self._outside is not None
+        self.status = BodyStatus(BodyWay.INLINE, reason)
+        self._outside.receiver.finish_taking()
 
     @property
     def has_lent(self) -> bool:

@@ -100,6 +100,10 @@ class BodyReceiver(Protocol):
         """The message with this body, which came by itself, is handed out."""
         ...
 
+    def finish_taking(self) -> None:
+        """No more bodies come here; those that are out are still given back. Idempotent."""
+        ...
+
     @property
     def lent_count(self) -> int:
         """Bodies of this stream that lie in memory of the peer and are still used."""

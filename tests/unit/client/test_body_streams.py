@@ -372,6 +372,7 @@ def test_a_stream_that_its_server_makes_inline_says_so(way):
     async def test():
         async with scene(way) as s, s.session.table("t").subscribe(reconnect=NEVER) as live:
             stream = await s.server.accept()
+            await stream.request()
             deliver = placing(s.arena) if way == "shm" else sending(s.ucx.connections[0])
             detach(stream, deliver, way)
             stream.schema()
@@ -391,10 +392,10 @@ def test_a_stream_that_its_server_makes_inline_says_so(way):
             assert xs(live) == [1, 2]
             if way == "ucx":
                 await until(lambda: s.ucx.connections[0].is_closed)
-            # What was lent before is still found, and copied.
+            # What was lent before is still found, copied and given back.
             live.to_arrow()
             await until(lambda: quiet_until_freed(s.arena))
-            assert stream.request_headers
+            assert await released(stream, 1) == ([0 if way == "shm" else 1], 1)
             # A server that does not keep its word is not followed.
             detach(stream, deliver, way)
             stream.full(RowSet.parse("2"), [3])
