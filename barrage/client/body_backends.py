@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import socket
@@ -59,7 +60,11 @@ class LocalUcx:
         from barrage.transport.ucx.stream_client import open_stream
 
         place = UcxLocation.parse(location)
-        devices = os.environ.get(DEVICES_VARIABLE) or device_towards(place.host)
+        devices = os.environ.get(DEVICES_VARIABLE)
+        if not devices:
+            async with asyncio.timeout(timeout):
+                # The server may have given a name, which takes its time to be looked up.
+                devices = await asyncio.to_thread(device_towards, place.host)
         connection = await open_stream(self._context(devices), place, ticket, timeout=timeout)
         return UcxBodyReceiver(connection, self._limits)
 

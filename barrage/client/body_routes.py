@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from barrage.client.body_receivers import SharedMemoryReceiver, UcxReceiver
+from barrage.client.body_channels import SharedMemoryChannel, UcxChannel
 from barrage.client.body_stream import OfferedChannel
 from barrage.errors import (
     BarrageError,
@@ -23,18 +22,24 @@ from barrage.errors import (
     TransportUnavailableError,
     UnsupportedError,
 )
-from barrage.wire.dissociated.lending import Lending, Window
-from barrage.wire.dissociated.negotiation import ACTION, HEADER, Answer, Claim, Offer, UcxTerms
+from barrage.wire.dissociated.lending import Window
+from barrage.wire.dissociated.negotiation import (
+    ACTION,
+    Answer,
+    Claim,
+    Offer,
+    UcxTerms,
+    printable,
+)
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from barrage.client.bodies import BodyChoice
-    from barrage.client.body_receivers import BodyConnection, Mapping, Write
+    from barrage.client.body_receivers import BodyConnection, Mapping
     from barrage.clock import Clock
     from barrage.limits import Limits
-    from barrage.transport.base import BodyReceiver
     from barrage.wire.dissociated.negotiation import HostIdentity
 
     Act = Callable[[str, bytes, float], Awaitable[list[bytes]]]
@@ -45,7 +50,7 @@ logger = logging.getLogger(__name__)
 REMEMBERED_NS = 5 * 60 * 1_000_000_000
 """How long a way that failed is not tried again."""
 
-ANSWER_SECONDS_MAX = 2.0
+ANSWER_SECONDS_MAX = 5.0
 """How long a stream waits for the answer to an offer before it begins inline."""
 
 CONNECT_SECONDS_MAX = 1.0
@@ -114,6 +119,10 @@ class BodyRoutes:
         self._ucx = ucx
         self._channel: SharedMemoryChannel | None = None
         self._preparing = asyncio.Lock()
+        self._connecting = 0
+        """Connections that are being made."""
+        self._has_connected = asyncio.Event()
+        """One of them is made, or has failed."""
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -121,6 +130,11 @@ class BodyRoutes:
         """The server has these actions: without ours nothing needs to be asked."""
         if self._way is not BodyWay.INLINE and ACTION not in actions:
             self._remember(NOT_OFFERED)
+
+    @property
+    def way(self) -> BodyWay:
+        """The way that is tried."""
+        return self._way
 
     @property
     def can_ask(self) -> bool:
@@ -152,9 +166,9 @@ class BodyRoutes:
             return OfferedChannel(await self._ucx_channel())
         except ConnectionLostError as error:
             # The stream will meet the same, and the server may be another one afterwards.
-            return OfferedChannel(None, str(error))
+            return OfferedChannel(None, printable(str(error)))
         except BarrageError as error:
-            reason = NOT_OFFERED if isinstance(error, UnsupportedError) else str(error)
+            reason = NOT_OFFERED if isinstance(error, UnsupportedError) else printable(str(error))
             self._remember(reason)
             return OfferedChannel(None, reason)
 
@@ -243,10 +257,19 @@ class BodyRoutes:
             self._ucx = LocalUcx(self._limits)
         ucx = self._ucx
         answer = await self._answer(Offer(ucx=ucx.terms(), order=(BodyWay.UCX,)))
+        connection = await self._connect(ucx, answer)
+        claim = Claim(channel_id=answer.channel_id)
+        return UcxChannel(self, claim, connection, window=self._window(answer))
+
+    async def _connect(self, ucx: UcxClient, answer: Answer) -> BodyConnection:
         assert answer.location is not None
         assert answer.ticket is not None
+        self._connecting += 1
         try:
             connection = await ucx.connect(answer.location, answer.ticket, CONNECT_SECONDS_MAX)
+            if self._is_closed:
+                self.close_soon(connection)
+                raise TransportUnavailableError(CLOSED)
         except ConnectionLostError as error:
             # Not the connection to the server that the caller knows.
             raise TransportUnavailableError(str(error)) from error
@@ -254,8 +277,10 @@ class BodyRoutes:
             raise TransportUnavailableError(
                 f"no UCX connection within {CONNECT_SECONDS_MAX:g} seconds"
             ) from None
-        claim = Claim(channel_id=answer.channel_id)
-        return UcxChannel(self, claim, connection, window=self._window(answer))
+        finally:
+            self._connecting -= 1
+            self._has_connected.set()
+        return connection
 
     def close_soon(self, connection: BodyConnection) -> asyncio.Task[None]:
         """Close a connection whose stream has ended."""
@@ -271,7 +296,11 @@ class BodyRoutes:
         Idempotent."""
         self._is_closed = True
         self._let_go()
-        if self._closing:
+        # What connections are made of must outlive them.
+        while self._connecting:
+            self._has_connected.clear()
+            await self._has_connected.wait()
+        while self._closing:
             await asyncio.wait(self._closing)
         if self._ucx is not None:
             self._ucx.close()
@@ -282,109 +311,3 @@ async def _closed(connection: BodyConnection) -> None:
         await connection.close()
     except BarrageError as error:
         logger.debug("a connection for bodies was closed with %s", error)
-
-
-class SharedMemoryChannel:
-    """Shared memory as the streams of one connection have it. ``expires_ns``: when the server
-    forgets it unless a stream claims it before."""
-
-    way = BodyWay.SHM
-
-    def __init__(
-        self,
-        routes: BodyRoutes,
-        claim: Claim,
-        mapping: Mapping,
-        *,
-        window: Window,
-        let_go: Callable[[], None],
-        clock: Clock,
-        expires_ns: int,
-    ) -> None:
-        self._routes = routes
-        self._claim = claim
-        self._mapping = mapping
-        self._window = window
-        self._lending = Lending()
-        self._let_go = let_go
-        self._clock = clock
-        self._expires_ns = expires_ns
-        self._is_claimed = False
-        self._users = 1
-        """Streams, and the routes that hand it out."""
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether the server still knows it."""
-        return self._is_claimed or self._clock.monotonic_ns() < self._expires_ns
-
-    def headers(self) -> dict[str, str]:
-        return {HEADER: self._claim.header()}
-
-    def open(self, write: Write) -> BodyReceiver:
-        self._users += 1
-        return SharedMemoryReceiver(
-            self._mapping, self._lending, window=self._window, write=write, on_close=self.leave
-        )
-
-    def leave(self) -> None:
-        """One user less; the last one lets go of the memory."""
-        self._users -= 1
-        if not self._users:
-            self._let_go()
-
-    def accepted(self) -> None:
-        self._is_claimed = True
-
-    def refused(self, reason: str) -> None:
-        logger.debug("the claim of shared memory was refused: %s", reason)
-        self._routes.forget(self)
-
-    def failed(self, reason: str) -> None:
-        self._routes.failed(reason)
-
-    def broken(self) -> None:
-        self._routes.forget(self)
-
-    def discard(self) -> None:
-        """Others may claim it."""
-
-
-class UcxChannel:
-    """A connection for the bodies of one stream."""
-
-    way = BodyWay.UCX
-
-    def __init__(
-        self, routes: BodyRoutes, claim: Claim, connection: BodyConnection, *, window: Window
-    ) -> None:
-        self._routes = routes
-        self._claim = claim
-        self._connection = connection
-        self._window = window
-
-    def headers(self) -> dict[str, str]:
-        return {HEADER: self._claim.header()}
-
-    def open(self, write: Write) -> BodyReceiver:
-        return UcxReceiver(
-            self._connection,
-            window=self._window,
-            write=write,
-            close_soon=partial(self._routes.close_soon),
-        )
-
-    def accepted(self) -> None:
-        """Nobody else can have it."""
-
-    def refused(self, reason: str) -> None:
-        logger.debug("the claim of a UCX connection was refused: %s", reason)
-
-    def failed(self, reason: str) -> None:
-        self._routes.failed(reason)
-
-    def broken(self) -> None:
-        """Every stream has a connection of its own."""
-
-    def discard(self) -> None:
-        self._routes.close_soon(self._connection)

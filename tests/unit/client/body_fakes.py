@@ -152,6 +152,7 @@ class FakeUcx:
         return self.connections[-1]
 
     def close(self):
+        assert all(connection.is_closed for connection in self.connections)
         self.closed += 1
 
 

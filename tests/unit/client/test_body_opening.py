@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from barrage.client.body_routes import CLOSED
 from barrage.client.body_stream import BodyStream
+from barrage.errors import TransportError
 from barrage.rowset import RowSet
 from barrage.wire.dissociated.negotiation import HEADER
 from tests.unit.client.body_fakes import detach, placing, scene
@@ -96,6 +100,61 @@ def test_a_session_that_is_closed_while_the_way_is_looked_for():
             assert not (await asking).is_there
             assert s.arena.closed == 1
             assert not (await routes.channel()).is_there
+
+    run(test)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_session_that_is_closed_while_a_connection_is_made(fails):
+    """The context of UCX is closed after everything that was made of it."""
+
+    async def test():
+        async with scene("ucx") as s:
+            connected = asyncio.Event()
+            connect = s.ucx.connect
+
+            async def late(*arguments):
+                await connected.wait()
+                return await connect(*arguments)
+
+            s.ucx.connect = late
+            s.ucx.failure = TransportError("nobody there") if fails else None
+            routes = s.session._connection.bodies
+            asking = asyncio.get_running_loop().create_task(routes.channel())
+            await until(lambda: len(s.server.offers) == 1)
+            await asyncio.sleep(0.01)
+            closing = asyncio.get_running_loop().create_task(routes.close())
+            await asyncio.sleep(0.01)
+            assert not closing.done()
+            assert s.ucx.closed == 0
+            connected.set()
+            await closing
+            offered = await asking
+            assert not offered.is_there
+            assert offered.reason == ("nobody there" if fails else CLOSED)
+            assert [each.is_closed for each in s.ucx.connections] == ([] if fails else [True])
+            assert s.ucx.closed == 1
+
+    run(test)
+
+
+def test_a_connection_that_nobody_waits_for_any_more():
+    async def test():
+        async with scene("ucx") as s:
+            never = asyncio.Event()
+
+            async def connect(*_):
+                await never.wait()
+
+            s.ucx.connect = connect
+            routes = s.session._connection.bodies
+            asking = asyncio.get_running_loop().create_task(routes.channel())
+            await until(lambda: len(s.server.offers) == 1)
+            await asyncio.sleep(0.01)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            await routes.close()
 
     run(test)
 

@@ -1,0 +1,131 @@
+"""Channels for the bodies of streams, as :class:`~barrage.client.body_routes.BodyRoutes` prepares
+them: shared memory that all streams of a connection use, or a UCX connection for one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from barrage.client.body_receivers import SharedMemoryReceiver, UcxReceiver
+from barrage.wire.dissociated.lending import Lending
+from barrage.wire.dissociated.negotiation import HEADER
+from barrage.wire.dissociated.ways import BodyWay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barrage.client.body_receivers import BodyConnection, Mapping, Write
+    from barrage.client.body_routes import BodyRoutes
+    from barrage.clock import Clock
+    from barrage.transport.base import BodyReceiver
+    from barrage.wire.dissociated.lending import Window
+    from barrage.wire.dissociated.negotiation import Claim
+
+logger = logging.getLogger(__name__)
+
+
+class SharedMemoryChannel:
+    """Shared memory as the streams of one connection have it. ``expires_ns``: when the server
+    forgets it unless a stream claims it before."""
+
+    way = BodyWay.SHM
+
+    def __init__(
+        self,
+        routes: BodyRoutes,
+        claim: Claim,
+        mapping: Mapping,
+        *,
+        window: Window,
+        let_go: Callable[[], None],
+        clock: Clock,
+        expires_ns: int,
+    ) -> None:
+        self._routes = routes
+        self._claim = claim
+        self._mapping = mapping
+        self._window = window
+        self._lending = Lending()
+        self._let_go = let_go
+        self._clock = clock
+        self._expires_ns = expires_ns
+        self._is_claimed = False
+        self._users = 1
+        """Streams, and the routes that hand it out."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the server still knows it."""
+        return self._is_claimed or self._clock.monotonic_ns() < self._expires_ns
+
+    def headers(self) -> dict[str, str]:
+        return {HEADER: self._claim.header()}
+
+    def open(self, write: Write) -> BodyReceiver:
+        self._users += 1
+        return SharedMemoryReceiver(
+            self._mapping, self._lending, window=self._window, write=write, on_close=self.leave
+        )
+
+    def leave(self) -> None:
+        """One user less; the last one lets go of the memory."""
+        self._users -= 1
+        if not self._users:
+            self._let_go()
+
+    def accepted(self) -> None:
+        self._is_claimed = True
+
+    def refused(self, reason: str) -> None:
+        logger.debug("the claim of shared memory was refused: %s", reason)
+        self._routes.forget(self)
+
+    def failed(self, reason: str) -> None:
+        self._routes.failed(reason)
+
+    def broken(self) -> None:
+        self._routes.forget(self)
+
+    def discard(self) -> None:
+        """Others may claim it."""
+
+
+class UcxChannel:
+    """A connection for the bodies of one stream."""
+
+    way = BodyWay.UCX
+
+    def __init__(
+        self, routes: BodyRoutes, claim: Claim, connection: BodyConnection, *, window: Window
+    ) -> None:
+        self._routes = routes
+        self._claim = claim
+        self._connection = connection
+        self._window = window
+
+    def headers(self) -> dict[str, str]:
+        return {HEADER: self._claim.header()}
+
+    def open(self, write: Write) -> BodyReceiver:
+        return UcxReceiver(
+            self._connection,
+            window=self._window,
+            write=write,
+            close_soon=self._routes.close_soon,
+        )
+
+    def accepted(self) -> None:
+        """Nobody else can have it."""
+
+    def refused(self, reason: str) -> None:
+        logger.debug("the claim of a UCX connection was refused: %s", reason)
+
+    def failed(self, reason: str) -> None:
+        self._routes.failed(reason)
+
+    def broken(self) -> None:
+        """Every stream has a connection of its own."""
+
+    def discard(self) -> None:
+        self._routes.close_soon(self._connection)
