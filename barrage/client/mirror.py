@@ -13,7 +13,10 @@ most once per update.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from barrage.client.rekeying import Rekeying
 from barrage.client.update import Update, relative_update, replacing_update
@@ -26,10 +29,8 @@ from barrage.rowset import RowSet
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import pyarrow as pa
-
     from barrage.client.own_cells import LentMemory
-    from barrage.model.replica import Replica
+    from barrage.model.replica import Cells, Replica
     from barrage.model.update import FullUpdate
     from barrage.model.viewport import ColumnSet
 
@@ -43,6 +44,7 @@ class Mirror:
     def __init__(self, *, column_order: Sequence[str] | None = None) -> None:
         self._lock = threading.RLock()
         self._column_order = list(column_order) if column_order is not None else None
+        self._order: _Order | None = None
         self._incoming: Replica | None = None
         self._shown: Replica | None = None
         self._kept: Shown | None = None
@@ -145,7 +147,7 @@ class Mirror:
             columns_before = replica.columns
             removed = None
             if is_shown and is_consistent and keeps_removed:
-                removed = self._removed_rows(replica, message)
+                removed = self._removed_cells(replica, message)
             _apply(replica, message)
             if not is_consistent:
                 return None
@@ -157,12 +159,13 @@ class Mirror:
             has_window = isinstance(replica, FullReplica) and replica.has_window
             if not is_shown or replica.columns != columns_before or has_window:
                 return self._replacement()
+            order = self._order_of(replica)
             return relative_update(
                 message,
-                schema=replica.schema,
-                columns=self._in_order(replica),
+                schema=order.schema,
+                columns=order.columns,
                 table_size=replica.table_size,
-                removed=None if removed is None else self._ordered(removed),
+                removed=None if removed is None else [removed[at] for at in order.places],
                 cursor=self._cursor,
                 rekeying=rekeying,
             )
@@ -241,23 +244,55 @@ class Mirror:
         known = [name for name in self._column_order if name in table.column_names]
         return table.select(known) if len(known) == table.num_columns else table
 
-    def _in_order(self, replica: Replica) -> Sequence[int]:
-        """The subscribed columns in the order in which :meth:`_ordered` shows them."""
-        if self._column_order is None:
-            return replica.columns
-        index_of = {replica.schema.field(index).name: index for index in replica.columns}
-        known = [index_of[name] for name in self._column_order if name in index_of]
-        return known if len(known) == len(replica.columns) else replica.columns
+    def _order_of(self, replica: Replica) -> _Order:
+        """How :meth:`_ordered` shows the subscribed columns."""
+        order = self._order
+        if (
+            order is None
+            or order.whole is not replica.schema
+            or order.held != replica.columns
+            or order.names != self._column_order
+        ):
+            order = self._order = _Order.of(replica, self._column_order)
+        return order
 
     @staticmethod
-    def _removed_rows(replica: Replica, message: FullUpdate | ViewUpdate) -> pa.Table | None:
-        if isinstance(message, ViewUpdate):
-            rows = message.removed_positions
-        elif message.removed_keys_pre is not None:
-            rows = message.removed_keys_pre
+    def _removed_cells(replica: Replica, message: FullUpdate | ViewUpdate) -> Cells | None:
+        if isinstance(replica, ViewReplica):
+            assert isinstance(message, ViewUpdate)
+            rows: RowSet | None = message.removed_positions
         else:
-            return None
-        return None if rows.is_empty else replica.rows(rows)
+            assert not isinstance(message, ViewUpdate)
+            rows = message.removed_keys_pre
+        return None if rows is None or rows.is_empty else replica.cells(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """The order in which the subscribed columns are shown; the same for update after update."""
+
+    whole: pa.Schema
+    held: ColumnSet
+    names: list[str] | None
+    """What it was made of."""
+    places: Sequence[int]
+    """Where each column is among those held."""
+    columns: Sequence[int]
+    """Where each column is in the table."""
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, replica: Replica, names: list[str] | None) -> _Order:
+        whole, held = replica.schema, replica.columns
+        place_of = {whole.field(index).name: place for place, index in enumerate(held)}
+        places = [place_of[name] for name in names or () if name in place_of]
+        if len(places) != len(held):
+            places = list(range(len(held)))
+        columns = [held[place] for place in places]
+        schema = pa.schema([whole.field(index) for index in columns], metadata=whole.metadata)
+        return cls(
+            whole=whole, held=held, names=names, places=places, columns=columns, schema=schema
+        )
 
 
 def cursor_of(epoch: str | None, step: int) -> Cursor | None:

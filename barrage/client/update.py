@@ -54,7 +54,7 @@ class Update:
     schema: pa.Schema
     _added: Sequence[pa.Array | pa.ChunkedArray] | pa.Table
     _modified: dict[str, pa.Array | pa.ChunkedArray]
-    _removed: pa.Table | None
+    _removed: Sequence[pa.Array | pa.ChunkedArray] | None
 
     @cached_property
     def added(self) -> pa.Table:
@@ -68,11 +68,13 @@ class Update:
         """New values of ``modified_rows``, per column."""
         return self._modified
 
-    @property
+    @cached_property
     def removed(self) -> pa.Table:
         """The rows that were removed, with their last values; without rows when
         ``is_replacement``."""
-        return self.schema.empty_table() if self._removed is None else self._removed
+        if not self._removed:
+            return self.schema.empty_table()
+        return pa.Table.from_arrays(self._removed, schema=self.schema)
 
     @property
     def conflated(self) -> int:
@@ -101,13 +103,14 @@ def relative_update(
     schema: pa.Schema,
     columns: Sequence[int],
     table_size: int,
-    removed: pa.Table | None,
+    removed: Sequence[pa.Array | pa.ChunkedArray] | None,
     cursor: Cursor | None = None,
     rekeying: Rekeying | None = None,
 ) -> Update:
     """The update that ``message`` is, for somebody who holds the state before it.
 
-    ``schema`` is the whole table's, ``columns`` the subscribed ones in the order to show them;
+    ``columns`` are the subscribed ones in the order to show them, as ``schema`` and the cells
+    ``removed`` are;
     ``rekeying`` when that somebody knows the rows by other keys than the message does.
     """
     is_view = isinstance(message, ViewUpdate)
@@ -119,11 +122,11 @@ def relative_update(
         shifts, modified_rows = message.shifts, message.modified_keys_post or ()
         if rekeying is not None:
             removed_rows, shifts = rekeying.changes(message)
-    changed = [
-        index
-        for index in columns
+    changed = {
+        name: index
+        for name, index in zip(schema.names, columns, strict=True)
         if index < len(modified_rows) and not modified_rows[index].is_empty
-    ]
+    }
     return Update(
         first_step=message.first_step,
         last_step=message.last_step,
@@ -133,13 +136,13 @@ def relative_update(
         added_rows=added_rows,
         removed_rows=removed_rows,
         shifts=shifts,
-        modified_rows={schema.field(index).name: modified_rows[index] for index in changed},
+        modified_rows={name: modified_rows[index] for name, index in changed.items()},
         table_size=table_size,
         source_time_ns=message.source_time_ns,
         cursor=cursor,
-        schema=pa.schema([schema.field(index) for index in columns], metadata=schema.metadata),
+        schema=schema,
         _added=[message.added_columns[index] for index in columns],
-        _modified={schema.field(index).name: message.modified_columns[index] for index in changed},
+        _modified={name: message.modified_columns[index] for name, index in changed.items()},
         _removed=removed,
     )
 

@@ -23,10 +23,14 @@ from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
     from barrage.model.update import FullUpdate, UpdateMessage, ViewUpdate
     from barrage.model.viewport import ColumnSet
     from barrage.rowset import RowSetShiftData
+
+    Cells: TypeAlias = Sequence[pa.Array | pa.ChunkedArray]
+    """One entry per subscribed column, in the order of the table."""
 
 EMPTY = RowSet.empty()
 
@@ -121,8 +125,14 @@ class FullReplica:
 
     def rows(self, row_keys: RowSet) -> pa.Table:
         """The present ones of ``row_keys``, in order."""
-        wanted = row_keys & self._present
-        return self._rows.read(self._present.positions_of(wanted))
+        return self._rows.read(self._positions_of(row_keys))
+
+    def cells(self, row_keys: RowSet) -> Cells:
+        """The columns of :meth:`rows`, which cost less than a table."""
+        return self._rows.cells(self._positions_of(row_keys))
+
+    def _positions_of(self, row_keys: RowSet) -> RowSet:
+        return self._present.positions_of(row_keys & self._present)
 
     def apply(self, update: FullUpdate) -> None:
         """Apply one update (barrage-wire.md section 10); RemoteProtocolError if it does not fit."""
@@ -315,8 +325,14 @@ class ViewReplica:
     def rows(self, positions: RowSet) -> pa.Table:
         """The rows at ``positions`` of the view as it is now; positions past the end are
         ignored."""
-        existing = positions.clip(0, len(self) - 1) if len(self) else EMPTY
-        return self._rows.read(existing)
+        return self._rows.read(self._existing(positions))
+
+    def cells(self, positions: RowSet) -> Cells:
+        """The columns of :meth:`rows`, which cost less than a table."""
+        return self._rows.cells(self._existing(positions))
+
+    def _existing(self, positions: RowSet) -> RowSet:
+        return positions.clip(0, len(self) - 1) if len(self) else EMPTY
 
     def apply(self, update: ViewUpdate) -> None:
         """Apply one update (barrage-wire.md section 9); RemoteProtocolError if it does not fit."""

@@ -26,7 +26,7 @@ from barrage.errors import RemoteProtocolError
 from barrage.model.storage import ColumnStore, take_cells
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -179,7 +179,9 @@ class ReplicaRows:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
+        self._types = schema.types
         self._columns: ColumnSet = ()
+        self._held_schema = self._schema_of(())
         self._stores: dict[int, ColumnStore] = {}
         self._slots = SlotMap()
         self._is_overwritten = False
@@ -207,6 +209,7 @@ class ReplicaRows:
                 "without its cells"
             )
         self._columns = columns
+        self._held_schema = self._schema_of(columns)
         if missing:
             self.clear()
         else:
@@ -216,9 +219,7 @@ class ReplicaRows:
         """Forget all rows; what was read before stays valid."""
         self._slots = SlotMap()
         self._is_overwritten = False
-        self._stores = {
-            index: ColumnStore(self._schema.field(index).type) for index in self._columns
-        }
+        self._stores = {index: ColumnStore(self._types[index]) for index in self._columns}
 
     def delete(self, positions: RowSet) -> None:
         """Take the rows at ``positions`` out."""
@@ -274,9 +275,10 @@ class ReplicaRows:
 
     def read(self, positions: RowSet | None = None) -> pa.Table:
         """Rows at ``positions`` (None: all) of the held columns; never changes afterwards."""
-        return self._table(self._read_columns(positions))
+        return self._table(self.cells(positions))
 
-    def _read_columns(self, positions: RowSet | None) -> Iterable[pa.Array | pa.ChunkedArray]:
+    def cells(self, positions: RowSet | None = None) -> Sequence[pa.Array | pa.ChunkedArray]:
+        """What :meth:`read` makes a table of, in the order of :attr:`columns`."""
         slots = self._slots
         span = slots.span if positions is None else slots.span_of(positions)
         stores = [self._stores[index] for index in self._columns]
@@ -285,13 +287,15 @@ class ReplicaRows:
         at = slots.all_slots() if positions is None else slots.slots_of(positions)
         return take_cells(stores, at)
 
-    def _table(self, columns: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Table:
-        fields = [self._schema.field(index) for index in self._columns]
-        schema = pa.schema(fields, metadata=self._schema.metadata)
-        if not fields:
+    def _schema_of(self, columns: ColumnSet) -> pa.Schema:
+        fields = [self._schema.field(index) for index in columns]
+        return pa.schema(fields, metadata=self._schema.metadata)
+
+    def _table(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Table:
+        if not columns:
             # Arrow tables without columns have no rows; there is nothing to show.
-            return schema.empty_table()
-        return pa.Table.from_arrays(list(columns), schema=schema)
+            return self._held_schema.empty_table()
+        return pa.Table.from_arrays(columns, schema=self._held_schema)
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant is broken; for tests."""
