@@ -63,9 +63,7 @@ class SharedMemoryReceiver:
         self._window = window
         self._on_close = on_close
         self._is_closed = False
-        self._released = ReleasedBodies(
-            write, bytes_soon=window.bytes // 2, on_back=self._take_back
-        )
+        self._released = ReleasedBodies(write, window=window, on_back=self._take_back)
         self._loans: dict[int, tuple[BodyReference, int]] = {}
         """What is lent: where it is in the arena, and where here."""
         self._numbers = itertools.count()
@@ -145,7 +143,7 @@ class UcxReceiver:
         self._connection = connection
         self._close_soon = close_soon
         self._is_connected = True
-        self._released = ReleasedBodies(write, bytes_soon=window.bytes // 2, on_back=_no_loans)
+        self._released = ReleasedBodies(write, window=window, on_back=_no_loans)
 
     def resolve(self, sequence: int, reference: bytes, *, is_kept: bool = False) -> None:
         """The body comes by itself."""

@@ -2,8 +2,8 @@
 
 Bodies are let go wherever their last Arrow array dies: in any thread, inside a garbage collection,
 after the stream, the session or even the loop has ended. So a finalizer only notes the number and
-wakes the loop once; everything else happens there. Numbers are told in batches, for a message costs
-more than a body in shared memory.
+wakes the loop once; everything else happens there. When they are told is for
+:class:`~barrage.proto.release_batch.ReleaseBatch` to say.
 """
 
 from __future__ import annotations
@@ -16,46 +16,38 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from barrage.errors import BarrageError
-from barrage.wire.dissociated.ranges import encode_addresses
-from barrage.wire.flight_data import encode_flight_data
-from barrage.wire.frame import FlightFrame
+from barrage.proto.release_batch import WAIT_NS, ReleaseBatch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from barrage.wire.dissociated.lending import Window
+
 logger = logging.getLogger(__name__)
-
-NUMBERS_SOON = 16
-"""So many numbers are told at once."""
-
-WAIT_SECONDS = 0.02
-"""How long fewer of them wait for others."""
 
 
 class ReleasedBodies:
     """What one stream gives back. Made and used on its loop, but for :meth:`give_back`.
 
-    ``write`` sends a frame on the stream; ``bytes_soon`` released bytes are told at once;
-    ``on_back`` is called on the loop for every loan that came back by :meth:`give_back`, and
-    returns the number to tell and the size of that body.
+    ``write`` sends a frame on the stream; ``window`` is what may be out on it; ``on_back`` is called
+    on the loop for every loan that came back by :meth:`give_back`, and returns the number to tell
+    and the size of that body.
     """
 
     def __init__(
         self,
         write: Callable[[bytes], Awaitable[None]],
         *,
-        bytes_soon: int,
+        window: Window,
         on_back: Callable[[int], tuple[int, int]],
     ) -> None:
         self._write = write
-        self._bytes_soon = bytes_soon
         self._on_back = on_back
         self._loop = asyncio.get_running_loop()
         self._process_id = os.getpid()
         self._back: deque[int] = deque()
         self._is_called = False
-        self._untold: list[int] = []
-        self._untold_bytes = 0
+        self._untold = ReleaseBatch(window)
         self._timer: asyncio.TimerHandle | None = None
         self._telling: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -83,12 +75,11 @@ class ReleasedBodies:
         """The body of that number and size is done with. On the loop."""
         if self._is_closed:
             return
-        self._untold.append(number)
-        self._untold_bytes += size
-        if len(self._untold) >= NUMBERS_SOON or self._untold_bytes >= self._bytes_soon:
+        self._untold.add(number, size)
+        if self._untold.is_urgent:
             self._tell_now()
         elif self._timer is None:
-            self._timer = self._loop.call_later(WAIT_SECONDS, self._tell_now)
+            self._timer = self._loop.call_later(WAIT_NS / 1e9, self._tell_now)
 
     def _tell_now(self) -> None:
         self._stop_timer()
@@ -103,9 +94,7 @@ class ReleasedBodies:
     async def _tell(self) -> None:
         try:
             while self._untold:
-                numbers, self._untold, self._untold_bytes = self._untold, [], 0
-                frame = FlightFrame(released=encode_addresses(numbers))
-                await self._write(encode_flight_data(frame))
+                await self._write(self._untold.take())
         except BarrageError as error:
             # The stream is over; whoever reads it hears how.
             logger.debug("bodies given back could not be told: %s", error)

@@ -13,19 +13,18 @@ import pyarrow as pa
 
 from barrage.errors import BodyChannelError, ConnectionLostError, TransportUnavailableError
 from barrage.limits import NANOS_PER_MS, Limits
+from barrage.proto.release_batch import WAIT_NS, ReleaseBatch
 from barrage.transport.shared_memory import ArenaMapping
+from barrage.wire.dissociated.lending import Lending, Window
 from barrage.wire.dissociated.negotiation import Answer, Claim, Offer, Outcome
-from barrage.wire.dissociated.ranges import encode_addresses
 from barrage.wire.dissociated.reassembly import Reassembly
 from barrage.wire.dissociated.references import BodyReference
 from barrage.wire.dissociated.tags import next_sequence
 from barrage.wire.dissociated.ways import BodyWay
-from barrage.wire.flight_data import decode_flight_data, encode_flight_data
+from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.frame import FlightFrame
 from tests.sim.bodies import HOST, TERMS, BodyOptions, BodyPipe, ServerBodies
 
-RELEASES_SOON = 16
-RELEASE_WAIT_NS = 20 * NANOS_PER_MS
 DISTRUST_NS = 300 * NANOS_PER_MS
 """How long a client that lost a body takes everything inline."""
 
@@ -36,7 +35,7 @@ class Loans:
     def __init__(self) -> None:
         self._loans: dict[int, tuple[BodyReference, int, bytes]] = {}
         self._numbers = 0
-        self.byte_count = 0
+        self.lending = Lending()
 
     def __len__(self) -> int:
         return len(self._loans)
@@ -49,12 +48,12 @@ class Loans:
         number = self._numbers
         body = mapping.borrow(place, partial(self._back, number, on_back))
         self._loans[number] = (place, body.address, body.to_pybytes())
-        self.byte_count += place.length
+        self.lending.lend(place.length)
         return body
 
     def _back(self, number: int, on_back: Callable[[int, int], None], _address: int) -> None:
         place, _, _ = self._loans.pop(number)
-        self.byte_count -= place.length
+        self.lending.take_back(place.length)
         on_back(place.address, place.length)
 
     def check(self) -> None:
@@ -89,8 +88,8 @@ class Intake:
         self.held_count = 0
         """Bodies of this stream that the consumer has and the server does not know to be done
         with."""
-        self._untold: list[int] = []
-        self._untold_bytes = 0
+        self._window = Window(owner.limits.body_window_bytes, owner.limits.body_window_count)
+        self._untold = ReleaseBatch(self._window)
         self._tell_at_ns: int | None = None
 
     @property
@@ -105,7 +104,7 @@ class Intake:
     @property
     def has_untold(self) -> bool:
         """Whether bodies were let go and the server was not told yet."""
-        return bool(self._untold)
+        return len(self._untold) > 0
 
     @property
     def may_lose_bodies(self) -> bool:
@@ -163,10 +162,7 @@ class Intake:
             self.is_sabotaged = True
             place = replace_generation(place)
         loans = self._owner.loans
-        lent_bytes = loans.byte_count + place.length
-        if 2 * lent_bytes <= self._limits.body_window_bytes and (
-            2 * (len(loans) + 1) <= self._limits.body_window_count
-        ):
+        if self._window.can_lend(loans.lending, place.length):
             return loans.borrow(self._mapping, place, self._release)
         body = self._mapping.copy(place)
         self._release(place.address, place.length)
@@ -174,21 +170,18 @@ class Intake:
 
     def _release(self, number: int, byte_count: int) -> None:
         self.held_count -= 1
-        self._untold.append(number)
-        self._untold_bytes += byte_count
+        self._untold.add(number, byte_count)
 
     def releases(self, now_ns: int) -> bytes | None:
         """The message that tells what is done with, when it is time for one."""
         if not self._untold:
             return None
         if self._tell_at_ns is None:
-            self._tell_at_ns = now_ns + RELEASE_WAIT_NS
-        is_much = 2 * self._untold_bytes >= self._limits.body_window_bytes
-        if not is_much and len(self._untold) < RELEASES_SOON and now_ns < self._tell_at_ns:
+            self._tell_at_ns = now_ns + WAIT_NS
+        if not self._untold.is_urgent and now_ns < self._tell_at_ns:
             return None
-        frame = FlightFrame(released=encode_addresses(self._untold))
-        self._untold, self._untold_bytes, self._tell_at_ns = [], 0, None
-        return encode_flight_data(frame)
+        self._tell_at_ns = None
+        return self._untold.take()
 
 
 def replace_generation(place: BodyReference) -> BodyReference:

@@ -8,6 +8,7 @@ import threading
 
 from barrage.client.body_releases import ReleasedBodies
 from barrage.errors import ConnectionLostError
+from barrage.wire.dissociated.lending import Window
 from barrage.wire.dissociated.ranges import decode_addresses
 from barrage.wire.flight_data import decode_flight_data
 from tests.unit.client.scripted import run, until
@@ -26,7 +27,9 @@ class Loans:
         self.frames.append(frame)
 
     def made(self):
-        return ReleasedBodies(self.write, bytes_soon=1 << 20, on_back=lambda loan: (loan, 8))
+        return ReleasedBodies(
+            self.write, window=Window(2 << 20, 256), on_back=lambda loan: (loan, 8)
+        )
 
     @property
     def told(self):
@@ -89,7 +92,9 @@ def test_what_comes_back_after_the_stream_is_counted_and_not_told():
         loans = Loans()
         back = []
         bodies = ReleasedBodies(
-            loans.write, bytes_soon=1, on_back=lambda loan: (back.append(loan), (loan, 8))[1]
+            loans.write,
+            window=Window(2, 256),
+            on_back=lambda loan: (back.append(loan), (loan, 8))[1],
         )
         bodies.release(1, 8)
         await until_told(loans, 1)
