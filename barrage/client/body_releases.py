@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 class ReleasedBodies:
     """What one stream gives back. Made and used on its loop, but for :meth:`give_back`.
 
-    ``write`` sends a frame on the stream; ``window`` is what may be out on it; ``on_back`` is called
-    on the loop for every loan that came back by :meth:`give_back`, and returns the number to tell
-    and the size of that body.
+    ``write`` sends a frame on the stream; ``window`` is what may be out on it; ``on_back`` is
+    called on the loop for every loan that came back by :meth:`give_back`, and returns the number to
+    tell and the size of that body.
     """
 
     def __init__(
