@@ -18,7 +18,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from barrage.errors import BarrageError, ConfigError
+from barrage.errors import (
+    BarrageError,
+    ConfigError,
+    HistoryLostError,
+    SubscriptionClosedError,
+    TransportError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -208,6 +214,11 @@ class Connection:
         """The server, for messages."""
         return ",".join(self.uris)
 
+    @property
+    def location(self) -> str:
+        """The one of several locations that is used now."""
+        return _clients.uri(self)
+
     def client(self) -> flight.FlightClient:
         """This process's client for this server. The gRPC connection behind it repairs itself."""
         return _clients.get(self)
@@ -279,6 +290,16 @@ def as_server_error(error: Exception, *, doing: str) -> ServerError:
     raise error
 
 
+def session_error(error: BarrageError, *, doing: str) -> ServerError:
+    """``error`` of a session as a :class:`ServerError`."""
+    failure = Failure.REFUSED
+    if isinstance(error, TransportError | SubscriptionClosedError):
+        failure = Failure.UNREACHABLE
+    elif isinstance(error, HistoryLostError):
+        failure = Failure.LOST
+    return ServerError(failure, str(error), doing=doing)
+
+
 class _Clients:
     """The Flight clients of this process. A forked child starts anew: gRPC does not survive it."""
 
@@ -293,12 +314,17 @@ class _Clients:
             if self._pid != os.getpid():
                 self._clients.clear()
                 self._pid = os.getpid()
-            turn = self._turns.get(connection, 0)
-            uri = connection.uris[turn % len(connection.uris)]
-            key = (connection, uri)
+            key = (connection, uri := self._uri(connection))
             if key not in self._clients:
                 self._clients[key] = _connect(uri, connection)
             return self._clients[key]
+
+    def uri(self, connection: Connection) -> str:
+        with self._lock:
+            return self._uri(connection)
+
+    def _uri(self, connection: Connection) -> str:
+        return connection.uris[self._turns.get(connection, 0) % len(connection.uris)]
 
     def advance(self, connection: Connection) -> None:
         with self._lock:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_sink.connection import Failure, ServerError, as_server_error
+from barrage.errors import BarrageError, UnsupportedError
+from spark_sink.connection import Failure, ServerError, as_server_error, session_error
 from spark_sink.types import cast_batch, truncate_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from barrage.client.sync_journal import JournalBatches
     from spark_sink.connection import Connection
     from spark_sink.planning import Piece
 
@@ -22,6 +24,11 @@ ROWS_TARGET = 64 * 1024
 """Rows gathered before they are handed to Spark: a journal sends one batch a version."""
 
 BYTES_TARGET = 8 * 1024 * 1024
+
+ROWS_SMALL = ROWS_TARGET // 4
+"""Batches of fewer rows and bytes than these are gathered."""
+
+BYTES_SMALL = BYTES_TARGET // 8
 
 
 class StallGuard:
@@ -67,19 +74,22 @@ def fetch_piece(
     target: pa.Schema,
     *,
     fails_on_data_loss: bool,
+    may_share_memory: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one piece in the form of ``target``.
 
     A history that began anew ends the piece quietly when losses are allowed: the next batch will
     start with a truncate row in any case. A journal that was cut raises: in one of several tasks
-    it would leave half a batch and no trace of it.
+    it would leave half a batch and no trace of it. ``may_share_memory``: bodies may come through
+    shared memory, where the server offers it; batches whose columns need no cast are then views of
+    it.
     """
     if piece.truncate_at is not None:
         yield truncate_batch(target, piece.truncate_at)
         return
     assert piece.ticket is not None
     try:
-        for batch in gathered(_fetched(connection, piece)):
+        for batch in gathered(_fetched(connection, piece, may_share_memory)):
             yield cast_batch(batch, target)
     except ServerError as error:
         is_gone = error.failure is Failure.LOST and _is_epoch_gone(connection, piece)
@@ -88,11 +98,20 @@ def fetch_piece(
 
 
 def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches."""
+    """The same rows in larger batches, small ones joined. Those that are not small stay what they
+    are, for joining is copying."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if not batch.num_rows:
+            continue
+        if batch.num_rows >= ROWS_SMALL or batch.nbytes >= BYTES_SMALL:
+            if waiting:
+                yield _joined(waiting)
+                waiting, rows, size = [], 0, 0
+            yield batch
+            # It may be memory of the server, which waits for it.
+            del batch
             continue
         waiting.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
@@ -116,45 +135,98 @@ def ticket_bytes(ticket: dict[str, Any]) -> bytes:
     return b"j/" + json.dumps(ticket, separators=(",", ":")).encode()
 
 
-def _fetched(connection: Connection, piece: Piece) -> Iterator[pa.RecordBatch]:
+def _fetched(
+    connection: Connection, piece: Piece, may_share_memory: bool
+) -> Iterator[pa.RecordBatch]:
     """The rows of a ticket. A stream that breaks is taken up where it broke if the rows have an
     order, and begun anew if none has left this function; else the task fails, and Spark runs it
-    again."""
-    from pyarrow import flight
-
+    again. Only the first try may share memory."""
     assert piece.ticket is not None
-    ticket = flight.Ticket(ticket_bytes(piece.ticket))
     doing = f"fetching table {piece.ticket['table']!r} from {connection.where}"
     done, tries_left, wait_ms = 0, connection.retries, connection.retry_ms
+    shared = _shared(connection, piece, doing) if may_share_memory else None
     while True:
-        guard: StallGuard | None = None
         try:
             skip = done
-            stream = connection.client().do_get(ticket, connection.call_options())
-            guard = StallGuard(stream, connection.timeout_ms / 1000)
-            for chunk in guard.chunks():
-                batch = chunk.data
-                if batch is None or batch.num_rows <= skip:
-                    skip -= 0 if batch is None else batch.num_rows
-                    continue
-                fresh, skip = batch.slice(skip), 0
-                done += fresh.num_rows
-                yield fresh
+            for batch in shared or _by_get(connection, piece, doing):
+                if batch.num_rows > skip:
+                    fresh = batch.slice(skip)
+                    done += fresh.num_rows
+                    yield fresh
+                    # It may be memory of the server, which waits for it.
+                    del fresh
+                skip = max(0, skip - batch.num_rows)
+                del batch
             return
-        except GeneratorExit:
-            raise
-        except Exception as error:
-            if guard is not None and guard.has_fired:
-                found = _stalled(connection, doing)
-            else:
-                found = as_server_error(error, doing=doing)
+        except ServerError as error:
             may_go_on = piece.is_in_order or not done
-            if found.failure is not Failure.UNREACHABLE or not tries_left or not may_go_on:
-                raise found from error
+            # DoGet says better what the server has against the ticket.
+            is_told_again = shared is not None and error.failure is not Failure.UNREACHABLE
+            may_try = is_told_again or (error.failure is Failure.UNREACHABLE and tries_left)
+            if not may_go_on or not may_try:
+                raise
+        shared = None
+        if is_told_again:
+            continue
         tries_left -= 1
         connection.change_server()
         threading.Event().wait(wait_ms / 1000)
         wait_ms *= 2
+
+
+def _shared(connection: Connection, piece: Piece, doing: str) -> Iterator[pa.RecordBatch] | None:
+    """The rows of a ticket through shared memory; None where there is none. ServerError when it is
+    iterated."""
+    from spark_sink.body_reads import body_reads
+
+    assert piece.ticket is not None
+    try:
+        read = body_reads.open(
+            connection,
+            ticket_bytes(piece.ticket),
+            table=piece.ticket["table"],
+            is_in_order=piece.is_in_order,
+        )
+    except (BarrageError, TimeoutError):
+        return None
+    return None if read is None else _by_session(read, connection, doing)
+
+
+def _by_session(
+    read: JournalBatches, connection: Connection, doing: str
+) -> Iterator[pa.RecordBatch]:
+    from spark_sink.body_reads import body_reads
+
+    try:
+        with read:
+            yield from read
+    except TimeoutError:
+        raise _stalled(connection, doing) from None
+    except BarrageError as error:
+        if isinstance(error, UnsupportedError):
+            body_reads.refused(connection)
+        raise session_error(error, doing=doing) from error
+
+
+def _by_get(connection: Connection, piece: Piece, doing: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a ticket as DoGet has them."""
+    from pyarrow import flight
+
+    assert piece.ticket is not None
+    ticket = flight.Ticket(ticket_bytes(piece.ticket))
+    guard: StallGuard | None = None
+    try:
+        stream = connection.client().do_get(ticket, connection.call_options())
+        guard = StallGuard(stream, connection.timeout_ms / 1000)
+        for chunk in guard.chunks():
+            if chunk.data is not None:
+                yield chunk.data
+    except GeneratorExit:
+        raise
+    except Exception as error:
+        if guard is not None and guard.has_fired:
+            raise _stalled(connection, doing) from error
+        raise as_server_error(error, doing=doing) from error
 
 
 def _stalled(connection: Connection, doing: str) -> ServerError:

@@ -74,5 +74,9 @@ def fetch(options: SourceOptions, piece: Piece, target: pa.Schema) -> Iterator[p
     from spark_sink.fetch import fetch_piece
 
     return fetch_piece(
-        options.connection, piece, target, fails_on_data_loss=options.fails_on_data_loss
+        options.connection,
+        piece,
+        target,
+        fails_on_data_loss=options.fails_on_data_loss,
+        may_share_memory=options.bodies != "inline",
     )

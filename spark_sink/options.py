@@ -17,7 +17,11 @@ from spark_sink.connection import CONNECTION_OPTIONS, CONNECTION_PREFIXES, Conne
 from spark_sink.offsets import Offset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+BODIES = ("auto", "inline", "shm")
+"""Ways of bodies, the default first: shared memory where the server offers it on this host, never,
+and the same as the first."""
 
 STARTS = ("snapshot", "latest", "earliest")
 
@@ -48,6 +52,7 @@ SOURCE_OPTIONS = (
     "columns",
     "filter",
     "nanosAsLong",
+    "bodies",
     "_readKind",
     "consumerId",
     "consumerLease",
@@ -122,6 +127,14 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise ConfigError(f"option {name} is true or false, not {text!r}")
     return text.strip().lower() == "true"
+
+
+def one_of(options: Mapping[str, str], name: str, known: Sequence[str]) -> str:
+    """One of some words; the first when none is given."""
+    text = options.get(name, known[0]).strip().lower()
+    if text not in known:
+        raise ConfigError(f"option {name} is {', '.join(known[:-1])} or {known[-1]}, not {text!r}")
+    return text
 
 
 def whole_number(
@@ -293,6 +306,8 @@ class SourceOptions:
     end_time_us: int | None = None
     end_epoch: str | None = None
     is_live_view: bool = False
+    bodies: str = "auto"
+    """How tasks get the bodies of record batches: one of :data:`BODIES`."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -340,6 +355,7 @@ class SourceOptions:
             end_time_us=end_time,
             end_epoch=end_epoch,
             is_live_view=flag(options, "liveView", False),
+            bodies=one_of(options, "bodies", BODIES),
         )
 
     def for_stream(self, given: Mapping[str, str]) -> SourceOptions:

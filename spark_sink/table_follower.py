@@ -35,8 +35,11 @@ PATIENCE_SECONDS = 0.2
 EMPTY = RowSet.empty()
 
 
-def open_session(connection: Connection) -> Session:
-    """A session with the first location; ConfigError for what a session does not take."""
+def open_session(
+    connection: Connection, *, uri: str | None = None, bodies: str = "auto"
+) -> Session:
+    """A session with a location, by default the first; ConfigError for what a session does not
+    take."""
     if connection.headers:
         raise ConfigError("options header.* do not go with journalLocation")
     told = dict(connection.tls)
@@ -50,9 +53,10 @@ def open_session(connection: Connection) -> Session:
             key=told.get("clientkey"),
             server_name=told.get("servername"),
         )
-    uri = connection.uris[0]
+    uri = uri or connection.uris[0]
     timeout = connection.timeout_ms / 1000
-    return barrage.connect(uri, auth=_auth(connection, uri), tls=tls, timeout=timeout)
+    auth = _auth(connection, uri)
+    return barrage.connect(uri, auth=auth, tls=tls, timeout=timeout, bodies=bodies)
 
 
 def _auth(connection: Connection, uri: str) -> Auth:
@@ -66,7 +70,7 @@ def _auth(connection: Connection, uri: str) -> Auth:
 
 def remote_schema(options: SourceOptions) -> pa.Schema:
     """The columns of the table, asked now."""
-    with open_session(options.connection) as session:
+    with open_session(options.connection, bodies=options.bodies) as session:
         return session.table(options.table).schema
 
 

@@ -92,7 +92,7 @@ async def open_player(
         async with history.changes(cursor, options.stop, wanted) as batches:
             yield Player(
                 PastTable(pa.schema(list(rows.schema)), keys, rows, kind=facts.kind),
-                batches.iterate(),
+                batches.batches(),
                 facts=facts,
                 version=cursor.version,
                 start_us=_micros(moment),

@@ -123,6 +123,17 @@ class Connection:
             counter=counter,
         )
 
+    def open_get(
+        self, table: str, ticket: bytes, reason: str, *, counter: BodyCounter | None = None
+    ) -> BodyStream:
+        """A DoGet call for an encoded ticket. Its bodies are in its messages, because of
+        ``reason``."""
+        self.check_open()
+        stream = self.channel.get(ticket, table=table)
+        return BodyStream(
+            stream, None, reason=reason, limits=self.limits, clock=self._clock, counter=counter
+        )
+
     async def _act(self, kind: str, body: bytes, timeout: float) -> list[bytes]:
         request = flight_messages.encode_action(kind, body)
         results = self.channel.results(FLIGHT + "DoAction", request, timeout=timeout)
@@ -180,7 +191,8 @@ class Connection:
             await self.login.close()
         if self.calls is not None:
             await self.calls.close()
-        await self.bodies.close()
+        # This ends the streams that are still open, and those have connections for bodies.
         await self.channel.close()
+        await self.bodies.close()
         if self._bulk is not None:
             self._bulk.close()

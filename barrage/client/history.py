@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from barrage.client.journal_read import JournalRead
 from barrage.client.query import QuerySource
 from barrage.client.sources import NamedSource
 from barrage.errors import (
+    BodyChannelError,
     ConfigError,
     HistoryLostError,
     RemoteProtocolError,
@@ -28,8 +30,6 @@ from barrage.model.cursor import Cursor
 from barrage.rowset import RowSet
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT
-from barrage.wire.batch_reader import BatchReader, ReceivedBatch, SchemaReceived
-from barrage.wire.flight_data import decode_flight_data
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -141,32 +141,30 @@ class TableHistory:
         """The row keys and the rows at a cursor, in the table's order."""
         selected = self._options(options) | {"row_key": True}
         ticket = {"mode": "snapshot", "table": self._table, "epoch": cursor.epoch}
-        async with self._batches({**ticket, "version": cursor.version, **selected}) as batches:
-            received = [batch async for batch in batches.iterate()]
-            schema = batches.schema
-        rows = pa.Table.from_batches(received, schema=schema)
+        fields = {**ticket, "version": cursor.version, **selected}
+        rows = await self._all(fields)
         keys = rows.column(ROW_KEY)
         if not _ascends(keys):
             rows = rows.take(pc.sort_indices(keys))
             keys = rows.column(ROW_KEY)
         names = [name for name in rows.column_names if name not in FEED_COLUMNS]
         rows = rows.select(names)
-        fields = [facts.schema.field(name) for name in names]
-        rows = rows.cast(pa.schema(fields, metadata=facts.schema.metadata))
+        columns = [facts.schema.field(name) for name in names]
+        rows = rows.cast(pa.schema(columns, metadata=facts.schema.metadata))
         return RowSet.from_keys(keys.to_numpy()), rows
 
     @asynccontextmanager
     async def changes(
         self, start: Moment, stop: Moment | None, options: ChangeOptions
-    ) -> AsyncIterator[RecordStream]:
+    ) -> AsyncIterator[JournalRead]:
         """The changes after ``start`` up to and with ``stop`` (None: the newest version)."""
         first = await self.cursor_of(start)
         last = await self._last(first, stop)
         ticket = {"mode": "changes", "table": self._table, "epoch": first.epoch}
         selected = self._options(options)
         fields = {**ticket, "from": first.version, "to": last, **selected}
-        async with self._batches(fields) as batches:
-            yield batches
+        async with self._read(fields, is_in_order=not options.net) as read:
+            yield read
 
     async def _last(self, first: Cursor, stop: Moment | None) -> int:
         if stop is None:
@@ -207,49 +205,23 @@ class TableHistory:
             raise RemoteProtocolError(f"the answer to {kind} is no object")
         return told
 
-    @asynccontextmanager
-    async def _batches(self, fields: dict[str, Any]) -> AsyncIterator[RecordStream]:
+    def _read(self, fields: dict[str, Any], *, is_in_order: bool) -> JournalRead:
         text = json.dumps(fields, separators=(",", ":")).encode()
-        ticket = flight_messages.encode_ticket(JOURNAL_ROUTE + text)
-        stream = self._connection.channel.get(ticket, table=self._table)
-        try:
-            batches = RecordStream(stream, BatchReader(self._connection.limits))
-            await batches.open()
-            yield batches
-        finally:
-            stream.cancel()
+        ticket = JOURNAL_ROUTE + text
+        return JournalRead(self._connection, ticket, table=self._table, is_in_order=is_in_order)
 
-
-class RecordStream:
-    """Record batches of one DoGet, as they come."""
-
-    def __init__(self, stream: Any, reader: BatchReader) -> None:
-        self._stream = stream
-        self._reader = reader
-        self.schema: pa.Schema = pa.schema([])
-
-    async def open(self) -> None:
-        """Wait for the schema, which is the first message."""
-        received = await self._next()
-        if not isinstance(received, SchemaReceived):
-            raise RemoteProtocolError("a read of a journal must begin with its schema")
-        self.schema = received.schema
-
-    async def iterate(self) -> AsyncIterator[pa.RecordBatch]:
-        while (received := await self._next()) is not None:
-            if isinstance(received, ReceivedBatch):
-                yield pa.RecordBatch.from_arrays(list(received.columns), schema=self.schema)
-
-    async def _next(self) -> SchemaReceived | ReceivedBatch | None:
-        """The next schema or batch; None at the end."""
-        while (buffer := await self._stream.read()) is not None:
-            frame = decode_flight_data(buffer)
-            if frame.header is None:
-                continue
-            received = self._reader.receive(frame)
-            if received is not None:
-                return received
-        return None
+    async def _all(self, fields: dict[str, Any]) -> pa.Table:
+        """All rows of a ticket, in memory of this process."""
+        for is_last in (False, True):
+            try:
+                async with self._read(fields, is_in_order=False) as read:
+                    received = [batch async for batch in read.batches()]
+                    return pa.Table.from_batches(received, schema=read.schema)
+            except BodyChannelError:
+                # Nobody has seen a row of it, and the next one comes inline.
+                if is_last:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
 
 def _scope(source: TableSource) -> tuple[Connection, str, str | None]:

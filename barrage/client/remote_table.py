@@ -255,8 +255,8 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
             row_key=row_key,
             modified_columns=modified_columns,
         )
-        async with self.history().changes(start, stop, options) as batches:
-            async for batch in batches.iterate():
+        async with self.history().changes(start, stop, options) as read:
+            async for batch in read.batches():
                 yield batch
 
     async def publish_shared(

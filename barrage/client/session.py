@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.client.address import Address, authorization_header, parse_address
-from barrage.client.bodies import BodyChoice
+from barrage.client.bodies import BodyChoice, BodyStatus
 from barrage.client.connection import Connection
 from barrage.client.deephaven.login import DeephavenLogin
 from barrage.client.deephaven.tables import DeephavenTables
+from barrage.client.journal_read import JournalRead
 from barrage.client.opening import Opening
 from barrage.client.put import PutProgress, put_rows
 from barrage.client.remote_table import TIMEOUT_SECONDS, AsyncInputTable, AsyncRemoteTable
@@ -37,6 +38,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT, TLS, GrpcChannel
 from barrage.transport.status import DeadlineError
+from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.revision import WireRevision
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     from barrage.client.address import Auth
     from barrage.client.arrow_input import TableLike
+    from barrage.client.bodies import BodyCounter
     from barrage.client.reconnect import Backoff
     from barrage.clock import Clock
     from barrage.limits import Limits
@@ -445,6 +448,23 @@ class AsyncSession:
                 FLIGHT + "DoAction", request, timeout=timeout, table=table
             )
         ]
+
+    def read_journal(
+        self, ticket: bytes, *, table: str, is_in_order: bool, counter: BodyCounter | None = None
+    ) -> JournalRead:
+        """The rows of a journal's ticket, which begins with ``j/``; see :class:`JournalRead`."""
+        self._check_open()
+        return JournalRead(
+            self._connection, ticket, table=table, is_in_order=is_in_order, counter=counter
+        )
+
+    async def body_status(self) -> BodyStatus:
+        """The way the bodies of a stream that began now might take, and why it is inline."""
+        self._check_open()
+        with await self._connection.body_channel() as offered:
+            if offered.is_there:
+                return BodyStatus(self._connection.bodies.way)
+            return BodyStatus(BodyWay.INLINE, offered.reason)
 
     # --- for subscriptions ----------------------------------------------------------------------
 

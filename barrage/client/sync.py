@@ -11,9 +11,10 @@ import atexit
 import weakref
 from typing import TYPE_CHECKING
 
-from barrage.client.bodies import BodyChoice
+from barrage.client.bodies import BodyChoice, BodyCounter
 from barrage.client.remote_table import TIMEOUT_SECONDS
 from barrage.client.session import CONNECT_TIMEOUT_SECONDS, AsyncSession, aconnect
+from barrage.client.sync_journal import JournalBatches
 from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS, LoopThread
 from barrage.client.sync_tables import InputTable, RemoteTable
 from barrage.client.sync_writer import Writer
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from barrage.client.address import Auth
     from barrage.client.arrow_input import TableLike
+    from barrage.client.bodies import BodyStatus
     from barrage.client.put import PutProgress
     from barrage.client.reconnect import Backoff
     from barrage.client.table_info import TableInfo
@@ -78,6 +80,20 @@ class Session:
         """See :meth:`AsyncSession.upload`. ``on_progress`` runs on the session's thread."""
         work = self._session.upload(data, name=name, on_progress=on_progress)
         return RemoteTable(self._thread.call(work, timeout), self._thread)
+
+    def read_journal(
+        self, ticket: bytes, *, table: str, is_in_order: bool, timeout: float | None = None
+    ) -> JournalBatches:
+        """See :meth:`AsyncSession.read_journal`. ``timeout`` is the longest wait for one batch."""
+        counter = BodyCounter()
+        read = self._session.read_journal(
+            ticket, table=table, is_in_order=is_in_order, counter=counter
+        )
+        return JournalBatches(read, counter, self._thread, timeout)
+
+    def body_status(self, *, timeout: float | None = TIMEOUT_SECONDS) -> BodyStatus:
+        """See :meth:`AsyncSession.body_status`."""
+        return self._thread.call(self._session.body_status(), timeout)
 
     def input_table(
         self,

@@ -48,6 +48,14 @@ class SnapshotRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequested:
+    """The stream is a read by ticket; see :mod:`barrage.proto.read_exchange`."""
+
+    descriptor: bytes
+    """An encoded FlightDescriptor, whose command is the ticket."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HalfClosed:
     """The client sends nothing more."""
 

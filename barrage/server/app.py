@@ -28,6 +28,7 @@ from barrage.server.flight.call_guard import DRAINING, CallGuard
 from barrage.server.flight.catalog_calls import CatalogCalls
 from barrage.server.flight.data_calls import DataCalls
 from barrage.server.flight.dissociated_calls import DissociatedCalls
+from barrage.server.flight.journal_exchange import JournalExchanges
 from barrage.server.flight.journal_services import JournalServices
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.method_table import MethodEntry, SessionUse, service_handler
@@ -225,6 +226,7 @@ class ServerApp:
             limits=limits,
             draft_2020=self._config.draft_2020,
             journals=self.journals.calls,
+            journal_exchanges=JournalExchanges(self.journals.calls, self.bodies, limits),
         )
         puts = PutCalls(self._tables, limits, stages=self.journals.stages)
         put = MethodEntry("bidi", puts.do_put, SessionUse.OPTIONAL)

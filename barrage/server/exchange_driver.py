@@ -114,6 +114,10 @@ class ExchangeHub:
 
     # --- streams ---
 
+    def new_stream_id(self) -> int:
+        """A number no other stream of this server has."""
+        return next(self._ids)
+
     def open(
         self,
         context: Context | SessionCall,
@@ -133,7 +137,7 @@ class ExchangeHub:
                 maximum=self._limits.subscriptions_max,
                 unit="streams",
             )
-        stream_id = next(self._ids)
+        stream_id = self.new_stream_id()
         writer, headers = self._claimed(claim, stream_id, is_session=session is not None)
         stream = ExchangeStream(
             self,

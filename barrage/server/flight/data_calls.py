@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import AuthenticationError, UnsupportedError
+from barrage.proto.read_exchange import HEADER as EXCHANGE_HEADER
+from barrage.proto.read_exchange import READ as EXCHANGE_READ
 from barrage.proto.resumption import CURSOR_HEADER, RESUME_HEADER, ResumeRequest
 from barrage.server.auth import (
     AUTHORIZATION,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from barrage.server.auth import Authenticator, Metadata
     from barrage.server.exchange_driver import ExchangeHub
     from barrage.server.flight.journal_calls import JournalCalls
+    from barrage.server.flight.journal_exchange import JournalExchanges
     from barrage.server.sessions import Session, SessionStore
 
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -53,6 +56,7 @@ class DataCalls:
         limits: Limits,
         draft_2020: str,
         journals: JournalCalls,
+        journal_exchanges: JournalExchanges,
     ) -> None:
         self._hub = hub
         self._authenticator = authenticator
@@ -60,6 +64,7 @@ class DataCalls:
         self._limits = limits
         self._draft_2020 = draft_2020
         self._journals = journals
+        self._journal_exchanges = journal_exchanges
 
     def methods(self) -> dict[str, MethodEntry]:
         return {
@@ -71,8 +76,11 @@ class DataCalls:
     async def do_exchange(
         self, _requests: object, context: Context, session: Session | None
     ) -> None:
-        """One subscription or one snapshot."""
+        """One subscription or one snapshot, or a read by ticket."""
         metadata = context.invocation_metadata() or ()
+        if header_value(metadata, EXCHANGE_HEADER) == EXCHANGE_READ:
+            await self._journal_exchanges.run(context, session, self._hub.new_stream_id())
+            return
         extensions = header_value(metadata, EXTENSIONS_HEADER) or ""
         stream = self._hub.open(
             context,

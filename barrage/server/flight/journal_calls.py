@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from barrage.errors import BarrageError, LimitExceededError
+from barrage.errors import BarrageError, LimitExceededError, UnsupportedError
 from barrage.journal.feed import (
     change_batches,
     id_bounds,
@@ -24,7 +24,7 @@ from barrage.journal.feed import (
     options_schema,
     snapshot_batches,
 )
-from barrage.server.flight.journal_reading import FeedEncoder
+from barrage.server.flight.journal_reading import FeedEncoder, FrameSink
 from barrage.server.flight.journal_tickets import (
     FROM_MIN,
     ChangesTicket,
@@ -52,8 +52,10 @@ if TYPE_CHECKING:
     from barrage.journal.index import EntryIndex
     from barrage.journal.table_journal import TableJournal
     from barrage.limits import Limits
+    from barrage.server.body_frames import Frame
     from barrage.server.flight.journal_reading import JournalReaders
     from barrage.server.journal_leases import JournalLeases
+    from barrage.wire.dissociated.detached import DetachedFrame
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -335,12 +337,24 @@ class JournalCalls:
         parsed = parse_ticket(ticket, self._limits)
         if isinstance(parsed, WatchTicket):
             await self.watches.run(parsed, context)
-        elif isinstance(parsed, ChangesTicket):
-            await self._get_changes(parsed, context)
         else:
-            await self._get_snapshot(parsed, context)
+            await self._get(parsed, FrameSink(write=context.write))
 
-    async def _get_changes(self, ticket: ChangesTicket, context: Context) -> None:
+    async def read(self, ticket: bytes, sink: FrameSink) -> None:
+        """Serve one ticket into ``sink``. UnsupportedError for a watch, whose rows are few and far
+        between."""
+        parsed = parse_ticket(ticket, self._limits)
+        if isinstance(parsed, WatchTicket):
+            raise UnsupportedError("a journal is watched by DoGet only")
+        await self._get(parsed, sink)
+
+    async def _get(self, ticket: ChangesTicket | SnapshotTicket, sink: FrameSink) -> None:
+        if isinstance(ticket, ChangesTicket):
+            await self._get_changes(ticket, sink)
+        else:
+            await self._get_snapshot(ticket, sink)
+
+    async def _get_changes(self, ticket: ChangesTicket, sink: FrameSink) -> None:
         journal = self._access.journal(ticket.table, ticket.epoch)
         options = feed_options(journal, ticket.selection, ticket.stripe)
         self._access.check_state(journal, ticket.after)
@@ -352,9 +366,9 @@ class JournalCalls:
         def batches() -> Iterator[pa.RecordBatch]:
             return change_batches(journal.entries(ticket.after, upto), options)
 
-        await self._write(context, journal, options, batches)
+        await self._write(sink, journal, options, batches)
 
-    async def _get_snapshot(self, ticket: SnapshotTicket, context: Context) -> None:
+    async def _get_snapshot(self, ticket: SnapshotTicket, sink: FrameSink) -> None:
         journal = self._access.journal(ticket.table, ticket.epoch)
         options = feed_options(journal, ticket.selection)
         if ticket.version is not None:
@@ -368,21 +382,26 @@ class JournalCalls:
         def batches() -> Iterator[pa.RecordBatch]:
             return snapshot_batches(journal, version, options, ticket.ids)
 
-        await self._write(context, journal, options, batches)
+        await self._write(sink, journal, options, batches)
 
     async def _write(
         self,
-        context: Context,
+        sink: FrameSink,
         journal: TableJournal,
         options: FeedOptions,
         batches: Callable[[], Iterator[pa.RecordBatch]],
     ) -> None:
-        encoder = self._encoder(journal, options)
+        encoder = self._encoder(journal, options, sink.detach)
         with told_to_peers():
-            await self._readers.write(context, lambda: encoder.frames(batches()))
+            await self._readers.write(sink.write, lambda: encoder.frames(batches()))
 
-    def _encoder(self, journal: TableJournal, options: FeedOptions) -> FeedEncoder:
-        return FeedEncoder(options_schema(journal.identity.schema, options), self._limits)
+    def _encoder(
+        self,
+        journal: TableJournal,
+        options: FeedOptions,
+        detach: Callable[[DetachedFrame], Frame] | None = None,
+    ) -> FeedEncoder[Frame]:
+        return FeedEncoder(options_schema(journal.identity.schema, options), self._limits, detach)
 
 
 def row_bytes(journal: TableJournal, version: int) -> int:

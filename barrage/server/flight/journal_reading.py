@@ -10,29 +10,42 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from barrage.errors import LimitExceededError
-from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+from barrage.wire.update_codec import EncodeOptions, Sent, UpdateEncoder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    import grpc.aio
     import pyarrow as pa
 
     from barrage.limits import Limits
-
-    Context = grpc.aio.ServicerContext[Any, Any]
+    from barrage.server.body_frames import Frame
+    from barrage.wire.dissociated.detached import DetachedFrame
 
 MESSAGE_BYTES_TARGET = 11 << 18
 """A batch of a feed, 2 MiB of cells with what the feed adds, goes into one message: a second one
 costs another way to a worker thread and back."""
 
+OUTSIDE_BYTES_TARGET = 8 << 20
+"""The same where bodies leave the stream: what they cost there is their number, and readers then
+have no need to join them."""
+
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameSink:
+    """Where the frames of one read go, and in which form they are wanted."""
+
+    write: Callable[[Any], Awaitable[None]]
+    """Writes one frame: bytes, or whatever ``detach`` makes."""
+    detach: Callable[[DetachedFrame], Frame] | None = None
+    """Makes frames whose bodies are apart; None where all of them are inline."""
 
 
 class JournalReaders:
@@ -55,7 +68,11 @@ class JournalReaders:
         """Do ``work`` on a worker thread."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, work)
 
-    async def write(self, context: Context, make_frames: Callable[[], Iterator[bytes]]) -> None:
+    async def write(
+        self,
+        write: Callable[[Frame], Awaitable[None]],
+        make_frames: Callable[[], Iterator[Frame]],
+    ) -> None:
         """Write all frames of an iterator that is made and advanced on worker threads.
         LimitExceededError when too many reads are under way."""
         if self.read_count >= self._limits.journal_reads_max:
@@ -68,22 +85,22 @@ class JournalReaders:
         self.read_count += 1
         frames = _Frames(make_frames)
         try:
-            await self._write(context, frames)
+            await self._write(write, frames)
         finally:
             self.read_count -= 1
 
-    async def _write(self, context: Context, frames: _Frames) -> None:
+    async def _write(self, write: Callable[[Frame], Awaitable[None]], frames: _Frames) -> None:
         loop = asyncio.get_running_loop()
         coming = loop.run_in_executor(self.pool, frames.next)
         try:
             while (frame := await asyncio.shield(coming)) is not None:
                 coming = loop.run_in_executor(self.pool, frames.next)
-                await context.write(frame)
+                await write(frame)
         finally:
             # The thread may be in the middle of a frame; the iterator is closed after it.
             coming.add_done_callback(lambda done: self._close(done, frames))
 
-    def _close(self, done: asyncio.Future[bytes | None], frames: _Frames) -> None:
+    def _close(self, done: asyncio.Future[Frame | None], frames: _Frames) -> None:
         if not done.cancelled() and done.exception() is None and done.result() is None:
             return
         try:
@@ -95,11 +112,11 @@ class JournalReaders:
 class _Frames:
     """An iterator that is used by one worker thread at a time."""
 
-    def __init__(self, make: Callable[[], Iterator[bytes]]) -> None:
+    def __init__(self, make: Callable[[], Iterator[Frame]]) -> None:
         self._make = make
-        self._frames: Iterator[bytes] | None = None
+        self._frames: Iterator[Frame] | None = None
 
-    def next(self) -> bytes | None:
+    def next(self) -> Frame | None:
         """The next frame; None at the end."""
         if self._frames is None:
             self._frames = self._make()
@@ -112,23 +129,30 @@ class _Frames:
             close()
 
 
-class FeedEncoder:
-    """Turns batches of one feed into the messages of one stream."""
+class FeedEncoder(Generic[Sent]):
+    """Turns batches of one feed into the messages of one stream, or into what ``detach`` makes of
+    those that have a body."""
 
-    def __init__(self, schema: pa.Schema, limits: Limits) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        limits: Limits,
+        detach: Callable[[DetachedFrame], Sent] | None = None,
+    ) -> None:
         options = EncodeOptions(message_bytes_max=limits.message_bytes_max)
-        sized = replace(limits, message_bytes_target=MESSAGE_BYTES_TARGET)
-        self._encoder = UpdateEncoder(schema, options, sized)
+        target = MESSAGE_BYTES_TARGET if detach is None else OUTSIDE_BYTES_TARGET
+        sized = replace(limits, message_bytes_target=target)
+        self._encoder: UpdateEncoder[Sent] = UpdateEncoder(schema, options, sized, detach)
         self.schema = self._encoder.wire_schema
         """What the reader gets: types that do not travel have become their nearest."""
 
-    def frames(self, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    def frames(self, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes | Sent]:
         """The schema, then the rows, in messages of at most about
-        :data:`MESSAGE_BYTES_TARGET`."""
+        :data:`MESSAGE_BYTES_TARGET` or :data:`OUTSIDE_BYTES_TARGET`."""
         yield self._encoder.schema_frame()
         yield from self.rows(batches)
 
-    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes | Sent]:
         """The rows alone."""
         sent: dict[int, pa.Array] = {}
         for batch in batches:

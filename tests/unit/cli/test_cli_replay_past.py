@@ -66,7 +66,7 @@ async def a_player(session, name, *, speed=math.inf, clock=None, wait=asyncio.sl
     batches = await changes.__aenter__()
     past = PastTable(rows.schema, keys, rows, kind=facts.kind)
     player = Player(
-        past, batches.iterate(), facts=facts, version=cursor.version, start_us=None, speed=speed,
+        past, batches.batches(), facts=facts, version=cursor.version, start_us=None, speed=speed,
         clock=clock or VirtualClock(1), wait=wait,
     )  # fmt: skip
     return player, changes

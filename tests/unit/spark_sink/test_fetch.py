@@ -77,9 +77,17 @@ def test_small_batches_are_gathered():
     small = [pa.record_batch({"a": [number]}) for number in range(1000)]
     (joined,) = gathered(iter(small))
     assert joined.column(0).to_pylist() == list(range(1000))
-    large = [pa.record_batch({"a": list(range(50_000))}) for _ in range(3)]
-    assert [batch.num_rows for batch in gathered(iter(large))] == [100_000, 50_000]
+    some = [pa.record_batch({"a": list(range(15_000))}) for _ in range(6)]
+    assert [batch.num_rows for batch in gathered(iter(some))] == [75_000, 15_000]
     assert list(gathered(iter([pa.record_batch({"a": pa.array([], pa.int64())})]))) == []
+
+
+def test_large_batches_stay_what_they_are():
+    large = [pa.record_batch({"a": list(range(count))}) for count in (10, 50_000, 20_000, 10)]
+    found = list(gathered(iter(large)))
+    assert [batch.num_rows for batch in found] == [10, 50_000, 20_000, 10]
+    addresses = [batch.column(0).buffers()[1].address for batch in (large[1], found[1])]
+    assert addresses[0] == addresses[1], "it was copied"
 
 
 def test_gathered_dictionaries_are_one():

@@ -1,0 +1,133 @@
+"""Reads of journals by DoExchange: the answer of DoGet to readers that take bodies outside the
+stream.
+
+Such a reader claims a body channel as a subscription does and gives bodies back on the same stream;
+window, leases, statistics and the way inline are those of :mod:`barrage.server.body_writer`.
+Without a claim, or with one that is refused, all bodies are in their messages. Bodies are placed in
+shared memory by the threads that read the journal.
+
+A reader that half-closes early gives nothing back: its window fills, and the rest comes inline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from barrage.errors import RemoteProtocolError, UnsupportedError
+from barrage.proto.events import BodiesReleased, ReadRequested
+from barrage.proto.read_exchange import ReadExchange, encode_end
+from barrage.server.auth import header_value
+from barrage.server.flight.call_guard import SessionCall
+from barrage.server.flight.journal_reading import FrameSink
+from barrage.server.flight.journal_tickets import is_journal_request
+from barrage.server.grpc_calls import END_OF_STREAM
+from barrage.transport.flight_messages import Descriptor
+from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    import grpc.aio
+
+    from barrage.limits import Limits
+    from barrage.server.body_service import BodyService
+    from barrage.server.body_writer import BodyWriter
+    from barrage.server.flight.journal_calls import JournalCalls
+    from barrage.server.resume_jobs import Headers
+    from barrage.server.sessions import Session
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class JournalExchanges:
+    """The behavior. Runs on the event loop."""
+
+    def __init__(self, calls: JournalCalls, bodies: BodyService, limits: Limits) -> None:
+        self._calls = calls
+        self._bodies = bodies
+        self._limits = limits
+
+    async def run(
+        self, context: Context | SessionCall, session: Session | None, stream_id: int
+    ) -> None:
+        """Serve one read. ``stream_id`` names it in the log."""
+        raw = context.raw if isinstance(context, SessionCall) else context
+        exchange = ReadExchange(self._limits)
+        ticket = await _ticket(raw, exchange)
+        claim = header_value(raw.invocation_metadata() or (), BODIES_HEADER)
+        writer, outcome = self._bodies.claimed(claim, stream_id, is_session=session is not None)
+        try:
+            await _open(context, () if outcome is None else ((BODIES_HEADER, outcome.header()),))
+            if writer is None:
+                await self._calls.read(ticket, FrameSink(write=raw.write))
+            else:
+                taking = asyncio.ensure_future(_take_back(raw, exchange, writer))
+                await _while(taking, self._write(ticket, raw, writer))
+                await asyncio.wait([taking], timeout=self._limits.body_deadline_ns / 1e9)
+                await _stopped(taking)
+        finally:
+            if writer is not None:
+                writer.close()
+
+    async def _write(self, ticket: bytes, context: Context, writer: BodyWriter) -> None:
+        detach = self._bodies.encoding(writer.way).detach
+        write = partial(writer.write, context.write)
+        await self._calls.read(ticket, FrameSink(write=write, detach=detach))
+        await write(encode_end())
+
+
+async def _ticket(context: Context, exchange: ReadExchange) -> bytes:
+    """The ticket in the first message; RemoteProtocolError, UnsupportedError for one that is not a
+    journal's."""
+    message = await context.read()
+    if message is END_OF_STREAM:
+        raise RemoteProtocolError("a read ended before its ticket came")
+    event = exchange.receive_frame(message)
+    assert isinstance(event, ReadRequested)
+    ticket = Descriptor.decode(event.descriptor).command
+    if ticket is None or not is_journal_request(ticket):
+        raise UnsupportedError("only journals are read by DoExchange; use DoGet")
+    return ticket
+
+
+async def _open(context: Context | SessionCall, headers: Headers) -> None:
+    """Send the headers. Not cut short when the call is cancelled: gRPC would send them again with
+    the status."""
+    if isinstance(context, SessionCall):
+        await context.open(headers)
+        return
+    opening = asyncio.ensure_future(context.send_initial_metadata(headers))
+    # It fails when the client has gone, and then perhaps nobody waits for it any more.
+    opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.shield(opening)
+
+
+async def _take_back(context: Context, exchange: ReadExchange, writer: BodyWriter) -> None:
+    """Take what the client gives back until it half-closes."""
+    while (message := await context.read()) is not END_OF_STREAM:
+        event = exchange.receive_frame(message)
+        if isinstance(event, BodiesReleased):
+            writer.released(event.ids)
+    exchange.receive_half_close()
+
+
+async def _while(taking: asyncio.Future[None], writing: Coroutine[Any, Any, None]) -> None:
+    """Do ``writing``, unless ``taking`` fails before it is done; that may end early."""
+    main = asyncio.ensure_future(writing)
+    try:
+        await asyncio.wait([main, taking], return_when=asyncio.FIRST_COMPLETED)
+        if taking.done():
+            taking.result()
+        await main
+    except BaseException:
+        await _stopped(main)
+        await _stopped(taking)
+        raise
+
+
+async def _stopped(work: asyncio.Future[None]) -> None:
+    """End ``work``, if it is not done; what it ended with does not matter any more."""
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
