@@ -148,10 +148,10 @@ class Arena:
 
     def allocate(self, byte_count: int) -> Region | None:
         """Memory to build a body in; its content is whatever was there. None: there is no room."""
-        if self._is_closed or os.getpid() != self._process:
+        if os.getpid() != self._process:
             return None
         size = block_bytes(byte_count)
-        self._settle()
+        self._settle_returned()
         block = self._take(size)
         if block is None:
             self._retry_orphans(ORPHANS_TRIED_MAX)
@@ -165,7 +165,7 @@ class Arena:
     def statistics(self) -> ArenaStatistics:
         """The state now, after settling what was given back."""
         if os.getpid() == self._process:
-            self._settle()
+            self._settle_returned()
             self._retry_orphans(ORPHANS_TRIED_MAX)
         with self._lock:
             usable = sum(segment.size - FILE_HEADER_BYTES for segment in self._segments)
@@ -204,14 +204,10 @@ class Arena:
                     return Block(segment, start, size)
         return None
 
-    def _settle(self) -> None:
-        """Make room of what finalizers have queued, and of one orphan."""
-        if self._returned:
-            self._settle_returned()
-        if self._orphans:
-            self._retry_orphans(1)
-
     def _settle_returned(self) -> None:
+        """Make room of what finalizers have queued."""
+        if not self._returned:
+            return
         free: list[Block] = []
         orphans: list[Block] = []
         with suppress(IndexError):  # other threads do this too

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,10 @@ import pytest
 
 from barrage.errors import LocalProtocolError, TransportUnavailableError
 from barrage.limits import Limits
-from barrage.transport.shared_memory import Arena, ArenaMapping, room, segment
-from barrage.transport.shared_memory.layout import COPY_BYTES_MAX
+from barrage.transport.shared_memory import Arena, ArenaMapping, Region, room, segment
+from barrage.transport.shared_memory import arena as arena_module
+from barrage.transport.shared_memory.layout import COPY_BYTES_MAX, FileHeader
+from barrage.transport.shared_memory.region import Block
 from tests.unit.transport.shared_memory.bodies import KIB, SMALL, content, fill, placed
 
 
@@ -152,6 +156,17 @@ def test_closed_arena_places_nothing_and_keeps_what_is_used(
     assert not caplog.records
 
 
+def test_arena_is_not_for_a_child_to_close(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its locks may be held there for ever, by threads the child does not have."""
+    region = placed(arena, content(5, KIB))
+    with monkeypatch.context() as patch:
+        patch.setattr(arena_module.os, "getpid", lambda: -1)
+        arena.close()
+    assert arena.allocate(KIB) is not None
+    assert arena.statistics().segment_count == 1
+    assert region.view == content(5, KIB)
+
+
 def test_closed_arena_holds_no_memory(directory: str) -> None:
     arena = Arena.create(SMALL, directory=directory)
     region = placed(arena, content(5, KIB))
@@ -243,6 +258,46 @@ def test_arena_grows_no_further_than_there_is_room(
     assert arena.allocate(20 * KIB) is None
     assert arena.allocate(10 * KIB) is not None
     assert arena.statistics().segment_bytes == 20 * KIB
+
+
+def test_arena_has_no_more_segments_than_a_client_maps(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("barrage.transport.shared_memory.arena.SEGMENTS_MAX", 2)
+    assert len(fill(arena, 60 * KIB)) == 2
+
+
+def test_threads_that_find_no_room_at_the_same_time_make_one_segment(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_look, made = threading.Barrier(2), []
+    create, take = arena_module.Segment, Arena._take
+
+    def create_slowly(path: str, header: FileHeader) -> segment.Segment:
+        made.append(header.number)
+        time.sleep(0.05)
+        return create(path, header)
+
+    def take_together(self: Arena, size: int) -> Block | None:
+        found = take(self, size)
+        if found is None and not made:
+            with suppress(threading.BrokenBarrierError):
+                both_look.wait(0.5)
+        return found
+
+    monkeypatch.setattr(arena_module, "Segment", create_slowly)
+    monkeypatch.setattr(Arena, "_take", take_together)
+    regions: list[Region | None] = []
+    threads = [
+        threading.Thread(target=lambda: regions.append(arena.allocate(10 * KIB))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert made == [0]
+    assert [region is not None for region in regions] == [True, True]
+    assert arena.statistics().refused_count == 0
 
 
 def test_arena_takes_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

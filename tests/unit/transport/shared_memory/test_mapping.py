@@ -477,6 +477,9 @@ def test_server_that_cannot_look_for_locks_writes_nothing(
     monkeypatch.setattr(locks, "is_locked", refuse)
     del region
     assert arena.statistics().orphan_count == 1
+    secret = placed(arena, content(2, KIB))
+    del secret
+    assert arena.statistics().orphan_count == 1, "nobody was told of it, so nobody is asked"
 
 
 def test_body_known_by_its_address_alone(arena: Arena, mapping: ArenaMapping) -> None:
