@@ -187,23 +187,21 @@ class BodyService:
         pause = max(min(SWEEP_SECONDS_MAX, shortest_ns / 4e9), 0.01)
         while True:
             await asyncio.sleep(pause)
-            try:
-                self._sweep_once()
-            except Exception:  # one channel that cannot be closed must not make all others immortal
-                unexpected_failure(log, "body channels that are too old could not all be closed")
-
-    def _sweep_once(self) -> None:
-        for channel in self._channels.take_expired():
-            self._drop(channel)
-        now_ns = self._clock.monotonic_ns()
-        for writer in list(self._writers):
-            writer.check(now_ns)
+            for channel in self._channels.take_expired():
+                self._drop(channel)
+            now_ns = self._clock.monotonic_ns()
+            for writer in list(self._writers):
+                writer.check(now_ns)
 
     def _drop(self, channel: Channel[Any]) -> None:
         """Close the connection of a channel that no stream has taken over."""
-        if channel.connection is not None and self._ucx is not None:
-            self._ucx.outlet(channel.connection).close()
-            channel.connection = None
+        connection, channel.connection = channel.connection, None
+        if connection is None or self._ucx is None:
+            return
+        try:
+            self._ucx.outlet(connection).close()
+        except Exception:  # the other channels are to be looked after all the same
+            unexpected_failure(log, "the connection of a body channel could not be closed")
 
     # --- offers ---
 

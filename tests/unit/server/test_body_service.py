@@ -11,7 +11,7 @@ import pytest
 
 from barrage.clock import VirtualClock
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.body_channels import BodyChannels, Channel
+from barrage.server.body_channels import BodyChannels
 from barrage.server.body_service import BodyService
 from barrage.server.body_statistics import BODIES_SCHEMA, BodyStatistics
 from barrage.server.config import ServerConfig
@@ -56,27 +56,42 @@ def test_a_start_that_fails_half_way_leaves_no_memory(monkeypatch, failure):
     assert arena_names() <= before
 
 
-def test_one_channel_that_cannot_be_dropped_leaves_the_others_their_age(monkeypatch, caplog):
-    dropped: asyncio.Queue[Channel[object]] = asyncio.Queue()
+class FailingUcx:
+    """Its connections cannot be closed."""
 
-    def drop(self, channel) -> None:
-        dropped.put_nowait(channel)
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[object] = asyncio.Queue()
+        self.is_closed = False
+
+    def outlet(self, connection: object):
+        self.asked.put_nowait(connection)
         raise RuntimeError("no way")
 
-    monkeypatch.setattr(BodyService, "_drop", drop)
+    async def close(self) -> None:
+        self.is_closed = True
 
+
+def test_one_connection_that_cannot_be_closed_is_told_of_and_holds_up_nobody(caplog):
     async def work() -> None:
         bodies = service()
         await bodies.start()
-        offer = Offer(order=(BodyWay.SHM,), shm=host_identity()).to_json()
+        ucx = bodies._ucx = FailingUcx()
+        arena = bodies.arena
         for _ in range(2):
-            await bodies.offer(offer)
+            for connection in ("first", "second"):
+                channel = bodies._channels.add(BodyWay.UCX)
+                assert channel is not None
+                channel.connection = connection
             bodies._clock.advance(LIMITS.body_ticket_ns)
-            await dropped.get()
+            assert [await ucx.asked.get() for _ in range(2)] == ["first", "second"]
+        channel = bodies._channels.add(BodyWay.UCX)
+        channel.connection = "third"
         await bodies.close()
+        assert ucx.is_closed
+        assert arena.name not in arena_names()
 
     asyncio.run(asyncio.wait_for(work(), 10))
-    assert "could not all be closed" in caplog.text
+    assert caplog.text.count("could not be closed") == 5
 
 
 def test_a_sweep_that_has_ended_does_not_keep_the_memory(monkeypatch):
