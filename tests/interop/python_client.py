@@ -25,6 +25,8 @@ gc.disable()
 collects. When that thread is one grpc has just started, both wait for each other for ever: so
 garbage is collected between commands only."""
 
+CONNECT_SECONDS = 30.0
+
 faulthandler.register(signal.SIGUSR1, all_threads=True)  # What it hangs in goes to the log.
 
 
@@ -123,11 +125,20 @@ class Client:
         self.listeners = {}
 
     def connect(self, *, session, port, types=None, **options):
+        """gRPC shares what it knows of an address: after a restart of the server it may wait a
+        while before it tries again, and fails calls at once until then."""
         headers = {b"x-barrage-types": types.encode()} if types else None
-        self.sessions[session] = pydeephaven.Session(
-            "127.0.0.1", port, extra_headers=headers, **options
-        )
-        return {}
+        end = time.monotonic() + CONNECT_SECONDS
+        while True:
+            try:
+                self.sessions[session] = pydeephaven.Session(
+                    "127.0.0.1", port, extra_headers=headers, **options
+                )
+                return {}
+            except pydeephaven.DHError as error:
+                if "UNAVAILABLE" not in f"{error} {error.__cause__}" or time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
 
     def disconnect(self, *, session):
         self.sessions.pop(session).close()
