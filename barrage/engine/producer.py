@@ -398,7 +398,7 @@ class Producer:
             for slot, request in self._requests.items()
             if roster.state[slot] != HELD
         ]
-        if (roster.state == CATCHING_UP).any():
+        if roster.catching_up_count:
             due.append(0)
         if self._held_ns:
             due.append(min(self._held_ns.values()) + self._limits.stall_ns_max)
@@ -418,7 +418,7 @@ class Producer:
         self._send_deltas(self._due_slots(now_ns), output)
         if self._requests:
             self._send_snapshots(output)
-        if self._table.is_blink:
+        if self._table.is_blink and not self._table.size:
             self._await_removals(now_ns)
         self._plans.close_due(now_ns)
         return output

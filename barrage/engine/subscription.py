@@ -327,6 +327,8 @@ class Roster:
         self.encoding: Int64Array = np.empty(0, dtype=np.int64)
         self.shapes = ShapeBook()
         self.encodings: Interned[Hashable] = Interned()
+        self.catching_up_count = 0
+        """Slots in that state."""
         self._slots: dict[int, int] = {}
         self._free: list[int] = []
 
@@ -391,11 +393,14 @@ class Roster:
         if following is None:
             raise LocalProtocolError(f"{stimulus.name} is not allowed in state {state.name}")
         self.state[slot] = following
+        self.catching_up_count += (following == CATCHING_UP) - (state == CATCHING_UP)
 
     def sent(self, slots: Int64Array) -> None:
         """All of ``slots`` got a message: those that were catching up flow again."""
-        caught_up = slots[self.state[slots] == CATCHING_UP]
-        self.state[caught_up] = _AFTER_CATCHING_UP
+        if self.catching_up_count:
+            caught_up = slots[self.state[slots] == CATCHING_UP]
+            self.state[caught_up] = _AFTER_CATCHING_UP
+            self.catching_up_count -= len(caught_up)
 
     def reshape(self, slot: int, shape_number: int) -> None:
         """Give ``slot`` another shape, whose use it takes over from the caller."""
@@ -413,6 +418,7 @@ class Roster:
         """Check the invariants; for tests and simulation."""
         used = sorted(self._slots.values())
         assert used == np.flatnonzero(self.state != FREE).tolist()
+        assert self.catching_up_count == int((self.state == CATCHING_UP).sum())
         assert len(used) + len(self._free) == len(self.ids)
         for subscription_id, slot in self._slots.items():
             assert self.ids[slot] == subscription_id

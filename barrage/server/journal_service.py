@@ -238,10 +238,11 @@ class JournalService:
         tables: Iterable[SourceTable],
         producer: ProducerPosition | None = None,
         *,
-        byte_count: int = 0,
+        rows_bytes: Callable[[], int] = int,
     ) -> int:
-        """Refuse a write of ``byte_count`` bytes of rows that could not be kept: JournalFullError,
-        JournalFailedError. Answers how many of them go to disk, for :meth:`take_back`.
+        """Refuse a write of ``rows_bytes()`` bytes of rows that could not be kept:
+        JournalFullError, JournalFailedError. Answers how many of them go to disk, for
+        :meth:`take_back`; counting them takes time, so it is only done for a journal on disk.
 
         A producer whose write was refused for that reason must send it again before later ones:
         SequenceError. Otherwise those would make the refused one look like a resend.
@@ -254,6 +255,7 @@ class JournalService:
             if recorded is None or recorded.journal.identity.journal_class != DURABLE:
                 continue
             try:
+                byte_count = counted or rows_bytes()
                 self._check_store(self._staged_bytes + byte_count)
             except JournalError:
                 if producer is not None:

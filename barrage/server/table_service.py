@@ -36,7 +36,7 @@ from barrage.server.tickets import check_table_name
 from barrage.wire.wire_schema import wire_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
     from concurrent.futures import Future
 
     import pyarrow as pa
@@ -438,8 +438,8 @@ class TableService:
             for table in tables
             if producer is None or not positions.is_resend(table, producer)
         }
-        byte_count = sum(_byte_count(change) for change in changes if change.table in taken)
-        counted = self.journals.check_writable(taken, producer, byte_count=byte_count)
+        rows_bytes = partial(_bytes_of, changes, taken)
+        counted = self.journals.check_writable(taken, producer, rows_bytes=rows_bytes)
         try:
             for change in changes:
                 if change.table in taken:
@@ -459,6 +459,11 @@ class TableService:
 def _byte_count(change: Change) -> int:
     """Bytes of the rows a change brings."""
     return sum(getattr(argument, "nbytes", 0) for argument in change.arguments)
+
+
+def _bytes_of(changes: Sequence[Change], tables: Container[SourceTable]) -> int:
+    """Bytes of the rows that changes bring to ``tables``."""
+    return sum(_byte_count(change) for change in changes if change.table in tables)
 
 
 def kind_of(table: Table) -> str:
