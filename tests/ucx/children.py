@@ -25,7 +25,7 @@ from barrage.transport.ucx import (
     load_library,
 )
 
-READY_SECONDS_MAX = 30.0
+READY_SECONDS_MAX = 60.0
 _context = mp.get_context("spawn")
 
 
@@ -175,7 +175,7 @@ def flooding_client(pipe: Connection, port: int, size: int) -> None:
     async def flood() -> None:
         context = UcxContext(load_library(), UcxSettings())
         pipe.send("started")
-        connection = await UcxConnection.connect(context, "127.0.0.1", port, timeout=10)
+        connection = await UcxConnection.connect(context, "127.0.0.1", port, timeout=30)
         message = bytes(size)
         try:
             while True:
@@ -198,7 +198,7 @@ def silent_client(pipe: Connection, port: int, error_mode: ErrorMode) -> None:
         context = UcxContext(load_library(), UcxSettings())
         pipe.send("started")
         connection = await UcxConnection.connect(
-            context, "127.0.0.1", port, timeout=10, error_mode=error_mode
+            context, "127.0.0.1", port, timeout=30, error_mode=error_mode
         )
         await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
         await connection.close()

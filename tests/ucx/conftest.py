@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from barrage.client import body_routes
 from barrage.errors import TransportUnavailableError
 from barrage.transport.ucx import UcxLibrary, load_library
 
@@ -26,6 +27,13 @@ def library() -> UcxLibrary:
         return load_library()
     except TransportUnavailableError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client goes inline when connecting takes a second. On a busy machine it may, and then
+    nothing of what these tests are about would be tested."""
+    monkeypatch.setattr(body_routes, "CONNECT_SECONDS_MAX", 30.0)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 
-SECONDS_MAX = 10.0
+SECONDS_MAX = 30.0
 
 
 def wait_until_up(space: str | None, device: str) -> None:
@@ -15,7 +15,7 @@ def wait_until_up(space: str | None, device: str) -> None:
     command = ["ip", *within, "-o", "link", "show", "dev", device]
     until = time.monotonic() + SECONDS_MAX
     while time.monotonic() < until:
-        shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=10)
+        shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
         if " state UP " in shown.stdout:
             return
         time.sleep(0.02)

@@ -20,7 +20,8 @@ from barrage.transport.ucx import (
     UcxSettings,
 )
 
-SECONDS_MAX = 10.0
+SECONDS_MAX = 30.0
+"""What should come soon is waited for this long: the machine may be busy with much else."""
 
 
 class Inbox:
@@ -80,7 +81,11 @@ class Ends:
         """One more connection: the client's end and the server's."""
         count = len(self.accepted)
         client = await UcxConnection.connect(
-            self.context, "127.0.0.1", self.listener.port, timeout=5, error_mode=error_mode
+            self.context,
+            "127.0.0.1",
+            self.listener.port,
+            timeout=SECONDS_MAX,
+            error_mode=error_mode,
         )
         self.opened.append(client)
         await until(lambda: len(self.accepted) > count)

@@ -8,18 +8,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import pytest
 
 import barrage
-from barrage.client import BodyStatus, BodyWay
+from barrage.client import BodyStatus, BodyWay, body_routes
 from barrage.client.body_backends import DEVICES_VARIABLE, device_towards
 from barrage.errors import TransportUnavailableError
 from tests.helpers.server_process import wait_until
 from tests.ucx.links import wait_until_up
 
-WAIT = 20
-HERE, THERE = "10.213.77.2", "10.213.77.1"
+WAIT = 30
 
 SERVER = """
 import sys, threading, numpy as np, pyarrow as pa, barrage
@@ -43,11 +43,22 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, timeout=WAIT)
 
 
+class Cable(NamedTuple):
+    """The other namespace, the device in it and its address."""
+
+    space: str
+    device: str
+    address: str
+
+
 @contextmanager
-def cable() -> Iterator[tuple[str, str]]:
-    """Name of the other namespace and of the device in it; both are gone afterwards."""
+def cable() -> Iterator[Cable]:
+    """Names and addresses are drawn: another run may go on at the same time, or have been killed
+    and left its own behind. Everything is gone afterwards."""
     word = secrets.token_hex(3)
     space, ours, theirs = f"bq{word}", f"bq{word}a", f"bq{word}b"
+    net, block = f"10.213.{secrets.randbelow(256)}", 4 * secrets.randbelow(64)
+    there, here = f"{net}.{block + 1}", f"{net}.{block + 2}"
     try:
         ip("netns", "add", space)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -55,14 +66,14 @@ def cable() -> Iterator[tuple[str, str]]:
     try:
         ip("link", "add", ours, "type", "veth", "peer", "name", theirs)
         ip("link", "set", theirs, "netns", space)
-        ip("addr", "add", f"{HERE}/30", "dev", ours)
+        ip("addr", "add", f"{here}/30", "dev", ours)
         ip("link", "set", ours, "up")
-        ip("-n", space, "addr", "add", f"{THERE}/30", "dev", theirs)
+        ip("-n", space, "addr", "add", f"{there}/30", "dev", theirs)
         ip("-n", space, "link", "set", theirs, "up")
         ip("-n", space, "link", "set", "lo", "up")
         wait_until_up(None, ours)
         wait_until_up(space, theirs)
-        yield space, theirs
+        yield Cable(space, theirs, there)
     except subprocess.CalledProcessError as error:
         pytest.skip(f"no virtual cable here: {error.stderr!r}")
     finally:
@@ -70,16 +81,16 @@ def cable() -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def server_in(space: str, device: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def server_at(cable: Cable) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     process = subprocess.Popen(
-        ["ip", "netns", "exec", space, sys.executable, "-c",
-         SERVER.format(host=THERE, device=device)],
+        ["ip", "netns", "exec", cable.space, sys.executable, "-c",
+         SERVER.format(host=cable.address, device=cable.device)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ),
     )  # fmt: skip
     try:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        assert address.startswith(THERE)
+        assert address.startswith(cable.address)
         yield address, process
     finally:
         process.kill()
@@ -87,10 +98,10 @@ def server_in(space: str, device: str) -> Iterator[tuple[str, subprocess.Popen[s
 
 
 def test_bodies_between_two_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    with cable() as (space, device), server_in(space, device) as (address, process):
-        own = device_towards(THERE)
+    with cable() as there, server_at(there) as (address, process):
+        own = device_towards(there.address)
         assert own.startswith("bq")
-        assert own != device
+        assert own != there.device
         with (
             barrage.connect(address, auth="secret", bodies="ucx") as session,
             session.table("t").subscribe(interval_ms=10) as live,
@@ -106,6 +117,7 @@ def test_bodies_between_two_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
             assert live.stats.reconnects == 0
         # A device that does not lead there: no connection, and bodies come inline.
         monkeypatch.setenv(DEVICES_VARIABLE, "lo")
+        monkeypatch.setattr(body_routes, "CONNECT_SECONDS_MAX", 1.0)
         with (
             barrage.connect(address, auth="secret", bodies="ucx") as session,
             session.table("t").subscribe(interval_ms=10) as live,

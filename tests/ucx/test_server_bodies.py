@@ -28,7 +28,9 @@ from tests.helpers.server_process import (
 )
 
 ROWS = 50_000
-LIMITS = replace(DEFAULT_LIMITS, body_ticket_ns=1_000_000_000)
+LIMITS = replace(
+    DEFAULT_LIMITS, ucx_unauthenticated_ns=20_000_000_000, body_ticket_ns=5_000_000_000
+)
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def connected(
         context = UcxContext(library, UcxSettings())
         try:
             location = UcxLocation.parse(answer.location)
-            connection = await open_stream(context, location, answer.ticket, timeout=5)
+            connection = await open_stream(context, location, answer.ticket, timeout=30)
             try:
                 await work(connection)
             finally:
@@ -126,7 +128,7 @@ def test_a_connection_nobody_claims_is_closed(server, channel, offer, library):
     async def wait_for_the_end(connection) -> None:
         ended = asyncio.get_running_loop().create_future()
         connection.on_lost = lambda error: ended.done() or ended.set_result(error)
-        await asyncio.wait_for(ended, 5)
+        await asyncio.wait_for(ended, 30)
 
     connected(library, answer, wait_for_the_end)
     assert counts(server).channels == 0
@@ -164,7 +166,7 @@ def test_mixed_subscribers_of_one_table_see_the_same(server):
     try:
         live = [session.table("log").subscribe(interval_ms=10) for session in sessions]
         for each in live:
-            each.wait_ready(5)
+            each.wait_ready(30)
         assert [each.bodies.way.value for each in live] == list(ways)
         for number in range(10):
             rows = 20_000 * (number % 3 + 1)

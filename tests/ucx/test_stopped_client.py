@@ -23,6 +23,8 @@ ROUNDS = 40
 
 CLIENT = """
 import sys, time, barrage
+from barrage.client import body_routes
+body_routes.CONNECT_SECONDS_MAX = 30
 with barrage.connect(sys.argv[1], bodies="ucx") as session:
     with session.table("t").subscribe(interval_ms=10) as live:
         live.wait_ready(20)

