@@ -63,9 +63,10 @@ class UcxBodies:
         return UcxOutlet(UcxBodySender(connection))
 
     async def close(self) -> None:
-        """Stop listening, end what is connected, and give the library's memory back."""
-        await self.tables.close()
+        """Stop listening, end what is connected, and give the library's memory back. In this order:
+        the library reads memory for a client as long as it is connected."""
         await self.streams.close()
+        await self.tables.close()
         self._context.close()
 
 

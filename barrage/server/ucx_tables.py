@@ -82,7 +82,8 @@ class UcxTables:
         self._streams.memory = self._memory
 
     async def close(self) -> None:
-        """End what is under way. Idempotent."""
+        """End what is under way, and take back the memory clients read, which no connection may
+        outlive. Idempotent."""
         await self._streams.close()
         if self._memory is not None:
             self._memory.close()

@@ -32,10 +32,13 @@ SMALL = replace(
     body_window_bytes=256 * 1024,
     body_window_count=8,
     body_wait_ns_max=10_000_000,
-    body_deadline_ns=500_000_000,
-    stall_ns_max=500_000_000,
+    body_deadline_ns=10_000_000_000,
+    stall_ns_max=10_000_000_000,
 )
 """Batches of about 64 KiB, a few of them under way."""
+
+HASTY = replace(SMALL, body_deadline_ns=200_000_000, stall_ns_max=200_000_000)
+"""For what ends by a deadline."""
 
 
 def sample(rows: int = 1000) -> pa.Table:

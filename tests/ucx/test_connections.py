@@ -25,6 +25,7 @@ from barrage.transport.ucx import (
     UcxLibrary,
     UcxListener,
     UcxSettings,
+    connection,
     load_library,
 )
 from tests.ucx.pair import Inbox, ends, pair, until
@@ -49,9 +50,9 @@ def test_a_port_nobody_listens_on_is_reported_at_once(
                 with pytest.raises(TransportError, match=f"cannot connect.*127.0.0.1:{port}"):
                     await asyncio.wait_for(
                         UcxConnection.connect(
-                            context, "127.0.0.1", port, timeout=5, error_mode=error_mode
+                            context, "127.0.0.1", port, timeout=90, error_mode=error_mode
                         ),
-                        2,
+                        30,
                     )
             finally:
                 context.close()
@@ -103,10 +104,10 @@ def test_names_are_resolved_to_ipv4_and_unknown_ones_reported(library: UcxLibrar
     async def scenario() -> None:
         async with ends(library) as both:
             port = both.listener.port
-            connection = await UcxConnection.connect(both.context, "localhost", port, timeout=5)
+            connection = await UcxConnection.connect(both.context, "localhost", port, timeout=30)
             await connection.close()
             with pytest.raises(TransportError, match="no IPv4 address"):
-                await UcxConnection.connect(both.context, "no.such.invalid", port, timeout=5)
+                await UcxConnection.connect(both.context, "no.such.invalid", port, timeout=30)
             with pytest.raises(TransportError, match="needs an IPv4 address"):
                 UcxListener(both.context, "no.such.invalid", 0, lambda _: None)
 
@@ -129,7 +130,7 @@ def test_connections_past_the_limit_are_rejected_until_one_is_closed(library: Uc
             await both.connect()
             with pytest.raises(TransportError, match="cannot connect"):
                 await UcxConnection.connect(
-                    both.context, "127.0.0.1", both.listener.port, timeout=1
+                    both.context, "127.0.0.1", both.listener.port, timeout=30
                 )
             assert both.listener.rejected_count == 1
             await both.accepted[0].close()
@@ -147,7 +148,7 @@ def test_many_connect_at_once(library: UcxLibrary) -> None:
         async with ends(library) as both:
             clients = await asyncio.gather(
                 *(
-                    UcxConnection.connect(both.context, "127.0.0.1", both.listener.port, timeout=20)
+                    UcxConnection.connect(both.context, "127.0.0.1", both.listener.port, timeout=60)
                     for _ in range(20)
                 )
             )
@@ -177,7 +178,7 @@ def test_an_owner_that_cannot_take_a_connection_loses_only_that_one(
         try:
             for _ in range(2):
                 with contextlib.suppress(TransportError):
-                    await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=5)
+                    await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=30)
             await until(lambda: len(taken) == 2)
             assert taken[0].state is ConnectionState.CLOSED
             assert taken[1].state is ConnectionState.OPEN
@@ -200,8 +201,78 @@ def test_a_listener_that_is_closed_keeps_its_connections(library: UcxLibrary) ->
             await until(lambda: inbox.tagged == [(1, b"still")])
             with pytest.raises(TransportError, match="cannot connect"):
                 await UcxConnection.connect(
-                    both.context, "127.0.0.1", both.listener.port, timeout=2
+                    both.context, "127.0.0.1", both.listener.port, timeout=30
                 )
+
+    asyncio.run(scenario())
+
+
+def test_looking_up_a_name_counts_for_the_timeout(
+    library: UcxLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(_host: str) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(connection, "ipv4_of", never)
+
+    async def scenario() -> None:
+        context = UcxContext(library, UcxSettings())
+        try:
+            with pytest.raises(TransportError, match=r"no answer in 0\.05 s"):
+                await UcxConnection.connect(context, "somewhere", 1, timeout=0.05)
+        finally:
+            context.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_is_called_off_in_the_moment_it_is_there_is_closed(
+    library: UcxLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed = UcxConnection._flushed
+
+    def flushed_too_late(this: UcxConnection, done: asyncio.Future[None]) -> None:
+        flushed(this, done)
+        connecting[0].cancel()
+
+    monkeypatch.setattr(UcxConnection, "_flushed", flushed_too_late)
+    connecting: list[asyncio.Task[UcxConnection]] = []
+
+    async def scenario() -> None:
+        async with ends(library) as both:
+            port = both.listener.port
+            connecting.append(
+                asyncio.create_task(
+                    UcxConnection.connect(both.context, "127.0.0.1", port, timeout=30)
+                )
+            )
+            with pytest.raises(asyncio.CancelledError):
+                await connecting[0]
+            await until(lambda: len(both.context.workers) == 1 + len(both.accepted))
+
+    asyncio.run(scenario())
+
+
+def test_a_listener_that_cannot_be_made_holds_no_port(
+    library: UcxLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        context = UcxContext(library, UcxSettings())
+        try:
+            listener = UcxListener(context, "127.0.0.1", 0, lambda _: None)
+            listener.close()
+
+            def refuse(_: UcxListener) -> int:
+                raise TransportError("no port to be had")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(UcxListener, "_query_port", refuse)
+                with pytest.raises(TransportError, match="no port"):
+                    UcxListener(context, "127.0.0.1", listener.port, lambda _: None)
+            assert not context.workers
+            UcxListener(context, "127.0.0.1", listener.port, lambda _: None).close()
+        finally:
+            context.close()
 
     asyncio.run(scenario())
 
@@ -233,14 +304,18 @@ def test_what_was_sent_before_a_graceful_close_arrives_before_the_loss(
     asyncio.run(scenario())
 
 
-def test_a_forced_close_is_quick_and_fails_what_is_under_way(library: UcxLibrary) -> None:
+def test_a_forced_close_waits_for_nothing_and_fails_what_is_under_way(
+    library: UcxLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CLOSE_SECONDS_MAX", 90)
+
     async def scenario() -> None:
         async with pair(library) as (client, server):
             inbox = Inbox(server, takes_tagged=False)
             waiting = client.send_tagged(1, bytes(4_000_000))
             unmatched = client.send_tagged(2, b"x", synchronous=True)
             await asyncio.sleep(0.02)
-            await asyncio.wait_for(client.close(), 0.5)
+            await asyncio.wait_for(client.close(), 30)
             for future in (waiting, unmatched):
                 with pytest.raises(ConnectionLostError):
                     await future
@@ -260,7 +335,7 @@ def test_a_graceful_close_does_not_wait_for_a_peer_that_takes_nothing(
             Inbox(server, takes_tagged=False)
             for _ in range(10):
                 client.send_tagged(1, bytes(4_000_000))
-            await asyncio.wait_for(client.close(force=False), 3)
+            await asyncio.wait_for(client.close(force=False), 30)
             assert client.state is ConnectionState.CLOSED
 
     asyncio.run(scenario())
@@ -342,17 +417,42 @@ def test_a_context_takes_what_is_left_with_it(library: UcxLibrary) -> None:
         context = UcxContext(library, UcxSettings())
         accepted: list[UcxConnection] = []
         listener = UcxListener(context, "127.0.0.1", 0, accepted.append)
-        client = await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=5)
+        client = await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=30)
         pending = client.send_tagged(1, bytes(4_000_000))
         context.close()
         context.close()
         with pytest.raises(ConnectionLostError, match="closed"):
             await pending
         with pytest.raises(TransportError, match="closed"):
-            await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=5)
+            await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=30)
         await client.close()
 
     asyncio.run(scenario())
+
+
+@MODES
+def test_a_context_is_closed_after_its_loop_with_all_that_was_left_under_way(
+    library: UcxLibrary, error_mode: ErrorMode
+) -> None:
+    async def scenario() -> tuple[UcxContext, UcxConnection]:
+        context = UcxContext(library, UcxSettings())
+        accepted: list[UcxConnection] = []
+        listener = UcxListener(context, "127.0.0.1", 0, accepted.append)
+        client = await UcxConnection.connect(
+            context, "127.0.0.1", listener.port, timeout=30, error_mode=error_mode
+        )
+        await until(lambda: accepted)
+        sending = client.send_tagged(1, bytes(4_000_000))
+        coming = accepted[0].receive_posted(9, 2**64 - 1, pa.allocate_buffer(8))
+        client.send_untagged(bytes(1_000_000))
+        for future in (sending, coming):
+            future.add_done_callback(lambda _: None)
+        return context, client
+
+    context, client = asyncio.run(scenario())
+    context.close()
+    assert client.state is ConnectionState.CLOSED
+    assert not context.workers
 
 
 # --- memory of the peer ---------------------------------------------------------------------------
@@ -369,7 +469,7 @@ def test_memory_that_is_offered_can_be_read(library: UcxLibrary, error_mode: Err
             key = client.unpack_key(memory.packed_key)
             for offset, size in ((0, 10), (256, 100_000), (0, offered.size)):
                 into = pa.allocate_buffer(size)
-                got = await asyncio.wait_for(client.get(key, memory.address + offset, into), 5)
+                got = await asyncio.wait_for(client.get(key, memory.address + offset, into), 30)
                 assert got.equals(offered.slice(offset, size))
             await client.close()
             memory.close()

@@ -19,6 +19,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.server.config import ServerConfig
 from barrage.transport.ucx import (
     ErrorMode,
+    RegisteredMemory,
     UcxContext,
     UcxLibrary,
     UcxSettings,
@@ -70,7 +71,7 @@ def fetched(library: UcxLibrary, info: flight.FlightInfo, **details: Any) -> pa.
         finally:
             context.close()
 
-    return asyncio.run(asyncio.wait_for(scenario(), 20))
+    return asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +190,7 @@ def test_a_server_that_stops_ends_its_streams(library: UcxLibrary) -> None:
             async with opening as batches:
                 await anext(batches)
                 stopping = asyncio.get_running_loop().run_in_executor(None, server.stop)
-                await asyncio.wait_for(stopping, 10)
+                await asyncio.wait_for(stopping, 30)
                 with pytest.raises(ConnectionLostError):
                     [batch async for batch in batches]
         finally:
@@ -200,6 +201,41 @@ def test_a_server_that_stops_ends_its_streams(library: UcxLibrary) -> None:
     try:
         with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
             server.create_table("t", data=pa.table({"a": np.arange(5_000_000)}))
-            asyncio.run(asyncio.wait_for(scenario(), 20))
+            asyncio.run(asyncio.wait_for(scenario(), 60))
     finally:
         server.stop()
+
+
+def test_memory_that_clients_read_outlives_their_connections(
+    library: UcxLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library reads it for them as long as they are connected, whatever is there then."""
+    connected: list[int] = []
+    unregister = RegisteredMemory.close
+
+    def close(memory: RegisteredMemory) -> None:
+        connected.append(len(memory._context.workers))
+        unregister(memory)
+
+    monkeypatch.setattr(RegisteredMemory, "close", close)
+    limits = replace(DEFAULT_LIMITS, body_window_bytes=4_000_000)
+
+    async def scenario() -> None:
+        context = UcxContext(library, UcxSettings(rma=True))
+        try:
+            places = locations_of(info_of(client, "t", bodies="rma"))
+            async with open_batches(*places, context=context, limits=limits, timeout=30) as batches:
+                await anext(batches)
+                await asyncio.get_running_loop().run_in_executor(None, server.stop)
+        finally:
+            context.close()
+
+    server = barrage.Server(config=ServerConfig(bodies="ucx", ucx_rma=True, limits=limits))
+    server.start()
+    try:
+        with flight.connect(f"grpc://127.0.0.1:{server.port}") as client:
+            server.create_table("t", data=pa.table({"a": np.arange(5_000_000)}))
+            asyncio.run(asyncio.wait_for(scenario(), 60))
+    finally:
+        server.stop()
+    assert connected == [0]

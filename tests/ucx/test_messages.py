@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from barrage.errors import ConnectionLostError, LocalProtocolError
-from barrage.transport.ucx import ErrorMode, Received, UcxLibrary
+from barrage.transport.ucx import ErrorMode, Received, UcxLibrary, worker
 from tests.ucx.pair import Inbox, ends, pair, until
 
 MODES = pytest.mark.parametrize("error_mode", list(ErrorMode))
@@ -118,7 +118,7 @@ def test_what_is_discarded_takes_no_memory_and_lets_its_sender_go(
             allocated = pa.total_allocated_bytes()
             server.discard(probed)
             assert pa.total_allocated_bytes() == allocated
-            await asyncio.wait_for(sent, 5)
+            await asyncio.wait_for(sent, 30)
             client.send_tagged(2, b"next")
             inbox = Inbox(server)
             await until(lambda: inbox.tagged == [(2, b"next")])
@@ -131,11 +131,11 @@ def test_a_synchronous_send_is_done_when_the_peer_took_it(library: UcxLibrary) -
         async with pair(library) as (client, server):
             plain = client.send_tagged(1, b"ticket")
             sent = client.send_tagged(1, b"ticket", synchronous=True)
-            await asyncio.wait_for(plain, 5)
+            await asyncio.wait_for(plain, 30)
             await asyncio.sleep(0.05)
             assert not sent.done()
             inbox = Inbox(server)
-            await asyncio.wait_for(sent, 5)
+            await asyncio.wait_for(sent, 30)
             await until(lambda: len(inbox.tagged) == 2)
 
     asyncio.run(scenario())
@@ -153,7 +153,7 @@ def test_memory_of_a_send_lives_until_it_is_done_and_no_longer(library: UcxLibra
             assert not sent.done()
             assert is_alive() is not None
             inbox = Inbox(server)
-            await asyncio.wait_for(sent, 5)
+            await asyncio.wait_for(sent, 30)
             await until(lambda: inbox.tagged == [(1, b"\x07" * 4_000_000)])
             del sent
             gc.collect()
@@ -195,10 +195,10 @@ def test_posted_receives_match_fail_and_are_called_off(library: UcxLibrary) -> N
             client.send_tagged(2**56 | 5, b"yes")
             client.send_tagged(6, bytes(9))
             client.send_tagged(7, b"late")
-            assert await asyncio.wait_for(first, 5) == Received(2**56 | 5, 3)
+            assert await asyncio.wait_for(first, 30) == Received(2**56 | 5, 3)
             assert buffers[0].to_pybytes()[:3] == b"yes"
             with pytest.raises(ConnectionLostError, match="longer than its buffer"):
-                await asyncio.wait_for(short, 5)
+                await asyncio.wait_for(short, 30)
             inbox = Inbox(server)
             await until(lambda: inbox.tagged == [(7, b"late")])
             await server.close()
@@ -256,5 +256,22 @@ def test_an_untagged_message_past_the_limit_is_refused_before_memory_is_taken(
             assert inbox.untagged == []
             with pytest.raises(ConnectionLostError, match="16777217 bytes wait"):
                 server.send_untagged(b"x")
+
+    asyncio.run(scenario())
+
+
+def test_untagged_messages_without_a_byte_wait_up_to_a_bound_as_well(
+    library: UcxLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "UNTAGGED_COUNT_MAX", 50)
+
+    async def scenario() -> None:
+        async with pair(library) as (client, server):
+            lost: list[Exception] = []
+            server.on_lost = lost.append
+            for _ in range(51):
+                client.send_untagged(b"")
+            await until(lambda: lost)
+            assert "the limit is 50 messages" in str(lost[0])
 
     asyncio.run(scenario())

@@ -26,6 +26,7 @@ from barrage.transport.ucx import (
     UcxLibrary,
     UcxSettings,
 )
+from barrage.transport.ucx.settings import LIBRARY_VARIABLES
 from tests.ucx.children import (
     Child,
     canary_server,
@@ -43,12 +44,12 @@ CONNECTS = int(os.environ.get("BARRAGE_UCX_CONNECTS", "120"))
 
 async def echoed(context: UcxContext, port: int, content: bytes) -> bytes:
     """What comes back of one message on a connection of its own."""
-    connection = await UcxConnection.connect(context, "127.0.0.1", port, timeout=5)
+    connection = await UcxConnection.connect(context, "127.0.0.1", port, timeout=30)
     try:
         into = pa.allocate_buffer(len(content))
         coming = connection.receive_posted(5, 2**64 - 1, into)
         connection.send_tagged(5, content)
-        await asyncio.wait_for(coming, 5)
+        await asyncio.wait_for(coming, 30)
         return into.to_pybytes()
     finally:
         await connection.close()
@@ -60,7 +61,7 @@ def echoed_now(library: UcxLibrary, port: int, content: bytes) -> bytes:
     async def scenario() -> bytes:
         context = UcxContext(library, UcxSettings())
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(90):
                 while True:
                     try:
                         return await echoed(context, port, content)
@@ -83,7 +84,7 @@ def test_a_killed_server_is_noticed_and_all_that_waits_for_it_fails(
         context = UcxContext(library, UcxSettings())
         try:
             connection = await UcxConnection.connect(
-                context, "127.0.0.1", server.ready, timeout=5, error_mode=error_mode
+                context, "127.0.0.1", server.ready, timeout=30, error_mode=error_mode
             )
             inbox = Inbox(connection)
             connection.send_tagged(3, b"before")
@@ -95,11 +96,11 @@ def test_a_killed_server_is_noticed_and_all_that_waits_for_it_fails(
                 connection.receive_posted(9, 2**64 - 1, pa.allocate_buffer(8)),
             ]
             server.kill()
-            await until(lambda: inbox.lost, seconds=5)
+            await until(lambda: inbox.lost)
             for future in waiting:
                 with pytest.raises(ConnectionLostError):
                     await future
-            await asyncio.wait_for(connection.close(), 3)
+            await asyncio.wait_for(connection.close(), 30)
         finally:
             context.close()
 
@@ -119,10 +120,10 @@ def test_a_killed_client_is_noticed_and_its_worker_goes(
                 inbox = Inbox(connection)
                 body = connection.send_tagged(1, bytes(4_000_000))
                 client.kill()
-                await until(lambda: inbox.lost, seconds=5)
+                await until(lambda: inbox.lost)
                 with pytest.raises(ConnectionLostError):
                     await body
-                await asyncio.wait_for(connection.close(), 3)
+                await asyncio.wait_for(connection.close(), 30)
                 assert both.listener.connection_count == 0
                 assert len(both.context.workers) == 1  # the listener's
 
@@ -133,7 +134,7 @@ def test_a_stopped_peer_is_seen_by_a_deadline_only_and_may_go_on(library: UcxLib
     async def scenario(server: Child) -> None:
         context = UcxContext(library, UcxSettings())
         try:
-            connection = await UcxConnection.connect(context, "127.0.0.1", server.ready, timeout=5)
+            connection = await UcxConnection.connect(context, "127.0.0.1", server.ready, timeout=30)
             inbox = Inbox(connection)
             os.kill(server.pid, signal.SIGSTOP)
             sent = connection.send_tagged(1, b"x", synchronous=True)
@@ -143,7 +144,7 @@ def test_a_stopped_peer_is_seen_by_a_deadline_only_and_may_go_on(library: UcxLib
             with pytest.raises(TransportError, match="no answer"):
                 await UcxConnection.connect(context, "127.0.0.1", server.ready, timeout=0.5)
             os.kill(server.pid, signal.SIGCONT)
-            await asyncio.wait_for(sent, 5)
+            await asyncio.wait_for(sent, 30)
             await until(lambda: inbox.tagged == [(1, b"x")])
             await connection.close()
         finally:
@@ -158,14 +159,14 @@ def test_closing_does_not_wait_for_a_stopped_peer(library: UcxLibrary) -> None:
         context = UcxContext(library, UcxSettings())
         try:
             connection = await UcxConnection.connect(
-                context, "127.0.0.1", server.ready, timeout=5, error_mode=error_mode
+                context, "127.0.0.1", server.ready, timeout=30, error_mode=error_mode
             )
             os.kill(server.pid, signal.SIGSTOP)
             # More than the sockets take, so that requests wait inside the endpoint as well.
             for _ in range(2_000):
                 connection.send_tagged(1, bytes(8_000))
             await asyncio.sleep(0.05)
-            await asyncio.wait_for(connection.close(), 3)
+            await asyncio.wait_for(connection.close(), 30)
         finally:
             context.close()
             os.kill(server.pid, signal.SIGCONT)
@@ -195,12 +196,12 @@ def test_a_flood_on_one_connection_leaves_the_loop_and_the_others_alive(
                 ]
                 delays = []
                 for _ in range(200):
-                    started = time.perf_counter()
+                    started = time.thread_time()  # other programs are busy, too
                     await asyncio.sleep(0)
-                    delays.append(time.perf_counter() - started)
+                    delays.append(time.thread_time() - started)
                     await asyncio.sleep(0.002)
                 client.send_tagged(1, b"through")
-                await until(lambda: inbox.tagged, seconds=2)
+                await until(lambda: inbox.tagged)
                 assert len(flooded) > 1_000
                 assert sorted(delays)[180] < 0.05
                 await connection.close()
@@ -289,7 +290,7 @@ def test_nonsense_on_every_port_does_not_end_the_server(library: UcxLibrary) -> 
         assert server.process.is_alive()
         for _ in range(3):
             assert echoed_now(library, server.ready, b"after") == b"after"
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while server.descriptor_count > descriptors + 20 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert server.descriptor_count <= descriptors + 20
@@ -315,7 +316,7 @@ async def reach_for(library: UcxLibrary, port: int, address: int) -> bytes:
     """Read and write memory of a server with a key made of our own memory; what was read."""
     context = UcxContext(library, UcxSettings(rma=True, put_zcopy=True))
     try:
-        client = await UcxConnection.connect(context, "127.0.0.1", port, timeout=5)
+        client = await UcxConnection.connect(context, "127.0.0.1", port, timeout=30)
         own = RegisteredMemory(context, pa.py_buffer(bytes(4096)))
         key = client.unpack_key(own.packed_key)
         into = pa.py_buffer(bytearray(4096))
@@ -449,7 +450,7 @@ async def main():
     context = UcxContext(library, UcxSettings())
     accepted = []
     listener = UcxListener(context, "127.0.0.1", 0, accepted.append)
-    client = await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=5)
+    client = await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=30)
     pid = os.fork()
     if pid == 0:
         in_child(library, context, client)
@@ -457,7 +458,7 @@ async def main():
     into = pa.allocate_buffer(2)
     coming = accepted[0].receive_posted(1, 1, into)
     await client.send_tagged(1, b"on")
-    await asyncio.wait_for(coming, 5)
+    await asyncio.wait_for(coming, 30)
     await client.close()
     await accepted[0].close()
     context.close()
@@ -493,7 +494,7 @@ library = load_library()
 context = UcxContext(library, UcxSettings())
 assert (signals(), code()) == before
 context.close()
-print(os.environ["UCX_HANDLE_ERRORS"], os.environ["UCX_LOG_LEVEL"])
+print({name: value for name, value in os.environ.items() if name.startswith("UCX_")})
 """
 
 
@@ -502,10 +503,10 @@ def test_a_context_refuses_everything_in_a_forked_child_and_lives_on_in_its_pare
 
 
 def test_signals_and_memory_functions_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("UCX_HANDLE_ERRORS", "UCX_DEBUG_SIGNO", "UCX_MEM_EVENTS", "UCX_LOG_LEVEL"):
+    for name in LIBRARY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("UCX_LOG_LEVEL", "error")
-    assert run_script(UNTOUCHED) == "none error\n"
+    assert run_script(UNTOUCHED) == "{'UCX_LOG_LEVEL': 'error'}\n"
 
 
 def test_a_release_that_can_be_ended_by_a_peer_is_told_by_doctor(library: UcxLibrary) -> None:

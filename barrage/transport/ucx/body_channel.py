@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import BodyChannelError, TransportError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.transport.ucx.receiver import BodyIntake
+from barrage.transport.ucx.body_intake import BodyIntake
 from barrage.wire.dissociated.tags import BodyTag, BodyType, encode_tag
 
 if TYPE_CHECKING:

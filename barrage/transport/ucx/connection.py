@@ -9,10 +9,7 @@ asks for is kept by the library without a bound.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-import socket
-import struct
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,6 +17,7 @@ import pyarrow as pa
 
 from barrage.errors import ConnectionLostError, LocalProtocolError, TransportError
 from barrage.transport.ucx import declarations as d
+from barrage.transport.ucx.endpoints import client_endpoint, ipv4_of
 from barrage.transport.ucx.worker import UcxWorker
 
 if TYPE_CHECKING:
@@ -33,8 +31,6 @@ CLOSE_SECONDS_MAX: Final = 1.0
 """How long a close waits for the endpoint before the worker goes anyway."""
 
 REMOTE_KEY_BYTES_MAX: Final = 4096
-_ALL_TAGS: Final = 0xFFFF_FFFF_FFFF_FFFF
-_SOCKADDR = struct.Struct("=H2s4s8x")
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +82,7 @@ class RemoteKey:
 class UcxConnection:
     """Sends and receives on a running asyncio loop. All calls on the loop's thread."""
 
-    def __init__(self, worker: UcxWorker, make_endpoint: Callable[[UcxConnection], Any]) -> None:
+    def __init__(self, worker: UcxWorker, make_endpoint: Callable[[], Any]) -> None:
         """``worker`` is taken over, and destroyed when there is no endpoint to be had."""
         self._worker = worker
         self._library = worker.library
@@ -109,7 +105,7 @@ class UcxConnection:
         self._is_flushed = False
         self._closed: asyncio.Future[None] = worker.loop.create_future()
         try:
-            self._endpoint: Any = make_endpoint(self)
+            self._endpoint: Any = make_endpoint()
         except BaseException:
             worker.destroy()
             raise
@@ -130,18 +126,21 @@ class UcxConnection:
         """Connect to a listener. ``timeout`` in seconds. TransportError when nobody answers there,
         or with another release or other settings; IPv6 is refused."""
         context.check_usable()
-        address = await _ipv4_of(host)
-        worker = UcxWorker(context)
-        connection = cls(worker, lambda _: _client_endpoint(worker, address, port, error_mode))
+        connection: UcxConnection | None = None
         try:
             async with asyncio.timeout(timeout):
+                address = await ipv4_of(host)
+                worker = UcxWorker(context)
+                connection = cls(worker, lambda: client_endpoint(worker, address, port, error_mode))
                 await connection.flush()
-        except (TransportError, TimeoutError) as error:
+        except BaseException as error:
+            # Also when it was there already, and the time was over in the same moment.
+            if connection is not None:
+                await connection.close()
+            if not isinstance(error, TransportError | TimeoutError):
+                raise
             reason = f"no answer in {timeout:g} s" if isinstance(error, TimeoutError) else error
             raise TransportError(f"cannot connect to UCX at {host}:{port}: {reason}") from error
-        finally:
-            if not connection._is_flushed:
-                await connection.close()
         return connection
 
     # --- sending ----------------------------------------------------------------------------------
@@ -345,7 +344,7 @@ class UcxConnection:
         finally:
             self._worker.end()
             self._become(ConnectionState.CLOSED)
-            self._closed.set_result(None)
+            self._tell_closed()
 
     def abort(self) -> None:
         """Close at once, without waiting for anything. Idempotent."""
@@ -356,7 +355,7 @@ class UcxConnection:
             if not self._worker.is_destroyed and not self._worker.context.is_poisoned:
                 self._begin_close(force=True)
             self._become(ConnectionState.CLOSED)
-            self._closed.set_result(None)
+            self._tell_closed()
         self._worker.destroy()
 
     async def _close_endpoint(self, *, force: bool) -> None:
@@ -394,6 +393,11 @@ class UcxConnection:
         return self._worker.posted(
             operation, self._functions.ucp_ep_close_nbx(self._endpoint, params)
         )
+
+    def _tell_closed(self) -> None:
+        """Let who waits in :meth:`close` go on; nobody does when the loop is closed."""
+        if not self._worker.loop.is_closed():
+            self._closed.set_result(None)
 
     def _freed(self) -> None:
         if self.on_closed is not None:
@@ -457,73 +461,3 @@ class UcxConnection:
 
 def _is_many(buffers: Any) -> bool:
     return isinstance(buffers, list | tuple)
-
-
-# --- endpoints ------------------------------------------------------------------------------------
-
-
-def pack_sockaddr(address: ipaddress.IPv4Address, port: int) -> bytes:
-    """A ``struct sockaddr_in``."""
-    return _SOCKADDR.pack(socket.AF_INET, struct.pack("!H", port), address.packed)
-
-
-def ipv4_literal(host: str) -> ipaddress.IPv4Address | None:
-    """The address, when ``host`` is one. TransportError for IPv6, with which UCX corrupts memory
-    unless it is set up for nothing else."""
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return None
-    if address.version == 6:
-        raise TransportError(f"UCX is used with IPv4 only here, and {host!r} is IPv6")
-    return ipaddress.IPv4Address(address)
-
-
-async def _ipv4_of(host: str) -> ipaddress.IPv4Address:
-    literal = ipv4_literal(host)
-    if literal is not None:
-        return literal
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(host, None, family=socket.AF_INET)
-    except OSError as error:
-        raise TransportError(f"host {host!r} has no IPv4 address: {error.strerror}") from error
-    return ipaddress.IPv4Address(found[0][4][0])
-
-
-def _client_endpoint(
-    worker: UcxWorker, address: ipaddress.IPv4Address, port: int, error_mode: ErrorMode
-) -> Any:
-    ffi = worker.library.ffi
-    params = _endpoint_params(worker)
-    sockaddr = ffi.from_buffer(pack_sockaddr(address, port))
-    params.field_mask |= d.EP_ERROR_MODE | d.EP_SOCKADDR | d.EP_FLAGS
-    params.err_mode = error_mode
-    params.flags = d.EP_CLIENT_SERVER
-    params.sockaddr.addr = ffi.cast("void *", sockaddr)
-    params.sockaddr.addrlen = len(sockaddr)
-    return _create(worker, params, f"connect to {address}:{port}")
-
-
-def accepted_endpoint(worker: UcxWorker, request: Any) -> Any:
-    """The endpoint of an accepted connection; its error mode is that of the peer."""
-    params = _endpoint_params(worker)
-    params.field_mask |= d.EP_CONNECTION_REQUEST
-    params.conn_request = request
-    return _create(worker, params, "accept a connection")
-
-
-def _endpoint_params(worker: UcxWorker) -> Any:
-    ffi = worker.library.ffi
-    params = ffi.new("ucp_ep_params_t *")
-    params.field_mask = d.EP_ERROR_HANDLER
-    params.err_cb = ffi.cast("void *", worker.library.on_failed)
-    params.err_arg = ffi.cast("void *", worker.number)
-    return params
-
-
-def _create(worker: UcxWorker, params: Any, what: str) -> Any:
-    out = worker.library.ffi.new("void **")
-    status = worker.library.functions.ucp_ep_create(worker.handle, params, out)
-    worker.library.check(what, status)
-    return out[0]

@@ -10,12 +10,13 @@ import importlib.util
 import itertools
 import os
 import re
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from barrage.errors import ConfigError, TransportError, TransportUnavailableError
 from barrage.transport.ucx import declarations as d
-from barrage.transport.ucx.settings import library_choice, prepare_environment
+from barrage.transport.ucx.settings import library_choice, library_environment
 
 if TYPE_CHECKING:
     from barrage.transport.ucx.context import UcxContext
@@ -36,6 +37,8 @@ _KNOWN_FAULTS: Final = (
 _MAPS = Path("/proc/self/maps")
 
 _loaded: UcxLibrary | None = None
+_loading: Final = threading.Lock()
+"""Sessions have threads of their own, and two may ask for the library at once."""
 
 
 class UcxLibrary:
@@ -133,18 +136,22 @@ def load_library(choice: str | None = None) -> UcxLibrary:
     """
     global _loaded
     choice = choice or library_choice()
-    if _loaded is not None:
-        _check_same(_loaded, choice)
+    with _loading:
+        if _loaded is None:
+            _loaded = _load(choice)
+        else:
+            _check_same(_loaded, choice)
         return _loaded
+
+
+def _load(choice: str | None) -> UcxLibrary:
     try:
         import cffi
     except ImportError as error:
         raise TransportUnavailableError(f"UCX needs cffi; {_HOW_TO_INSTALL}") from error
     ffi = cffi.FFI()
     ffi.cdef(d.DECLARATIONS)
-    opened = _open_one(ffi, choice)
-    _loaded = UcxLibrary(ffi, *opened)
-    return _loaded
+    return UcxLibrary(ffi, *_open_one(ffi, choice))
 
 
 def candidates(choice: str | None = None) -> list[str]:
@@ -198,7 +205,6 @@ def _open_one(ffi: Any, choice: str | None) -> tuple[Any, str]:
     if foreign and choice is None:
         # Another package brought one; a second copy beside it would crash.
         return ffi.dlopen(foreign[0]), foreign[0]
-    prepare_environment()
     reasons = []
     for candidate in candidates(choice):
         if foreign and not _is_same_file(candidate, foreign[0]):
@@ -206,7 +212,8 @@ def _open_one(ffi: Any, choice: str | None) -> tuple[Any, str]:
                 f"another UCX is in this process already: {foreign[0]}; two would crash"
             )
         try:
-            functions = ffi.dlopen(candidate)
+            with library_environment():
+                functions = ffi.dlopen(candidate)
         except OSError as error:
             reasons.append(str(error).partition(".  Additionally")[0])
             continue

@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from barrage.errors import TransportError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.transport.ucx import declarations as d
-from barrage.transport.ucx.connection import (
-    UcxConnection,
-    accepted_endpoint,
-    ipv4_literal,
-    pack_sockaddr,
-)
+from barrage.transport.ucx.connection import UcxConnection
+from barrage.transport.ucx.endpoints import accepted_endpoint, ipv4_literal, pack_sockaddr
 from barrage.transport.ucx.worker import UcxWorker
 
 if TYPE_CHECKING:
@@ -51,11 +47,12 @@ class UcxListener:
         self.rejected_count = 0
         sockaddr = _sockaddr(host, port)
         self._worker = UcxWorker(context)
+        self._handle: Any = None
         try:
-            self._handle: Any = self._create(sockaddr, f"{host}:{port}")
+            self._handle = self._create(sockaddr, f"{host}:{port}")
             self.port = self._query_port()
         except BaseException:
-            self._worker.destroy()
+            self.close()
             raise
         self._worker.deliver = self._deliver
         context.listeners.add(self)
@@ -114,7 +111,7 @@ class UcxListener:
             self._reject(request)
             return
         try:
-            connection = UcxConnection(worker, lambda _: accepted_endpoint(worker, request))
+            connection = UcxConnection(worker, lambda: accepted_endpoint(worker, request))
         except TransportError as error:
             _log.warning("a UCX connection was not accepted: %s", error)
             return
@@ -133,7 +130,8 @@ class UcxListener:
         if not self._context.is_poisoned:
             for request in self._worker.requests_to_connect:
                 self._reject(request)
-            self._context.library.functions.ucp_listener_destroy(self._handle)
+            if self._handle is not None:
+                self._context.library.functions.ucp_listener_destroy(self._handle)
         self._worker.requests_to_connect.clear()
         self._worker.destroy()
         self._context.listeners.discard(self)

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError, TransportError
 from barrage.wire.dissociated.lending import Lending, Window
-from barrage.wire.dissociated.ranges import encode_addresses, plan_ranges
+from barrage.wire.dissociated.ranges import RangePlan, encode_addresses, plan_ranges
 from barrage.wire.ipc import decode_batch_header, open_message
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from barrage.transport.shared_memory import ArenaMapping
     from barrage.transport.ucx.connection import RemoteKey, UcxConnection
     from barrage.transport.ucx.tagged_channel import TaggedChannel
-    from barrage.wire.dissociated.ranges import BodyRanges, RangePlan
+    from barrage.wire.dissociated.ranges import BodyRanges
 
 _BODY_LENGTH = 10
 """Where Arrow's Message has its bodyLength."""
@@ -58,11 +58,6 @@ class ReleaseSender:
         if not self._addresses:
             self._loop.call_soon(self._send)
         self._addresses += addresses
-
-    def release_from_any_thread(self, addresses: Sequence[int]) -> None:
-        """As :meth:`release`; after the end of the loop nothing happens."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self.release, addresses)
 
     def close(self) -> None:
         """Send what is waiting, and nothing later."""
@@ -149,15 +144,9 @@ class RemoteMemoryReader:
         TransportError."""
         body_bytes, plans = _planned(ranges, header)
         body = pa.allocate_buffer(body_bytes)
-        base = _packed_at(plans)
-        if base is not None and plans:
-            await self._connection.get(self._key, base, body)
-        else:
-            memoryview(body)[:] = bytes(body_bytes)
-            gets = [
-                self._connection.get(self._key, plan.address, _part(body, plan)) for plan in plans
-            ]
-            await _all(gets)
+        pieces = _joined(plans) if _packed_at(plans) is not None else plans
+        _clear_around(body, pieces)
+        await _all([self._connection.get(self._key, at.address, _part(body, at)) for at in pieces])
         self._releases.release(tuple({plan.address for plan in plans}))
         return body
 
@@ -174,6 +163,28 @@ def _packed_at(plans: Iterable[RangePlan]) -> int | None:
     bases = {plan.address - plan.offset for plan in plans} or {0}
     base = bases.pop()
     return None if bases or base < 0 else base
+
+
+def _joined(plans: Sequence[RangePlan]) -> list[RangePlan]:
+    """One range from the first buffer to the end of the last; nothing around them is known to be
+    the server's to give."""
+    if not plans:
+        return []
+    first = min(plans, key=lambda plan: plan.offset)
+    stop = max(plan.offset + plan.length for plan in plans)
+    return [RangePlan(first.address, first.offset, stop - first.offset)]
+
+
+def _clear_around(body: pa.Buffer, pieces: Sequence[RangePlan]) -> None:
+    """Zero what will not be read, the padding; all of it when there are several pieces."""
+    view = memoryview(body).cast("B")  # Arrow's is of signed bytes, which takes no others
+    if len(pieces) != 1:
+        view[:] = bytes(len(view))
+        return
+    [piece] = pieces
+    stop = piece.offset + piece.length
+    view[: piece.offset] = bytes(piece.offset)
+    view[stop:] = bytes(len(view) - stop)
 
 
 def _part(body: pa.Buffer, plan: RangePlan) -> pa.Buffer:

@@ -12,6 +12,7 @@ in UCX when it is small.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
@@ -23,149 +24,28 @@ from barrage.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from barrage.transport.ucx.tagged_channel import ANY_TAG
+from barrage.transport.ucx.body_intake import RANGE_BYTES, BodyIntake
+from barrage.transport.ucx.tagged_channel import ANY_TAG, note
 from barrage.wire.dissociated.ranges import decode_ranges
 from barrage.wire.dissociated.reassembly import Reassembly
-from barrage.wire.dissociated.tags import SEQUENCE_MASK, BodyTag, BodyType, decode_tag
+from barrage.wire.dissociated.tags import BodyType
 from barrage.wire.dissociated.untagged import EndMessage, decode_untagged
 from barrage.wire.frame import FlightFrame
 from barrage.wire.ipc import HEADER_DICTIONARY, HEADER_RECORD, open_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pyarrow as pa
 
     from barrage.clock import Clock
     from barrage.limits import Limits
     from barrage.transport.ucx.tagged_channel import ProbedMessage, TaggedChannel
     from barrage.wire.dissociated.ranges import BodyRanges
+    from barrage.wire.dissociated.tags import BodyTag
 
-_RANGE_BYTES = 16
+_log = logging.getLogger(__name__)
+
 _BODY_LENGTH = 10
 """Where Arrow's Message has its bodyLength."""
-
-
-class BodyIntake:
-    """Takes tagged bodies off one connection, at most ``window_bytes`` of them at a time.
-
-    Raises nothing: what a peer does wrong, and the loss of the connection, goes to ``on_failed``.
-    """
-
-    def __init__(
-        self,
-        channel: TaggedChannel,
-        limits: Limits,
-        *,
-        on_body: Callable[[BodyTag, pa.Buffer], None],
-        on_failed: Callable[[BarrageError], None],
-        window_bytes: int,
-        needed: Callable[[], int | None] = lambda: None,
-    ) -> None:
-        self._channel = channel
-        self._limits = limits
-        self._on_body = on_body
-        self._on_failed = on_failed
-        self._window_bytes = window_bytes
-        self._needed = needed
-        self._receiving: set[asyncio.Future[pa.Buffer]] = set()
-        self._is_open = True
-        self.held_bytes = 0
-        """Bytes that are being fetched, or were and are not let go."""
-        self.held_count = 0
-        """Bodies of which that is true."""
-        channel.on_tagged = self.pump
-        self.pump()
-
-    def pump(self) -> None:
-        """Fetch what may be fetched."""
-        while self._is_open:
-            probed = self._probe()
-            if probed is None:
-                return
-            try:
-                tag = self._checked_tag(probed)
-            except RemoteProtocolError as error:
-                self._channel.discard(probed).add_done_callback(_note)
-                self.close()
-                self._on_failed(error)
-                return
-            self._fetch(tag, probed)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether anything is being fetched."""
-        return bool(self._receiving)
-
-    def resize(self, byte_count: int, now: int) -> None:
-        """A body turned out to have ``now`` bytes instead of the ``byte_count`` of its message."""
-        self.held_bytes += now - byte_count
-
-    def let_go(self, byte_count: int) -> None:
-        """The owner has done with a body of so many bytes; it is to call :meth:`pump` then."""
-        self.held_bytes -= byte_count
-        self.held_count -= 1
-
-    def close(self) -> None:
-        """Fetch nothing any more. Idempotent."""
-        self._is_open = False
-        for receiving in self._receiving:
-            receiving.cancel()
-
-    @property
-    def has_room(self) -> bool:
-        """Whether less than the window is held."""
-        return (
-            self.held_bytes < self._window_bytes
-            and self.held_count < self._limits.body_window_count
-        )
-
-    def _probe(self) -> ProbedMessage | None:
-        if self.has_room:
-            probed: ProbedMessage | None = self._channel.probe(0, ANY_TAG)
-            return probed
-        needed = None if self._receiving else self._needed()
-        probed = None if needed is None else self._channel.probe(needed, SEQUENCE_MASK)
-        return probed
-
-    def _fetch(self, tag: BodyTag, probed: ProbedMessage) -> None:
-        self.held_bytes += probed.length
-        self.held_count += 1
-        receiving = self._channel.receive(probed)
-        self._receiving.add(receiving)
-        receiving.add_done_callback(lambda done: self._fetched(done, tag))
-
-    def _checked_tag(self, probed: ProbedMessage) -> BodyTag:
-        """RemoteProtocolError when this is no body, or one that is too long."""
-        tag = decode_tag(probed.tag)
-        length_max = self._limits.message_bytes_max
-        if tag.body_type is BodyType.RANGES:
-            length_max = _RANGE_BYTES * (1 + self._limits.body_ranges_max)
-        if probed.length > length_max:
-            raise RemoteProtocolError(
-                f"body {tag.sequence} has {probed.length} bytes, the limit is {length_max} bytes"
-            )
-        return tag
-
-    def _fetched(self, done: asyncio.Future[pa.Buffer], tag: BodyTag) -> None:
-        self._receiving.discard(done)
-        if not self._is_open or done.cancelled():
-            return
-        error = done.exception()
-        try:
-            if error is not None:
-                raise ConnectionLostError(f"body {tag.sequence} could not be fetched: {error}")
-            self._on_body(tag, done.result())
-        except BarrageError as failure:
-            self.close()
-            self._on_failed(failure)
-
-
-def _note(done: asyncio.Future[None]) -> None:
-    """What became of a dropped message does not matter; an error is not to be reported as
-    forgotten."""
-    if not done.cancelled():
-        done.exception()
 
 
 class RangeReader(Protocol):
@@ -227,6 +107,7 @@ class StreamReceiver:
         self._error: BarrageError | None = None
         self._lost: TransportError | None = None
         self._has_ended = False
+        self._is_open = True
         self._progress_ns = clock.monotonic_ns()
         self._waiting: asyncio.Future[None] | None = None
 
@@ -276,6 +157,7 @@ class StreamReceiver:
 
     def close(self) -> None:
         """Take nothing any more. Idempotent."""
+        self._is_open = False
         if self._intake is not None:
             self._intake.close()
         for task in self._reading:
@@ -284,6 +166,8 @@ class StreamReceiver:
     # --- what comes ---
 
     def _take_untagged(self, data: bytes | memoryview) -> None:
+        if not self._is_open:
+            return
         try:
             message = decode_untagged(bytes(data), self._limits)
             now_ns = self._clock.monotonic_ns()
@@ -299,7 +183,7 @@ class StreamReceiver:
     def _refuse_tagged(self, channel: TaggedChannel) -> None:
         probed: ProbedMessage | None = channel.probe(0, ANY_TAG)
         if probed is not None:
-            channel.discard(probed).add_done_callback(_note)
+            channel.discard(probed).add_done_callback(note)
             self._fail(RemoteProtocolError("a body on the connection for headers"))
 
     def _refuse_untagged(self, data: bytes | memoryview) -> None:
@@ -340,7 +224,7 @@ class StreamReceiver:
             self._ranges[sequence] = ranges
 
     def _list(self, sequence: int, ranges: BodyRanges, header: bytes) -> None:
-        size = _RANGE_BYTES * (1 + len(ranges.ranges))
+        size = RANGE_BYTES * (1 + len(ranges.ranges))
         self._listed[sequence] = _Listed(ranges, header, size)
 
     def _start_reading(self) -> None:
@@ -370,6 +254,9 @@ class StreamReceiver:
             self._advance(now_ns)
         except BarrageError as error:
             self._fail(error)
+        except Exception as error:
+            _log.exception("body %d could not be read", sequence)
+            self._fail(BodyChannelError(f"body {sequence} could not be read: {error}"))
 
     def _advance(self, now_ns: int) -> None:
         self._progress_ns = now_ns
@@ -379,7 +266,7 @@ class StreamReceiver:
 
     def _go_on(self) -> None:
         """Fetch and read what there is room for now."""
-        if self._intake is not None:
+        if self._intake is not None and self._is_open:
             self._intake.pump()
             self._start_reading()
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from barrage.wire.columns.base import BufferLike
 
 HEADERS_AHEAD_MAX = 1024
-"""Headers sent whose bodies are not under way yet."""
+"""Headers sent whose bodies are not under way yet; also how many may be under way themselves past
+the window."""
 
 _PAUSE_EVERY = 16
 """Messages between two looks at what else the loop has to do."""
@@ -138,7 +139,7 @@ class StreamSender:
         for count, message in enumerate(self._messages):
             if count % _PAUSE_EVERY == 0:
                 await asyncio.sleep(0)
-            if self._bodies is not None and message.parts is not None:
+            if message.parts is not None:
                 await self._make_room()
             self._raise_if_lost()
             pending = _Pending(self._next, message)
@@ -163,10 +164,11 @@ class StreamSender:
 
     @property
     def _may_run_ahead(self) -> bool:
-        """Whether another header may be sent whose body is kept back."""
+        """Whether another header may be sent while the window is full."""
         return (
             self._metadata is not None
             and len(self._kept_back) < HEADERS_AHEAD_MAX
+            and len(self._under_way) < self._limits.body_window_count + HEADERS_AHEAD_MAX
             and self._bytes_kept_back < self._limits.body_arena_bytes
         )
 

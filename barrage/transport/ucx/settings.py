@@ -8,13 +8,14 @@ the sides agree upon before they connect.
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from barrage.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 LIBRARY_VARIABLES: Final = {
     "UCX_HANDLE_ERRORS": "none",
@@ -87,10 +88,17 @@ def _of_tcp(name: str, version: tuple[int, int, int]) -> str:
     return f"TCP_{name}" if version >= (1, 17, 0) else name
 
 
-def prepare_environment() -> None:
-    """Set what the library reads while it is loaded, unless the user has set it."""
-    for name, value in LIBRARY_VARIABLES.items():
-        os.environ.setdefault(name, value)
+@contextmanager
+def library_environment() -> Iterator[None]:
+    """What the library reads while it is loaded, unless the user has set it; gone afterwards, for
+    other users of UCX in processes that are started from this one."""
+    ours = {name: value for name, value in LIBRARY_VARIABLES.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
 
 
 def library_choice(environ: Mapping[str, str] | None = None) -> str | None:

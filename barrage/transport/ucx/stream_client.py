@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -135,6 +135,18 @@ def _batch(received: ReceivedBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(received.columns), schema=schema)
 
 
+class StreamOptions(TypedDict, total=False):
+    """How a stream is taken; the defaults and what they mean are with :func:`open_batches`."""
+
+    context: UcxContext | None
+    limits: Limits
+    clock: Clock | None
+    timeout: float
+    one_connection: bool
+    error_mode: ErrorMode
+    first_sequence: int
+
+
 @asynccontextmanager
 async def open_batches(
     metadata: UcxLocation | str,
@@ -152,8 +164,10 @@ async def open_batches(
     """Take the stream ``ticket`` from ``metadata`` and ``bodies``; None for ``bodies``: both come
     from ``metadata``. With ``one_connection`` two locations of one server share a connection.
 
-    ``timeout`` in seconds is for connecting; what then does not come within
-    ``limits.body_deadline_ns`` ends the stream with BodyChannelError. TransportUnavailableError
+    Without ``context`` one is made for this stream. ``timeout`` in seconds is for connecting; what
+    then does not come within ``limits.body_deadline_ns`` ends the stream with BodyChannelError.
+    ``error_mode`` NONE makes connections as the protocol's example does; ``first_sequence`` is the
+    number of the schema, which servers other than a test's begin with 0. TransportUnavailableError
     when the stream cannot be had.
     """
     async with contextlib.AsyncExitStack() as stack:
@@ -181,29 +195,10 @@ async def fetch(
     metadata: UcxLocation | str,
     bodies: UcxLocation | str | None,
     ticket: bytes,
-    *,
-    context: UcxContext | None = None,
-    limits: Limits = DEFAULT_LIMITS,
-    clock: Clock | None = None,
-    timeout: float = CONNECT_SECONDS,
-    one_connection: bool = False,
-    error_mode: ErrorMode = ErrorMode.PEER,
-    first_sequence: int = 0,
+    **options: Unpack[StreamOptions],
 ) -> pa.Table:
     """The whole stream as one table; arguments and errors as :func:`open_batches`."""
-    opening = open_batches(
-        metadata,
-        bodies,
-        ticket,
-        context=context,
-        limits=limits,
-        clock=clock,
-        timeout=timeout,
-        one_connection=one_connection,
-        error_mode=error_mode,
-        first_sequence=first_sequence,
-    )
-    async with opening as batches:
+    async with open_batches(metadata, bodies, ticket, **options) as batches:
         received = [batch async for batch in batches]
         return pa.Table.from_batches(received, schema=batches.schema)
 
@@ -281,8 +276,9 @@ class _Client:
             self._releases.close()
         if self._mapping is not None:
             self._mapping.close()
-        for connection in {id(c): c for c in (self._metadata, self._bodies) if c}.values():
-            await connection.close(force=self._releases is None)
+        connections = {id(c): c for c in (self._metadata, self._bodies) if c}.values()
+        # Together: who is cancelled while the first one closes has closed the second one, too.
+        await asyncio.gather(*(each.close(force=self._releases is None) for each in connections))
 
 
 async def _connect(

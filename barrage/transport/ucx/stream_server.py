@@ -16,8 +16,8 @@ import secrets
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from barrage.errors import BarrageError, LimitExceededError, RemoteProtocolError, TransportError
-from barrage.transport.ucx.tagged_channel import ANY_TAG
+from barrage.errors import BarrageError, LimitExceededError, TransportError
+from barrage.transport.ucx.tagged_channel import ANY_TAG, note
 from barrage.wire.dissociated.location import UcxLocation
 
 if TYPE_CHECKING:
@@ -33,6 +33,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICKET_BYTES = 16
+
+RECEIVING_BYTES_MAX = 4 * 1024 * 1024
+"""Memory for messages of one client that are announced and have not come yet."""
+
+_MESSAGE_BYTES_MIN = 64
+"""What a short message counts for at least."""
+
 _NEVER_A_BODY = 1 << 54
 """A bit that is zero in every tag of a body, whichever way its type is written."""
 
@@ -79,7 +86,9 @@ class ServedConnection:
         self._routes: dict[int, tuple[int, Callable[[pa.Buffer], None]]] = {}
         self._lost: list[Callable[[TransportError], None]] = []
         self._error: TransportError | None = None
-        self._receiving: set[asyncio.Future[pa.Buffer]] = set()
+        self._receiving: dict[asyncio.Future[pa.Buffer], int] = {}
+        """Messages that are being fetched, and what each counts for."""
+        self._receiving_bytes = 0
         self._ending: TransportError | None = None
         """The peer is gone; what it sent before is still being fetched."""
         channel.on_untagged = self._refuse_untagged
@@ -149,25 +158,33 @@ class ServedConnection:
             reason = f"message of {probed.length} bytes, the limit is {bytes_max} bytes"
             self._drop(probed, reason)
             return
+        weight = max(probed.length, _MESSAGE_BYTES_MIN)
+        if self._receiving_bytes + weight > RECEIVING_BYTES_MAX:
+            self._drop(probed, f"more than {RECEIVING_BYTES_MAX} bytes of messages at once")
+            return
         receiving = self.channel.receive(probed)
-        self._receiving.add(receiving)
+        self._receiving[receiving] = weight
+        self._receiving_bytes += weight
         receiving.add_done_callback(lambda done: self._received(done, on_message))
 
     def _drop(self, probed: ProbedMessage, reason: str) -> None:
         """End a connection over a message, which is not looked at."""
-        self.channel.discard(probed).add_done_callback(_note)
+        self.channel.discard(probed).add_done_callback(note)
         self.refuse(reason)
 
     def _received(
         self, done: asyncio.Future[pa.Buffer], on_message: Callable[[pa.Buffer], None]
     ) -> None:
-        self._receiving.discard(done)
+        self._receiving_bytes -= self._receiving.pop(done)
         is_here = not done.cancelled() and done.exception() is None
         if is_here and self.state is not ServedState.CLOSED:
             try:
                 on_message(done.result())
-            except RemoteProtocolError as error:
+            except BarrageError as error:
                 self.refuse(str(error))
+            except Exception:
+                log.exception("a message of a UCX client was not taken")
+                self.refuse("it cannot be served")
         if self._ending is not None and not self._receiving:
             self.close_soon(self._ending)
 
@@ -315,7 +332,7 @@ class StreamServer:
 
     def claim(self, served: ServedConnection, want_data: int, ticket: bytes) -> None:
         """A connection shows a ticket: it gets the stream, or is closed. A wrong ticket does not
-        use up the offer."""
+        use up the offer. What the owner of the stream raises closes the connection."""
         offer = self._offers.get(want_data)
         if offer is None:
             served.refuse("ticket of a stream that is taken")
@@ -329,10 +346,7 @@ class StreamServer:
             return
         self.withdraw(want_data)
         served.state = ServedState.CLAIMED
-        try:
-            offer.on_stream(served, ticket)
-        except BarrageError as error:
-            served.refuse(str(error))
+        offer.on_stream(served, ticket)
 
     def forget(self, served: ServedConnection) -> None:
         """Close a connection's channel; called by the connection."""
@@ -363,13 +377,6 @@ class StreamServer:
             served.close_soon(TransportError("the server of UCX streams has stopped"))
         while self._closing:
             await asyncio.gather(*self._closing, return_exceptions=True)
-
-
-def _note(done: asyncio.Future[None]) -> None:
-    """What became of a dropped message does not matter; an error is not to be reported as
-    forgotten."""
-    if not done.cancelled():
-        done.exception()
 
 
 def _end_unclaimed(served: ServedConnection) -> None:

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
-import pyarrow as pa
-
 from barrage.errors import BarrageError, TransportError
 from barrage.transport.ucx.lenders import (
     RemoteMemory,
@@ -28,6 +26,8 @@ from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from barrage.clock import Clock
     from barrage.limits import Limits
     from barrage.transport.shared_memory import Arena
@@ -166,18 +166,23 @@ class TableStreams:
         handle = None if lender is None else lender.remote_handle
         locations: dict[StreamHalf, UcxLocation] = {}
         groups = [halves] if is_one_location else [(half,) for half in halves]
-        for group in groups:
-            has_bodies = StreamHalf.BODIES in group
-            offered = self._server.offer(
-                stream.claimed_by(group),
-                ticket=ticket,
-                lifetime_ns=lifetime_ns,
-                free_data=free_data if has_bodies else None,
-                remote_handle=handle if has_bodies else None,
-            )
-            ticket = offered.ticket
-            stream.wanted |= set(group)
-            locations |= dict.fromkeys(group, offered.location)
+        try:
+            for group in groups:
+                has_bodies = StreamHalf.BODIES in group
+                offered = self._server.offer(
+                    stream.claimed_by(group),
+                    ticket=ticket,
+                    lifetime_ns=lifetime_ns,
+                    free_data=free_data if has_bodies else None,
+                    remote_handle=handle if has_bodies else None,
+                )
+                ticket = offered.ticket
+                stream.wanted |= set(group)
+                locations |= dict.fromkeys(group, offered.location)
+        except BarrageError:
+            for location in locations.values():  # half a stream is of use to nobody
+                self._server.withdraw(location.want_data)
+            raise
         assert ticket is not None
         return OfferedTable(
             metadata=locations.get(StreamHalf.METADATA),
@@ -206,8 +211,8 @@ class TableStreams:
             self.served_count += 1
         except BarrageError as error:
             log.info("a UCX stream ended early: %s", error)
-        except pa.ArrowException:
-            log.exception("a UCX stream could not be encoded")
+        except Exception:
+            log.exception("a UCX stream could not be sent")
         finally:
             stream.close()
 

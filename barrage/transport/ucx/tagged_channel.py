@@ -80,3 +80,10 @@ class TaggedChannel(Protocol):
         ...
 
     async def close(self, *, force: bool = True) -> None: ...
+
+
+def note(dropped: asyncio.Future[None]) -> None:
+    """Callback for a message that was discarded: what became of it does not matter, and an error is
+    not to be reported as forgotten."""
+    if not dropped.cancelled():
+        dropped.exception()

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 UNTAGGED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest untagged message; also most bytes of them kept for an owner that does not listen yet."""
 
+UNTAGGED_COUNT_MAX: Final = 64 * 1024
+"""Most untagged messages kept for such an owner: those without a byte count, too."""
+
 TURN_NS_MAX: Final = 1_000_000
 """How long one worker keeps the loop; a single call of the library may add milliseconds."""
 
@@ -61,17 +64,21 @@ class Operation:
 
     def finish(self, status: int) -> None:
         """Settle the future, unless its owner has cancelled it."""
-        if status == d.Status.OK:
-            if not self.future.done():
-                self.future.set_result(self.result if self.came is None else self._received())
-        else:
+        if status != d.Status.OK:
             self.fail(ConnectionLostError(f"UCX: {d.describe(status)}"))
+        elif self._is_awaited:
+            self.future.set_result(self.result if self.came is None else self._received())
 
     def fail(self, error: TransportError) -> None:
         """Settle the future with an error that need not be looked at."""
-        if not self.future.done():
+        if self._is_awaited:
             self.future.set_exception(error)
             self.future.exception()  # nobody has to await a send
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether somebody may still want to know; nobody does once the loop is closed."""
+        return not self.future.done() and not self.worker.loop.is_closed()
 
     def _received(self) -> Any:
         assert self.came is not None
@@ -241,8 +248,8 @@ class UcxWorker:
     # --- progress ---------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Make progress soon, once."""
-        if not self._is_woken:
+        """Make progress soon, once; never again when the loop is closed."""
+        if not self._is_woken and not self.loop.is_closed():
             self._is_woken = True
             self.loop.call_soon(self._woken)
 
@@ -326,6 +333,11 @@ class UcxWorker:
                 f"{self.untagged_bytes_max} bytes"
             )
             return False
+        if len(self.untagged) >= UNTAGGED_COUNT_MAX:
+            self.error = ConnectionLostError(
+                f"untagged messages wait, the limit is {UNTAGGED_COUNT_MAX} messages"
+            )
+            return False
         self.untagged_bytes += length
         return True
 
@@ -394,9 +406,10 @@ class UcxWorker:
             ABANDONED.append(list(self.operations.values()))
             return
         self.cancel_posted()
-        self._settle()
-        for data, _ in self._fetches:
+        fetches, self._fetches = self._fetches, []
+        for data, _ in fetches:
             self._functions.ucp_am_data_release(self._handle, data)
+        self._settle()
         for operation in self.operations.values():
             self._functions.ucp_request_free(operation.request)
         self._functions.ucp_worker_destroy(self._handle)

@@ -17,6 +17,7 @@ from barrage.transport.ucx import stream_server
 from barrage.transport.ucx.stream_server import ServedConnection, StreamServer, new_tag
 from barrage.wire.dissociated.tags import is_never_a_body
 from tests.helpers.fake_ucx import FakeChannel, FakeListener
+from tests.helpers.ucx_streams import quiet
 
 LIMITS = replace(DEFAULT_LIMITS, ucx_unauthenticated_ns=50_000_000)
 
@@ -336,3 +337,72 @@ def test_one_connection_may_take_two_streams() -> None:
         assert scene.given[0][0] is scene.given[1][0]
 
     run(play)
+
+
+class Announced(FakeChannel):
+    """A server's end to which messages are announced that never come."""
+
+    def receive(self, probed: Any) -> asyncio.Future[pa.Buffer]:
+        self.fetched_tags.append(probed.tag)
+        return asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("size", [0, 8, 100_000])
+def test_messages_that_are_announced_and_do_not_come_take_a_bounded_memory(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_server, "RECEIVING_BYTES_MAX", 6_400)
+    fits = 6_400 // max(size, 64)
+
+    async def play(scene: Scene) -> None:
+        client, server = Announced.pair()
+        scene.listener._on_connection(server)
+        [served] = scene.server._served
+        served.route(1 << 50, lambda _: None, bytes_max=1 << 20)
+        for _ in range(fits):
+            quiet(client.send_tagged(1 << 50, bytes(size)))
+        await settle()
+        assert len(server.fetched_tags) == fits
+        assert client.lost is None
+        quiet(client.send_tagged(1 << 50, bytes(size)))
+        await settle()
+        assert client.lost is not None
+        assert server.discarded_tags == [1 << 50]
+
+    run(play)
+
+
+def test_what_came_makes_room_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_server, "RECEIVING_BYTES_MAX", 64)
+
+    async def play(scene: Scene) -> None:
+        client = scene.connect()
+        [served] = scene.server._served
+        got: list[pa.Buffer] = []
+        served.route(1 << 50, got.append, bytes_max=8)
+        for _ in range(5):
+            await client.send_tagged(1 << 50, b"12345678")
+            await settle()
+        assert len(got) == 5
+        assert client.lost is None
+
+    run(play)
+
+
+@pytest.mark.parametrize("error", [TransportError("full"), ValueError("a mistake")], ids=str)
+def test_a_stream_that_cannot_be_given_closes_its_connection(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(served: ServedConnection, ticket: bytes) -> None:
+        raise error
+
+    async def play(scene: Scene) -> None:
+        offered = scene.server.offer(refuse)
+        client = scene.connect()
+        await client.send_tagged(offered.location.want_data, offered.ticket)
+        await settle()
+        assert client.lost is not None
+        assert scene.server.connection_count == 0
+
+    run(play)
+    assert ("was not taken" in caplog.text) == isinstance(error, ValueError)

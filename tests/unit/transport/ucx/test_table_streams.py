@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from barrage.errors import TransportError
+from barrage.errors import LimitExceededError, TransportError
+from barrage.transport.ucx import StreamHalf, sender
 from barrage.wire.dissociated.tags import BodyType, decode_tag
 from barrage.wire.dissociated.untagged import EndMessage, HeaderMessage, decode_untagged
 from tests.helpers.fake_ucx import FakeChannel
-from tests.helpers.ucx_streams import SMALL, Service, messages_of, sample, take, until
+from tests.helpers.ucx_streams import HASTY, SMALL, Service, messages_of, sample, take, until
 
 LARGE = sample(20_000)
 
@@ -118,9 +119,8 @@ def test_bodies_under_way_are_bounded_by_the_window() -> None:
                 await asyncio.sleep(0.002)
                 assert client.waiting_bytes_max <= SMALL.body_window_bytes + largest
                 assert len(client.waiting_tags) <= SMALL.body_window_count
-                probed = client.probe()
-                assert probed is not None
-                client.receive(probed)
+                await until(lambda: client.waiting_tags)
+                client.receive(client.probe())
                 fetched += 1
             await client.close()
             await gone(service)
@@ -303,5 +303,44 @@ def test_bodies_are_of_type_0_without_memory() -> None:
             client, _ = await claimed_by_hand(service, sample(10))
             await until(lambda: client.waiting_tags)
             assert decode_tag(client.waiting_tags[0]).body_type is BodyType.PACKED
+
+    run(play())
+
+
+def test_half_an_offer_is_taken_back_when_the_other_half_cannot_be_made() -> None:
+    async def play() -> None:
+        async with Service(replace(SMALL, body_channels_max=1)) as service:
+            with pytest.raises(LimitExceededError):
+                service.offer(sample(10))
+            assert service.server.offer_count == 0
+            service.offer(sample(10), is_one_location=True)
+
+    run(play())
+
+
+class Slow(FakeChannel):
+    """A server's end whose messages wait in the socket, as those to a stopped client do."""
+
+    def send_untagged(self, data: Any) -> asyncio.Future[None]:
+        self.waiting_untagged = getattr(self, "waiting_untagged", 0) + 1
+        return self._begin()
+
+
+def test_headers_to_a_client_that_takes_none_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stream whose bodies another server sends, too."""
+    monkeypatch.setattr(sender, "HEADERS_AHEAD_MAX", 10)
+
+    async def play() -> None:
+        limits = replace(HASTY, body_wait_ns_max=1_000_000, message_bytes_target=512)
+        async with Service(limits) as service:
+            offered = service.offer(LARGE, halves=(StreamHalf.METADATA,))
+            client, server = Slow.pair()
+            service.listener._on_connection(server)
+            assert offered.metadata is not None
+            await client.send_tagged(offered.metadata.want_data, offered.ticket)
+            await gone(service)
+            most = limits.body_window_count + 10
+            assert most // 2 < server.waiting_untagged <= most + 1
+            assert service.tables.served_count == 0
 
     run(play())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,7 +18,7 @@ from barrage.transport.ucx.library import candidates, release_warnings
 from barrage.transport.ucx.settings import (
     LIBRARY_VARIABLES,
     library_choice,
-    prepare_environment,
+    library_environment,
 )
 
 
@@ -69,13 +72,35 @@ def test_lists_that_are_none_are_refused(text: str) -> None:
         UcxSettings(tls=text)
 
 
-def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    environ = {"UCX_MEM_EVENTS": "y"}
+def test_the_environment_is_the_librarys_while_it_is_loaded_and_the_users_before_and_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environ = {"UCX_MEM_EVENTS": "y", "OTHER": "1"}
     monkeypatch.setattr(os, "environ", environ)
-    prepare_environment()
-    assert environ == {**LIBRARY_VARIABLES, "UCX_MEM_EVENTS": "y"}
-    assert environ["UCX_HANDLE_ERRORS"] == "none"
-    assert environ["UCX_DEBUG_SIGNO"] == "0"
+    with library_environment():
+        assert environ == {**LIBRARY_VARIABLES, "UCX_MEM_EVENTS": "y", "OTHER": "1"}
+        assert environ["UCX_HANDLE_ERRORS"] == "none"
+        assert environ["UCX_DEBUG_SIGNO"] == "0"
+    assert environ == {"UCX_MEM_EVENTS": "y", "OTHER": "1"}
+    with contextlib.suppress(OSError), library_environment():
+        raise OSError("cannot load library")
+    assert environ == {"UCX_MEM_EVENTS": "y", "OTHER": "1"}
+
+
+def test_two_threads_that_ask_at_once_get_one_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+
+    def load(_: str | None) -> object:
+        time.sleep(0.05)
+        opened.append(object())
+        return opened[-1]
+
+    monkeypatch.setattr(library, "_loaded", None)
+    monkeypatch.setattr(library, "_load", load)
+    monkeypatch.setattr(library, "_check_same", lambda *_: None)
+    with ThreadPoolExecutor(4) as threads:
+        got = list(threads.map(lambda _: library.load_library(), range(4)))
+    assert got == opened * 4
 
 
 def test_the_choice_is_an_order_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
