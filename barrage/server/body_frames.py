@@ -10,10 +10,9 @@ not at all until it is sent.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from barrage.wire.dissociated.detached import DetachedFrame
-from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,16 +23,8 @@ if TYPE_CHECKING:
     Place: TypeAlias = Callable[[Sequence[BufferLike], int], Region | None]
 
 
-class OutsideFrame(Protocol):
-    """A frame with a body apart from its head. Its length is that of both."""
-
-    body_bytes: int
-
-    def __len__(self) -> int: ...
-
-    def inline(self) -> bytes:
-        """The whole message."""
-
+BodyFrame: TypeAlias = "PlacedFrame | LooseFrame"
+"""A message with a body apart from its head. Its length is that of both."""
 
 Frame: TypeAlias = "bytes | PlacedFrame | LooseFrame"
 """What streams write: complete messages, or messages with a body apart."""
@@ -102,4 +93,4 @@ def loosener(inline_bytes_max: int) -> Callable[[DetachedFrame], Frame]:
     return detach
 
 
-__all__ = ["BodyWay", "Frame", "LooseFrame", "OutsideFrame", "PlacedFrame", "loosener", "placer"]
+__all__ = ["BodyFrame", "Frame", "LooseFrame", "PlacedFrame", "loosener", "placer"]

@@ -8,35 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from barrage.proto.outgoing_bodies import BodyOutlet
 from barrage.server.body_frames import LooseFrame, PlacedFrame
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.server.body_frames import Frame
+    from barrage.server.body_frames import BodyFrame
     from barrage.transport.shared_memory import LeaseTable
     from barrage.wire.dissociated.detached import DetachedFrame
 
 
-class Outlet(Protocol):
+class Outlet(BodyOutlet[PlacedFrame | LooseFrame], Protocol):
     """One way out."""
 
     way: BodyWay
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the client can get nothing here any more."""
-
-    def send(self, sequence: int, frame: Frame) -> tuple[int, bytes]:
-        """Let the body of frame number ``sequence`` go; the number under which it is given back,
-        and the message for the stream."""
-
-    def release(self, ids: Sequence[int]) -> None:
-        """The client has given these back; unknown ones do not matter."""
-
-    def close(self) -> None:
-        """The stream sends no more here. Idempotent."""
 
 
 class BodySender(Protocol):
@@ -59,7 +46,7 @@ class SharedMemoryOutlet:
     def __init__(self, leases: LeaseTable) -> None:
         self._leases = leases
 
-    def send(self, sequence: int, frame: Frame) -> tuple[int, bytes]:
+    def send(self, sequence: int, frame: BodyFrame) -> tuple[int, bytes]:
         assert isinstance(frame, PlacedFrame)
         self._leases.grant(frame.region)
         return frame.region.address, frame.message()
@@ -84,7 +71,7 @@ class UcxOutlet:
     def is_lost(self) -> bool:
         return self._sender.is_lost
 
-    def send(self, sequence: int, frame: Frame) -> tuple[int, bytes]:
+    def send(self, sequence: int, frame: BodyFrame) -> tuple[int, bytes]:
         assert isinstance(frame, LooseFrame)
         self._sender.send(sequence, frame.detached)
         return sequence, frame.message()

@@ -12,11 +12,11 @@ from random import Random
 import pyarrow as pa
 
 from barrage.clock import VirtualClock
-from barrage.errors import BodyChannelError, ConnectionLostError, TransportError
+from barrage.errors import BodyChannelError, ConnectionLostError
 from barrage.limits import NANOS_PER_MS, Limits
-from barrage.proto.body_window import Admission, BodyWindow
+from barrage.proto.outgoing_bodies import OutgoingBodies, OutgoingState
 from barrage.server.body_channels import BodyChannels, Channel, ClaimRefusedError
-from barrage.server.body_frames import Frame, loosener, placer
+from barrage.server.body_frames import BodyFrame, Frame, loosener, placer
 from barrage.server.body_outlets import Outlet, SharedMemoryOutlet, UcxOutlet
 from barrage.transport.shared_memory import Arena, LeaseTable
 from barrage.wire.dissociated.detached import DetachedFrame
@@ -29,7 +29,6 @@ from barrage.wire.dissociated.negotiation import (
     Outcome,
     UcxTerms,
 )
-from barrage.wire.dissociated.tags import next_sequence
 from barrage.wire.dissociated.ways import BodyWay
 
 HOST = HostIdentity(boot_id="simulated", user_id=1)
@@ -184,55 +183,42 @@ class StreamBodies:
     """The bodies of one stream, on the server: which frames go whole, which without their body."""
 
     def __init__(self, outlet: Outlet | None, options: BodyOptions, limits: Limits) -> None:
-        self.outlet = outlet
-        self.window = BodyWindow(limits)
+        self.way = BodyWay.INLINE if outlet is None else outlet.way
         self.outside_count = 0
-        self._sequence = options.first_number
-
-    @property
-    def way(self) -> BodyWay:
-        return BodyWay.INLINE if self.outlet is None else self.outlet.way
+        self.outgoing: OutgoingBodies[BodyFrame] | None = None
+        if outlet is not None:
+            self.outgoing = OutgoingBodies(outlet, limits, first=options.first_number)
 
     def message(self, frame: Frame, now_ns: int) -> bytes | None:
         """What goes out for ``frame``; None: wait for credit and ask again."""
-        raw: bytes | None = frame if isinstance(frame, bytes) else self._detached(frame, now_ns)
-        if raw is not None:
-            self._sequence = next_sequence(self._sequence)
-        self.window.validate()
-        return raw
-
-    def _detached(self, frame: Frame, now_ns: int) -> bytes | None:
-        assert not isinstance(frame, bytes)
-        assert self.outlet is not None
-        if self.outlet.is_lost:
-            self._go_inline()
-        admission = self.window.admit(frame.body_bytes, now_ns)
-        if admission is Admission.WAIT:
+        if self.outgoing is None:
+            assert isinstance(frame, bytes)
+            return frame
+        sent = self.outgoing.message(frame, now_ns)
+        self.outgoing.validate()
+        if sent is None:
+            assert self.outgoing.window.wait_until_ns is not None
             return None
-        if admission is Admission.INLINE:
-            return frame.inline()
-        try:
-            number, raw = self.outlet.send(self._sequence, frame)
-        except TransportError:
-            self._go_inline()
-            return frame.inline()
-        self.window.sent(number, frame.body_bytes, now_ns)
-        self.outside_count += 1
-        return raw
-
-    def _go_inline(self) -> None:
-        assert self.outlet is not None
-        self.window.abandon()
-        self.outlet.close()
+        self.outside_count += sent.is_outside
+        return sent.message
 
     def released(self, ids: Sequence[int], now_ns: int) -> None:
-        if self.outlet is not None:
-            self.outlet.release(ids)
-        self.window.released(ids, now_ns)
+        if self.outgoing is not None:
+            self.outgoing.released(ids, now_ns)
+            self.outgoing.validate()
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether the server has given up the way."""
+        return self.outgoing is not None and self.outgoing.state is OutgoingState.INLINE
+
+    @property
+    def pending_count(self) -> int:
+        return 0 if self.outgoing is None else self.outgoing.window.pending_count
 
     def close(self) -> None:
-        if self.outlet is not None:
-            self.outlet.close()
+        if self.outgoing is not None:
+            self.outgoing.close()
 
 
 class ServerBodies:

@@ -77,6 +77,8 @@ class Intake:
         self.way = way
         self.pipe = pipe
         self.limits = owner.limits
+        self._is_inline = False
+        """The server has said that it gave up the way."""
         self.is_sabotaged = False
         """A reference was spoilt on purpose."""
         self._owner = owner
@@ -121,9 +123,11 @@ class Intake:
         frame = decode_flight_data(item, self._limits)
         sequence, self._sequence = self._sequence, next_sequence(self._sequence)
         is_detached = frame.is_detached
+        self._is_inline = self._is_inline or frame.inline_reason is not None
         self._parts.receive_header(sequence, frame, expects_body=is_detached, now_ns=now_ns)
         if is_detached:
             assert self.way is not BodyWay.INLINE, "a body is elsewhere without a channel"
+            assert not self._is_inline, "a body is elsewhere after the server gave up the way"
             self._owner.outside_count += 1
             self.held_count += 1
             self._detached.add(sequence)

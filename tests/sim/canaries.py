@@ -13,12 +13,12 @@ import pyarrow as pa
 from barrage.journal import file_history, recovery, segment, store
 from barrage.journal.steps import Steps
 from barrage.model.update import FullUpdate, ViewUpdate
+from barrage.proto import outgoing_bodies
 from barrage.proto.body_window import BodyWindow
 from barrage.rowset import RowSet, RowSetShiftData
 from barrage.transport.shared_memory.leases import LeaseTable
 from barrage.transport.shared_memory.segment import Segment
 from barrage.wire.dissociated.reassembly import Reassembly
-from tests.sim import bodies
 from tests.sim.server import Message, Sabotage
 
 
@@ -268,7 +268,7 @@ def wait_for_ever() -> AbstractContextManager[object]:
 
 def count_to_2_31() -> AbstractContextManager[object]:
     """The server's numbers roll over in the middle."""
-    return mock.patch.object(bodies, "next_sequence", lambda n: (n + 1) & 0x7FFFFFFF)
+    return mock.patch.object(outgoing_bodies, "next_sequence", lambda n: (n + 1) & 0x7FFFFFFF)
 
 
 BODY_CANARIES: dict[str, Callable[[], AbstractContextManager[object]]] = {

@@ -51,7 +51,7 @@ class ServerStream:
         self.revision = revision
         self.exchange = ServerExchange(number, revision, limits)
         self.bodies = bodies
-        if bodies.outlet is not None:
+        if bodies.outgoing is not None:
             self.exchange.claim_body_channel()
         self.table: SimTable | None = None
         self.outbox: deque[deque[Frame]] = deque()

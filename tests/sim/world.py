@@ -12,7 +12,6 @@ from barrage.clock import VirtualClock
 from barrage.engine import UpdateGraph
 from barrage.errors import BodyChannelError
 from barrage.limits import NANOS_PER_MS, Limits
-from barrage.proto.body_window import WindowState
 from tests.sim.bodies import BodyOptions, ServerBodies
 from tests.sim.body_intake import ClientBodies
 from tests.sim.client import SimClient
@@ -152,7 +151,7 @@ class World:
         is_excused = (
             client.intake.may_lose_bodies
             or stream is None  # the server has ended the stream and taken its memory back
-            or stream.bodies.window.state is WindowState.ABANDONED
+            or stream.bodies.is_inline
         )
         assert is_excused, f"client {client.number} misses a body for no reason: {error}"
         self._story.append(f"{now_ns} client {client.number} lost a body: {error}")
@@ -243,7 +242,7 @@ class World:
         assert client.intake is not None
         stream = self.server.stream_of(client.link)
         assert stream is not None
-        out, held = stream.bodies.window.pending_count, client.intake.held_count
+        out, held = stream.bodies.pending_count, client.intake.held_count
         assert out == held, f"{out} bodies are out, client {client.number} holds {held}"
 
     def _is_quiet(self) -> bool:

@@ -10,9 +10,10 @@ import pytest
 from barrage.clock import VirtualClock
 from barrage.errors import BodyChannelError
 from barrage.limits import DEFAULT_LIMITS
+from barrage.proto.outgoing_bodies import OutgoingBodies, OutgoingState
 from barrage.server.body_counts import BodyCounts
 from barrage.server.body_frames import LooseFrame, loosener, placer
-from barrage.server.body_writer import BodyWriter, WriterState
+from barrage.server.body_writer import BodyWriter
 from barrage.wire.dissociated.detached import DetachedFrame
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.flight_data import decode_flight_data
@@ -100,7 +101,7 @@ def test_every_frame_is_counted_and_the_count_is_the_number_of_its_body(scene):
 
 
 def test_the_count_rolls_over(scene):
-    scene.writer._sequence = 2**32 - 1
+    scene.writer._bodies = OutgoingBodies(scene.outlet, LIMITS, first=2**32 - 1)
 
     async def work():
         await scene.write(frame())
@@ -136,7 +137,7 @@ def test_a_full_window_is_waited_for_once_and_opened_by_credit(scene):
     assert scene.was_outside() == [True, True, True, False, False, True]
     assert scene.outlet.sent == [0, 1, 2, 5]
     assert (scene.counts.bodies_inline, scene.counts.bytes_inline) == (2, 200)
-    assert scene.writer.state is WriterState.OUTSIDE
+    assert scene.writer.state is OutgoingState.OUTSIDE
 
 
 def test_a_body_larger_than_the_window_goes_inline_without_waiting(scene):
@@ -155,7 +156,7 @@ def test_a_lost_way_makes_the_stream_inline_for_good(scene, is_noticed_by):
             scene.outlet.is_lost = True
         if is_noticed_by == "check":
             scene.writer.check(0)
-            assert scene.writer.state is WriterState.INLINE
+            assert scene.writer.state is OutgoingState.INLINE
         await scene.write(frame())
         scene.outlet.is_lost = scene.outlet.fails = False
         await scene.write(frame())
@@ -163,7 +164,7 @@ def test_a_lost_way_makes_the_stream_inline_for_good(scene, is_noticed_by):
 
     asyncio.run(work())
     assert scene.was_outside() == [True, False, False]
-    assert scene.writer.state is WriterState.INLINE
+    assert scene.writer.state is OutgoingState.INLINE
     assert (scene.outlet.close_count, scene.counts.fallbacks) == (1, 1)
     assert scene.outlet.released == []
     told = [decode_flight_data(each).inline_reason for each in scene.messages]
@@ -188,7 +189,7 @@ def test_a_body_that_is_kept_too_long_makes_the_stream_inline_for_good(scene):
         await scene.write(frame())
         scene.clock.advance(LIMITS.body_lease_ns_max)
         scene.writer.check(scene.clock.monotonic_ns())
-        assert scene.writer.state is WriterState.OUTSIDE
+        assert scene.writer.state is OutgoingState.OUTSIDE
         scene.clock.advance(1)
         scene.writer.check(scene.clock.monotonic_ns())
         scene.writer.check(scene.clock.monotonic_ns())
@@ -207,7 +208,7 @@ def test_a_release_that_leaves_one_too_old_is_noticed_as_it_comes(scene):
         await scene.write(frame())
         scene.clock.advance(LIMITS.body_lease_ns_max + 1)
         scene.writer.released([1])
-        assert scene.writer.state is WriterState.INLINE
+        assert scene.writer.state is OutgoingState.INLINE
         scene.writer.released([0])
         await scene.write(frame())
 
