@@ -156,7 +156,11 @@ class BodyRoutes:
         return None
 
     async def channel(self) -> OfferedChannel:
-        """A channel for one new stream, or the reason why its bodies come inline. Never fails."""
+        """A channel for one new stream, or the reason why its bodies come inline.
+
+        ConnectionLostError when the server cannot be reached: a stream that got through a moment
+        later, to a server that has just come back, would be inline for as long as it lives.
+        """
         refusal = self._refusal()
         if refusal is not None:
             return OfferedChannel(None, refusal)
@@ -164,9 +168,10 @@ class BodyRoutes:
             if self._way is BodyWay.SHM:
                 return OfferedChannel(await self._shared_channel())
             return OfferedChannel(await self._ucx_channel())
-        except ConnectionLostError as error:
-            # The stream will meet the same, and the server may be another one afterwards.
-            return OfferedChannel(None, printable(str(error)))
+        except ConnectionLostError:
+            if not self._is_closed:
+                raise
+            return OfferedChannel(None, CLOSED)
         except BarrageError as error:
             reason = NOT_OFFERED if isinstance(error, UnsupportedError) else printable(str(error))
             self._remember(reason)

@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import os
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,7 +129,7 @@ def test_a_wrong_proof(server, session, monkeypatch):
 
 
 def test_a_channel_the_server_forgot(tmp_path):
-    limits = replace(DEFAULT_LIMITS, body_ticket_ns=50_000_000)
+    limits = replace(DEFAULT_LIMITS, body_ticket_ns=1_500_000_000)
     config = ServerConfig(bodies="shm", limits=limits)
     with barrage.Server(config=config) as server:
         server.create_table("t", SCHEMA, key="k", data=rows(0))
@@ -138,7 +137,7 @@ def test_a_channel_the_server_forgot(tmp_path):
             routes = session._session._connection.bodies
             session._thread.call(routes.channel(), WAIT)
             assert routes.is_ready
-            time.sleep(1.2)
+            wait_until(lambda: server._app.bodies.facts()[0].channels == 0)
             with session.table("t").subscribe() as live:
                 live.wait_ready(WAIT)
                 assert live.bodies == BodyStatus(BodyWay.INLINE, UNKNOWN)

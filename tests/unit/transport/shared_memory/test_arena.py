@@ -21,6 +21,7 @@ from barrage.transport.shared_memory import arena as arena_module
 from barrage.transport.shared_memory.layout import COPY_BYTES_MAX, FileHeader
 from barrage.transport.shared_memory.region import Block
 from tests.unit.transport.shared_memory.bodies import KIB, SMALL, content, fill, placed
+from tests.unit.transport.shared_memory.peer import all_descriptors
 
 
 @pytest.fixture
@@ -248,6 +249,27 @@ def test_segment_that_gets_no_memory_is_no_error(
     monkeypatch.setattr("barrage.transport.shared_memory.arena.GROWTH_PAUSE_NS", 0)
     assert arena.place([b"body"], 4) is not None
     arena.close()
+
+
+def test_segment_that_somebody_replaces_is_not_used(
+    arena: Arena, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapping of a file that has no mark and no memory would be another's to spoil."""
+    path = Path(directory) / f"{arena.name}.0"
+
+    def replace(fd: int, offset: int, length: int) -> None:
+        path.unlink()
+        path.write_bytes(bytes(length))
+
+    monkeypatch.setattr(segment.os, "posix_fallocate", replace)
+    assert arena.place([b"body"], 4) is None
+    assert arena.statistics().segment_count == 0
+
+
+def test_server_without_a_descriptor_to_spare_has_no_segment(arena: Arena, directory: str) -> None:
+    with all_descriptors():
+        assert arena.place([b"body"], 4) is None
+    assert os.listdir(directory) == [arena.name], "nothing is left of the segment"
 
 
 def test_arena_grows_no_further_than_there_is_room(
