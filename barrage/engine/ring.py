@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from barrage.engine.slots import SlotStorage
 from barrage.engine.source import Rows, StagedTable, check_keys, is_dense
 from barrage.engine.table import TableTraits
 from barrage.errors import EngineError
@@ -97,7 +96,7 @@ class BlinkTable(StagedTable["pa.Table"]):
 
     def commit(self, step: int) -> TableUpdate:
         before = self._row_keys
-        self.storage = SlotStorage(self.schema)
+        self.storage.clear()
         count = 0
         for rows in self._take_staged():
             self.storage.append(rows)

@@ -35,6 +35,11 @@ class SlotStorage:
         for column, values in zip(self.columns, rows.columns, strict=True):
             column.append(values)
 
+    def clear(self) -> None:
+        """Drop all slots; what was read stays as it is."""
+        for column in self.columns:
+            column.clear()
+
     def truncate(self, length: int) -> None:
         """Drop the slots from ``length`` on; the next ones appended get their numbers."""
         for column in self.columns:

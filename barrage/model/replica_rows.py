@@ -179,7 +179,6 @@ class ReplicaRows:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._types = schema.types
         self._columns: ColumnSet = ()
         self._held_schema = self._schema_of(())
         self._stores: dict[int, ColumnStore] = {}
@@ -210,16 +209,18 @@ class ReplicaRows:
             )
         self._columns = columns
         self._held_schema = self._schema_of(columns)
+        for index in missing:
+            self._stores[index] = ColumnStore(self._schema.field(index).type)
+        self._stores = {index: self._stores[index] for index in columns}
         if missing:
             self.clear()
-        else:
-            self._stores = {index: self._stores[index] for index in columns}
 
     def clear(self) -> None:
         """Forget all rows; what was read before stays valid."""
         self._slots = SlotMap()
         self._is_overwritten = False
-        self._stores = {index: ColumnStore(self._types[index]) for index in self._columns}
+        for store in self._stores.values():
+            store.clear()
 
     def delete(self, positions: RowSet) -> None:
         """Take the rows at ``positions`` out."""

@@ -71,7 +71,8 @@ class ChunkLog:
         self._chunks.append(_unpinned(values, self._cell_bytes))
         self._starts.append(self.length)
         self.length += len(values)
-        self._merge_tail()
+        if len(self._chunks) - self._frozen_count >= MERGE_WIDTH:
+            self._merge_tail()
 
     def append_pieces(self, values: pa.ChunkedArray) -> None:
         """Append all chunks; those of a large batch stay as they are."""

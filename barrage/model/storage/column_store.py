@@ -62,19 +62,20 @@ class ColumnStore:
 
     def append(self, values: pa.Array | pa.ChunkedArray) -> None:
         """Add cells at slots len.. ; SchemaError when the type differs."""
-        self._check_type(values)
-        if isinstance(values, pa.ChunkedArray):
-            if isinstance(self._cells, ChunkLog):
-                self._cells.append_pieces(values)
-                return
+        if values.type != self.type:
+            raise self._misfit(values)
+        if not isinstance(values, pa.ChunkedArray):
+            self._cells.append(values)
+        elif isinstance(self._cells, ChunkLog):
+            self._cells.append_pieces(values)
+        else:
             for chunk in values.chunks:
                 self._cells.append(chunk)
-        else:
-            self._cells.append(values)
 
     def write(self, slots: Int64Array, values: pa.Array | pa.ChunkedArray) -> None:
         """Overwrite the cells at ``slots`` (distinct, each below len) with as many values."""
-        self._check_type(values)
+        if values.type != self.type:
+            raise self._misfit(values)
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
         if len(slots) != len(values):
@@ -98,6 +99,13 @@ class ColumnStore:
         """Drop the cells at slots ``length`` and beyond; what is appended next gets these slots."""
         if length < len(self):
             self._cells.truncate(length)
+
+    def clear(self) -> None:
+        """Be as new: no cells, and what is appended next gets the slots from 0 on."""
+        if isinstance(self._cells, ChunkLog):
+            self._cells.truncate(0)
+        else:
+            self._cells = _representation(self.type)
 
     def forget_before(self, slot: int) -> None:
         """Cells before ``slot`` will not be read again; their memory is freed chunk by chunk.
@@ -123,9 +131,8 @@ class ColumnStore:
             fresh._cells.append(self.take(slots[start : start + COMPACT_ROWS]))
         return fresh
 
-    def _check_type(self, values: pa.Array | pa.ChunkedArray) -> None:
-        if values.type != self.type:
-            raise SchemaError(f"values of type {values.type} do not fit a column of {self.type}")
+    def _misfit(self, values: pa.Array | pa.ChunkedArray) -> SchemaError:
+        return SchemaError(f"values of type {values.type} do not fit a column of {self.type}")
 
 
 def take_cells(stores: Sequence[ColumnStore], slots: Int64Array) -> tuple[pa.Array, ...]:
