@@ -211,7 +211,6 @@ class MappedSegment:
         if (
             offset % ALIGNMENT
             or offset < _FIRST_BODY
-            or reference.length < 0
             or offset + reference.length > self.size
         ):
             raise BodyChannelError(
