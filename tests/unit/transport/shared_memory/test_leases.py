@@ -90,6 +90,23 @@ def test_body_somebody_still_reads_is_an_orphan(arena: Arena, mapping: ArenaMapp
     assert arena.statistics().orphan_count == 0
 
 
+def test_body_a_client_knows_by_its_address_alone_is_kept_from_others(
+    arena: Arena, mapping: ArenaMapping
+) -> None:
+    """Clients of the plain protocol are told no more."""
+    leases = LeaseTable()
+    region = placed(arena, content(1, KIB))
+    leases.grant(region)
+    reference = mapping.reference_at(region.address, KIB)
+    buffer = mapping.borrow(reference, lambda address: None)
+    del region
+    leases.close()
+    assert arena.statistics().orphan_count == 1
+    for other in fill(arena, KIB):
+        other.view[:] = b"\xff" * KIB
+    assert buffer.to_pybytes() == content(1, KIB)
+
+
 def test_lease_of_one_stream_outlives_the_end_of_another(
     arena: Arena, mapping: ArenaMapping
 ) -> None:

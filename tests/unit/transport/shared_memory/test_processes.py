@@ -14,7 +14,7 @@ import pytest
 
 from barrage.errors import BodyChannelError
 from barrage.limits import Limits
-from barrage.transport.shared_memory import Arena, ArenaMapping, LeaseTable, room
+from barrage.transport.shared_memory import Arena, ArenaMapping, LeaseTable, locks, room
 from barrage.transport.shared_memory.stale import remove_stale
 from barrage.wire.dissociated.references import BodyReference
 from tests.unit.transport.shared_memory.bodies import KIB, SMALL, content, fill, placed
@@ -130,6 +130,24 @@ def test_only_what_looks_like_ours_is_taken_away(directory: str) -> None:
         expected.add(foreign.name)
     assert remove_stale(directory) == 3
     assert set(os.listdir(directory)) == expected
+
+
+def test_file_that_takes_the_place_of_a_dead_one_stays(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server took the dead one away, and a third made its own, since we looked."""
+    path = Path(directory, "barrage-" + "0" * 32)
+    path.touch()
+    own = locks.own_file
+
+    def own_late(fd: int) -> bool:
+        path.unlink()
+        path.write_bytes(b"new")
+        return own(fd)
+
+    monkeypatch.setattr(locks, "own_file", own_late)
+    assert remove_stale(directory) == 0
+    assert path.read_bytes() == b"new"
 
 
 def test_servers_that_start_together_do_not_take_each_other_for_dead(directory: str) -> None:
