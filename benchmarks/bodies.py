@@ -1,5 +1,5 @@
 """Bodies outside their stream: a Barrage subscription and a snapshot by shared memory against the
-same inline, both ends on one host in two processes.
+same inline, both ends on one host in two processes; and the subscription by UCX on tcp.
 
 *Updates*: a blink table gets 2 MiB of rows in every cycle, a client subscribed to all of it applies
 each of them, with a few under way. Reported: bytes of rows per second, and the CPU seconds of
@@ -23,11 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 import barrage
+from barrage.cli.health import run_self_test
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.config import ServerConfig
 from benchmarks import shapes
 from benchmarks.processes import Child, child, shared_semaphore
-from benchmarks.report import Measurement, compared, result
+from benchmarks.report import Measurement, compared, result, skipped
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from barrage.client.update_iterator import UpdateIterator
 
 WAYS = ("inline", "shm")
+UCX_WAYS = ("inline", "ucx")
 MIB = 1024 * 1024
 COLUMNS = 8
 SCHEMA = pa.schema(
@@ -70,8 +72,8 @@ class Load:
 SMALL, LARGE = Load(2, 8, 500), Load(16, 4, 80)
 
 
-def server_config(load: Load) -> ServerConfig:
-    """Nothing but the work itself holds an update back."""
+def server_config(load: Load, bodies: str) -> ServerConfig:
+    """Nothing but the work itself holds an update back. ``bodies``: what the server offers."""
     limits = replace(
         DEFAULT_LIMITS,
         interval_ns_min=1_000,
@@ -79,7 +81,7 @@ def server_config(load: Load) -> ServerConfig:
         exchange_outbox_updates_max=2 * load.under_way,
         exchange_outbox_bytes_max=2 * load.under_way * load.update_bytes,
     )
-    return ServerConfig(bodies="shm", cycle_rest_ms_max=0, deephaven=False, limits=limits)
+    return ServerConfig(bodies=bodies, cycle_rest_ms_max=0, deephaven=False, limits=limits)
 
 
 def update_batch(number: int, rows: int) -> pa.Table:
@@ -90,9 +92,9 @@ def update_batch(number: int, rows: int) -> pa.Table:
     return pa.table([pa.array(column) for column in columns], schema=SCHEMA)
 
 
-def serve_updates(pipe: Connection, applied: Semaphore, load: Load) -> None:
+def serve_updates(pipe: Connection, applied: Semaphore, load: Load, bodies: str) -> None:
     """A word is how many updates to make, each as soon as one of the last few is applied."""
-    with barrage.Server(config=server_config(load)) as server:
+    with barrage.Server(config=server_config(load, bodies)) as server:
         table = server.create_table("blink", SCHEMA, kind="blink")
         batches = [update_batch(number, load.rows) for number in range(BATCHES)]
         pipe.send(server.uri)
@@ -123,7 +125,8 @@ async def _read_updates(pipe: Connection, uri: str, applied: Semaphore, load: Lo
             await anext(updates)
             pipe.send("ready")
             answer = await _follow(updates, applied, load)
-            answer["outside"] = dict(live.stats.bodies.by_way())["shm"].bytes
+            by_way = dict(live.stats.bodies.by_way())
+            answer["outside"] = by_way["shm"].bytes + by_way["ucx"].bytes
             pipe.send(answer)
 
 
@@ -176,16 +179,18 @@ def read_snapshot(pipe: Connection, uri: str) -> None:
             gc.collect()
 
 
-def measure_updates(load: Load, *, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """The figures of every round by way."""
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+def measure_updates(
+    load: Load, *, rounds: int, ways: tuple[str, str] = WAYS
+) -> dict[str, list[dict[str, float]]]:
+    """The figures of every round by way, the second of which the server offers."""
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     applied = shared_semaphore(load.under_way)
     with (
-        child(serve_updates, applied, load) as server,
+        child(serve_updates, applied, load, ways[1]) as server,
         child(read_updates, server.ready, applied, load) as reader,
     ):
         for _ in range(1 + rounds):
-            for way in WAYS:
+            for way in ways:
                 found[way].append(_one_round(server, reader, way, load))
     return {way: answers[1:] for way, answers in found.items()}
 
@@ -196,7 +201,7 @@ def _one_round(server: Child, reader: Child, way: str, load: Load) -> dict[str, 
     server.pipe.send(load.updates)
     answer: dict[str, float] = reader.receive()
     assert server.receive() == load.updates
-    assert (answer["outside"] > 0) == (way == "shm"), f"{way}: bodies came another way"
+    assert (answer["outside"] > 0) == (way != "inline"), f"{way}: bodies came another way"
     server_cpu = server.cpu_seconds() - server_cpu
     gigabytes = load.updates * load.update_bytes / 1e9
     answer["mb_per_second"] = 1000 * gigabytes / answer["seconds"]
@@ -229,6 +234,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         shorter = replace(load, updates=load.updates // 5) if quick else load
         found = measure_updates(shorter, rounds=3 if quick else 9)
         measurements += _update_lines(load, found)
+    measurements.append(_ucx_line(quick=quick))
     rows = 1_000_000 if quick else SNAPSHOT_ROWS
     snapshots = measure_snapshots(rounds=3 if quick else 7, rows=rows)
     return result("bodies", [*measurements, *_snapshot_lines(snapshots, rows)])
@@ -255,6 +261,24 @@ def _update_lines(load: Load, found: dict[str, list[dict[str, float]]]) -> list[
             at_most=0.5 if load is SMALL else None,
         ),
     ]
+
+
+def _ucx_line(*, quick: bool) -> Measurement:
+    """Updates by tagged messages, on tcp: what one gets without RDMA."""
+    tried, _ = run_self_test()
+    if tried["library"]["error"]:
+        return skipped("updates by UCX: no UCX library (pip install 'barrage[ucx]')")
+    load = replace(SMALL, updates=SMALL.updates // (5 if quick else 2))
+    found = measure_updates(load, rounds=3 if quick else 9, ways=UCX_WAYS)
+    inline, ucx = found["inline"], found["ucx"]
+    return compared(
+        f"updates of {load.mib} MiB by UCX on tcp",
+        median(ucx, "mb_per_second"),
+        "MB/s",
+        baseline="inline",
+        baseline_value=median(inline, "mb_per_second"),
+        detail={"inline": inline, "ucx": ucx},
+    )
 
 
 def _snapshot_lines(found: dict[str, list[dict[str, float]]], rows: int) -> list[Measurement]:

@@ -62,6 +62,11 @@ def compared(
     )
 
 
+def skipped(reason: str) -> Measurement:
+    """The line of what cannot be measured here."""
+    return Measurement(line=f"skipped: {reason}", value=0, unit="")
+
+
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     return {

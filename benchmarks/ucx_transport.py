@@ -33,7 +33,7 @@ from barrage.transport.ucx import (
     load_library,
 )
 from benchmarks.processes import Child, child
-from benchmarks.report import Measurement, compared, result
+from benchmarks.report import Measurement, compared, result, skipped
 
 MIB = 1024 * 1024
 ROUNDS = 9
@@ -237,11 +237,6 @@ def find_perftest(library_path: str) -> Perftest | None:
 
 
 # --- the comparison -------------------------------------------------------------------------------
-
-
-def skipped(reason: str) -> Measurement:
-    """The line of what cannot be measured here."""
-    return Measurement(line=f"skipped: {reason}", value=0, unit="")
 
 
 def run(*, quick: bool = False) -> dict:
