@@ -180,7 +180,14 @@ def quiet(future: asyncio.Future[Any]) -> None:
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+async def settle() -> None:
+    """Let the loop do what there is to do at once. No time passes in it, however busy the machine
+    is."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Let the loop run until ``condition`` holds; AssertionError when it does not come to that."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - conditions of tests have no events

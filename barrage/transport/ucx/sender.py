@@ -272,9 +272,6 @@ class StreamSender:
             for offset, length in zip(buffers[::2], buffers[1::2], strict=True)
         ]
         addresses = {each.address for each in ranges if each.length}
-        if not addresses:
-            lent.take_back()
-            return None
         held = _LentBuffers(len(addresses), lent.take_back, self._clock.monotonic_ns())
         self._lent.update(dict.fromkeys(addresses, held))
         self.lent_count += 1

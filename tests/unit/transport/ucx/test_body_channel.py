@@ -16,7 +16,10 @@ from barrage.transport.ucx.body_channel import UcxBodyReceiver, UcxBodySender
 from barrage.transport.ucx.stream_server import StreamServer
 from barrage.wire.dissociated.detached import DetachedFrame
 from tests.helpers.fake_ucx import LARGE, FakeChannel, FakeListener
-from tests.helpers.ucx_streams import quiet
+from tests.helpers.ucx_streams import (
+    quiet,
+    settle,
+)
 
 
 class Scene:
@@ -80,7 +83,7 @@ def test_the_receiver_fetches_no_more_than_the_window() -> None:
     async def play(scene: Scene) -> None:
         for number in range(6):
             scene.sender.send(number, frame(b"x" * LARGE))
-        await asyncio.sleep(0.01)
+        await settle()
         assert len(scene.client.fetched_tags) == 2
         for number in range(6):
             assert (await scene.receiver.receive())[0] == number
@@ -91,9 +94,9 @@ def test_the_receiver_fetches_no_more_than_the_window() -> None:
 def test_a_lost_connection_is_told_to_both_sides() -> None:
     async def play(scene: Scene) -> None:
         scene.sender.send(1, frame(b"here"))
-        await asyncio.sleep(0.01)
+        await settle()
         scene.client.cut()
-        await asyncio.sleep(0.01)
+        await settle()
         assert (await scene.receiver.receive())[0] == 1
         with pytest.raises(BodyChannelError, match="cut"):
             await scene.receiver.receive()
@@ -108,7 +111,7 @@ def test_a_lost_connection_is_told_to_both_sides() -> None:
 def test_who_waits_is_told_that_the_connection_is_lost() -> None:
     async def play(scene: Scene) -> None:
         waiting = asyncio.create_task(scene.receiver.receive())
-        await asyncio.sleep(0.01)
+        await settle()
         scene.client.cut()
         with pytest.raises(BodyChannelError, match="cut"):
             await waiting
@@ -122,9 +125,9 @@ def test_a_body_under_way_when_the_client_goes() -> None:
     async def play(scene: Scene) -> None:
         for number in range(3):
             scene.sender.send(number, frame(b"x" * LARGE))
-        await asyncio.sleep(0.01)
+        await settle()
         await scene.receiver.close()
-        await asyncio.sleep(0.01)
+        await settle()
         assert scene.sender.is_lost
 
     run(play, limits)
@@ -134,7 +137,7 @@ def test_closing_tells_nobody_of_a_loss() -> None:
     async def play(scene: Scene) -> None:
         scene.sender.close()
         scene.sender.close()
-        await asyncio.sleep(0.01)
+        await settle()
         assert scene.lost == []
         with pytest.raises(BodyChannelError):
             await scene.receiver.receive()
@@ -178,7 +181,7 @@ def test_a_body_past_the_limit_ends_the_channel_unfetched() -> None:
 def test_what_a_client_sends_unasked_ends_the_channel() -> None:
     async def play(scene: Scene) -> None:
         quiet(scene.client.send_tagged(1, b"x"))
-        await asyncio.sleep(0.01)
+        await settle()
         assert scene.sender.is_lost
 
     run(play)

@@ -35,6 +35,7 @@ from tests.helpers.ucx_streams import (
     quiet,
     receive_from,
     sample,
+    settle,
     take,
     until,
 )
@@ -223,7 +224,7 @@ def test_a_body_is_back_when_all_its_buffers_are(arena: Arena) -> None:
             for _ in range(3):  # Only the first time counts.
                 client.send_tagged(at.free_data, encode_addresses([first]))
             client.send_tagged(at.free_data, encode_addresses(others[:-1]))
-            await asyncio.sleep(0.02)
+            await settle()
             assert arena.statistics().bytes_in_use > 0
             client.send_tagged(at.free_data, encode_addresses(others[-1:]))
             await until(lambda: arena.statistics().bytes_in_use == 0)
@@ -349,7 +350,7 @@ def test_the_truth_is_believed(arena: Arena) -> None:
         )
         for step in steps:
             step()
-            await asyncio.sleep(0.01)
+            await settle()
         peer.end(2)
         assert len(messages) == 2
         assert (await taken.table()).equals(PLAIN)

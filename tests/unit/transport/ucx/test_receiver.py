@@ -24,6 +24,7 @@ from tests.helpers.ucx_streams import (
     quiet,
     receive_from,
     sample,
+    settle,
 )
 
 TABLE = sample(3000)
@@ -78,7 +79,7 @@ def test_headers_on_one_connection_and_bodies_on_another() -> None:
         for i in range(len(messages)):
             headers.header(i)
         headers.end()
-        await asyncio.sleep(0.01)
+        await settle()
         await server_m.close()  # Safe, once the end is known.
         reading = asyncio.create_task(taken.table())
         await asyncio.sleep(0.05)
@@ -115,7 +116,7 @@ def test_a_full_window_of_later_bodies_does_not_stand_in_the_way() -> None:
         peer.end()
         for i in reversed(peer.with_bodies):
             quiet(peer.body(i))
-        await asyncio.sleep(0.01)
+        await settle()
         held = taken.receiver._intake.held_bytes
         largest = max(message.body_bytes for message in peer.messages)
         assert held <= SMALL.body_window_bytes + 2 * largest
@@ -302,7 +303,7 @@ def test_a_body_past_the_limit_is_not_even_fetched() -> None:
             client, server = FakeChannel.pair()
             taken = receive_from(client, limits=limits)
             quiet(server.send_tagged(1, b"x" * (1000 + extra)))
-            await asyncio.sleep(0.01)
+            await settle()
             assert bool(client.fetched_tags) != bool(extra)
             assert bool(client.discarded_tags) == bool(extra)
             with pytest.raises(RemoteProtocolError if extra else BodyChannelError):
@@ -362,11 +363,11 @@ def test_a_flood_of_one_body_is_fetched_one_at_a_time() -> None:
         taken = receive_from(client)
         for sequence in range(2, 2 + SMALL.body_window_count):
             server.send_tagged(sequence, b"x" * 8)
-        await asyncio.sleep(0.01)
+        await settle()
         before = len(client.fetched_tags)
         for _ in range(100):
             server.send_tagged(0, b"x" * 8)
-        await asyncio.sleep(0.01)
+        await settle()
         assert before == SMALL.body_window_count
         assert len(client.fetched_tags) <= before + 2
         with pytest.raises(RemoteProtocolError):
@@ -467,10 +468,10 @@ def test_nothing_is_taken_or_read_after_the_end() -> None:
         await taken.batches.open()
         where = encode_ranges([BodyRange(1, 0)])
         quiet(server.send_tagged(encode_tag(BodyType.RANGES, 1), where))
-        await asyncio.sleep(0.01)
+        await settle()
         taken.receiver.close()
         peer.header(1)
-        await asyncio.sleep(0.01)
+        await settle()
         assert reader.most == 0
         await taken.close()
 

@@ -17,9 +17,13 @@ from barrage.transport.ucx import stream_server
 from barrage.transport.ucx.stream_server import ServedConnection, StreamServer, new_tag
 from barrage.wire.dissociated.tags import is_never_a_body
 from tests.helpers.fake_ucx import FakeChannel, FakeListener
-from tests.helpers.ucx_streams import quiet
+from tests.helpers.ucx_streams import (
+    quiet,
+    settle,
+    until,
+)
 
-LIMITS = replace(DEFAULT_LIMITS, ucx_unauthenticated_ns=50_000_000)
+LIMITS = replace(DEFAULT_LIMITS, ucx_unauthenticated_ns=500_000_000)
 
 
 class Scene:
@@ -56,11 +60,6 @@ def run(play: Callable[[Scene], Awaitable[None]], scene: Callable[[], Scene] = S
     asyncio.run(asyncio.wait_for(act(), 10))
 
 
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 def test_drawn_tags_are_never_those_of_a_body() -> None:
     assert all(is_never_a_body(new_tag()) for _ in range(1000))
 
@@ -73,7 +72,7 @@ def test_the_right_ticket_gets_the_stream_once() -> None:
         await client.send_tagged(offered.location.want_data, offered.ticket, synchronous=True)
         await settle()
         assert [ticket for _, ticket in scene.given] == [offered.ticket]
-        await asyncio.sleep(0.1)  # longer than a stranger may stay
+        await asyncio.sleep(0.6)  # longer than a stranger may stay
         assert client.lost is None
         assert scene.server.offer_count == 0
 
@@ -149,8 +148,7 @@ def test_a_ticket_expires_by_the_clock() -> None:
 def test_an_expired_offer_keeps_nothing() -> None:
     async def play(scene: Scene) -> None:
         scene.offer(lifetime_ns=1_000_000)
-        await asyncio.sleep(0.05)
-        assert scene.server.offer_count == 0
+        await until(lambda: scene.server.offer_count == 0)
 
     run(play)
 
@@ -213,8 +211,7 @@ def test_who_shows_no_ticket_does_not_stay() -> None:
         await settle()
         assert client.lost is None
         assert scene.server.connection_count == 1
-        await asyncio.sleep(0.1)
-        assert client.lost is not None
+        await until(lambda: client.lost)
         assert scene.server.connection_count == 0
 
     run(play)

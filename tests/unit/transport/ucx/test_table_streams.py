@@ -14,7 +14,16 @@ from barrage.transport.ucx import StreamHalf, sender
 from barrage.wire.dissociated.tags import BodyType, decode_tag
 from barrage.wire.dissociated.untagged import EndMessage, HeaderMessage, decode_untagged
 from tests.helpers.fake_ucx import FakeChannel
-from tests.helpers.ucx_streams import HASTY, SMALL, Service, messages_of, sample, take, until
+from tests.helpers.ucx_streams import (
+    HASTY,
+    SMALL,
+    Service,
+    messages_of,
+    sample,
+    settle,
+    take,
+    until,
+)
 
 LARGE = sample(20_000)
 
@@ -134,10 +143,42 @@ def test_small_bodies_under_way_are_bounded_by_their_number() -> None:
         async with Service(limits) as service:
             client, _ = await claimed_by_hand(service, sample(2000))
             assert len(messages_of(sample(2000), limits)) > 3 * limits.body_window_count
-            await asyncio.sleep(0.05)
-            assert limits.body_window_count >= len(client.waiting_tags) > 1
+            await until(lambda: len(client.waiting_tags) == limits.body_window_count)
+            await settle()
+            assert len(client.waiting_tags) == limits.body_window_count
             await client.close()
             await gone(service)
+
+    run(play())
+
+
+@pytest.mark.parametrize("bound", ["bytes", "count"])
+def test_headers_run_ahead_of_bodies_up_to_a_bound(
+    bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of bytes that are kept back, and of messages; what is taken makes room for more."""
+    limits = replace(SMALL, body_wait_ns_max=1_000_000, stall_ns_max=500_000_000)
+    messages = messages_of(LARGE, limits)
+    largest = max(message.body_bytes for message in messages)
+    if bound == "bytes":
+        limits = replace(limits, body_arena_bytes=3 * largest)
+    else:
+        monkeypatch.setattr(sender, "HEADERS_AHEAD_MAX", 3)
+
+    async def play() -> None:
+        async with Service(limits) as service:
+            client, untagged = await claimed_by_hand(service, LARGE)
+            await gone(service)  # it took nothing for too long
+            in_window = len(client.waiting_tags)
+            assert len(messages) > in_window + 10
+            assert 2 < len(untagged) - in_window < 8
+
+            client, untagged = await claimed_by_hand(service, LARGE)
+            for _ in range(len(messages) - 1):
+                await until(lambda: client.waiting_tags)
+                client.receive(client.probe())
+            await until(lambda: isinstance(untagged[-1], EndMessage))
+            await client.close()
 
     run(play())
 
@@ -189,7 +230,7 @@ def test_every_batch_has_a_body_message_also_when_it_has_no_bytes() -> None:
             table = pa.table({"nothing": pa.nulls(10)})
             client, untagged = await claimed_by_hand(service, table)
             await until(lambda: untagged and isinstance(untagged[-1], EndMessage))
-            await asyncio.sleep(0.01)
+            await until(lambda: client.waiting_tags)
             assert untagged[-1] == EndMessage(2)
             assert client.waiting_tags == [1]
             await client.close()
@@ -224,7 +265,7 @@ def test_a_client_that_goes_in_the_middle_leaves_nothing_behind() -> None:
     async def play() -> None:
         async with Service() as service:
             client, _ = await claimed_by_hand(service, LARGE)
-            await asyncio.sleep(0.01)
+            await settle()
             await client.close()
             await gone(service)
             assert service.tables.served_count == 0
@@ -234,12 +275,12 @@ def test_a_client_that_goes_in_the_middle_leaves_nothing_behind() -> None:
 
 def test_half_a_stream_is_not_waited_for_for_ever() -> None:
     async def play() -> None:
-        async with Service(replace(SMALL, body_ticket_ns=50_000_000)) as service:
+        async with Service(replace(SMALL, body_ticket_ns=500_000_000)) as service:
             offered = service.offer(LARGE)
             client = service.connect()
             assert offered.metadata is not None
             await client.send_tagged(offered.metadata.want_data, offered.ticket)
-            await asyncio.sleep(0.01)
+            await settle()
             assert client.lost is None
             await gone(service)
             await until(lambda: client.lost)
@@ -257,7 +298,7 @@ def test_rows_that_cannot_be_had_close_the_stream() -> None:
             client = service.connect()
             assert offered.metadata is not None
             await client.send_tagged(offered.metadata.want_data, offered.ticket)
-            await asyncio.sleep(0.01)
+            await settle()
             assert client.lost is not None
             await gone(service)
 
@@ -275,7 +316,7 @@ def test_rows_are_read_when_the_ticket_is_shown() -> None:
                 return iter(messages_of(sample(10)))
 
             offered = service.tables.offer(rows)
-            await asyncio.sleep(0.01)
+            await settle()
             assert asked == 0
             taken = await take(offered, service.connect())
             assert (await taken.table()).num_rows == 10
