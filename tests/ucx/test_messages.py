@@ -250,8 +250,9 @@ def test_an_untagged_message_past_the_limit_is_refused_before_memory_is_taken(
         async with pair(library) as (client, server):
             inbox = Inbox(server)
             allocated = pa.total_allocated_bytes()
-            client.send_untagged(bytes(16 * 1024 * 1024 + 1))
+            sent = client.send_untagged(bytes(16 * 1024 * 1024 + 1))
             await until(lambda: inbox.lost)
+            await asyncio.wait_for(sent, 30)  # its memory is not waited for any more
             assert pa.total_allocated_bytes() == allocated
             assert inbox.untagged == []
             with pytest.raises(ConnectionLostError, match="16777217 bytes wait"):
@@ -273,5 +274,17 @@ def test_untagged_messages_without_a_byte_wait_up_to_a_bound_as_well(
                 client.send_untagged(b"")
             await until(lambda: lost)
             assert "the limit is 50 messages" in str(lost[0])
+
+    asyncio.run(scenario())
+
+
+def test_untagged_messages_that_are_taken_make_room_for_others(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        async with pair(library) as (client, server):
+            inbox = Inbox(server)
+            for count in range(1, 11):
+                await client.send_untagged(bytes(2 * 1024 * 1024))
+                await until(lambda: len(inbox.untagged) == count)  # noqa: B023
+            assert not inbox.lost
 
     asyncio.run(scenario())

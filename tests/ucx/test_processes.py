@@ -27,6 +27,7 @@ from barrage.transport.ucx import (
     UcxSettings,
 )
 from barrage.transport.ucx.settings import LIBRARY_VARIABLES
+from barrage.transport.ucx.worker import UcxWorker
 from tests.ucx.children import (
     Child,
     canary_server,
@@ -206,6 +207,32 @@ def test_a_flood_on_one_connection_leaves_the_loop_and_the_others_alive(
                 assert sorted(delays)[180] < 0.05
                 await connection.close()
                 assert flood.process.is_alive() or flood.process.exitcode == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_ends_in_time_however_much_there_is_to_do(library: UcxLibrary) -> None:
+    started = time.monotonic()
+
+    class Endless:
+        """The library, with events that do not end for a while."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(library.functions, name)
+
+        def ucp_worker_progress(self, _worker: object) -> int:
+            return int(time.monotonic() < started + 3)
+
+    async def scenario() -> None:
+        context = UcxContext(library, UcxSettings())
+        worker = UcxWorker(context)
+        worker._functions = Endless()
+        turns = 0
+        while time.monotonic() < started + 0.5:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 10
+        context.close()
 
     asyncio.run(scenario())
 

@@ -117,7 +117,8 @@ class StreamSender:
 
     async def run(self) -> None:
         """Send everything, then wait until the client has what it was lent given back and gone.
-        TransportError when it goes before it has everything, or takes nothing for too long."""
+        The connections are to be closed then. TransportError when it goes before it has
+        everything, or takes nothing for too long."""
         try:
             await self._send_all()
             await self._end()
@@ -129,9 +130,6 @@ class StreamSender:
             await self._until_gone()
         finally:
             self._release_all()
-            for connection in (self._metadata, self._bodies):
-                if connection is not None:
-                    connection.close_soon()
 
     # --- sending ---
 
@@ -247,7 +245,6 @@ class StreamSender:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.body_wait_ns_max / 1e9):
                 await self._metadata.flush()
-        self._raise_if_lost()
         end = encode_end_message(self._next)
         self._follow(self._metadata.send_untagged(end), len(end))
 

@@ -207,6 +207,44 @@ def test_a_release_that_is_none_closes_the_connection(arena: Arena, junk: bytes)
     run(play())
 
 
+def test_a_release_past_the_limit_is_not_even_fetched(arena: Arena) -> None:
+    async def play() -> None:
+        async with Service(replace(LIMITS, body_ranges_max=100), arena=arena) as service:
+            offered = service.offer(PLAIN, place=BodyPlace.SHM, is_one_location=True)
+            client = service.connect()
+            at = offered.metadata
+            assert at is not None
+            assert at.free_data is not None
+            await client.send_tagged(at.want_data, offered.ticket)
+            await until(lambda: client.waiting_tags)
+            await client.send_tagged(at.free_data, encode_addresses([1] * 100))
+            await settle()
+            assert client.lost is None
+            await client.send_tagged(at.free_data, encode_addresses([1] * 101))
+            await until(lambda: client.lost)
+            assert client.peer.discarded_tags == [at.free_data]
+
+    run(play())
+
+
+def test_a_client_that_takes_no_lists_is_cut_off(arena: Arena) -> None:
+    """Long before the bodies behind them have been lent for too long."""
+
+    async def play() -> None:
+        limits = replace(LIMITS, stall_ns_max=200_000_000)
+        async with Service(limits, arena=arena) as service:
+            offered = service.offer(PLAIN, place=BodyPlace.SHM, is_one_location=True)
+            client = service.connect()
+            assert offered.metadata is not None
+            await client.send_tagged(offered.metadata.want_data, offered.ticket)
+            await until(lambda: client.waiting_tags)
+            await until(lambda: client.lost)
+            assert service.tables.served_count == 0
+            await until(lambda: arena.statistics().bytes_in_use == 0)
+
+    run(play())
+
+
 def test_a_body_is_back_when_all_its_buffers_are(arena: Arena) -> None:
     async def play() -> None:
         async with Service(LIMITS, arena=arena) as service:

@@ -385,3 +385,32 @@ def test_headers_to_a_client_that_takes_none_are_bounded(monkeypatch: pytest.Mon
             assert service.tables.served_count == 0
 
     run(play())
+
+
+class Storied(FakeChannel):
+    """A server's end that remembers in which order it was used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.story: list[str] = []
+
+    def send_untagged(self, data: Any) -> asyncio.Future[None]:
+        self.story.append("end" if len(data) == 5 else "header")
+        return super().send_untagged(data)
+
+    def flush(self) -> asyncio.Future[None]:
+        self.story.append("flush")
+        return super().flush()
+
+
+def test_the_end_waits_until_the_headers_have_left() -> None:
+    async def play() -> None:
+        async with Service() as service:
+            offered = service.offer(sample(10), is_one_location=True)
+            client, server = Storied.pair()
+            service.listener._on_connection(server)
+            taken = await take(offered, client)
+            assert (await taken.table()).num_rows == 10
+            assert server.story == ["header", "header", "header", "flush", "end"]
+
+    run(play())
