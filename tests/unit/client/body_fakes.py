@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import weakref
 
@@ -12,7 +13,9 @@ import pyarrow as pa
 
 from barrage.client.address import parse_address
 from barrage.client.bodies import BodyChoice
+from barrage.client.reconnect import Backoff
 from barrage.client.session import AsyncSession
+from barrage.client.state import State
 from barrage.clock import VirtualClock
 from barrage.errors import BodyChannelError
 from barrage.transport import flight_messages
@@ -29,10 +32,12 @@ from barrage.wire.dissociated.references import BodyReference
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
-from tests.unit.client.scripted import SCHEMA, ScriptedConnector
+from tests.unit.client.scripted import SCHEMA, ScriptedConnector, until
 
 TERMS = UcxTerms(release="1.22.0", settings={})
 PROOF = bytes(range(16))
+NEVER = Backoff(first_seconds=1000.0, seconds_max=1000.0)
+"""A test that reaches a delay runs into its limit."""
 CHANNEL_IDS = [f"{number:032x}" for number in range(100)]
 
 
@@ -111,7 +116,11 @@ class FakeConnection:
 
     def __init__(self):
         self._bodies: asyncio.Queue = asyncio.Queue()
-        self.is_closed = False
+        self.closings = 0
+
+    @property
+    def is_closed(self):
+        return self.closings > 0
 
     def send(self, sequence, body):
         self._bodies.put_nowait((sequence, pa.py_buffer(body)))
@@ -127,7 +136,7 @@ class FakeConnection:
 
     async def close(self):
         await asyncio.sleep(0)
-        self.is_closed = True
+        self.closings += 1
 
 
 class FakeUcx:
@@ -262,3 +271,36 @@ async def scene(choice="auto", **more):
     made = Scene(choice, **more)
     async with made.session:
         yield made
+
+
+def xs(live):
+    return live.to_arrow()["x"].to_pylist()
+
+
+async def ready(live):
+    await live.wait_ready(5)
+    return xs(live)
+
+
+def quiet_until_freed(arena):
+    gc.collect()
+    return not arena.lent
+
+
+async def lost_channel(s, live, stream, states, errors):
+    """The stream has lost a body: the next one comes at once and inline."""
+    second = await s.server.accept()
+    assert HEADER not in second.request_headers
+    assert stream.is_cancelled
+    second.schema()
+    second.snapshot([5, 6])
+    await until(lambda: live.state is State.LIVE)
+    assert xs(live) == [5, 6]
+    assert states[-4:] == [
+        State.RECONNECTING, State.SNAPSHOT, State.RESNAPSHOTTED, State.LIVE,
+    ]  # fmt: skip
+    assert isinstance(errors[-1], BodyChannelError)
+    assert live.bodies.way is BodyWay.INLINE
+    assert live.bodies.reason == str(errors[-1])
+    assert live.stats.reconnects == 1
+    return second

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
+import weakref
 
 from barrage.client.body_releases import ReleasedBodies
 from barrage.errors import ConnectionLostError
@@ -133,6 +135,85 @@ def test_many_bytes_are_told_at_once():
         await bodies.finish()
         await asyncio.sleep(0.03)
         assert loans.told == [1]
+
+    run(test)
+
+
+class SlowLoans(Loans):
+    """Writing takes until ``may_write`` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.may_write = asyncio.Event()
+        self.was_cancelled = False
+
+    async def write(self, frame):
+        try:
+            await self.may_write.wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        await super().write(frame)
+
+
+def test_the_end_of_writing_waits_for_what_is_being_written():
+    async def test():
+        loans = SlowLoans()
+        bodies = loans.made()
+        bodies.release(1, 1 << 20)
+        await asyncio.sleep(0.01)
+        bodies.release(2, 1 << 20)
+        finishing = asyncio.get_running_loop().create_task(bodies.finish())
+        await asyncio.sleep(0.01)
+        assert not finishing.done()
+        bodies.release(3, 1 << 20)
+        loans.may_write.set()
+        await finishing
+        await asyncio.sleep(0.03)
+        assert loans.told == [1]
+
+    run(test)
+
+
+def test_two_messages_are_never_written_at_once():
+    async def test():
+        loans = SlowLoans()
+        bodies = loans.made()
+        for number in (1, 2, 3):
+            bodies.release(number, 1 << 20)
+            await asyncio.sleep(0.01)
+        loans.may_write.set()
+        await until_told(loans, 3)
+        assert [decode_addresses(decode_flight_data(each).released) for each in loans.frames] == [
+            (1,), (2, 3),
+        ]  # fmt: skip
+        bodies.close()
+
+    run(test)
+
+
+def test_the_end_of_the_stream_ends_what_is_being_written():
+    async def test():
+        loans = SlowLoans()
+        bodies = loans.made()
+        bodies.release(1, 1 << 20)
+        await asyncio.sleep(0.01)
+        bodies.close()
+        await until(lambda: loans.was_cancelled)
+        assert loans.frames == []
+
+    run(test)
+
+
+def test_what_is_lent_keeps_nothing_of_the_stream():
+    async def test():
+        loans = Loans()
+        bodies = loans.made()
+        stream = weakref.ref(loans)
+        bodies.close()
+        del loans
+        gc.collect()
+        assert stream() is None
 
     run(test)
 
