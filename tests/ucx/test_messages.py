@@ -288,3 +288,30 @@ def test_untagged_messages_that_are_taken_make_room_for_others(library: UcxLibra
             assert not inbox.lost
 
     asyncio.run(scenario())
+
+
+def test_every_request_is_freed_once(library: UcxLibrary) -> None:
+    freed: list[object] = []
+
+    class Counting:
+        def __getattr__(self, name: str) -> object:
+            return getattr(library.functions, name)
+
+        def ucp_request_free(self, request: object) -> None:
+            freed.append(request)
+            library.functions.ucp_request_free(request)
+
+    async def scenario() -> None:
+        async with pair(library) as (client, server):
+            Inbox(server)
+            client._worker._functions = Counting()
+            # Synchronous ones are never done at once, so each has a request.
+            sent = [client.send_tagged(tag, b"x", synchronous=True) for tag in range(20)]
+            await asyncio.wait_for(asyncio.gather(*sent), 30)
+            assert len(freed) == 20
+            left = client.receive_posted(9, 2**64 - 1, pa.allocate_buffer(1))
+            left.cancel()
+            await until(lambda: len(freed) == 21)
+            assert not client._worker.operations
+
+    asyncio.run(scenario())

@@ -79,10 +79,8 @@ class BodyIntake:
         self.held_count -= 1
 
     def close(self) -> None:
-        """Fetch nothing any more. Idempotent."""
+        """Fetch nothing any more; what is under way is forgotten when it comes. Idempotent."""
         self._is_open = False
-        for receiving in self._receiving:
-            receiving.cancel()
 
     @property
     def has_room(self) -> bool:
@@ -126,7 +124,7 @@ class BodyIntake:
 
     def _fetched(self, done: asyncio.Future[pa.Buffer], tag: BodyTag) -> None:
         self._receiving.discard(done)
-        if not self._is_open or done.cancelled():
+        if not self._is_open:
             return
         error = done.exception()
         try:

@@ -218,10 +218,10 @@ class StreamReceiver:
         ranges = decode_ranges(body, self._limits)
         if header is not None:
             self._list(sequence, ranges, header)
-        elif sequence in self._ranges or len(self._ranges) >= self._limits.body_window_count:
-            raise RemoteProtocolError(f"body {sequence} came twice, or far too early")
+        elif sequence in self._ranges:
+            raise RemoteProtocolError(f"two bodies have the number {sequence}")
         else:
-            self._ranges[sequence] = ranges
+            self._ranges[sequence] = ranges  # the intake lets in no more than the window
 
     def _list(self, sequence: int, ranges: BodyRanges, header: bytes) -> None:
         size = RANGE_BYTES * (1 + len(ranges.ranges))

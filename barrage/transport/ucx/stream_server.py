@@ -129,8 +129,6 @@ class ServedConnection:
             return
         self.state = ServedState.CLOSED
         self._tell_lost(reason or TransportError("the stream has ended"))
-        for receiving in self._receiving:
-            receiving.cancel()
         self._server.forget(self)
 
     # --- what comes ---
@@ -176,8 +174,7 @@ class ServedConnection:
         self, done: asyncio.Future[pa.Buffer], on_message: Callable[[pa.Buffer], None]
     ) -> None:
         self._receiving_bytes -= self._receiving.pop(done)
-        is_here = not done.cancelled() and done.exception() is None
-        if is_here and self.state is not ServedState.CLOSED:
+        if done.exception() is None and self.state is not ServedState.CLOSED:
             try:
                 on_message(done.result())
             except BarrageError as error:

@@ -173,6 +173,24 @@ def test_a_client_that_keeps_a_body_too_long_is_cut_off(arena: Arena) -> None:
     run(play())
 
 
+def test_what_is_lent_may_be_kept_longer_than_a_client_may_take_nothing(arena: Arena) -> None:
+    async def play() -> None:
+        limits = replace(LIMITS, stall_ns_max=100_000_000)
+        async with Service(limits, arena=arena) as service:
+            taken, _ = await lent(service, sample(100))
+            await taken.batches.open()
+            batches = [batch async for batch in taken.batches]
+            await asyncio.sleep(0.5)
+            assert taken.bodies.lost is None
+            del batches
+            gc.collect()
+            await until(lambda: taken.bodies.lost)  # it has everything and stays
+            assert service.tables.served_count == 1
+            await taken.close()
+
+    run(play())
+
+
 def test_what_is_given_back_by_strangers_to_it_does_not_matter(arena: Arena) -> None:
     async def play() -> None:
         async with Service(LIMITS, arena=arena) as service:

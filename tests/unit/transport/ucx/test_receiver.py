@@ -12,6 +12,7 @@ import pytest
 
 from barrage.errors import BodyChannelError, ConnectionLostError, RemoteProtocolError
 from barrage.limits import Limits
+from barrage.transport.ucx.body_intake import BodyIntake
 from barrage.wire.dissociated.ranges import BodyRange, BodyRanges, encode_ranges
 from barrage.wire.dissociated.tags import BodyType, encode_tag
 from tests.helpers.fake_ucx import FakeChannel
@@ -492,3 +493,32 @@ def test_a_connection_that_is_closed_under_the_receiver_ends_the_stream() -> Non
             await anext(taken.batches)
 
     play(scene)
+
+
+def test_a_body_that_comes_after_the_end_is_forgotten() -> None:
+    class Late(FakeChannel):
+        def receive(self, probed: object) -> asyncio.Future[pa.Buffer]:
+            coming.append(asyncio.get_running_loop().create_future())
+            return coming[0]
+
+    async def act() -> None:
+        client, server = Late.pair()
+        got: list[object] = []
+        intake = BodyIntake(
+            client,
+            SMALL,
+            on_body=lambda *body: got.append(body),
+            on_failed=got.append,
+            window_bytes=100,
+        )
+        server.send_tagged(1, b"x")
+        await settle()
+        assert intake.is_busy
+        intake.close()
+        coming[0].set_result(pa.py_buffer(b"x"))
+        await settle()
+        assert not got
+        assert not intake.is_busy
+
+    coming: list[asyncio.Future[pa.Buffer]] = []
+    asyncio.run(act())
