@@ -100,6 +100,7 @@ def test_a_session_that_is_closed_while_the_way_is_looked_for():
             assert not (await asking).is_there
             assert s.arena.closed == 1
             assert not (await routes.channel()).is_there
+            assert len(s.server.offers) == 1
 
     run(test)
 
@@ -121,9 +122,12 @@ def test_a_session_that_is_closed_while_a_connection_is_made(fails):
             s.ucx.failure = TransportError("nobody there") if fails else None
             routes = s.session._connection.bodies
             asking = asyncio.get_running_loop().create_task(routes.channel())
-            await until(lambda: len(s.server.offers) == 1)
+            another = asyncio.get_running_loop().create_task(routes.channel())
+            await until(lambda: len(s.server.offers) == 2)
             await asyncio.sleep(0.01)
             closing = asyncio.get_running_loop().create_task(routes.close())
+            await asyncio.sleep(0.01)
+            another.cancel()
             await asyncio.sleep(0.01)
             assert not closing.done()
             assert s.ucx.closed == 0

@@ -10,6 +10,7 @@ import weakref
 
 from barrage.client.body_releases import ReleasedBodies
 from barrage.errors import ConnectionLostError
+from barrage.proto.release_batch import WAIT_NS
 from barrage.wire.dissociated.lending import Window
 from barrage.wire.dissociated.ranges import decode_addresses
 from barrage.wire.flight_data import decode_flight_data
@@ -121,6 +122,30 @@ def test_a_stream_that_ended_is_not_told_again():
         bodies.release(99, 8)
         await asyncio.sleep(0.03)
         assert loans.frames == []
+
+    run(test)
+
+
+def test_few_numbers_wait_once_for_others(monkeypatch):
+    async def test():
+        loans = Loans()
+        bodies = loans.made()
+        loop = asyncio.get_running_loop()
+        delays = []
+        call_later = loop.call_later
+
+        def counted(delay, *arguments):
+            delays.append(delay)
+            return call_later(delay, *arguments)
+
+        monkeypatch.setattr(loop, "call_later", counted)
+        for number in range(3):
+            bodies.release(number, 8)
+        assert delays == [WAIT_NS / 1e9]
+        monkeypatch.undo()
+        assert loans.told == []
+        await until_told(loans, 3)
+        assert len(loans.frames) == 1
 
     run(test)
 

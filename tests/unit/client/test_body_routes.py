@@ -212,7 +212,7 @@ def test_memory_that_cannot_be_had():
 @pytest.mark.parametrize(
     ("failure", "reason"),
     [
-        (TransportError("refused"), "refused"),
+        (TransportError("refused \x1b"), "refused ?"),
         (ConnectionLostError("closed port"), "closed port"),
         (BodyChannelError("closed port"), "closed port"),
         (TimeoutError(), "no UCX connection within 1 seconds"),
