@@ -225,7 +225,7 @@ def test_a_full_window_waits_a_little_and_goes_on_inline():
             stream.send(released(stream.references[0].address))
             wait_until(lambda: statistics_of(server)["pending"] == 1)
             table.add({"x": np.full(10_000, 9)})
-            stream.read_update()
+            assert read_rows(stream)[0].as_py() == 9
             assert len(stream.references) == 3
             assert statistics_of(server)["bodies_inline"] == 2
 
@@ -384,7 +384,7 @@ def test_a_resumed_subscription_gets_what_it_missed_by_shared_memory():
         with barrage.connect(server.uri, bodies="shm") as session:
             remote = session.table("log")
             with remote.subscribe(interval_ms=10) as live:
-                live.wait_ready(5)
+                live.wait_ready(20)
                 rows, cursor = live.to_arrow(), live.cursor
             table.add({"x": np.arange(50_000)})
             with remote.subscribe(interval_ms=10, resume_from=cursor, rows=rows) as live:
@@ -403,7 +403,7 @@ def test_the_asynchronous_server_has_it_too():
                 barrage.aconnect(server.uri, bodies="shm") as session,
                 session.table("t").subscribe() as live,
             ):
-                await live.wait_ready(5)
+                await live.wait_ready(20)
                 assert live.bodies.way is BodyWay.SHM
                 assert live.stats.bodies.shm.count == 1
                 return server._app.bodies.arena.name
