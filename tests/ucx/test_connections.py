@@ -304,6 +304,24 @@ def test_what_was_sent_before_a_graceful_close_arrives_before_the_loss(
     asyncio.run(scenario())
 
 
+def test_what_lies_in_the_socket_when_a_connection_fails_is_still_told_first(
+    library: UcxLibrary,
+) -> None:
+    async def scenario() -> None:
+        async with pair(library) as (client, server):
+            inbox = Inbox(server)
+            for tag in range(10):
+                client.send_tagged(tag, b"late")
+            for _ in range(10):
+                client._worker._pump()
+            server._worker.failure = -25
+            server._deliver()
+            await until(lambda: inbox.lost)
+            assert inbox.story == ["tagged"] * 10 + ["lost"]
+
+    asyncio.run(scenario())
+
+
 def test_a_forced_close_waits_for_nothing_and_fails_what_is_under_way(
     library: UcxLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +387,8 @@ def test_a_loss_is_told_to_who_asks_afterwards(library: UcxLibrary) -> None:
             told: list[TransportError] = []
             client.on_lost = told.append
             await until(lambda: told)
+            client.on_lost = told.append
+            await asyncio.sleep(0.01)
             assert told == [client.lost]
             with pytest.raises(ConnectionLostError, match="lost"):
                 client.send_tagged(1, b"x")

@@ -290,21 +290,47 @@ def test_untagged_messages_that_are_taken_make_room_for_others(library: UcxLibra
     asyncio.run(scenario())
 
 
+class Counting:
+    """The library, with a look at what becomes of requests."""
+
+    def __init__(self, library: UcxLibrary) -> None:
+        self.functions = library.functions
+        self.freed: list[object] = []
+        self.cancelled: list[object] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.functions, name)
+
+    def ucp_request_free(self, request: object) -> None:
+        self.freed.append(request)
+        self.functions.ucp_request_free(request)
+
+    def ucp_request_cancel(self, worker: object, request: object) -> None:
+        self.cancelled.append(request)
+        self.functions.ucp_request_cancel(worker, request)
+
+
+def test_only_receives_that_were_posted_are_called_off_at_the_end(library: UcxLibrary) -> None:
+    """The library does not know how to call off a send."""
+
+    async def scenario() -> None:
+        async with pair(library) as (client, _):
+            client._worker._functions = counting = Counting(library)
+            client.send_tagged(1, b"x", synchronous=True)
+            client.send_tagged(1, bytes(4_000_000))
+            client.receive_posted(9, 2**64 - 1, pa.allocate_buffer(1))
+            await asyncio.wait_for(client.close(), 30)
+            assert len(counting.cancelled) == 1
+
+    asyncio.run(scenario())
+
+
 def test_every_request_is_freed_once(library: UcxLibrary) -> None:
-    freed: list[object] = []
-
-    class Counting:
-        def __getattr__(self, name: str) -> object:
-            return getattr(library.functions, name)
-
-        def ucp_request_free(self, request: object) -> None:
-            freed.append(request)
-            library.functions.ucp_request_free(request)
-
     async def scenario() -> None:
         async with pair(library) as (client, server):
             Inbox(server)
-            client._worker._functions = Counting()
+            client._worker._functions = counting = Counting(library)
+            freed = counting.freed
             # Synchronous ones are never done at once, so each has a request.
             sent = [client.send_tagged(tag, b"x", synchronous=True) for tag in range(20)]
             await asyncio.wait_for(asyncio.gather(*sent), 30)

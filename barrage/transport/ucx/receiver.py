@@ -158,6 +158,7 @@ class StreamReceiver:
     def close(self) -> None:
         """Take nothing any more. Idempotent."""
         self._is_open = False
+        self._listed.clear()
         if self._intake is not None:
             self._intake.close()
         for task in self._reading:
@@ -266,7 +267,7 @@ class StreamReceiver:
 
     def _go_on(self) -> None:
         """Fetch and read what there is room for now."""
-        if self._intake is not None and self._is_open:
+        if self._intake is not None:
             self._intake.pump()
             self._start_reading()
 

@@ -405,7 +405,6 @@ class UcxWorker:
             self.context.has_abandoned = True
             ABANDONED.append(list(self.operations.values()))
             return
-        self.cancel_posted()
         fetches, self._fetches = self._fetches, []
         for data, _ in fetches:
             self._functions.ucp_am_data_release(self._handle, data)

@@ -14,7 +14,7 @@ from barrage.errors import BodyChannelError, ConnectionLostError, RemoteProtocol
 from barrage.limits import Limits
 from barrage.transport.ucx.body_intake import BodyIntake
 from barrage.wire.dissociated.ranges import BodyRange, BodyRanges, encode_ranges
-from barrage.wire.dissociated.tags import BodyType, encode_tag
+from barrage.wire.dissociated.tags import BodyTag, BodyType, encode_tag
 from tests.helpers.fake_ucx import FakeChannel
 from tests.helpers.ucx_streams import (
     HASTY,
@@ -474,6 +474,116 @@ def test_nothing_is_taken_or_read_after_the_end() -> None:
         peer.header(1)
         await settle()
         assert reader.most == 0
+        assert taken.receiver._reassembly.pending_count == 0
+        await taken.close()
+
+    asyncio.run(asyncio.wait_for(act(), 10))
+
+
+def test_what_is_ready_is_handed_out_after_a_rule_was_broken_and_nothing_more_is_read() -> None:
+    table = TABLE.drop_columns("word")
+
+    async def act() -> None:
+        client, server = FakeChannel.pair()
+        peer = Peer(server, messages_of(table))
+        assert len(peer.messages) > 3
+        reader = Elsewhere(peer)
+        limits = replace(SMALL, body_window_bytes=1000)
+        taken = receive_from(client, reader=reader, limits=limits)
+        for i in range(len(peer.messages)):
+            peer.header(i)
+        await taken.batches.open()
+        quiet(peer.body(1))
+        await settle()
+        where = encode_ranges([BodyRange(2, 0)])
+        taken.receiver._take_body(BodyTag(BodyType.RANGES, 2), pa.py_buffer(where))
+        peer.end()
+        peer.end()
+        await settle()
+        assert (await anext(taken.batches)).num_rows > 0
+        with pytest.raises(RemoteProtocolError, match="ended twice"):
+            await anext(taken.batches)
+        assert reader.most == 0
+        await taken.close()
+
+    asyncio.run(asyncio.wait_for(act(), 10))
+
+
+def test_what_is_being_read_is_called_off_at_the_end() -> None:
+    class Endless:
+        is_cancelled = False
+
+        async def read(self, _ranges: BodyRanges, _header: bytes) -> pa.Buffer:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.is_cancelled = True
+                raise
+            raise AssertionError
+
+    async def act() -> None:
+        client, server = FakeChannel.pair()
+        peer, reader = Peer(server, messages_of(PLAIN)), Endless()
+        taken = receive_from(client, reader=reader)
+        peer.header(0)
+        peer.header(1)
+        where = encode_ranges([BodyRange(1, 0)])
+        quiet(server.send_tagged(encode_tag(BodyType.RANGES, 1), where))
+        await settle()
+        taken.receiver.close()
+        await settle()
+        assert reader.is_cancelled
+        await taken.close()
+
+    asyncio.run(asyncio.wait_for(act(), 10))
+
+
+def test_a_reader_that_fails_ends_the_stream_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        async def read(self, _ranges: BodyRanges, _header: bytes) -> pa.Buffer:
+            raise ValueError("a mistake")
+
+    async def act() -> None:
+        client, server = FakeChannel.pair()
+        peer = Peer(server, messages_of(PLAIN))
+        taken = receive_from(client, reader=Broken())
+        peer.header(0)
+        peer.header(1)
+        where = encode_ranges([BodyRange(1, 0)])
+        quiet(server.send_tagged(encode_tag(BodyType.RANGES, 1), where))
+        with pytest.raises(BodyChannelError, match="body 1 could not be read: a mistake"):
+            await taken.table()
+        await taken.close()
+
+    asyncio.run(asyncio.wait_for(act(), 5))
+    assert "could not be read" in caplog.text
+
+
+def test_the_deadline_runs_while_somebody_waits_and_not_while_nobody_asks() -> None:
+    async def scene(peer: Peer, taken: Taken) -> None:
+        peer.header(0)
+        peer.header(1)
+        await taken.batches.open()
+        await asyncio.sleep(1.2)
+        asking = asyncio.create_task(anext(taken.batches))
+        await settle()
+        quiet(peer.body(1))
+        assert (await asking).num_rows > 0
+
+    limits = replace(SMALL, body_deadline_ns=1_000_000_000)
+    play(scene, PLAIN, limits)
+
+
+def test_two_lists_under_one_number_end_the_stream_before_their_header_comes() -> None:
+    async def act() -> None:
+        client, server = FakeChannel.pair()
+        peer = Peer(server, messages_of(PLAIN))
+        taken = receive_from(client, reader=Elsewhere(peer))
+        for _ in range(2):
+            where = encode_ranges([BodyRange(1, 0)])
+            quiet(server.send_tagged(encode_tag(BodyType.RANGES, 1), where))
+        with pytest.raises(RemoteProtocolError, match="two bodies have the number 1"):
+            await taken.table()
         await taken.close()
 
     asyncio.run(asyncio.wait_for(act(), 10))
