@@ -6,14 +6,22 @@ import os
 from typing import TYPE_CHECKING
 
 from spark_sink.planning import Piece, change_pieces, snapshot_pieces, task_count
+from spark_sink.source import APPENDED_KINDS
 
 if TYPE_CHECKING:
     from spark_sink.journal_access import JournalAccess
     from spark_sink.options import SourceOptions
     from spark_sink.planning import BatchPlan
+    from spark_sink.remote_journal import TableFacts
 
 PARTITIONS_MAX = 1024
 """Most tasks of a batch."""
+
+STRIPES_PER_TASK = 8
+"""At least, so that no task has much more than another."""
+
+STRIPE_IDS_MIN = 1024
+"""Shorter stripes are not worth asking for: they are as good as the shortest."""
 
 
 def parallelism(options: SourceOptions) -> int:
@@ -34,7 +42,10 @@ def batch_pieces(plan: BatchPlan, options: SourceOptions, journal: JournalAccess
         after, upto = plan.changes
         rows = journal.change_rows(plan.epoch, after, upto)
         tasks = tasks_for(rows, options)
-        pieces += change_pieces(options.table, plan.epoch, after, upto, tasks, form)
+        pieces += change_pieces(
+            *(options.table, plan.epoch, after, upto, tasks),
+            {**form, **_stripes(rows, tasks, journal.described)},
+        )
     return pieces
 
 
@@ -46,6 +57,16 @@ def _snapshot(
     cuts = journal.id_bounds(plan.epoch, version, tasks) if tasks > 1 else ()
     form = options.form.ticket_fields()
     return snapshot_pieces(options.table, plan.epoch, version, plan.ids, cuts, form)
+
+
+def _stripes(rows: int, tasks: int, table: TableFacts) -> dict[str, object]:
+    """The ticket's field for how many row ids are in one stripe. Of a table that is only appended
+    to, rows that stay together are not copied; of others, rows that change often may be
+    neighbours, and are spread."""
+    share = min(rows // (tasks * STRIPES_PER_TASK), table.stripe_ids_max)
+    if tasks == 1 or table.kind not in APPENDED_KINDS or share < STRIPE_IDS_MIN:
+        return {}
+    return {"stripe_ids": 1 << (share.bit_length() - 1)}
 
 
 def tasks_for(rows: int, options: SourceOptions) -> int:

@@ -34,6 +34,8 @@ class TableFacts:
     rows: int
     timestamp_us: int
     schema: pa.Schema
+    stripe_ids_max: int = 0
+    """Most row ids in one stripe that a ticket may ask for; 0: it cannot."""
 
     @classmethod
     def of(cls, found: dict[str, Any], *, table: str) -> TableFacts:
@@ -45,6 +47,9 @@ class TableFacts:
             if not _EPOCH.match(epoch) or not all(type(number) is int for number in numbers):
                 raise ValueError("epoch or versions")
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
+            stripe_ids = found.get("stripe_ids_max", 0)
+            if type(stripe_ids) is not int:
+                raise ValueError("stripe_ids_max")
             kind, key = str(found["kind"]), tuple(str(name) for name in found.get("key") or ())
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise RemoteProtocolError(
@@ -57,6 +62,7 @@ class TableFacts:
             rows=rows,
             timestamp_us=timestamp_us,
             schema=schema,
+            stripe_ids_max=stripe_ids,
         )
 
 

@@ -28,8 +28,11 @@ from barrage.journal.feed_schema import (
     INSERT,
     POSTIMAGE,
     PREIMAGE,
+    STRIPE_IDS,
+    STRIPE_IDS_MAX,
     FeedOptions,
     feed_schema,
+    is_stripe,
     options_schema,
 )
 from barrage.journal.net_changes import net_rows
@@ -44,10 +47,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHANGE_TYPES",
+    "STRIPE_IDS",
+    "STRIPE_IDS_MAX",
     "FeedOptions",
     "change_batches",
     "feed_schema",
     "id_bounds",
+    "is_stripe",
     "next_id_bound",
     "options_schema",
     "snapshot_batches",

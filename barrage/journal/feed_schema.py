@@ -43,8 +43,17 @@ CHANGE_TYPE_TYPE: Final = pa.dictionary(pa.int8(), pa.string())
 _CHANGE_TYPE_TEXTS: Final = pa.array(CHANGE_TYPES, pa.string())
 
 STRIPE_IDS: Final = 64
-"""Consecutive row ids in one stripe: new rows, whose ids follow on, spread over all stripes."""
-_STRIPE_SHIFT: Final = 6
+"""Consecutive row ids in one stripe unless a reader says otherwise: new rows, whose ids follow on,
+spread over all stripes, and so do those that are changed again and again."""
+
+STRIPE_IDS_MAX: Final = 1 << 16
+"""Most that a reader can say. Rows that follow on are not copied if they stay together, so for
+tables that are only appended to more is better."""
+
+
+def is_stripe(ids: int) -> bool:
+    """Whether so many row ids can be in one stripe."""
+    return STRIPE_IDS <= ids <= STRIPE_IDS_MAX and ids & (ids - 1) == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +71,8 @@ class FeedOptions:
     """Only the last change of a row in the whole range."""
     stripe: tuple[int, int] = (0, 1)
     """Part i of n, by row id: all changes of a row are in the same part."""
+    stripe_ids: int = STRIPE_IDS
+    """Consecutive row ids in one stripe, a power of two."""
     row_key: bool = False
     modified_columns: bool = False
 
@@ -69,6 +80,8 @@ class FeedOptions:
         part, count = self.stripe
         if not 0 <= part < count:
             raise ValueError(f"there is no part {part} of {count}")
+        if not is_stripe(self.stripe_ids):
+            raise ValueError(f"stripes have no {self.stripe_ids} row ids")
 
     def chooser(
         self, ids: tuple[int, int] | None = None
@@ -78,15 +91,17 @@ class FeedOptions:
         if count == 1 and ids is None:
             return None
 
+        shift = self.stripe_ids.bit_length() - 1
+
         def choose(given: Int64Array) -> BoolArray:
             chosen = np.ones(len(given), dtype=np.bool_)
             if ids is not None:
                 chosen = (given >= ids[0]) & (given < ids[1])
             if count & (count - 1) == 0:
                 # Division is what this costs; powers of two are the usual case.
-                chosen &= (given >> _STRIPE_SHIFT) & (count - 1) == part
+                chosen &= (given >> shift) & (count - 1) == part
             elif count > 1:
-                chosen &= given // STRIPE_IDS % count == part
+                chosen &= (given >> shift) % count == part
             return chosen
 
         return choose

@@ -271,9 +271,16 @@ class BodyService:
     # --- streams ---
 
     def claimed(
-        self, header: str | None, stream_id: int, *, is_session: bool
+        self,
+        header: str | None,
+        stream_id: int,
+        *,
+        is_session: bool,
+        wait_ns_max: int | None = None,
     ) -> tuple[BodyWriter | None, Outcome | None]:
-        """The writer of a new stream and what is told about it: nothing to who does not ask."""
+        """The writer of a new stream and what is told about it: nothing to who does not ask.
+        ``wait_ns_max``: how long it waits for room in its window, when that is another time than
+        for subscriptions."""
         if header is None or not self.is_switched_on or self._is_closed:
             return None, None
         claim = Claim.parse(header)
@@ -286,10 +293,13 @@ class BodyService:
             log.info("stream %d: bodies go inline: %s", stream_id, error)
             self._counts[BodyWay.INLINE].refusals += 1
             return None, Outcome(way=BodyWay.INLINE, reason=str(error))
-        writer = self._writer(channel, stream_id)
+        limits = self._limits
+        if wait_ns_max is not None:
+            limits = replace(limits, body_wait_ns_max=wait_ns_max)
+        writer = self._writer(channel, stream_id, limits)
         return writer, Outcome(way=channel.way)
 
-    def _writer(self, channel: Channel[Any], stream_id: int) -> BodyWriter:
+    def _writer(self, channel: Channel[Any], stream_id: int, limits: Limits) -> BodyWriter:
         def closed(writer: BodyWriter) -> None:
             channel.stream_count -= 1
             self._writers.discard(writer)
@@ -298,7 +308,7 @@ class BodyService:
             stream_id,
             self._outlet(channel),
             self._counts[channel.way],
-            limits=self._limits,
+            limits=limits,
             clock=self._clock,
             on_close=closed,
         )

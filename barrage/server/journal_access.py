@@ -21,7 +21,7 @@ from barrage.errors import (
     StatusCode,
     near_miss,
 )
-from barrage.journal.feed_schema import FeedOptions
+from barrage.journal.feed_schema import STRIPE_IDS, FeedOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -151,7 +151,10 @@ class _Filter:
 
 
 def feed_options(
-    journal: TableJournal, selection: Selection, stripe: tuple[int, int] = (0, 1)
+    journal: TableJournal,
+    selection: Selection,
+    stripe: tuple[int, int] = (0, 1),
+    stripe_ids: int = STRIPE_IDS,
 ) -> FeedOptions:
     """What a peer selected, checked against the table. SchemaError, ExpressionError."""
     schema = journal.identity.schema
@@ -167,6 +170,7 @@ def feed_options(
         preimage=selection.preimage,
         net=selection.net,
         stripe=stripe,
+        stripe_ids=stripe_ids,
         row_key=selection.row_key,
         modified_columns=selection.modified_columns,
     )

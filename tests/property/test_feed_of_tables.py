@@ -210,6 +210,17 @@ def test_net_changes_and_stripes_lead_from_one_state_to_another(writer: Writer) 
         assert consumer.content == writer.contents[upto]
 
 
+def test_stripes_of_any_length_have_every_row_once(writer: Writer) -> None:
+    versions = sorted(writer.contents)
+    every = fed(writer.journal, versions[0], versions[-1])
+    for count, ids in ((2, 64), (3, 128), (4, 1 << 16)):
+        for part in range(count):
+            rows = fed(
+                *(writer.journal, versions[0], versions[-1]), stripe=(part, count), stripe_ids=ids
+            )
+            assert rows == [row for row in every if row["_row_id"] // ids % count == part]
+
+
 def test_rows_of_a_blink_table_are_inserts_only(journal_class: str) -> None:
     writer = Writer("blink", 3, journal_class)
     writer.run(40)

@@ -18,6 +18,7 @@ import numpy as np
 
 from barrage.errors import BarrageError, LimitExceededError, UnsupportedError
 from barrage.journal.feed import (
+    STRIPE_IDS_MAX,
     change_batches,
     id_bounds,
     next_id_bound,
@@ -64,7 +65,8 @@ CURSOR, RELEASE = "journal.cursor", "journal.release"
 
 DESCRIPTIONS = {
     INFO: 'The journal of a table. Body: JSON {"table"}. Result: JSON {"table", "epoch", '
-    '"version", "earliest", "rows", "bytes", "offset", "timestamp_us", "key", "kind", "schema": '
+    '"version", "earliest", "rows", "bytes", "offset", "timestamp_us", "key", "kind", '
+    '"stripe_ids_max", "schema": '
     "base64 of an encapsulated Arrow IPC schema message}.",
     BOUND: "The last version up to which changes are few enough, at least the next one. Body: "
     'JSON {"table", "epoch", "from", "max_rows", "max_bytes", "cap"}. Result: JSON {"version", '
@@ -140,6 +142,7 @@ class JournalCalls:
             "timestamp_us": wall_ns // 1000,
             "key": list(identity.key),
             "kind": identity.kind,
+            "stripe_ids_max": STRIPE_IDS_MAX,
             "schema": base64.b64encode(identity.schema.serialize().to_pybytes()).decode(),
         }
         return json.dumps(told).encode()
@@ -356,7 +359,7 @@ class JournalCalls:
 
     async def _get_changes(self, ticket: ChangesTicket, sink: FrameSink) -> None:
         journal = self._access.journal(ticket.table, ticket.epoch)
-        options = feed_options(journal, ticket.selection, ticket.stripe)
+        options = feed_options(journal, ticket.selection, ticket.stripe, ticket.stripe_ids)
         self._access.check_state(journal, ticket.after)
         upto = max(await self._access.settle(journal, ticket.upto), ticket.after)
         with told_to_peers():

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 
+WAIT_FACTOR = 20
+"""How much longer than a subscription a read waits for room in its window. Nobody else waits with
+it, and a reader that is only slow need not get bodies in its messages."""
+
+
 class JournalExchanges:
     """The behavior. Runs on the event loop."""
 
@@ -57,7 +62,11 @@ class JournalExchanges:
         exchange = ReadExchange(self._limits)
         ticket = await _ticket(raw, exchange)
         claim = header_value(raw.invocation_metadata() or (), BODIES_HEADER)
-        writer, outcome = self._bodies.claimed(claim, stream_id, is_session=session is not None)
+        writer, outcome = self._bodies.claimed(
+            *(claim, stream_id),
+            is_session=session is not None,
+            wait_ns_max=self._limits.body_wait_ns_max * WAIT_FACTOR,
+        )
         try:
             await _open(context, () if outcome is None else ((BODIES_HEADER, outcome.header()),))
             if writer is None:

@@ -8,7 +8,7 @@ we write has one form (fixed order of fields, defaults left out); what we read m
 mode        fields besides ``table``
 =========== ========================================================================================
 changes     ``epoch``, ``from``, ``to``, ``stripe`` [i, n]: the rows of (from, to] whose id is in
-            stripe i of n
+            stripe i of n, ``stripe_ids`` consecutive ids in each
 snapshot    ``epoch``, ``version``, ``ids`` [lo, hi): the rows as of a version. ``read_group`` in
             place of a version: the version that was current when the group was first heard of
 watch       ``consumer``, ``lease_ms``, ``version``: endless news of versions
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from barrage.errors import RemoteProtocolError
+from barrage.journal.feed import STRIPE_IDS, STRIPE_IDS_MAX, is_stripe
 from barrage.server.json_fields import NUMBER_MAX, Fields
 from barrage.server.tickets import check_table_name
 
@@ -79,6 +80,7 @@ class ChangesTicket:
     after: int
     upto: int
     stripe: tuple[int, int] = (0, 1)
+    stripe_ids: int = STRIPE_IDS
     selection: Selection = Selection()
 
     def encode(self) -> bytes:
@@ -91,6 +93,8 @@ class ChangesTicket:
         }
         if self.stripe != (0, 1):
             told["stripe"] = list(self.stripe)
+        if self.stripe_ids != STRIPE_IDS:
+            told["stripe_ids"] = self.stripe_ids
         return _encoded(told | self.selection.told())
 
 
@@ -221,12 +225,16 @@ def _changes(fields: Fields, table: str, limits: Limits) -> ChangesTicket:
     stripe = fields.pair("stripe") or (0, 1)
     if not stripe[0] < stripe[1] <= limits.journal_splits_max:
         raise fields.fail("stripe", f"[i, n] with i < n <= {limits.journal_splits_max}")
+    stripe_ids = fields.optional_number("stripe_ids")
+    if stripe_ids is not None and not is_stripe(stripe_ids):
+        raise fields.fail("stripe_ids", f"a power of two, {STRIPE_IDS} to {STRIPE_IDS_MAX}")
     return ChangesTicket(
         table=table,
         epoch=fields.epoch(),
         after=after,
         upto=upto,
         stripe=stripe,
+        stripe_ids=stripe_ids or STRIPE_IDS,
         selection=Selection.read(fields, limits),
     )
 

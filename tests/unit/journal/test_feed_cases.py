@@ -89,6 +89,15 @@ def test_what_stripes_and_filters_leave_is_joined_again() -> None:
         assert len(batches) == 1
 
 
+def test_long_stripes_of_rows_that_follow_on_are_not_copied() -> None:
+    recorded = added(1, 0, 1 << 17)
+    options = FeedOptions(stripe=(1, 2), stripe_ids=1 << 16)
+    (batch,) = change_batches([recorded], options)
+    assert batch.column("_row_id").to_pylist() == list(range(1 << 16, 1 << 17))
+    buffers = [rows.column("n").buffers()[1].address for rows in (batch, recorded.rows)]
+    assert buffers[0] == buffers[1]
+
+
 def test_entries_without_rows_say_nothing() -> None:
     silent = entry(1, update(), [], np.arange(0), "x")
     assert list(change_batches([silent], FeedOptions())) == []
@@ -137,6 +146,9 @@ def test_a_net_range_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(ValueError, match="part 2 of 2"):
         FeedOptions(stripe=(2, 2))
+    for ids in (0, 32, 96, 1 << 17):
+        with pytest.raises(ValueError, match=f"no {ids} row ids"):
+            FeedOptions(stripe_ids=ids)
     with pytest.raises(KeyError, match="nothing"):
         options_schema(SCHEMA, FeedOptions(columns=("nothing",)))
     wrong = FeedOptions(predicate=lambda rows: np.ones(1, bool))

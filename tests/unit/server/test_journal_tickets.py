@@ -49,18 +49,20 @@ names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=10)
 versions = st.integers(0, MAX)
 tickets = st.one_of(
     st.builds(
-        lambda name, ends, part, selection: ChangesTicket(
+        lambda name, ends, part, selection, shift: ChangesTicket(
             table=name,
             epoch=EPOCH,
             after=min(ends),
             upto=max(ends),
             stripe=(min(part), max(part) + 1),
+            stripe_ids=1 << shift,
             selection=selection,
         ),
         names,
         st.tuples(versions, versions),
         st.tuples(st.integers(0, 4000), st.integers(0, 4000)),
         selections,
+        st.integers(6, 16),
     ),
     st.builds(
         lambda name, version, ids, selection: SnapshotTicket(
@@ -116,6 +118,10 @@ def test_a_ticket_reads_back_as_it_was_written_and_has_one_form(written):
         ({**CHANGES, "stripe": [0, 1, 2]}, "'stripe'"),
         ({**CHANGES, "stripe": {"0": 1}}, "'stripe'"),
         ({**CHANGES, "stripe": [False, True]}, "'stripe'"),
+        ({**CHANGES, "stripe_ids": 32}, "'stripe_ids'"),
+        ({**CHANGES, "stripe_ids": 65}, "'stripe_ids'"),
+        ({**CHANGES, "stripe_ids": 1 << 17}, "'stripe_ids'"),
+        ({**CHANGES, "stripe_ids": "64"}, "'stripe_ids'"),
         ({**CHANGES, "columns": [1]}, "'columns'"),
         ({**CHANGES, "columns": ["a", "a"]}, "'columns'"),
         ({**CHANGES, "columns": ["\ud800"]}, "'columns'"),

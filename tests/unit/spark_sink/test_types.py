@@ -43,6 +43,11 @@ CASES = [
         dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
     ),
     (
+        pa.array([1_999_999, None], pa.timestamp("ns", "UTC")),
+        "timestamp",
+        dt.datetime(1970, 1, 1, 0, 0, 0, 1999, tzinfo=UTC),
+    ),
+    (
         pa.array([1_234_567, None], pa.timestamp("ns")),
         "timestamp_ntz",
         dt.datetime(1970, 1, 1, 0, 0, 0, 1234),
