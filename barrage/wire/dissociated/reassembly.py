@@ -224,5 +224,13 @@ def _check_body(sequence: int, body_bytes: int | None, body: BufferLike) -> None
 
 def _frame_bytes(frame: FlightFrame) -> int:
     """Bytes that are held with a message."""
-    fields = (frame.descriptor, frame.header, frame.metadata, frame.body, frame.released)
+    fields = (
+        frame.descriptor,
+        frame.header,
+        frame.metadata,
+        frame.body,
+        frame.body_reference,
+        frame.released,
+        frame.inline_reason,
+    )
     return sum(len(field) for field in fields if field is not None)

@@ -137,6 +137,87 @@ def test_a_lost_connection_for_bodies_goes_on_inline_at_once(fault):
     run(test)
 
 
+def test_a_table_is_closed_while_a_body_is_awaited():
+    """Nothing was lost: the next stream has a connection, too."""
+
+    async def test():
+        async with scene("ucx") as s:
+            live = await s.session.table("t").subscribe()
+            stream = await s.server.accept()
+            detach(stream, lambda _, frame: frame.message(b""), "ucx")
+            stream.schema()
+            stream.snapshot([1])
+            await until(lambda: stream.frames_read == 2)
+            await asyncio.sleep(0.01)
+            await live.close()
+            assert live.state is State.CLOSED
+            assert live.error is None
+            assert stream.is_cancelled
+            async with s.session.table("t").subscribe():
+                assert HEADER in (await s.server.accept()).request_headers
+
+    run(test)
+
+
+@pytest.mark.parametrize("when", ["told", "opening", "opened"])
+def test_a_table_is_closed_while_it_goes_on_inline(when):
+    async def test():
+        async with scene("ucx") as s:
+            live = await s.session.table("t").subscribe(reconnect=NEVER)
+            stream = await s.server.accept()
+            closing = []
+
+            def close(_):
+                closing.append(asyncio.get_running_loop().create_task(live.close()))
+
+            if when == "told":
+                live.on_error(close)
+            detach(stream, sending(s.ucx.connections[0]), "ucx")
+            stream.schema()
+            stream.snapshot([1])
+            assert await ready(live) == [1]
+            s.ucx.connections[0].lose()
+            detach(stream, lambda _, frame: frame.message(b""), "ucx")
+            stream.full(RowSet.parse("1"), [2])
+            await until(lambda: live.state is not State.LIVE)
+            if when == "opened":
+                (await s.server.accept()).schema()
+                await asyncio.sleep(0.01)
+            await live.close()
+            await asyncio.gather(*closing)
+            assert live.state is State.CLOSED
+            assert xs(live) == [1]
+        assert [each.closings for each in s.ucx.connections] == [1]
+
+    run(test)
+
+
+def test_a_server_may_send_ahead_more_than_the_limits_of_its_client():
+    """Its window is its own; what is ahead of the reader waits where it came in."""
+
+    async def test():
+        limits = dataclasses.replace(DEFAULT_LIMITS, body_window_bytes=100, body_window_count=2)
+        async with scene("ucx", limits=limits) as s:
+            async with s.session.table("t").subscribe(reconnect=NEVER) as live:
+                stream = await s.server.accept()
+                detach(stream, sending(s.ucx.connections[0]), "ucx")
+                queue, stream._to_client = stream._to_client, asyncio.Queue()
+                stream.schema()
+                stream.snapshot([0])
+                for key in range(1, 20):
+                    stream.full(RowSet.of_span(key, key + 1), [key])
+                held, stream._to_client = stream._to_client, queue
+                # Every body is there before any message is.
+                await asyncio.sleep(0.01)
+                while not held.empty():
+                    queue.put_nowait(held.get_nowait())
+                await until(lambda: live.stats.updates == 20)
+                assert xs(live) == list(range(20))
+                assert live.bodies == BodyStatus(BodyWay.UCX)
+
+    run(test)
+
+
 def test_each_stream_has_a_connection_of_its_own():
     async def test():
         async with scene("ucx") as s:

@@ -326,6 +326,19 @@ class TestBounds:
         assert not made.is_crowded
         made.validate()
 
+    @pytest.mark.parametrize(
+        "field",
+        ["descriptor", "metadata", "body", "body_reference", "released", "inline_reason"],
+    )
+    def test_every_field_of_a_waiting_message_counts(self, field: str) -> None:
+        made = Reassembly(LIMITS)
+        header(made, 0, 1)
+        frame = FlightFrame(**{field: bytes(1400)})
+        for number in (1, 2):
+            made.receive_header(number, frame, expects_body=False, now_ns=0)
+        with pytest.raises(RemoteProtocolError, match="over 4000 bytes"):
+            made.receive_header(3, frame, expects_body=False, now_ns=0)
+
     def test_many_messages_are_a_crowd_too(self) -> None:
         made = Reassembly()
         for number in range(1, AHEAD_MAX // 2 + 1):
