@@ -32,8 +32,11 @@ class SlotStorage:
         return sum(column.nbytes for column in self.columns)
 
     def append(self, rows: pa.Table) -> None:
-        for column, values in zip(self.columns, rows.columns, strict=True):
-            column.append(values)
+        batches = rows.to_batches()
+        # Arrays are cheaper to look at than columns of one chunk.
+        values = batches[0].columns if len(batches) == 1 else rows.columns
+        for column, cells in zip(self.columns, values, strict=True):
+            column.append(cells)
 
     def clear(self) -> None:
         """Drop all slots; what was read stays as it is."""

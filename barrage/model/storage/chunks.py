@@ -71,7 +71,9 @@ class ChunkLog:
         self._chunks.append(_unpinned(values, self._cell_bytes))
         self._starts.append(self.length)
         self.length += len(values)
-        if len(self._chunks) - self._frozen_count >= MERGE_WIDTH:
+        if len(values) >= FROZEN_ROWS:
+            self._frozen_count = len(self._chunks)
+        elif len(self._chunks) - self._frozen_count >= MERGE_WIDTH:
             self._merge_tail()
 
     def append_pieces(self, values: pa.ChunkedArray) -> None:
