@@ -465,7 +465,8 @@ def test_a_context_is_closed_after_its_loop_with_all_that_was_left_under_way(
         sending = client.send_tagged(1, bytes(4_000_000))
         coming = accepted[0].receive_posted(9, 2**64 - 1, pa.allocate_buffer(8))
         client.send_untagged(bytes(1_000_000))
-        for future in (sending, coming):
+        closed = asyncio.shield(client._closed)  # as one who waits for the end has it
+        for future in (sending, coming, closed):
             future.add_done_callback(lambda _: None)
         return context, client
 
@@ -496,6 +497,27 @@ def test_memory_that_is_offered_can_be_read(library: UcxLibrary, error_mode: Err
             memory.close()
 
     asyncio.run(scenario())
+
+
+def test_keys_are_given_back_before_their_endpoint_is_closed(library: UcxLibrary) -> None:
+    calls: list[str] = []
+
+    class Recording:
+        def __getattr__(self, name: str) -> object:
+            calls.append(name)
+            return getattr(library.functions, name)
+
+    async def scenario() -> None:
+        async with ends(library, UcxSettings(rma=True)) as both:
+            client, _ = await both.connect()
+            memory = RegisteredMemory(both.context, pa.allocate_buffer(10))
+            client.unpack_key(memory.packed_key)
+            client._functions = Recording()
+            await client.close()
+            memory.close()
+
+    asyncio.run(scenario())
+    assert calls == ["ucp_rkey_destroy", "ucp_ep_close_nbx"]
 
 
 def test_memory_is_not_offered_or_read_without_its_switch(library: UcxLibrary) -> None:

@@ -164,9 +164,8 @@ class UcxConnection:
         there when the peer has asked for them; with ``synchronous`` all do.
         """
         worker = self._ready()
-        many = _is_many(buffers)
-        parts = [self._ffi.from_buffer(part) for part in (buffers if many else (buffers,))]
-        parts = [part for part in parts if len(part)]
+        each: Sequence[Any] = buffers if isinstance(buffers, list | tuple) else (buffers,)
+        parts = [part for part in map(self._ffi.from_buffer, each) if len(part)]
         send = (
             self._functions.ucp_tag_send_sync_nbx
             if synchronous
@@ -457,7 +456,3 @@ class UcxConnection:
         if self._on_lost is not None and self.lost is not None and not self._is_lost_told:
             self._is_lost_told = True
             self._on_lost(self.lost)
-
-
-def _is_many(buffers: Any) -> bool:
-    return isinstance(buffers, list | tuple)

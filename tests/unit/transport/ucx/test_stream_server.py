@@ -156,6 +156,17 @@ def test_an_expired_offer_keeps_nothing() -> None:
     run(play)
 
 
+def test_the_time_of_an_offer_that_was_taken_back_is_not_that_of_the_next_one() -> None:
+    async def play(scene: Scene) -> None:
+        scene.offer(want_data=1 << 54, lifetime_ns=50_000_000)
+        scene.server.withdraw(1 << 54)
+        scene.offer(want_data=1 << 54)
+        await asyncio.sleep(0.2)
+        assert scene.server.offer_count == 1
+
+    run(play)
+
+
 def test_an_offer_can_be_taken_back() -> None:
     async def play(scene: Scene) -> None:
         offered = scene.offer()
