@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pyarrow.flight as flight
 import pytest
 
 import barrage
-from barrage.errors import ConfigError, RemoteProtocolError, SchemaError
+from barrage.errors import ConfigError, LimitExceededError, RemoteProtocolError, SchemaError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.config import ServerConfig
 from barrage.server.flight.dissociated_calls import DissociatedRequest, is_dissociated_request
@@ -37,11 +38,25 @@ def test_what_a_command_asks_for() -> None:
     assert request == (b"s/t", "packed")
     told = b'{"dissociated": {"table": "t", "bodies": "rma"}}'
     assert DissociatedRequest.parse(told, DEFAULT_LIMITS).place == "rma"
-    for wrong in (b"{", b"[]", b'{"dissociated": []}', b'{"dissociated": {"table": "t", "x": 1}}'):
+    wrongs = (
+        b"{",
+        b"[]",
+        b'{"dissociated": []}',
+        b'{"dissociated": {"table": "t", "x": 1}}',
+        b'{"dissociated": {"table": "t"}, "x": 1}',
+    )
+    for wrong in wrongs:
         with pytest.raises(RemoteProtocolError):
             DissociatedRequest.parse(wrong, DEFAULT_LIMITS)
     with pytest.raises((RemoteProtocolError, SchemaError)):
         DissociatedRequest.parse(b'{"dissociated": {"table": ""}}', DEFAULT_LIMITS)
+
+
+def test_a_command_that_is_too_long_is_not_even_read() -> None:
+    limits = replace(DEFAULT_LIMITS, ticket_bytes_max=len(COMMAND))
+    assert DissociatedRequest.parse(COMMAND, limits).ticket == b"s/t"
+    with pytest.raises(LimitExceededError):
+        DissociatedRequest.parse(COMMAND + b" ", limits)
 
 
 def test_no_ticket_is_taken_for_such_a_command() -> None:
