@@ -247,6 +247,16 @@ def test_connections_past_the_limit_are_closed() -> None:
     run(play, lambda: Scene(limits))
 
 
+def test_two_streams_are_not_offered_under_one_tag() -> None:
+    async def play(scene: Scene) -> None:
+        scene.offer(want_data=1 << 54)
+        with pytest.raises(TransportError, match="already"):
+            scene.offer(want_data=1 << 54)
+        assert scene.server.offer_count == 1
+
+    run(play)
+
+
 def test_offers_past_the_limit_are_refused() -> None:
     limits = replace(LIMITS, body_channels_max=2)
 

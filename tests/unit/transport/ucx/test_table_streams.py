@@ -288,6 +288,20 @@ def test_half_a_stream_is_not_waited_for_for_ever() -> None:
     run(play())
 
 
+def test_a_stream_that_is_whole_is_given_all_the_time_it_takes() -> None:
+    async def play() -> None:
+        async with Service(replace(SMALL, body_ticket_ns=500_000_000)) as service:
+            taken = await take(service.offer(LARGE), service.connect())
+            await taken.batches.open()
+            await asyncio.sleep(0.8)
+            assert taken.metadata.lost is None
+            batches = [batch async for batch in taken.batches]
+            assert pa.Table.from_batches(batches).equals(LARGE)
+            await taken.close()
+
+    run(play())
+
+
 def test_rows_that_cannot_be_had_close_the_stream() -> None:
     async def play() -> None:
         async def broken() -> Any:
