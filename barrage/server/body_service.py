@@ -291,7 +291,7 @@ class BodyService:
             channel = self._channels.claim(claim, b"" if self._arena is None else self._arena.proof)
         except ClaimRefusedError as error:
             log.info("stream %d: bodies go inline: %s", stream_id, error)
-            self._counts[BodyWay.INLINE].refusals += 1
+            self._counts[self._claimed_way(claim)].refusals += 1
             return None, Outcome(way=BodyWay.INLINE, reason=str(error))
         limits = self._limits
         if wait_ns_max is not None:
@@ -314,6 +314,11 @@ class BodyService:
         )
         self._writers.add(writer)
         return writer
+
+    def _claimed_way(self, claim: Claim) -> BodyWay:
+        """The way of a claim whose channel may be unknown: those for shared memory have a proof."""
+        is_ucx = self._arena is None or (claim.proof is None and self._ucx is not None)
+        return BodyWay.UCX if is_ucx else BodyWay.SHM
 
     def _outlet(self, channel: Channel[Any]) -> Outlet:
         if channel.way is BodyWay.SHM:

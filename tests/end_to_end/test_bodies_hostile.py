@@ -100,6 +100,7 @@ def test_a_wrong_proof_means_inline(server, channel, wrong):
     header = f"{answer.channel_id} {wrong.hex() if wrong is not None else '-'}"
     with BodyExchange(channel, headers=((HEADER, header),)) as stream:
         read_inline(stream, "proof" if wrong != b"" else "no claim")
+    assert facts(server)["refusals"] == (wrong != b"")
     # The channel is still there for who knows the proof.
     mapping = ArenaMapping.open(answer.arena)
     with BodyExchange(

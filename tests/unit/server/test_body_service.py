@@ -145,6 +145,30 @@ def test_who_comes_after_the_end_gets_nothing():
     asyncio.run(work())
 
 
+@pytest.mark.parametrize(
+    ("proof", "has_ucx", "way"),
+    [("00", False, BodyWay.SHM), ("-", False, BodyWay.SHM), ("-", True, BodyWay.UCX)],
+)
+def test_refused_claims_are_counted_for_the_way_they_were_for(proof, has_ucx, way):
+    async def work() -> None:
+        bodies = BodyService(
+            ServerConfig(bodies="shm,ucx" if has_ucx else "shm", limits=LIMITS), VirtualClock()
+        )
+        if has_ucx:
+            bodies._start_ucx = lambda: asyncio.sleep(0)
+        await bodies.start()
+        bodies._ucx = FailingUcx() if has_ucx else None
+        writer, outcome = bodies.claimed(f"{'0' * 32} {proof}", 1, is_session=False)
+        assert writer is None
+        assert outcome.way is BodyWay.INLINE
+        assert {each.way: each.counts.refusals for each in bodies.facts() if each.way is way} == {
+            way: 1
+        }
+        await bodies.close()
+
+    asyncio.run(work())
+
+
 def test_statistics_that_were_not_taken_are_offered_again():
     """Even when nothing has happened since."""
     taken: list[object] = []
