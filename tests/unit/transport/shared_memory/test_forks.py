@@ -44,9 +44,11 @@ def test_nothing_is_added_and_nobody_else_forks_in_the_middle_of_a_fork() -> Non
         thread.start()
     for thread in threads:
         thread.join(0.05)
-        assert thread.is_alive()
-    assert first.seen == ["before"]
+    alive = [thread.is_alive() for thread in threads]
+    seen = list(first.seen)
     forks._after_in_parent()
+    assert alive == [True, True]
+    assert seen == ["before"]
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
