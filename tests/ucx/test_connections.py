@@ -277,6 +277,28 @@ def test_a_listener_that_cannot_be_made_holds_no_port(
     asyncio.run(scenario())
 
 
+def test_who_waits_to_be_accepted_when_a_listener_is_closed_is_rejected(
+    library: UcxLibrary,
+) -> None:
+    async def scenario() -> None:
+        context = UcxContext(library, UcxSettings())
+        try:
+            listener = UcxListener(context, "127.0.0.1", 0, lambda _: None)
+            listener._worker.deliver = lambda: None
+            connecting = asyncio.create_task(
+                UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=90)
+            )
+            await until(lambda: listener._worker.requests_to_connect)
+            listener.close()
+            assert listener.rejected_count == 1
+            with pytest.raises(TransportError, match="cannot connect"):
+                await asyncio.wait_for(connecting, 30)
+        finally:
+            context.close()
+
+    asyncio.run(scenario())
+
+
 # --- ending ---------------------------------------------------------------------------------------
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from barrage.errors import ConnectionLostError, RemoteProtocolError
+from barrage.transport.ucx import range_readers
 from barrage.transport.ucx.range_readers import RemoteMemoryReader
 from barrage.wire.dissociated.ranges import BodyRange, BodyRanges
 from barrage.wire.ipc import decode_batch_header
@@ -46,6 +48,19 @@ class Remote:
 
     def release(self, addresses: Any) -> None:
         self.released += addresses
+
+
+@pytest.fixture(autouse=True)
+def memory_was_used_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not read must not be what was there."""
+
+    def used(size: int) -> pa.Buffer:
+        buffer = pa.allocate_buffer(size)
+        ctypes.memset(buffer.address, 0xAA, size)
+        return buffer
+
+    shim = SimpleNamespace(allocate_buffer=used, Buffer=pa.Buffer)
+    monkeypatch.setattr(range_readers, "pa", shim)
 
 
 def read(remote: Remote, ranges: list[BodyRange]) -> bytes:

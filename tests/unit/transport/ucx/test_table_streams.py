@@ -273,6 +273,18 @@ def test_a_client_that_goes_in_the_middle_leaves_nothing_behind() -> None:
     run(play())
 
 
+def test_closing_does_not_wait_for_clients_that_take_nothing() -> None:
+    async def play() -> None:
+        async with Service(replace(SMALL, stall_ns_max=60_000_000_000)) as service:
+            client, _ = await claimed_by_hand(service, LARGE)
+            await until(lambda: service.tables.running_count == 1)
+            await asyncio.wait_for(service.tables.close(), 10)
+            assert service.tables.running_count == 0
+            await until(lambda: client.lost)
+
+    run(play())
+
+
 def test_half_a_stream_is_not_waited_for_for_ever() -> None:
     async def play() -> None:
         async with Service(replace(SMALL, body_ticket_ns=500_000_000)) as service:
