@@ -521,6 +521,18 @@ def test_memory_that_is_offered_can_be_read(library: UcxLibrary, error_mode: Err
     asyncio.run(scenario())
 
 
+def test_a_context_takes_its_memory_with_it(library: UcxLibrary) -> None:
+    async def scenario() -> None:
+        context = UcxContext(library, UcxSettings(rma=True))
+        memory = RegisteredMemory(context, pa.allocate_buffer(10))
+        assert context.memory == {memory}
+        context.close()
+        assert not context.memory
+        memory.close()
+
+    asyncio.run(scenario())
+
+
 def test_keys_are_given_back_before_their_endpoint_is_closed(library: UcxLibrary) -> None:
     calls: list[str] = []
 

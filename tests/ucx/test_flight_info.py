@@ -105,6 +105,13 @@ def test_the_locations_are_those_of_the_protocol(client: flight.FlightClient) ->
     assert lent.remote_handle.startswith(b"barrage-")
 
 
+def test_all_streams_lie_in_the_same_remote_memory(client: flight.FlightClient) -> None:
+    told = [locations_of(info_of(client, "quotes", bodies="rma"))[1] for _ in range(3)]
+    places = [UcxLocation.parse(each) for each in told]
+    assert len({place.remote_handle for place in places}) == 1
+    assert len({place.free_data for place in places}) == 3
+
+
 def test_a_ticket_is_of_use_once(library: UcxLibrary, client: flight.FlightClient) -> None:
     info = info_of(client, "quotes")
     assert fetched(library, info).num_rows == ROWS

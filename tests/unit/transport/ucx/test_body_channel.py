@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from barrage.clock import SystemClock
-from barrage.errors import BodyChannelError
+from barrage.errors import BodyChannelError, TransportError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.transport.ucx.body_channel import UcxBodyReceiver, UcxBodySender
 from barrage.transport.ucx.stream_server import StreamServer
@@ -183,5 +183,20 @@ def test_what_a_client_sends_unasked_ends_the_channel() -> None:
         quiet(scene.client.send_tagged(1, b"x"))
         await settle()
         assert scene.sender.is_lost
+
+    run(play)
+
+
+def test_nothing_is_sent_after_a_body_that_could_not_be() -> None:
+    async def play(scene: Scene) -> None:
+        broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        broken.set_exception(TransportError("no memory"))
+        scene.client.peer.send_tagged = lambda *_, **__: broken  # type: ignore[method-assign]
+        scene.sender.send(1, frame(b"x"))
+        await settle()
+        assert scene.sender.is_lost
+        assert "no memory" in str(scene.lost[0])
+        with pytest.raises(BodyChannelError, match="is lost"):
+            scene.sender.send(2, frame(b"y"))
 
     run(play)
