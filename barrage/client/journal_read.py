@@ -20,7 +20,7 @@ from barrage.wire.batch_reader import BatchReader, ReceivedBatch, SchemaReceived
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from barrage.client.bodies import BodyCounter
     from barrage.client.body_stream import BodyStream
@@ -76,7 +76,7 @@ class JournalRead:
         if self._stream is not None:
             self._stream.cancel()
 
-    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+    async def batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
         """The rows. BodyChannelError when a body cannot be had and the read cannot be repeated
         any more, for rows without an order were handed out."""
         try:

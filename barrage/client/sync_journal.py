@@ -10,7 +10,7 @@ from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS
 from barrage.errors import SubscriptionClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
     from types import TracebackType
 
     import pyarrow as pa
@@ -33,7 +33,7 @@ class JournalBatches:
         self._counter = counter
         self._thread = thread
         self._timeout = timeout
-        self._batches: AsyncIterator[pa.RecordBatch] | None = None
+        self._batches: AsyncGenerator[pa.RecordBatch, None] | None = None
         self._coming: asyncio.Task[pa.RecordBatch | None] | None = None
 
     @property
@@ -73,6 +73,8 @@ class JournalBatches:
             await asyncio.wait([coming])
             if not coming.cancelled():
                 coming.exception()
+        if self._batches is not None:
+            await self._batches.aclose()
         self._read.close()
 
     def __enter__(self) -> JournalBatches:
