@@ -37,7 +37,7 @@ SMALL = replace(
 )
 """Batches of about 64 KiB, a few of them under way."""
 
-HASTY = replace(SMALL, body_deadline_ns=200_000_000, stall_ns_max=200_000_000)
+HASTY = replace(SMALL, body_deadline_ns=1_000_000_000, stall_ns_max=1_000_000_000)
 """For what ends by a deadline."""
 
 

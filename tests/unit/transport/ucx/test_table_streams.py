@@ -157,7 +157,7 @@ def test_headers_run_ahead_of_bodies_up_to_a_bound(
     bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of bytes that are kept back, and of messages; what is taken makes room for more."""
-    limits = replace(SMALL, body_wait_ns_max=1_000_000, stall_ns_max=500_000_000)
+    limits = replace(SMALL, body_wait_ns_max=1_000_000, stall_ns_max=1_500_000_000)
     messages = messages_of(LARGE, limits)
     largest = max(message.body_bytes for message in messages)
     if bound == "bytes":
@@ -287,7 +287,7 @@ def test_closing_does_not_wait_for_clients_that_take_nothing() -> None:
 
 def test_half_a_stream_is_not_waited_for_for_ever() -> None:
     async def play() -> None:
-        async with Service(replace(SMALL, body_ticket_ns=500_000_000)) as service:
+        async with Service(replace(SMALL, body_ticket_ns=1_500_000_000)) as service:
             offered = service.offer(LARGE)
             client = service.connect()
             assert offered.metadata is not None
@@ -302,10 +302,10 @@ def test_half_a_stream_is_not_waited_for_for_ever() -> None:
 
 def test_a_stream_that_is_whole_is_given_all_the_time_it_takes() -> None:
     async def play() -> None:
-        async with Service(replace(SMALL, body_ticket_ns=500_000_000)) as service:
+        async with Service(replace(SMALL, body_ticket_ns=1_500_000_000)) as service:
             taken = await take(service.offer(LARGE), service.connect())
             await taken.batches.open()
-            await asyncio.sleep(0.8)
+            await asyncio.sleep(1.8)
             assert taken.metadata.lost is None
             batches = [batch async for batch in taken.batches]
             assert pa.Table.from_batches(batches).equals(LARGE)
