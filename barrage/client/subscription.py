@@ -564,8 +564,9 @@ class AsyncTickingTable:
 
     def _drop_stream(self) -> None:
         stream, self._stream = self._stream, None
-        # It may have a part of an update, in memory of the server.
-        self._exchange = None
+        if self._exchange is not None:
+            self._exchange.abandon()
+            self._exchange = None
         if stream is not None:
             self._bodies = stream.status
             self._own()

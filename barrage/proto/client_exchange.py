@@ -327,6 +327,12 @@ class ClientExchange:
             error = RemoteProtocolError("the stream ended in the middle of an update")
         return [ExchangeEnded(error=error)]
 
+    def abandon(self) -> None:
+        """Nothing more is received. What has come of an update is let go, which may be lent, even
+        when somebody keeps the exchange: an error's traceback does."""
+        self._state = ClientState.ENDED
+        self._assembler = None
+
     def _check_open(self) -> UpdateAssembler:
         if self._assembler is None or self._state is ClientState.ENDED:
             raise RemoteProtocolError(f"a frame arrived while {self._state.value}")

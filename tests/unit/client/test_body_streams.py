@@ -9,6 +9,8 @@ import pytest
 
 from barrage.client import body_releases, subscription
 from barrage.client.bodies import BodyCount, BodyStatus
+from barrage.client.state import State
+from barrage.errors import SchemaError
 from barrage.rowset import RowSet
 from barrage.wire.dissociated.negotiation import HEADER, Claim
 from barrage.wire.dissociated.ways import BodyWay
@@ -137,7 +139,8 @@ def test_a_closed_table_keeps_nothing_of_the_server():
     run(test)
 
 
-def test_a_table_that_is_closed_within_an_update_keeps_nothing_of_the_server():
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_table_that_ends_within_an_update_keeps_nothing_of_the_server(is_broken):
     async def test():
         async with scene() as s, s.session.table("t").subscribe() as live:
             stream = await s.server.accept()
@@ -147,11 +150,17 @@ def test_a_table_that_is_closed_within_an_update_keeps_nothing_of_the_server():
             stream.snapshot(range(20))
             first = stream._to_client.get_nowait()
             assert not stream._to_client.empty()
+            stream._to_client = queue
             queue.put_nowait(first)
             await until(lambda: len(s.arena.lent) == 1)
-            await live.close()
+            if is_broken:
+                stream.end(SchemaError("gone"))
+                await until(lambda: live.state is State.FAILED)
+            else:
+                await live.close()
             assert quiet_until_freed(s.arena)
             assert live.bodies == BodyStatus(BodyWay.SHM)
+            assert isinstance(live.error, SchemaError) is is_broken
 
     run(test)
 

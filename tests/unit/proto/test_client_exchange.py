@@ -322,3 +322,13 @@ def test_a_message_whose_body_is_elsewhere_is_refused_and_ends_the_exchange():
 def test_a_message_before_any_request_is_refused():
     with pytest.raises(RemoteProtocolError, match="while idle"):
         ClientExchange(1).receive(FlightFrame())
+
+
+def test_an_exchange_that_is_abandoned_takes_nothing_more():
+    exchange = ClientExchange(1)
+    exchange.subscribe(b"t")
+    exchange.abandon()
+    assert exchange.state is ClientState.ENDED
+    with pytest.raises(RemoteProtocolError, match="while ended"):
+        exchange.receive_frame(b"")
+    assert exchange.receive_end(None) == []
