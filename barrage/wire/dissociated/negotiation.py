@@ -172,8 +172,8 @@ class Claim:
     @classmethod
     def parse(cls, text: str) -> Claim | None:
         """Read the header; None for what is no claim."""
-        channel_id, separator, proof = text.partition(" ")
-        if not separator or not _CHANNEL_ID.fullmatch(channel_id):
+        channel_id, _, proof = text.partition(" ")
+        if not _CHANNEL_ID.fullmatch(channel_id):
             return None
         if proof == _NO_PROOF:
             return cls(channel_id=channel_id)

@@ -48,7 +48,7 @@ class TestOffer:
         assert Offer.from_json(memoryview(offer.to_json())) == offer
 
     def test_what_a_later_release_adds_is_skipped(self) -> None:
-        said = b'{"order": ["rdma", "shm", "shm", 7, "ucx"], "rdma": {"x": 1}}'
+        said = b'{"order": ["rdma", "shm", "shm", 7, [], {}, "ucx"], "rdma": {"x": 1}}'
         assert Offer.from_json(said) == Offer(order=(BodyWay.SHM, BodyWay.UCX))
 
     @pytest.mark.parametrize(
