@@ -208,11 +208,7 @@ class MappedSegment:
     def _offset(self, reference: BodyReference) -> int:
         """Where the body begins, checked against the file."""
         offset = reference.address & OFFSET_MASK
-        if (
-            offset % ALIGNMENT
-            or offset < _FIRST_BODY
-            or offset + reference.length > self.size
-        ):
+        if offset % ALIGNMENT or offset < _FIRST_BODY or offset + reference.length > self.size:
             raise BodyChannelError(
                 f"a body of {reference.length} bytes at {reference.address:#x} is not in the "
                 "shared memory"

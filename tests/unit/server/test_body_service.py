@@ -11,12 +11,14 @@ import pytest
 
 from barrage.clock import VirtualClock
 from barrage.limits import DEFAULT_LIMITS
+from barrage.proto.outgoing_bodies import OutgoingState
 from barrage.server.body_channels import BodyChannels
 from barrage.server.body_service import BodyService
 from barrage.server.body_statistics import BODIES_SCHEMA, BodyStatistics
 from barrage.server.config import ServerConfig
 from barrage.transport.shared_memory import host_identity
-from barrage.wire.dissociated.negotiation import Claim, Offer
+from barrage.wire.dissociated.location import UcxLocation
+from barrage.wire.dissociated.negotiation import Claim, Offer, UcxTerms
 from barrage.wire.dissociated.ways import BodyWay
 
 LIMITS = replace(
@@ -97,6 +99,45 @@ def test_one_connection_that_cannot_be_closed_is_told_of_and_holds_up_nobody(cap
     assert caplog.text.count("could not be closed") == 5
 
 
+class LateUcx:
+    """Its clients connect when a test says so."""
+
+    def __init__(self) -> None:
+        self.connect = None
+        self.closed: list[object] = []
+
+    def refusal(self, offer: Offer) -> str:
+        return ""
+
+    def offer(self, on_connection, lifetime_ns: int) -> tuple[str, bytes]:
+        self.connect = on_connection
+        return UcxLocation(host="127.0.0.1", port=1, want_data=1, free_data=2).encode(), b"t"
+
+    def outlet(self, connection: object):
+        self.connection = connection
+        return self
+
+    def close(self) -> None:
+        self.closed.append(self.connection)
+
+
+def test_a_connection_whose_channel_is_forgotten_is_closed():
+    async def work() -> None:
+        bodies = service()
+        ucx = bodies._ucx = LateUcx()
+        offer = Offer(order=(BodyWay.UCX,), ucx=UcxTerms(release="1.0", settings={})).to_json()
+        await bodies.offer(offer)
+        ucx.connect("in time")
+        assert ucx.closed == []
+        await bodies.offer(offer)
+        bodies._clock.advance(LIMITS.body_ticket_ns)
+        assert len(bodies._channels.take_expired()) == 2
+        ucx.connect("late")
+        assert ucx.closed == ["late"]
+
+    asyncio.run(work())
+
+
 def test_a_sweep_that_has_ended_does_not_keep_the_memory(monkeypatch):
     async def fail(self) -> None:
         raise RuntimeError("swept away")
@@ -136,7 +177,12 @@ def test_who_comes_after_the_end_gets_nothing():
         [channel] = bodies._channels._channels.values()
         claim = f"{channel.channel_id} {arena.proof.hex()}"
         assert Claim.parse(claim) is not None
+        writer, _ = bodies.claimed(claim, 1, is_session=False)
+        assert writer is not None
         await bodies.close()
+        assert writer.state is OutgoingState.CLOSED, (
+            "a stream that is still there lends nothing more"
+        )
         assert bodies.claimed(claim, 1, is_session=False) == (None, None)
         assert b'"inline"' in await bodies.offer(offer)
         assert isinstance(bodies._channels, BodyChannels)
