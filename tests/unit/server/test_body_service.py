@@ -181,7 +181,7 @@ def test_who_comes_after_the_end_gets_nothing():
         assert writer is not None
         await bodies.close()
         assert writer.state is OutgoingState.CLOSED, (
-            "a stream that is still there lends nothing more"
+            "a stream still there lends no more"
         )
         assert bodies.claimed(claim, 1, is_session=False) == (None, None)
         assert b'"inline"' in await bodies.offer(offer)
