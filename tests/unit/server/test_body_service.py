@@ -180,9 +180,7 @@ def test_who_comes_after_the_end_gets_nothing():
         writer, _ = bodies.claimed(claim, 1, is_session=False)
         assert writer is not None
         await bodies.close()
-        assert writer.state is OutgoingState.CLOSED, (
-            "a stream still there lends no more"
-        )
+        assert writer.state is OutgoingState.CLOSED, "a stream still there lends no more"
         assert bodies.claimed(claim, 1, is_session=False) == (None, None)
         assert b'"inline"' in await bodies.offer(offer)
         assert isinstance(bodies._channels, BodyChannels)
