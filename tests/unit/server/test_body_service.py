@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from barrage.clock import VirtualClock
 from barrage.limits import DEFAULT_LIMITS
 from barrage.proto.outgoing_bodies import OutgoingState
 from barrage.server.body_channels import BodyChannels
+from barrage.server.body_frames import PlacedFrame
 from barrage.server.body_service import BodyService
 from barrage.server.body_statistics import BODIES_SCHEMA, BodyStatistics
 from barrage.server.config import ServerConfig
 from barrage.transport.shared_memory import host_identity
+from barrage.wire.dissociated.detached import DetachedFrame
 from barrage.wire.dissociated.location import UcxLocation
 from barrage.wire.dissociated.negotiation import Claim, Offer, UcxTerms
 from barrage.wire.dissociated.ways import BodyWay
@@ -185,6 +189,25 @@ def test_who_comes_after_the_end_gets_nothing():
         assert b'"inline"' in await bodies.offer(offer)
         assert isinstance(bodies._channels, BodyChannels)
         assert len(bodies._channels) == 0
+
+    asyncio.run(work())
+
+
+def test_a_placed_frame_keeps_its_memory_and_not_the_columns_it_was_made_of():
+    async def work() -> None:
+        bodies = service()
+        await bodies.start()
+        detach = bodies.encoding(BodyWay.SHM).detach
+        assert detach is not None
+        column = np.arange(50_000, dtype=np.uint8)
+        frame = detach(DetachedFrame(b"\x12\x01h", (column,), len(column)))
+        assert isinstance(frame, PlacedFrame)
+        whole = frame.inline()
+        alive = weakref.ref(column)
+        del column
+        assert alive() is None
+        assert frame.inline() == whole
+        await bodies.close()
 
     asyncio.run(work())
 
