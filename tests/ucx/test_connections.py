@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 
 import pyarrow as pa
 import pytest
@@ -327,14 +328,17 @@ def test_what_lies_in_the_socket_when_a_connection_fails_is_still_told_first(
     async def scenario() -> None:
         async with pair(library) as (client, server):
             inbox = Inbox(server)
+            client.send_tagged(0, b"first")  # Before it is there, nothing goes without the server.
+            await until(lambda: inbox.tagged)
             for tag in range(10):
                 client.send_tagged(tag, b"late")
-            for _ in range(10):
+            for _ in range(20):
                 client._worker._pump()
+                time.sleep(0.02)  # noqa: ASYNC251 - the kernel goes on, the server does not
             server._worker.failure = -25
             server._deliver()
             await until(lambda: inbox.lost)
-            assert inbox.story == ["tagged"] * 10 + ["lost"]
+            assert inbox.story == ["tagged"] * 11 + ["lost"]
 
     asyncio.run(scenario())
 
