@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import random
@@ -290,10 +291,11 @@ def send_all(port: int, messages: list[bytes]) -> None:
     for message in messages:
         try:
             peer = socket.create_connection(("127.0.0.1", port), timeout=2)
-            peer.sendall(message)
         except OSError:
             continue
         held.append(peer)
+        with contextlib.suppress(OSError):  # it may have gone already
+            peer.sendall(message)
         if len(held) > 20:
             held.pop(0).close()
     for peer in held:
