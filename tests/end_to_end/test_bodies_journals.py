@@ -64,7 +64,8 @@ EXCHANGE = ((HEADER, READ),)
 
 def config(**limits: int) -> ServerConfig:
     chosen = replace(DEFAULT_LIMITS, **{"body_inline_bytes_max": 0, **limits})
-    return ServerConfig(bodies="shm", journal="memory", limits=chosen)
+    # No test is about history that is forgotten, so all of it is kept.
+    return ServerConfig(bodies="shm", journal="memory", journal_memory_bytes=1 << 30, limits=chosen)
 
 
 def rows(value: int, size: int = ROWS, first: int = 0) -> pa.Table:
@@ -483,7 +484,8 @@ import barrage
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.config import ServerConfig
 
-server = barrage.Server(config=ServerConfig(bodies="shm", journal="memory")).start()
+config = ServerConfig(bodies="shm", journal="memory", journal_memory_bytes=1 << 30)
+server = barrage.Server(config=config).start()
 table = server.create_table("big", {"x": "int64"}, kind="append_only")
 for _ in range(40):
     table.add(pa.table({"x": np.arange(1 << 17)}))
