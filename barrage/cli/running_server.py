@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import sys
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -121,11 +121,11 @@ def host_tables(server: Server) -> HostTables:
 
 
 class StopSignals:
-    """SIGINT and SIGTERM as an event, while the block runs; on the main thread."""
+    """SIGINT and SIGTERM as something to wait for, while the block runs; on the main thread."""
 
     def __init__(self) -> None:
-        self._received: list[int] = []
-        self._is_over = threading.Event()
+        # An Event would block for ever when a signal comes while its own lock is held.
+        self._received: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -139,9 +139,7 @@ class StopSignals:
 
     def wait(self) -> int:
         """Block until one comes; its number."""
-        self._is_over.wait()
-        return self._received[0]
+        return self._received.get()
 
     def _note(self, number: int, _frame: object) -> None:
-        self._received.append(number)
-        self._is_over.set()
+        self._received.put(number)

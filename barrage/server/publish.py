@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import queue
 import signal
 import threading
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
@@ -358,7 +359,8 @@ class Server:
         self._app: ServerApp | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._is_asked_to_stop = threading.Event()
+        # An Event would block for ever when a signal comes while its own lock is held.
+        self._stop_requests: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     # --- life ---
 
@@ -388,7 +390,7 @@ class Server:
     def stop(self, grace: float | None = None) -> None:
         """Stop serving: streams get what is queued for them and end with UNAVAILABLE; what is left
         after ``grace`` seconds is cut. Then the engine ends. Idempotent."""
-        self._is_asked_to_stop.set()
+        self._stop_requests.put(None)
         loop, app, thread = self._loop, self._app, self._thread
         if loop is not None and app is not None and thread is not None and thread.is_alive():
             grace_ms = None if grace is None else int(grace * 1000)
@@ -403,11 +405,11 @@ class Server:
         if self._thread is None:
             self.start()
         before = {
-            number: signal.signal(number, lambda *_: self._is_asked_to_stop.set())
+            number: signal.signal(number, lambda *_: self._stop_requests.put(None))
             for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
-            self._is_asked_to_stop.wait()
+            self._stop_requests.get()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
