@@ -145,6 +145,13 @@ def measure(uri: str, rows: int, runs: int, work: Path) -> list[Measurement]:
         found_few = rates(of_few, few, work, 2)
     finally:
         spark.stop()
+    return lines(found, found_few, rows, few)
+
+
+def lines(
+    found: dict[str, float], found_few: dict[str, float], rows: int, few: int
+) -> list[Measurement]:
+    """The lines for the rates of ``rows`` rows, and of the ``few`` that go as tuples."""
     size = f"{rows:,} rows of ten columns"
     against = dict(baseline="the same rows in Parquet, file stream", baseline_value=found["files"])
     names = {"plain": "plain rows", "feed": "change feed", "snapshot": "snapshot"}

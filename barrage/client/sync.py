@@ -12,6 +12,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from barrage.client.bodies import BodyChoice, BodyCounter
+from barrage.client.closing import ClosedByWith
 from barrage.client.remote_table import TIMEOUT_SECONDS
 from barrage.client.session import CONNECT_TIMEOUT_SECONDS, AsyncSession, aconnect
 from barrage.client.sync_journal import JournalBatches
@@ -24,7 +25,6 @@ from barrage.wire.revision import WireRevision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     import pyarrow as pa
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from barrage.transport.grpc_channel import TLS
 
 
-class Session:
+class Session(ClosedByWith):
     """A connection to one server; close it or use it as a context manager."""
 
     def __init__(self, session: AsyncSession, thread: LoopThread) -> None:
@@ -195,17 +195,6 @@ class Session:
             for callbacks in list(self._thread.callbacks):
                 callbacks.close()
             self._thread.close()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Session {self._session.address.target}{', closed' if self._is_closed else ''}>"

@@ -6,12 +6,12 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from barrage.client.closing import ClosedByWith
 from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS
 from barrage.errors import SubscriptionClosedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from types import TracebackType
 
     import pyarrow as pa
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from barrage.client.sync_loop import LoopThread
 
 
-class JournalBatches:
+class JournalBatches(ClosedByWith):
     """The record batches of one read, as an iterator and a context manager. One batch is read ahead
     of the caller. Batches may be views of memory the server lends: it has them back when they are
     gone."""
@@ -76,14 +76,3 @@ class JournalBatches:
         if self._batches is not None:
             await self._batches.aclose()
         self._read.close()
-
-    def __enter__(self) -> JournalBatches:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

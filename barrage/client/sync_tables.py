@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from barrage.client.closing import ClosedByWith
 from barrage.client.query import QueryMethods
 from barrage.client.remote_table import TIMEOUT_SECONDS
 from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS
@@ -15,8 +16,6 @@ from barrage.proto.resumption import ResumeMode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-    from types import TracebackType
-    from typing import Self
 
     import pyarrow as pa
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from barrage.model.cursor import Cursor
 
 
-class RemoteTable(QueryMethods["RemoteTable"]):
+class RemoteTable(ClosedByWith, QueryMethods["RemoteTable"]):
     """A table on the server, or a query to it; see :class:`AsyncRemoteTable`."""
 
     def __init__(self, table: AsyncRemoteTable, thread: LoopThread) -> None:
@@ -175,17 +174,6 @@ class RemoteTable(QueryMethods["RemoteTable"]):
         """Give back what the server holds for this handle; subscriptions go on. Idempotent and
         quiet."""
         self._table.give_back()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _query_source(self) -> TableSource:
         return self._table._query_source()

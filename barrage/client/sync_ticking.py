@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from barrage.client.callbacks import CallbackThread
+from barrage.client.closing import ClosedByWith
 from barrage.client.remote_table import TIMEOUT_SECONDS
 from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS
 from barrage.errors import SubscriptionClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     import pandas as pd
     import polars as pl
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from barrage.model.cursor import Cursor
 
 
-class TickingTable:
+class TickingTable(ClosedByWith):
     """A live copy of a table, or of some of its rows and columns. Always one consistent state."""
 
     def __init__(self, table: AsyncTickingTable, thread: LoopThread) -> None:
@@ -185,17 +185,6 @@ class TickingTable:
         finally:
             self._callbacks.close()
 
-    def __enter__(self) -> TickingTable:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def listen(
         self,
         *,
@@ -211,7 +200,7 @@ class TickingTable:
         return self._table.open_queue()
 
 
-class BlockingUpdates:
+class BlockingUpdates(ClosedByWith):
     """Updates of one table, in order and without gaps. Ends when the subscription is closed, raises
     what it died of."""
 
@@ -231,17 +220,6 @@ class BlockingUpdates:
     def close(self) -> None:
         """Stop following; the subscription goes on without it. Idempotent."""
         self._queue.abandon()
-
-    def __enter__(self) -> BlockingUpdates:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # A loop that was left with ``break`` must not hold the stream for ever.
