@@ -153,6 +153,12 @@ class UnsupportedError(BarrageError):
     status_code = StatusCode.UNIMPLEMENTED
 
 
+class ActionNotFoundError(UnsupportedError):
+    """An action the server does not know (Flight RPC: NOT_FOUND); an older server, mostly."""
+
+    status_code = StatusCode.NOT_FOUND
+
+
 class EngineError(BarrageError):
     """The update graph could not do what was asked."""
 

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from barrage.errors import (
+    ActionNotFoundError,
     AuthenticationError,
     BarrageError,
     ConnectionLostError,
@@ -53,6 +54,8 @@ _PRODUCER = re.compile(
     r"a producer is named|a sequence number is|of producer '|producer '[^']*' has no"
 )
 
+_UNKNOWN_ACTION = "unknown action "
+
 _BROKEN_STREAM = re.compile(r"^Stream removed|RST_STREAM|overflows local window")
 """What gRPC itself says, as INTERNAL, of a stream that broke below it. A Deephaven server's HTTP/2
 now and then sends more than the window it had just acknowledged."""
@@ -92,6 +95,8 @@ def error_from_status(
         return ConnectionLostError(text or code.name)
     if code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
         return AuthenticationError(text or "the server accepts no call without valid credentials")
+    if code is StatusCode.NOT_FOUND and text.startswith(_UNKNOWN_ACTION):
+        return ActionNotFoundError(text)
     if code in (StatusCode.NOT_FOUND, StatusCode.ALREADY_EXISTS):
         return _about_table(code, text, table)
     if code is StatusCode.FAILED_PRECONDITION and (told := _about_history(text)) is not None:

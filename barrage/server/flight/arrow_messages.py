@@ -37,8 +37,9 @@ def read_schema_message(message: bytes) -> pa.Schema:
     return schema
 
 
-def check_decompressed_size(header: bytes, body: bytes | memoryview, limits: Limits) -> None:
-    """LimitExceededError when the buffers of a batch would decompress to more than may wait for the
+def check_decompressed_size(header: bytes, body: bytes | memoryview, limits: Limits) -> int:
+    """Bytes that the buffers of a compressed batch will have, 0 for one that is not compressed;
+    LimitExceededError when the buffers of a batch would decompress to more than may wait for the
     engine: a megabyte of zeros can stand for many gigabytes. RemoteProtocolError when the header is
     malformed.
 
@@ -50,7 +51,7 @@ def check_decompressed_size(header: bytes, body: bytes | memoryview, limits: Lim
     if batch is not None and message.kind == HEADER_DICTIONARY:
         batch = batch.table(6)
     if batch is None or not batch.has(10):
-        return
+        return 0
     buffers = batch.longs(8, element_longs=2) or ()
     view = memoryview(body).cast("B")
     total = 0
@@ -68,3 +69,4 @@ def check_decompressed_size(header: bytes, body: bytes | memoryview, limits: Lim
             maximum=limits.ingest_bytes_pending_max,
             unit="bytes",
         )
+    return total

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
+from barrage.errors import ActionNotFoundError, RemoteProtocolError, SchemaError
 from barrage.server.flight.arrow_messages import read_schema_message
 from barrage.server.flight.dissociated_calls import is_dissociated_request
 from barrage.server.flight.journal_tickets import is_journal_request
@@ -148,7 +148,7 @@ class CatalogCalls:
         act = self._actions.get(name)
         if act is None:
             known = ", ".join(self._actions)
-            raise UnsupportedError(f"unknown action {name!r}; this server has {known}")
+            raise ActionNotFoundError(f"unknown action {name!r}; this server has {known}")
         await context.write(flight_messages.encode_result(await act(body)))
 
     async def _facts(self, ticket: bytes, session: Session | None) -> TableFacts:

@@ -7,7 +7,9 @@ before anybody touches it: offsets from a peer are not to be believed.
 
 from __future__ import annotations
 
+import io
 import struct
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,8 @@ from barrage.server.tickets import (
     table_name_of_descriptor,
     table_name_of_ticket,
 )
+from barrage.wire.columns.sentinels import nulls_for_sentinels
+from barrage.wire.ipc import HEADER_DICTIONARY, HEADER_RECORD, HEADER_SCHEMA, open_message
 from barrage.wire.messages import SerializationOptions
 from barrage.wire.metadata import WrongMagicError, decode_wrapper
 from barrage.wire.revision import WireRevision
@@ -32,13 +36,13 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.transport.flight_messages import Descriptor
     from barrage.wire.frame import FlightFrame
+    from barrage.wire.messages import SubscriptionOptions
 
 MODES = ("append", "upsert", "create", "replace", "delete")
 _COMMAND_FIELDS = frozenset(
     {"table", "mode", "key", "kind", "capacity", "journal", "producer", "sequence"}
 )
 _CONTINUATION = struct.pack("<i", -1)
-_END_OF_STREAM = _CONTINUATION + struct.pack("<i", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +113,8 @@ class BatchReader:
         self._limits = limits
         self._schema: pa.Schema | None = None
         self._schema_message = b""
-        self._dictionaries: list[bytes] = []
-        self._dictionary_bytes = 0
+        self._dictionaries: _DictionaryStream | None = None
+        self._has_deephaven_nulls = False
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -123,24 +127,38 @@ class BatchReader:
         Raises RemoteProtocolError for anything that is not valid Arrow, LimitExceededError.
         """
         if frame.header is None:
-            check_upload_options(frame.metadata, self._limits)
+            self._take_options(frame.metadata)
             return None
+        kind = _kind_of(frame.header)
+        if kind not in (HEADER_SCHEMA, HEADER_DICTIONARY, HEADER_RECORD):
+            raise RemoteProtocolError(
+                f"Arrow message of kind {kind}: an upload has a schema, dictionaries and record "
+                "batches"
+            )
+        decompressed_bytes = 0
         if frame.body is not None:
-            check_decompressed_size(frame.header, frame.body, self._limits)
+            decompressed_bytes = check_decompressed_size(frame.header, frame.body, self._limits)
         message_bytes = _encapsulated(frame.header, frame.body)
         try:
-            message = pa.ipc.read_message(pa.py_buffer(message_bytes))
-            if message.type == "schema":
+            if kind == HEADER_SCHEMA:
                 self._take_schema(message_bytes)
                 return None
             if self._schema is None:
                 raise RemoteProtocolError("an upload starts with its schema")
-            if message.type == "dictionary":
-                self._take_dictionary(message_bytes)
+            if kind == HEADER_DICTIONARY:
+                self._take_dictionary(frame.header, message_bytes, decompressed_bytes)
                 return None
-            return self._validated(message, message_bytes)
-        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+            return self._checked(self._decoded(message_bytes))
+        except (pa.ArrowException, OSError, ValueError, OverflowError, StopIteration) as error:
             raise RemoteProtocolError(f"not a valid Arrow message: {error}") from error
+
+    def _take_options(self, metadata: bytes | None) -> None:
+        options = upload_options(metadata, self._limits)
+        if options is None:
+            return
+        if self._schema is not None:
+            raise RemoteProtocolError("serialization options come before the schema of an upload")
+        self._has_deephaven_nulls = options.use_deephaven_nulls
 
     def _take_schema(self, message_bytes: bytes) -> None:
         if self._schema is not None:
@@ -148,25 +166,18 @@ class BatchReader:
         self._schema = read_schema_message(message_bytes)
         self._schema_message = message_bytes
 
-    def _take_dictionary(self, message_bytes: bytes) -> None:
-        self._dictionary_bytes += len(message_bytes)
-        if self._dictionary_bytes > self._limits.ingest_bytes_pending_max:
-            raise LimitExceededError(
-                "dictionaries of one upload",
-                actual=self._dictionary_bytes,
-                maximum=self._limits.ingest_bytes_pending_max,
-                unit="bytes",
-            )
-        self._dictionaries.append(message_bytes)
+    def _take_dictionary(self, header: bytes, message_bytes: bytes, decompressed: int) -> None:
+        if self._dictionaries is None:
+            self._dictionaries = _DictionaryStream(self._schema_message, self._limits)
+        self._dictionaries.add(header, message_bytes, max(decompressed, len(message_bytes)))
 
-    def _validated(self, message: pa.Message, message_bytes: bytes) -> pa.RecordBatch:
-        if self._dictionaries:
-            stream = b"".join(
-                (self._schema_message, *self._dictionaries, message_bytes, _END_OF_STREAM)
-            )
-            batch = pa.ipc.open_stream(pa.py_buffer(stream)).read_next_batch()
-        else:
-            batch = pa.ipc.read_record_batch(message, self._schema)
+    def _decoded(self, message_bytes: bytes) -> pa.RecordBatch:
+        if self._dictionaries is not None:
+            return self._dictionaries.read_batch(message_bytes)
+        message = pa.ipc.read_message(pa.py_buffer(message_bytes))
+        return pa.ipc.read_record_batch(message, self._schema)
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.num_rows > self._limits.ingest_batch_rows_max:
             raise LimitExceededError(
                 "record batch",
@@ -174,28 +185,110 @@ class BatchReader:
                 maximum=self._limits.ingest_batch_rows_max,
                 unit="rows",
             )
+        if self._has_deephaven_nulls:
+            # A sentinel may lie outside of its type's range, so the values are looked at after.
+            batch.validate()
+            batch = nulls_for_sentinels(batch)
         batch.validate(full=True)
         return batch
 
 
-def check_upload_options(metadata: bytes | None, limits: Limits) -> None:
-    """A frame without data may announce how the upload is encoded (barrage-wire.md section 3.6).
+class _DictionaryStream:
+    """An Arrow stream reader that is fed as messages come. It keeps dictionaries between batches,
+    so that each is read once however many batches use it, and knows those that replace others and
+    those that add to them."""
 
-    Only the plain encoding is understood; another one would be read as wrong values, so it is
+    def __init__(self, schema_message: bytes, limits: Limits) -> None:
+        self._limits = limits
+        self._messages = _MessageFile()
+        self._messages.add(schema_message)
+        self._reader = pa.ipc.open_stream(self._messages)
+        self._held: dict[int, int] = {}
+        """Bytes of each dictionary the reader has, by its id."""
+        self._unread: list[tuple[int, bool, int]] = []
+        """Id, whether it adds to what is there, and bytes of those the reader has not read yet."""
+        self._unread_bytes = 0
+
+    def add(self, header: bytes, message_bytes: bytes, size: int) -> None:
+        """Take a dictionary that will have ``size`` bytes; LimitExceededError when all of them
+        together are too large."""
+        dictionary = open_message(header).table.table(8)
+        if dictionary is None:
+            raise RemoteProtocolError("dictionary batch without data")
+        total = sum(self._held.values()) + self._unread_bytes + size
+        if total > self._limits.ingest_bytes_pending_max:
+            raise LimitExceededError(
+                "dictionaries of one upload",
+                actual=total,
+                maximum=self._limits.ingest_bytes_pending_max,
+                unit="bytes",
+            )
+        self._unread.append((dictionary.int64(4), dictionary.boolean(8), size))
+        self._unread_bytes += size
+        self._messages.add(message_bytes)
+
+    def read_batch(self, message_bytes: bytes) -> pa.RecordBatch:
+        """The batch in a message, with the dictionaries that came before it."""
+        self._messages.add(message_bytes)
+        batch = self._reader.read_next_batch()
+        for dictionary_id, is_delta, size in self._unread:
+            before = self._held.get(dictionary_id, 0) if is_delta else 0
+            self._held[dictionary_id] = before + size
+        self._unread.clear()
+        self._unread_bytes = 0
+        return batch
+
+
+class _MessageFile(io.RawIOBase):
+    """What has come and not been read yet, as the file Arrow's reader wants. Arrow asks for the
+    parts of one message after the other, and never for more than it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: deque[memoryview] = deque()
+
+    def add(self, message_bytes: bytes) -> None:
+        self._waiting.append(memoryview(message_bytes))
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._waiting:
+            return b""
+        first = self._waiting.popleft()
+        taken, rest = (first, first[:0]) if size < 0 else (first[:size], first[size:])
+        if rest:
+            self._waiting.appendleft(rest)
+        return taken.tobytes()
+
+
+def upload_options(metadata: bytes | None, limits: Limits) -> SubscriptionOptions | None:
+    """What a frame without data announces about the upload's encoding (barrage-wire.md section
+    3.6); None when it announces nothing.
+
+    Lists around columns are not understood; they would be read as other columns, so they are
     refused with UnsupportedError.
     """
     if not metadata:
-        return
+        return None
     try:
-        options = decode_wrapper(metadata, WireRevision.R1_0_0, limits)
+        told = decode_wrapper(metadata, WireRevision.R1_0_0, limits)
     except WrongMagicError:
-        return
-    if not isinstance(options, SerializationOptions):
+        return None
+    if not isinstance(told, SerializationOptions):
         raise RemoteProtocolError("only serialization options may precede an upload")
-    if options.options.use_deephaven_nulls or options.options.columns_as_list:
-        raise UnsupportedError(
-            "uploads are plain Arrow: no Deephaven nulls, no lists around columns"
-        )
+    if told.options.columns_as_list:
+        raise UnsupportedError("uploads have no lists around columns")
+    return told.options
+
+
+def _kind_of(header: bytes) -> int:
+    """The kind of Arrow message a header begins."""
+    try:
+        return open_message(header).kind
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(f"not a valid Arrow message: {error}") from error
 
 
 def _encapsulated(header: bytes, body: bytes | memoryview | None) -> bytes:

@@ -92,6 +92,15 @@ _WIDTHS: tuple[tuple[Callable[[pa.DataType], bool], int], ...] = (
 )
 
 
+def agreed_sentinel(kind: pa.DataType) -> np.generic | None:
+    """The value that means null in a column of this type when Deephaven nulls were agreed on; None
+    for types that have none."""
+    for matches, sentinel in _SENTINELS:
+        if matches(kind):
+            return sentinel.value if sentinel.is_agreed else None
+    return None
+
+
 def _is_variable(kind: pa.DataType) -> bool:
     return bool(
         _T.is_string(kind)

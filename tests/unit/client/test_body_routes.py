@@ -20,6 +20,7 @@ from barrage.client.body_routes import (
 )
 from barrage.clock import VirtualClock
 from barrage.errors import (
+    ActionNotFoundError,
     AuthenticationError,
     BodyChannelError,
     ConfigError,
@@ -138,7 +139,8 @@ def test_a_server_without_the_action_is_not_asked():
 
 
 FAILURES = {
-    "an older server": (UnsupportedError("unknown action"), NOT_OFFERED),
+    "an older server": (ActionNotFoundError("unknown action"), NOT_OFFERED),
+    "one older still": (UnsupportedError("unknown action"), NOT_OFFERED),
     "no result": (None, NO_ANSWER),
     "too slow": (DeadlineError("the call took longer"), NO_ANSWER),
     "no json": (b"\xff", "not JSON"),

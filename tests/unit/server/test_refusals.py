@@ -6,6 +6,7 @@ import json
 import struct
 
 import grpc
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -181,7 +182,7 @@ def test_bad_unary_requests(channel, method, request_bytes, code):
 @pytest.mark.parametrize(
     ("action", "body", "code"),
     [
-        ("nope", b"", grpc.StatusCode.UNIMPLEMENTED),
+        ("nope", b"", NOT_FOUND),
         ("barrage.drop_table", b"", INVALID),
         ("barrage.drop_table", b"[]", INVALID),
         ("barrage.drop_table", b'{"table": 3}', INVALID),
@@ -337,11 +338,22 @@ def test_offsets_from_a_peer_are_not_believed(server, channel):
     assert len(server.table("s")) == 0
 
 
-def test_deephaven_nulls_in_an_upload_are_refused_not_misread(tables, channel):
-    options = wire.SerializationOptions(options=wire.SubscriptionOptions(use_deephaven_nulls=True))
-    announcement = metadata_frame(wire.encode_wrapper(options, REVISION))
-    frames = [announcement, *put_frames(ROWS, PATH)]
+def announcement(**options: bool) -> bytes:
+    told = wire.SerializationOptions(options=wire.SubscriptionOptions(**options))
+    return metadata_frame(wire.encode_wrapper(told, REVISION))
+
+
+def test_lists_around_the_columns_of_an_upload_are_refused_not_misread(tables, channel):
+    frames = [announcement(columns_as_list=True), *put_frames(ROWS, PATH)]
     assert put(channel, frames)[1] is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_deephaven_nulls_in_an_upload_are_nulls(tables, channel):
+    null = np.finfo(np.float64).min
+    rows = pa.table({"k": [10, 11], "v": [null, 2.0]})
+    frames = [announcement(use_deephaven_nulls=True), *put_frames(rows, PATH)]
+    assert put(channel, frames)[1] is grpc.StatusCode.OK
+    assert tables.table("full").to_arrow()["v"].to_pylist()[-2:] == [None, 2.0]
 
 
 def test_unexpected_errors_tell_an_id_and_nothing_else(server, channel, monkeypatch, caplog):

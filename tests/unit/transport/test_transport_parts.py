@@ -70,6 +70,8 @@ def test_messages_agree_with_arrow():
          "table 'x' not found"),
         (StatusCode.NOT_FOUND, "Could not resolve 'table: variable 'nope' not found",
          "TableNotFoundError", "table 'nope' not found"),
+        (StatusCode.NOT_FOUND, "unknown action 'x'; this server has y", "ActionNotFoundError",
+         "unknown action 'x'; this server has y"),
         (StatusCode.NOT_FOUND, "", "TableNotFoundError", "table 'mine' not found"),
         (StatusCode.ALREADY_EXISTS, "table 'x' exists already", "TableExistsError",
          "table 'x' exists already"),
