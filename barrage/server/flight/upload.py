@@ -205,6 +205,7 @@ class _DictionaryStream:
         self._reader = pa.ipc.open_stream(self._messages)
         self._held: dict[int, int] = {}
         """Bytes of each dictionary the reader has, by its id."""
+        self._held_bytes = 0
         self._unread: list[tuple[int, bool, int]] = []
         """Id, whether it adds to what is there, and bytes of those the reader has not read yet."""
         self._unread_bytes = 0
@@ -215,7 +216,7 @@ class _DictionaryStream:
         dictionary = open_message(header).table.table(8)
         if dictionary is None:
             raise RemoteProtocolError("dictionary batch without data")
-        total = sum(self._held.values()) + self._unread_bytes + size
+        total = self._held_bytes + self._unread_bytes + size
         if total > self._limits.ingest_bytes_pending_max:
             raise LimitExceededError(
                 "dictionaries of one upload",
@@ -232,8 +233,9 @@ class _DictionaryStream:
         self._messages.add(message_bytes)
         batch = self._reader.read_next_batch()
         for dictionary_id, is_delta, size in self._unread:
-            before = self._held.get(dictionary_id, 0) if is_delta else 0
-            self._held[dictionary_id] = before + size
+            before = self._held.get(dictionary_id, 0)
+            self._held[dictionary_id] = before + size if is_delta else size
+            self._held_bytes += self._held[dictionary_id] - before
         self._unread.clear()
         self._unread_bytes = 0
         return batch
