@@ -170,6 +170,17 @@ class TableFailedError(EngineError):
     status_code = StatusCode.FAILED_PRECONDITION
 
 
+class WorkerDiedError(BarrageError):
+    """A thread or a task on which this depends has ended by an error nobody expected; only a
+    restart brings it back. The log has the traceback under the id in the text."""
+
+    status_code = StatusCode.UNAVAILABLE
+
+    def __init__(self, worker: str, reason: str) -> None:
+        self.worker = worker
+        super().__init__(f"{worker} has died: {reason}")
+
+
 class AuthenticationError(BarrageError):
     """Missing or wrong credentials."""
 

@@ -8,7 +8,8 @@ without delay.
 
 A disk without room is no failure: what waits is written with the help of a reserve, then writes are
 refused (:meth:`check_writable`) until there is room again. Any other error of the storage is final
-until a restart: after a failed sync nobody knows what is on the disk.
+until a restart: after a failed sync nobody knows what is on the disk. So is the death of one of the
+two threads, whatever it was. Upkeep of one table that fails is counted, logged and tried again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from urllib.parse import unquote
 from barrage.clock import SystemClock
 from barrage.errors import (
     JournalCorruptError,
-    JournalError,
     JournalFailedError,
     JournalFullError,
     TableExistsError,
@@ -41,9 +41,12 @@ from barrage.journal.recovery import RECORD_FILE, RecoveredTable, recover_table
 from barrage.journal.steps import Steps, next_run
 from barrage.journal.table_journal import TableJournal
 from barrage.journal.table_state import TableState
+from barrage.journal.upkeep import Upkeep
+from barrage.supervision import Role, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import TypeVar
 
     from barrage.clock import Clock
     from barrage.journal.history import History
@@ -51,7 +54,12 @@ if TYPE_CHECKING:
     from barrage.journal.steps import StepGap
     from barrage.journal.storage import Storage
 
+    T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
+
+WRITER = Role("barrage-journal", "writes to durable tables; health")
+KEEPER = Role("barrage-journal-upkeep", "writes to durable tables; health")
 
 TABLES: Final = "tables"
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -99,7 +107,8 @@ class JournalStore:
         self._room_check_ns = 0
         self._wake = threading.Condition()
         self._pump_lock = threading.Lock()
-        self._touched: set[TableJournal] = set()
+        self._keeping = Upkeep(self._clock)
+        self._on_failure: list[Callable[[JournalFailedError], object]] = []
         self._damaged: set[str] = set()
         self._threads: list[threading.Thread] = []
         self._upkeep_wake = threading.Event()
@@ -181,10 +190,17 @@ class JournalStore:
         if self._threads:
             return
         self.open_all()
-        for name, work in (("journal", self._run), ("journal-upkeep", self._upkeep)):
-            thread = threading.Thread(target=work, name=f"barrage-{name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        for role, work in ((WRITER, self._run), (KEEPER, self._upkeep)):
+            self._threads.append(start_thread(role, work, on_death=self._fail))
+
+    def on_failure(self, listener: Callable[[JournalFailedError], object]) -> None:
+        """Call ``listener`` when the store fails for good, on the thread that finds it; now, when
+        it has. It must not block nor raise."""
+        with self._wake:
+            self._on_failure.append(listener)
+            failure = self._failure
+        if failure is not None:
+            listener(failure)
 
     def close(self) -> None:
         """Write and sync everything that waits, then release files and the directory."""
@@ -198,9 +214,9 @@ class JournalStore:
             thread.join()
         with self._pump_lock:
             if self._failure is None:
-                self._round(self._clock.monotonic_ns())
+                self._contained(lambda: self._round(self._clock.monotonic_ns()))
             for journal in self._journals.values():
-                journal.history.close()
+                self._contained(journal.history.close)
             if self._storage is not None and self._is_open:
                 if self._failure is None and not self._is_full:
                     self._end_cleanly(self._storage)
@@ -333,6 +349,9 @@ class JournalStore:
     def _enqueue(self, journal: TableJournal, size: int) -> int:
         with self._wake:
             self._last_ticket += 1
+            if self._failure is not None:
+                # Nobody writes any more: it would wait for ever.
+                return self._last_ticket if journal.is_durable else 0
             self._waiting.append((self._last_ticket, journal, size, self._clock.monotonic_ns()))
             was_short = self._waiting_bytes < self._options.group_bytes
             self._waiting_bytes += size
@@ -372,7 +391,7 @@ class JournalStore:
         while not self._is_closing:
             due_ns = self.pump(self._clock.monotonic_ns())
             with self._wake:
-                if self._is_closing:
+                if self._is_closing or self._failure is not None:
                     return
                 if due_ns is None:
                     if not self._waiting and not self._is_full:
@@ -385,18 +404,32 @@ class JournalStore:
     def pump(self, now_ns: int) -> int | None:
         """Do one round if it is due; answers when the next one is, None when nothing waits."""
         with self._pump_lock:
-            due_ns = self._due_ns()
-            if self._is_full and self._storage is not None and now_ns >= self._room_check_ns:
-                self._room_check_ns = now_ns + _ROOM_CHECK_NS
-                self._look_for_room(self._storage)
-            if due_ns is not None and due_ns <= now_ns:
-                self._round(now_ns)
-                due_ns = self._due_ns()
-            if self._is_full:
-                return self._room_check_ns if due_ns is None else min(due_ns, self._room_check_ns)
+            due_ns = (
+                None if self._failure is not None else self._contained(lambda: self._pump(now_ns))
+            )
         if not self._threads:
             self.maintain()
         return due_ns
+
+    def _pump(self, now_ns: int) -> int | None:
+        due_ns = self._due_ns()
+        if self._is_full and self._storage is not None and now_ns >= self._room_check_ns:
+            self._room_check_ns = now_ns + _ROOM_CHECK_NS
+            self._look_for_room(self._storage)
+        if due_ns is not None and due_ns <= now_ns:
+            self._round(now_ns)
+            due_ns = self._due_ns()
+        if self._is_full and self._failure is None:
+            return self._room_check_ns if due_ns is None else min(due_ns, self._room_check_ns)
+        return due_ns
+
+    def _contained(self, work: Callable[[], T]) -> T | None:
+        """Do ``work``; whatever it raises fails the store, and the answer is None."""
+        try:
+            return work()
+        except Exception as error:
+            self._fail(error)
+            return None
 
     def _due_ns(self) -> int | None:
         with self._wake:
@@ -428,7 +461,7 @@ class JournalStore:
                 self._upkeep_wake.set()
             self._synced_at_ns = now_ns
             self._synced_ticket = items[-1][0]
-            self._touched.update(journals)
+            self._keeping.touch(journals)
         self._frontier = committed_step
         if self._storage is not None and self._is_open:
             self._reserve_steps(self._storage)
@@ -461,16 +494,24 @@ class JournalStore:
                 journal.history.sync()
 
     def _fail(self, error: Exception) -> None:
-        self._failure = JournalFailedError(
-            f"the journal could not be written, nothing is acknowledged until a restart: {error}"
-        )
-        logger.error("journal failed: %s", error, exc_info=error)
+        """Nothing more is acknowledged: whoever waits is told. The first reason counts."""
         with self._wake:
+            if self._failure is not None:
+                return
+            self._failure = failure = JournalFailedError(
+                "the journal could not be written, nothing is acknowledged until a restart: "
+                f"{error or type(error).__name__}"
+            )
             self._waiting.clear()
             self._waiting_bytes = 0
+            listeners = list(self._on_failure)
+            self._wake.notify_all()
+        logger.error("journal failed: %s", error, exc_info=error)
         if self._on_synced is not None:
             # Who waits for more than this must be told that it will not come.
             self._on_synced(self._synced_ticket)
+        for listener in listeners:
+            listener(failure)
 
     def _reserve_steps(self, storage: Storage) -> None:
         if self._committed_step + self._options.reserved_steps // 2 < self._steps.reserved:
@@ -525,13 +566,10 @@ class JournalStore:
 
     def maintain(self) -> None:
         """Make the checkpoints that are due and forget what may be forgotten."""
-        touched, self._touched = self._touched, set()
         self._upkeep_bytes = 0
-        for journal in touched:
-            if journal.is_dropped or self._failure is not None:
-                continue
-            try:
-                journal.maintain()
-            except (OSError, JournalError) as error:
-                # The history is as good as before, only longer.
-                logger.warning("upkeep of journal %r: %s", journal.identity.name, error)
+        if self._failure is None:
+            self._keeping.run()
+
+    def upkeep_failures(self, journal: TableJournal) -> int:
+        """How often in a row upkeep of a table has failed."""
+        return self._keeping.failures(journal)

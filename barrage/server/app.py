@@ -7,8 +7,10 @@ of different lengths, which Arrow's own Flight server refuses to build.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import grpc
@@ -17,7 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from barrage.errors import ConfigError, LimitExceededError, TransportError
+from barrage.errors import BarrageError, ConfigError, TransportError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.auth import Authenticator, is_loopback, new_token
 from barrage.server.body_service import BodyService
@@ -35,9 +37,12 @@ from barrage.server.method_table import MethodEntry, SessionUse, service_handler
 from barrage.server.reflection import reflection_pool
 from barrage.server.resolver import TicketResolver
 from barrage.server.sessions import SessionStore
+from barrage.supervision import Role, start_awaited, start_task
 from barrage.transport.flight_messages import SERVICE_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barrage.clock import Clock
     from barrage.server.catalog import Catalog
     from barrage.server.config import ServerConfig
@@ -46,6 +51,9 @@ if TYPE_CHECKING:
     from barrage.server.table_service import TableService
 
 log = logging.getLogger(__name__)
+
+SWEEPER = Role("barrage-sessions", "health: sessions would never end")
+COUNTER = Role("barrage-body-statistics", "subscriptions of the table of bodies; health")
 
 _HEALTH_SERVICE = health.SERVICE_NAME
 _PING_INTERVAL_MS_MIN = 5_000
@@ -106,6 +114,7 @@ class ServerApp:
         self._sweeping: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
         self._is_stopping = asyncio.Event()
         self.port = 0
 
@@ -144,13 +153,40 @@ class ServerApp:
         await server.start()
         self._server = server
         self._runtime.attach(self._hub)
-        self._sweeping = asyncio.create_task(self._sweep())
-        self.journals.start()
+        self._sweeping = start_task(SWEEPER, self._sweep(), on_death=self._fail)
+        self.journals.start(on_death=self._fail)
         if self.bodies.is_switched_on:
-            self._counting = asyncio.create_task(BodyStatistics(self.bodies, self._tables).run())
+            counting = BodyStatistics(self.bodies, self._tables)
+            self._counting = start_task(COUNTER, counting.run(), on_death=self._fail)
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        loop = asyncio.get_running_loop()
+        self._runtime.on_death(partial(_on_loop, loop, self._engine_died))
+        self._tables.journals.on_failure(partial(_on_loop, loop, self._journals_failed))
         self._announce()
+
+    # --- what has died ---
+
+    def _fail(self, error: BarrageError) -> None:
+        """Something everybody depends on has died: only a restart brings it back, and who asks for
+        the server's health is told so."""
+        log.error("the server is not healthy any more: %s", error)
+        if self._telling is None:
+            self._telling = start_awaited(self._health.enter_graceful_shutdown())
+
+    def _engine_died(self, error: BarrageError) -> None:
+        """Whoever waits for a change would wait for ever."""
+        self._fail(error)
+        self._hub.finish_all(error, is_flushed=False)
+        self.journals.begin_stop(error)
+        self.sessions.close_all(error)
+
+    def _journals_failed(self, error: BarrageError) -> None:
+        """Reading goes on; writers have been told."""
+        self._fail(error)
+        self.journals.fail(error)
+
+    # --- life ---
 
     async def _sweep(self) -> None:
         """End sessions whose time is up, for as long as the server runs."""
@@ -206,7 +242,7 @@ class ServerApp:
         try:
             flushed = asyncio.wrap_future(self._runtime.submit(self._runtime.flush))
             await asyncio.wait_for(flushed, grace_s)
-        except (TimeoutError, LimitExceededError):
+        except (TimeoutError, BarrageError):
             log.warning("the engine is busy; what was not sent yet is not sent any more")
             self._runtime.give_up_waiting()
 
@@ -266,6 +302,16 @@ def channel_options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS_MIN),
     ]
+
+
+def _on_loop(
+    loop: asyncio.AbstractEventLoop,
+    told: Callable[[BarrageError], object],
+    error: BarrageError,
+) -> None:
+    """Any thread: tell on the loop, unless it has ended and nobody is left to be told."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(told, error)
 
 
 def _join(host: str, port: int) -> str:

@@ -95,6 +95,7 @@ class JournalService:
         self._staged_bytes = 0
         """Bytes of rows that the next cycle gives to journals on disk."""
         self._failure: BarrageError | None = None
+        self._on_failure: list[Callable[[BarrageError], object]] = []
         self.positions = ProducerPositions(limits.producers_max)
         """How far the producers of every table have got, journal or not."""
 
@@ -127,6 +128,16 @@ class JournalService:
     def store(self) -> JournalStore | None:
         """What keeps the journals; None while there are none."""
         return self._store
+
+    def on_failure(self, listener: Callable[[BarrageError], object]) -> None:
+        """Call ``listener`` once nothing more can be kept, on the thread that finds it; now, when
+        that is so already. It must not block nor raise. To be called before the engine runs, or on
+        its thread."""
+        self._on_failure.append(listener)
+        if self._failure is not None:
+            listener(self._failure)
+        elif self._store is not None:
+            self._store.on_failure(listener)
 
     def close(self) -> None:
         """Write and sync what has been recorded, then let go of the directory. Idempotent."""
@@ -204,6 +215,8 @@ class JournalService:
                 clock=self._clock,
                 on_synced=lambda _: None,
             )
+            for listener in self._on_failure:
+                self._store.on_failure(listener)
             self._store.start()
         return self._store
 
@@ -296,10 +309,16 @@ class JournalService:
         except Exception as error:
             if isinstance(error, JournalError):
                 log.error("step %d could not be recorded: %s", result.step, error)
-                self._failure = self._failure or error
+                self._fail(error)
             else:
                 cause = unexpected_failure(log, "a step could not be recorded")
-                self._failure = self._failure or JournalFailedError(str(cause))
+                self._fail(JournalFailedError(str(cause)))
+
+    def _fail(self, error: BarrageError) -> None:
+        if self._failure is None:
+            self._failure = error
+            for listener in self._on_failure:
+                listener(error)
 
     def _record(
         self,

@@ -12,26 +12,31 @@ it propagates nothing while the loop has not taken earlier hand-overs.
 After each cycle a recorder is given what it changed. Subscribers may see a change before it is
 kept; who wrote it is told when it is.
 
+Should the thread die, everything that was asked of it fails with the WorkerDiedError that later
+callers get too, and who listens (:meth:`EngineRuntime.on_death`) ends the subscriptions.
+
 Threads: ``submit``, ``write`` and ``post`` may be called from anywhere; everything else runs on the
 engine thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import queue
 import threading
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from barrage.engine import UpdateGraph
 from barrage.engine.producer import Producer
-from barrage.errors import BarrageError, LimitExceededError, TransportError
+from barrage.errors import BarrageError, TransportError
 from barrage.limits import NANOS_PER_MS
+from barrage.server.command_queue import STOPPED, Command, CommandQueue
 from barrage.server.durable_writes import DurableWrites, NoRecorder
 from barrage.server.failure import unexpected_failure
+from barrage.supervision import Role, contained, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -39,10 +44,14 @@ if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.engine import Table
     from barrage.engine.producer import Delivery, Disconnect
+    from barrage.errors import WorkerDiedError
     from barrage.limits import Limits
+    from barrage.model.update import TableUpdate
     from barrage.server.durable_writes import Recorder
 
 log = logging.getLogger(__name__)
+
+ENGINE = Role("barrage-engine", "every command, write and subscription; health")
 
 HANDOVERS_MAX = 2
 """Hand-overs the event loop may have outstanding before the engine stops propagating."""
@@ -89,23 +98,6 @@ class RuntimeStats:
         return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0
 
 
-class _Command:
-    """A function to run on the engine thread and who waits for it."""
-
-    __slots__ = ("future", "is_write", "run")
-
-    def __init__(
-        self,
-        run: Callable[[], Any],
-        future: Future[Any] | None,
-        *,
-        is_write: bool = False,
-    ) -> None:
-        self.run = run
-        self.future = future
-        self.is_write = is_write
-
-
 class EngineRuntime:
     """Runs the update graph and its producers on a thread of its own.
 
@@ -127,27 +119,28 @@ class EngineRuntime:
         self._clock = clock
         self._rest_ns_max = rest_ns_max
         self._producers: dict[Table, Producer] = {}
-        self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        self._commands = CommandQueue(limits.command_queue_max)
         self._outlet: Outlet | None = None
         self._items: list[object] = []
         self._recorder: Recorder = NoRecorder() if recorder is None else recorder
-        self._uncommitted: list[tuple[Future[Any], Staged]] = []
+        self._uncommitted: deque[tuple[Future[Any], Staged]] = deque()
         self._durable = DurableWrites(self._recorder)
         self._rest_until_ns = 0
         self._handed_over = 0
         self._taken = 0
         self._is_starved = False
-        self._is_stopping = False
         self._has_given_up = False
         self._thread: threading.Thread | None = None
-        self._start_lock = threading.Lock()
+        self._life_lock = threading.Lock()
+        self._death: WorkerDiedError | None = None
+        self._on_death: list[Callable[[WorkerDiedError], object]] = []
 
     # --- called from any thread ---
 
     def submit(self, run: Callable[[], Any]) -> Future[Any]:
         """Run ``run`` between cycles; the future gets its result. LimitExceededError when the queue
         is full."""
-        return self._enqueue(_Command(run, Future()))
+        return self._enqueue(Command(run, Future()))
 
     def write(self, stage: Callable[[], tuple[Table, ...]]) -> Future[int]:
         """Run ``stage``, which stages changes and returns the tables it changed; the future gets
@@ -161,50 +154,52 @@ class EngineRuntime:
         """Like :meth:`write`, for a ``stage`` that returns a function too: the future gets what it
         makes of the step that committed the changes. It runs on the engine thread after the cycle
         and must not fail."""
-        return self._enqueue(_Command(stage, Future(), is_write=True))
+        return self._enqueue(Command(stage, Future(), is_write=True))
 
-    def post(self, run: Callable[[], None]) -> None:
-        """Run ``run`` between cycles and tell nobody. Not bounded: for bookkeeping that must not be
-        refused."""
-        self._commands.put(_Command(run, None))
+    def post(
+        self,
+        run: Callable[[], None],
+        on_failure: Callable[[BarrageError], object] | None = None,
+    ) -> None:
+        """Run ``run`` between cycles and tell nobody, unless it fails: then ``on_failure``. Not
+        bounded: for bookkeeping that must not be refused."""
+        self._commands.put(Command(run, None, on_failure=on_failure))
 
     def handover_taken(self) -> None:
         """The event loop has taken one hand-over."""
         self._taken += 1
         if self._is_starved:
-            self._commands.put(None)
+            self._commands.wake()
 
     def give_up_waiting(self) -> None:
         """Fail the commands somebody waits for and that have not begun: the server stops and has no
         more time. Bookkeeping is still done, since it frees tables. From here on no write begins:
         one must not be applied after one before it was given up."""
         self._has_given_up = True
-        kept = []
-        for _ in range(self._commands.qsize()):
-            try:
-                command = self._commands.get_nowait()
-            except queue.Empty:
-                break
-            if command is None or command.future is None:
-                kept.append(command)
-            else:
-                _refuse(command.future, TransportError("the server is stopping"))
-        for command in kept:
-            self._commands.put(command)
+        _refuse_all(self._commands.take_awaited(), TransportError("the server is stopping"))
 
     def attach(self, outlet: Outlet | None) -> None:
         """Set where hand-overs go; before the first subscription, or None after the last."""
         self._outlet = outlet
 
+    def on_death(self, listener: Callable[[WorkerDiedError], object]) -> None:
+        """Call ``listener`` on the engine thread should it die; now, when it has."""
+        with self._life_lock:
+            self._on_death.append(listener)
+            death = self._death
+        if death is not None:
+            listener(death)
+
     def stop(self) -> None:
         """End the thread after the commands already queued; waits for it. Idempotent."""
-        with self._start_lock:
-            self._is_stopping = True
+        self._commands.begin_end()
+        with self._life_lock:
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            self._commands.put(None)
+        if thread is threading.current_thread():
+            return
+        if thread is not None:
             thread.join()
-        self._refuse_waiting()
+        _refuse_all(self._commands.end(TransportError(STOPPED)), TransportError(STOPPED))
 
     def settle_durable(self) -> None:
         """Tell the writers whose changes have become safe. On the engine thread, or on any once it
@@ -216,30 +211,28 @@ class EngineRuntime:
         ended."""
         self._durable.refuse(error)
 
-    def _enqueue(self, command: _Command) -> Future[Any]:
-        waiting = self._commands.qsize()
-        if waiting >= self._limits.command_queue_max:
-            raise LimitExceededError(
-                "engine command queue",
-                actual=waiting + 1,
-                maximum=self._limits.command_queue_max,
-                unit="commands",
-            )
+    def _enqueue(self, command: Command) -> Future[Any]:
         if self._thread is None:
             self._start()
-        if self._is_stopping:
-            raise TransportError("the server has stopped")
         assert command.future is not None
         self._commands.put(command)
         return command.future
 
     def _start(self) -> None:
-        with self._start_lock:
-            if self._thread is None and not self._is_stopping:
-                self._thread = threading.Thread(
-                    target=self._run, name="barrage-engine", daemon=True
-                )
-                self._thread.start()
+        with self._life_lock:
+            if self._thread is None and not self._commands.is_ending:
+                self._thread = start_thread(ENGINE, self._run, on_death=self._died)
+
+    def _died(self, error: WorkerDiedError) -> None:
+        """On the engine thread, when nothing else runs on it any more."""
+        _refuse_all(self._commands.end(error), error)
+        self._refuse_uncommitted(error)
+        self._durable.refuse(error)
+        with self._life_lock:
+            self._death = error
+            listeners = list(self._on_death)
+        for listener in listeners:
+            listener(error)
 
     # --- called on the engine thread, from commands ---
 
@@ -281,28 +274,17 @@ class EngineRuntime:
 
     def _run(self) -> None:
         while True:
-            # No name is kept for the command: its future may hold the last reference to a table.
-            self._execute_waiting(self._wait())
+            self._commands.wait(self._timeout_ns())
+            self._execute_waiting()
             now_ns = self._clock.monotonic_ns()
-            if self._has_pending and (now_ns >= self._rest_until_ns or self._is_stopping):
+            if self._has_pending and (now_ns >= self._rest_until_ns or self._commands.is_ending):
                 self._cycle()
                 now_ns = self._clock.monotonic_ns()
             if not self._loop_is_behind():
                 self._propagate(now_ns)
             self._hand_over()
-            if self._is_stopping and self._commands.empty():
+            if self._commands.end_if_empty(TransportError(STOPPED)):
                 return
-
-    def _wait(self) -> _Command | None:
-        timeout_ns = self._timeout_ns()
-        try:
-            if timeout_ns is None:
-                return self._commands.get()
-            if timeout_ns <= 0:
-                return self._commands.get_nowait()
-            return self._commands.get(timeout=timeout_ns / 1e9)
-        except queue.Empty:
-            return None
 
     def _timeout_ns(self) -> int | None:
         """Time until there is something to do without a command; None is never."""
@@ -323,19 +305,21 @@ class EngineRuntime:
         self._is_starved = False
         return False
 
-    def _execute_waiting(self, command: _Command | None) -> None:
-        for _ in range(self._commands.qsize() + 1):
-            if command is not None:
-                self._execute(command)
-            try:
-                command = self._commands.get_nowait()
-            except queue.Empty:
-                return
-        if command is not None:
-            self._execute(command)
+    def _execute_waiting(self) -> None:
+        """Run a command, then as many as wait when it is done."""
+        self._execute()
+        for _ in range(len(self._commands)):
+            self._execute()
 
-    def _execute(self, command: _Command) -> None:
-        self.stats.commands += 1
+    def _execute(self) -> None:
+        # No name is kept for the command: its future may hold the last reference to a table.
+        command = self._commands.take()
+        if command is not None:
+            self.stats.commands += 1
+            self._run_command(command)
+            self._commands.finished()
+
+    def _run_command(self, command: Command) -> None:
         future = command.future
         if future is not None and not future.set_running_or_notify_cancel():
             return
@@ -344,10 +328,10 @@ class EngineRuntime:
             future.set_exception(TransportError("the server is stopping"))
             return
         try:
-            result = command.run()
-        except BaseException as error:
+            result = contained(command.run)
+        except Exception as error:
             if future is None:
-                log.exception("a command of the engine thread failed")
+                self._failed(command)
             else:
                 future.set_exception(error)
             return
@@ -356,6 +340,13 @@ class EngineRuntime:
             self._uncommitted.append((future, result))
         elif future is not None:
             future.set_result(result)
+
+    def _failed(self, command: Command) -> None:
+        """A command nobody waits for has raised: bookkeeping, without which something would wait
+        for ever."""
+        failure = unexpected_failure(log, "a command of the engine thread failed")
+        if command.on_failure is not None:
+            command.on_failure(failure)
 
     @property
     def _has_pending(self) -> bool:
@@ -376,7 +367,7 @@ class EngineRuntime:
         for table, update in result.updates.items():
             producer = self._producers.get(table)
             if producer is not None:
-                producer.record(update, wall_ns)
+                self._tell(producer, table, update, wall_ns)
         for table, error in result.failed.items():
             self.fail_subscribers(table, error)
         ended_ns = self._clock.monotonic_ns()
@@ -384,10 +375,17 @@ class EngineRuntime:
         self._count_cycle(ended_ns - started_ns)
         self._settle()
 
+    def _tell(self, producer: Producer, table: Table, update: TableUpdate, wall_ns: int) -> None:
+        """Have a producer take note of a change. One that cannot ends its subscriptions."""
+        try:
+            producer.record(update, wall_ns)
+        except Exception:
+            failure = unexpected_failure(log, "a change could not be kept for its subscribers")
+            self.fail_subscribers(table, failure)
+
     def _refuse_uncommitted(self, error: BarrageError) -> None:
-        refused, self._uncommitted = self._uncommitted, []
-        for future, _ in refused:
-            future.set_exception(error)
+        refused, self._uncommitted = self._uncommitted, deque()
+        _refuse_all((future for future, _ in refused), error)
 
     def _count_cycle(self, took_ns: int) -> None:
         self.stats.cycles += 1
@@ -397,14 +395,20 @@ class EngineRuntime:
     def _settle(self) -> None:
         """Tell the writers whose changes the cycle committed, or let them wait until these are
         safe."""
-        settled, self._uncommitted = self._uncommitted, []
         step = self.graph.step
-        for future, (tables, value_at) in settled:
+        while self._uncommitted:
+            future, (tables, value_at) = self._uncommitted[0]
             failure = next((t.failure for t in tables if t.failure is not None), None)
+            try:
+                if failure is None:
+                    self._durable.resolve(future, value_at(step), tables)
+            except Exception:
+                failure = unexpected_failure(log, "what a write did could not be told")
             if failure is not None:
-                future.set_exception(failure)
-            else:
-                self._durable.resolve(future, value_at(step), tables)
+                _refuse_all([future], failure)
+            self._uncommitted.popleft()
+            # A future may hold the last reference to a table.
+            del future, tables, value_at
 
     def fail_subscribers(self, table: Table, error: BarrageError) -> None:
         """End every subscription of ``table``."""
@@ -460,22 +464,14 @@ class EngineRuntime:
         pending."""
         return not self._uncommitted or self._has_pending
 
-    def _refuse_waiting(self) -> None:
-        """Fail the commands nobody will run any more."""
-        while True:
-            try:
-                command = self._commands.get_nowait()
-            except queue.Empty:
-                return
-            if command is not None and command.future is not None:
-                _refuse(command.future, TransportError("the server has stopped"))
-
 
 def _step_of(step: int) -> int:
     return step
 
 
-def _refuse(future: Future[Any], error: BarrageError) -> None:
-    """Fail a command that has not begun, unless whoever waited for it has gone."""
-    if future.set_running_or_notify_cancel():
-        future.set_exception(error)
+def _refuse_all(futures: Iterable[Future[Any]], error: BarrageError) -> None:
+    """Fail what will not be done, unless whoever waited for it has gone."""
+    for future in futures:
+        if not future.done():
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(error)

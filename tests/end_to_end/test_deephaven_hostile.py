@@ -506,7 +506,7 @@ def test_the_server_stops_while_the_engine_is_busy():
             for n in range(1, 11)
         ]
         calls = [peer.begin(TABLE_SERVICE, "Flatten", request) for request in flatten]
-        wait_until(lambda: scene.app._runtime._commands.qsize() >= len(calls))
+        wait_until(lambda: len(scene.app._runtime._commands) >= len(calls))
         calls[0].cancel()
         stopping = threading.Thread(target=scene.server.stop, args=(0.2,))
         stopping.start()

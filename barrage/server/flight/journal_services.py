@@ -15,6 +15,7 @@ from barrage.server.journal_leases import JournalLeases
 from barrage.server.journal_statistics import JournalStatistics
 from barrage.server.stage_commit import StageCommitter
 from barrage.server.staging import StagingArea
+from barrage.supervision import Role, start_task
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.catalog import Catalog
     from barrage.server.table_service import TableService
+    from barrage.supervision import OnDeath
+
+KEEPER = Role("barrage-journal-statistics", "subscriptions of the tables about journals; health")
 
 
 class JournalServices:
@@ -61,9 +65,13 @@ class JournalServices:
         """Fetches and watches under way."""
         return self._readers.read_count + self.calls.watches.watch_count
 
-    def start(self) -> None:
+    def start(self, *, on_death: OnDeath) -> None:
         """Begin to keep the statistics."""
-        self._keeping = asyncio.create_task(self._statistics.run())
+        self._keeping = start_task(KEEPER, self._statistics.run(), on_death=on_death)
+
+    def fail(self, reason: BarrageError) -> None:
+        """Nothing more will be kept: end who waits for it. What there is can still be read."""
+        self.calls.watches.finish(reason)
 
     def begin_stop(self, reason: BarrageError) -> None:
         """End what would never end by itself."""

@@ -1,0 +1,152 @@
+"""What waits for the engine thread: commands from anywhere, in order, and the end of it.
+
+Whether there is room, whether the engine still takes commands, and putting one there are one step
+under one lock; so are giving up and ending. A command is therefore always in one of three places:
+refused to its caller, in the queue, or in the engine's hand, and whoever ends the engine finds it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from barrage.errors import LimitExceededError, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from barrage.errors import BarrageError
+
+STOPPED: Final = "the server has stopped"
+
+
+class Command:
+    """A function to run on the engine thread and who waits for it."""
+
+    __slots__ = ("future", "is_write", "on_failure", "run")
+
+    def __init__(
+        self,
+        run: Callable[[], Any],
+        future: Future[Any] | None,
+        *,
+        is_write: bool = False,
+        on_failure: Callable[[BarrageError], object] | None = None,
+    ) -> None:
+        """``on_failure``: told on the engine thread when ``run`` fails and nobody waits for it."""
+        self.run = run
+        self.future = future
+        self.is_write = is_write
+        self.on_failure = on_failure
+
+
+class CommandQueue:
+    """A queue with one reader. ``limit`` bounds what somebody waits for; bookkeeping, which nobody
+    waits for, is never refused while there is an engine to do it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: deque[Command] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._is_woken = False
+        self._is_ending = False
+        self._end: BarrageError | None = None
+        self.in_hand: Command | None = None
+        """What the engine has taken and not finished."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    # --- any thread ---
+
+    def put(self, command: Command) -> None:
+        """Queue a command. LimitExceededError when there is no room for one somebody waits for;
+        for such a one, TransportError or what the engine died of when it takes no more."""
+        with self._changed:
+            if command.future is not None:
+                self._check()
+            elif self._end is not None:
+                return
+            self._waiting.append(command)
+            self._changed.notify()
+
+    def _check(self) -> None:
+        if self._end is not None:
+            raise self._end
+        if self._is_ending:
+            raise TransportError(STOPPED)
+        count = len(self._waiting)
+        if count >= self._limit:
+            raise LimitExceededError(
+                "engine command queue", actual=count + 1, maximum=self._limit, unit="commands"
+            )
+
+    def wake(self) -> None:
+        """Have the engine look at what is due, without a command."""
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify()
+
+    def begin_end(self) -> None:
+        """From here on only bookkeeping is taken; what waits is still done."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the engine is to end when nothing waits any more."""
+        return self._is_ending
+
+    def take_awaited(self) -> list[Future[Any]]:
+        """Take out what somebody waits for and has not begun; the order of the rest stays."""
+        with self._changed:
+            futures = [c.future for c in self._waiting if c.future is not None]
+            self._waiting = deque(c for c in self._waiting if c.future is None)
+        return futures
+
+    def end(self, reason: BarrageError) -> list[Future[Any]]:
+        """Take nothing any more, for ``reason``; who waits for what will not be done. The first
+        reason counts."""
+        with self._changed:
+            self._end = self._end or reason
+            left, self._waiting = self._waiting, deque()
+            in_hand, self.in_hand = self.in_hand, None
+        return [c.future for c in (in_hand, *left) if c is not None and c.future is not None]
+
+    # --- the engine thread ---
+
+    def end_if_empty(self, reason: BarrageError) -> bool:
+        """End, if that has begun and nothing waits any more."""
+        with self._changed:
+            if not self._is_ending or self._waiting:
+                return False
+            self._end = self._end or reason
+            return True
+
+    def wait(self, timeout_ns: int | None) -> None:
+        """Until there is a command or a reason to look, or the time has passed; None is never."""
+        with self._changed:
+            if timeout_ns is None or timeout_ns > 0:
+                timeout_s = None if timeout_ns is None else timeout_ns / 1e9
+                self._changed.wait_for(self._has_reason, timeout_s)
+            self._is_woken = False
+
+    def _has_reason(self) -> bool:
+        return bool(self._waiting) or self._is_woken or self._is_ending
+
+    def take(self) -> Command | None:
+        """The next command, which is in the engine's hand until :meth:`finished`; None when there
+        is none."""
+        with self._changed:
+            if not self._waiting:
+                return None
+            command = self.in_hand = self._waiting.popleft()
+            return command
+
+    def finished(self) -> None:
+        """The command in hand is done, or its future is kept elsewhere. Nothing refers to it any
+        more: its future may hold the last reference to a table."""
+        self.in_hand = None

@@ -1,0 +1,208 @@
+"""Where every thread and every long-lived task begins, so that none of them ends in silence.
+
+Each belongs to a :class:`Role`, declared once beside the code that starts it, and comes with a
+function for what depends on it. When it ends by an exception nobody expected (a ``MemoryError`` or
+a ``SystemExit`` as much as a ``KeyError``), the traceback is logged under an id and that function
+gets a :class:`~barrage.errors.WorkerDiedError` which names the id, on the dying thread or on the
+task's loop: it fails the futures, ends the subscriptions, says NOT_SERVING.
+
+What is no worker: a task that is awaited by the function that made it (its errors are raised
+there), and one whose outcome several callers await, which :func:`start_awaited` makes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from barrage.errors import WorkerDiedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+    from concurrent.futures import Future
+    from typing import TypeAlias
+
+    OnDeath: TypeAlias = Callable[[WorkerDiedError], object]
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_ROLES: Final[dict[str, Role]] = {}
+_living: WeakKeyDictionary[threading.Thread | asyncio.Task[Any], Role] = WeakKeyDictionary()
+_living_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a thread or a task is for. Two roles never have one name."""
+
+    name: str
+    """Of the thread, and in the log."""
+    depends: str
+    """What fails when it dies, for who reads the code or a test."""
+
+    def __post_init__(self) -> None:
+        if _ROLES.setdefault(self.name, self) is not self:
+            raise ValueError(f"there is another role {self.name!r}")
+
+
+def roles() -> Mapping[str, Role]:
+    """Every role declared so far, by name."""
+    return MappingProxyType(_ROLES)
+
+
+def living() -> list[tuple[Role, threading.Thread | asyncio.Task[Any]]]:
+    """The workers that have not ended, with their roles."""
+    with _living_lock:
+        known = [(role, worker) for worker, role in _living.items()]
+    return [
+        (role, worker)
+        for role, worker in known
+        if (worker.is_alive() if isinstance(worker, threading.Thread) else not worker.done())
+    ]
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def start_thread(
+    role: Role,
+    work: Callable[[], object],
+    *,
+    on_death: OnDeath,
+    name: str | None = None,
+) -> threading.Thread:
+    """Run ``work`` on a daemon thread, called as its role unless there is a ``name``.
+    WorkerDiedError when the system has no thread left."""
+    thread = threading.Thread(
+        target=_run_thread, args=(role, work, on_death), name=name or role.name, daemon=True
+    )
+    with _living_lock:
+        _living[thread] = role
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise WorkerDiedError(role.name, f"it could not be started: {error}") from error
+    return thread
+
+
+def _run_thread(role: Role, work: Callable[[], object], on_death: OnDeath) -> None:
+    try:
+        work()
+    except BaseException as error:
+        _bury(role, error, on_death)
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def start_task(
+    role: Role,
+    work: Coroutine[Any, Any, object],
+    *,
+    on_death: OnDeath,
+    name: str | None = None,
+) -> asyncio.Task[None]:
+    """Run ``work`` as a task of the running loop. The caller keeps the task, and may cancel it at
+    any time; that it ends is all its outcome says."""
+    task = asyncio.get_running_loop().create_task(
+        _run_task(role, work, on_death), name=name or role.name
+    )
+    with _living_lock:
+        _living[task] = role
+    return task
+
+
+async def _run_task(role: Role, work: Coroutine[Any, Any, object], on_death: OnDeath) -> None:
+    try:
+        await work
+    except GeneratorExit:
+        raise  # The loop is gone, and everything with it.
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody has cancelled this task: something it waited for was.
+        _bury(role, error, on_death)
+    except KeyboardInterrupt as error:
+        _bury(role, error, on_death)
+        raise
+    except BaseException as error:
+        _bury(role, error, on_death)
+
+
+def start_awaited(work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
+    """A task whose outcome belongs to whoever awaits it, of whom there may be several or, in the
+    end, none: then its error is nobody's."""
+    task = asyncio.get_running_loop().create_task(_without_exits(work), name=name)
+    task.add_done_callback(_take_note)
+    return task
+
+
+async def _without_exits(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await work
+    except SystemExit as error:
+        # It would end the loop it is raised on.
+        raise _died("a task", error) from error
+
+
+def _take_note(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+# --- pools ----------------------------------------------------------------------------------------
+
+
+class WorkerPool(ThreadPoolExecutor):
+    """Threads for work whose outcome is awaited. An exception that would end the loop of whoever
+    awaits it (SystemExit, KeyboardInterrupt) becomes a WorkerDiedError."""
+
+    def submit(self, work: Callable[..., T], /, *arguments: Any, **named: Any) -> Future[T]:
+        return super().submit(contained, work, *arguments, **named)
+
+
+async def in_thread(work: Callable[..., T], /, *arguments: Any, **named: Any) -> T:
+    """Do ``work`` beside the loop, on a thread of its pool; like ``asyncio.to_thread``, with errors
+    as those of a :class:`WorkerPool`."""
+    return await asyncio.to_thread(contained, work, *arguments, **named)
+
+
+def contained(work: Callable[..., T], /, *arguments: Any, **named: Any) -> T:
+    """Do ``work``; WorkerDiedError instead of what only an end of the process is meant to raise."""
+    try:
+        return work(*arguments, **named)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise _died(threading.current_thread().name, error) from error
+
+
+# --- deaths ---------------------------------------------------------------------------------------
+
+
+def _bury(role: Role, error: BaseException, on_death: OnDeath) -> None:
+    died = _died(role.name, error)
+    try:
+        on_death(died)
+    except BaseException:
+        # Memory may be short; whatever it is, it is told if that can be done at all.
+        with contextlib.suppress(BaseException):
+            log.exception("what depends on %s could not be told that it has died", role.name)
+
+
+def _died(name: str, error: BaseException) -> WorkerDiedError:
+    died_id = uuid.uuid4().hex[:12]
+    with contextlib.suppress(BaseException):
+        log.error("%s has died (id %s)", name, died_id, exc_info=error)
+    return WorkerDiedError(name, f"details are logged with id {died_id}")
