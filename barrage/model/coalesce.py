@@ -21,11 +21,14 @@ move a row are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from barrage.model.update import TableUpdate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barrage.rowset import RowSet
 
 
@@ -39,9 +42,14 @@ def coalesce(first: TableUpdate, second: TableUpdate) -> TableUpdate:
     kept_added = second.shifts.apply(first.added_keys_post - removed_mid)
     added_post = kept_added | second.added_keys_post
 
-    def merge_modified(early_mid: RowSet, late_post: RowSet) -> RowSet:
-        return (second.shifts.apply(early_mid - removed_mid) | late_post) - added_post
+    def moved(early_mid: RowSet) -> RowSet:
+        return second.shifts.apply(early_mid - removed_mid)
 
+    def merge_modified(pair: tuple[RowSet, RowSet]) -> RowSet:
+        early_mid, late_post = pair
+        return (moved_once(early_mid) | late_post) - added_post
+
+    moved_once, merged_once = _Once(moved), _Once(merge_modified)
     pairs = zip(first.modified_keys_post, second.modified_keys_post, strict=True)
     return TableUpdate(
         first_step=first.first_step,
@@ -49,8 +57,33 @@ def coalesce(first: TableUpdate, second: TableUpdate) -> TableUpdate:
         removed_keys_pre=removed_pre,
         shifts=first.shifts.then(second.shifts),
         added_keys_post=added_post,
-        modified_keys_post=tuple(merge_modified(early, late) for early, late in pairs),
+        modified_keys_post=tuple(merged_once(pair) for pair in pairs),
     )
+
+
+Argument = TypeVar("Argument", bound=Hashable)
+
+
+class _Once(Generic[Argument]):
+    """``change`` computed once for equal arguments; equal results are one object.
+
+    Most columns of an update share one set, and the merged ones are to share it again: otherwise
+    the cost and the memory of a segment grow with the columns of the table.
+    """
+
+    __slots__ = ("_change", "_known", "_results")
+
+    def __init__(self, change: Callable[[Argument], RowSet]) -> None:
+        self._change = change
+        self._known: dict[Argument, RowSet] = {}
+        self._results: dict[RowSet, RowSet] = {}
+
+    def __call__(self, argument: Argument) -> RowSet:
+        found = self._known.get(argument)
+        if found is None:
+            made = self._change(argument)
+            found = self._known[argument] = self._results.setdefault(made, made)
+        return found
 
 
 class UpdateCoalescer:

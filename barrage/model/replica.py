@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError, SchemaError
-from barrage.model.replica_rows import ReplicaRows
+from barrage.model.replica_rows import ReplicaRows, columns_by_rows
 from barrage.model.viewport import Viewport, effective_columns
 from barrage.rowset import RowSet
 
@@ -210,19 +210,16 @@ class FullReplica:
     def _modify(self, update: FullUpdate) -> None:
         if update.modified_keys_post is None:
             return
-        last_keys, last_positions = EMPTY, EMPTY
-        for column, keys in enumerate(update.modified_keys_post):
-            if keys.is_empty or column not in self._rows.columns:
-                continue
-            if len(update.modified_columns[column]) != len(keys):
-                raise RemoteProtocolError(
-                    f"column {column} has {len(keys)} modified rows but "
-                    f"{len(update.modified_columns[column])} values"
-                )
-            if keys != last_keys:
-                # Upserts modify the same rows of several columns; look them up once.
-                last_keys, last_positions = keys, self._modified_positions(keys, column)
-            self._rows.write(column, last_positions, update.modified_columns[column])
+        together = columns_by_rows(update.modified_keys_post, self._rows.columns)
+        for keys, columns in together.items():
+            for column in columns:
+                if len(update.modified_columns[column]) != len(keys):
+                    raise RemoteProtocolError(
+                        f"column {column} has {len(keys)} modified rows but "
+                        f"{len(update.modified_columns[column])} values"
+                    )
+            positions = self._modified_positions(keys, columns[0])
+            self._rows.write(columns, positions, update.modified_columns)
 
     def _modified_positions(self, keys: RowSet, column: int) -> RowSet:
         try:
@@ -345,9 +342,9 @@ class ViewReplica:
         if update.is_snapshot:
             self._rows.hold(columns)
         self._rows.insert(update.added_positions, update.added_columns)
-        for column, positions in enumerate(update.modified_positions):
-            if not positions.is_empty:
-                self._rows.write(column, positions, update.modified_columns[column])
+        together = columns_by_rows(update.modified_positions, self._rows.columns)
+        for positions, written in together.items():
+            self._rows.write(written, positions, update.modified_columns)
         self._rows.tidy()
         self._table_size = update.table_size or 0
 

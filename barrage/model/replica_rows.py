@@ -173,6 +173,16 @@ def _interleaved(old: Slots, new: Slots, positions: RowSet) -> list[Slots]:
     return pieces
 
 
+def columns_by_rows(modified: Sequence[RowSet], held: ColumnSet) -> dict[RowSet, list[int]]:
+    """The ``held`` columns with modified rows, grouped by equal rows, which are then looked up
+    once."""
+    groups: dict[RowSet, list[int]] = {}
+    for column in held:
+        if column < len(modified) and not modified[column].is_empty:
+            groups.setdefault(modified[column], []).append(column)
+    return groups
+
+
 class ReplicaRows:
     """Rows in order with the cells of the held columns. Knows positions only; keys are the
     replica's business."""
@@ -238,15 +248,21 @@ class ReplicaRows:
             store.append(values[index])
         self._slots.insert(positions)
 
-    def write(self, column: int, positions: RowSet, values: pa.Array | pa.ChunkedArray) -> None:
-        """Overwrite the cells of one column; a column that is not held is ignored."""
-        if column not in self._stores or positions.is_empty:
-            return
+    def write(
+        self,
+        columns: Sequence[int],
+        positions: RowSet,
+        values: Sequence[pa.Array | pa.ChunkedArray],
+    ) -> None:
+        """Overwrite the cells of the held ``columns`` at ``positions``, of which there are some;
+        ``values`` has one entry per schema column."""
         if not self._is_overwritten:
             self._is_overwritten = True
             if self._is_worth_compacting():
                 self._compact()
-        self._stores[column].write(self._slots.slots_of(positions), values)
+        slots = self._slots.slots_of(positions)
+        for column in columns:
+            self._stores[column].write(slots, values[column])
 
     def own(self, owned: Callable[[pa.Array], pa.Array]) -> None:
         """See :meth:`ColumnStore.own`."""

@@ -27,8 +27,15 @@ NO_KEYS: Int64Array = np.empty(0, dtype=np.int64)
 NO_KEYS.flags.writeable = False
 NO_RANGES: RangeList = (NO_KEYS, NO_KEYS)
 
-SPLICE_RANGES_MAX = 512
-"""Most ranges changed by copying stretches one by one; above it the whole list is merged."""
+SPLICE_RATIO_MIN = 16
+"""A list this many times longer than another is changed where the other touches it; below it both
+are merged."""
+
+PIECES_MAX = 2048
+"""Most stretches copied one by one; more are moved through a mask in one pass."""
+
+APPENDED_RANGES_MAX = 512
+"""Up to so many ranges are put behind a list that lies in front of them as a copy of theirs."""
 
 _SINGLES_PROBE_MIN = 16
 """Lists shorter than this are not worth looking for the one-key-per-range form."""
@@ -58,7 +65,22 @@ def merged(firsts: Int64Array, lasts: Int64Array) -> RangeList:
 
 def from_sorted(keys: Int64Array) -> RangeList:
     """Maximal ranges of ascending keys; repeated keys are legal."""
-    return merged(keys, keys)
+    if len(keys) < 2:
+        return keys, keys
+    steps = keys[1:] - keys[:-1]
+    least = int(steps.min())
+    if least > 1:
+        return keys, keys
+    if least == 0:
+        is_new = np.empty(len(keys), dtype=np.bool_)
+        is_new[0] = True
+        np.not_equal(steps, 0, out=is_new[1:])
+        # Every key once: what remains may well be single keys again.
+        return from_sorted(keys[is_new])
+    is_start = np.empty(len(keys) + 1, dtype=np.bool_)
+    is_start[0] = is_start[-1] = True
+    np.greater(steps, 1, out=is_start[1:-1])
+    return keys[is_start[:-1]], keys[is_start[1:]]
 
 
 def expand(starts: Int64Array, counts: Int64Array) -> Int64Array:
@@ -130,7 +152,7 @@ def _members_between(ranges: RangeList, keys: Int64Array) -> Int64Array:
 
 
 def difference(a: RangeList, b: RangeList) -> RangeList:
-    """Keys of ``a`` that are not in ``b``."""
+    """Keys of ``a`` that are not in ``b``. The shorter list is looked up in the longer one."""
     if len(a[0]) * 8 < len(b[0]):
         low, high = overlap_spans(a, b)
         hits = expand(low, high - low)
@@ -140,9 +162,25 @@ def difference(a: RangeList, b: RangeList) -> RangeList:
     if len(b[0]) == 0:
         return a
     if a[0] is a[1]:
-        kept = a[0][~contains(b, a[0])]
+        if len(a[0]) < len(b[0]):
+            kept = a[0][~contains(b, a[0])]
+        else:
+            kept = a[0][_is_outside(a[0], b)]
         return kept, kept
     return intersection(a, complement(b))
+
+
+def _is_outside(keys: Int64Array, ranges: RangeList) -> BoolArray:
+    """Which of the sorted ``keys`` lie in none of fewer ``ranges``."""
+    is_kept = np.ones(len(keys), dtype=np.bool_)
+    low = np.searchsorted(keys, ranges[0], side="left")
+    if ranges[0] is ranges[1]:
+        low = low[: np.searchsorted(ranges[0], keys[-1], side="right")]
+        is_kept[low[keys[low] == ranges[0][: len(low)]]] = False
+        return is_kept
+    high = np.searchsorted(keys, ranges[1], side="right")
+    is_kept[expand(low, high - low)] = False
+    return is_kept
 
 
 def complement(ranges: RangeList) -> RangeList:
@@ -190,7 +228,7 @@ def contains_ranges(ranges: RangeList, others: RangeList) -> bool:
 
 
 def splice(a: RangeList, b: RangeList, *, is_union: bool) -> RangeList:
-    """``union(a, b)`` or ``difference(a, b)`` for a short ``b``: untouched stretches of ``a`` are
+    """``union(a, b)`` or ``difference(a, b)`` for a shorter ``b``: untouched stretches of ``a`` are
     copied whole.
 
     Worked example: a = 0-1, 5-6, 10-11, 20-21 and b = 7, 15. Union touches range 1 (7 continues it)
@@ -214,18 +252,38 @@ def splice(a: RangeList, b: RangeList, *, is_union: bool) -> RangeList:
         new[0], firsts[np.minimum(group_high, len(firsts) - 1)], side="left"
     )
     followers = np.where(group_high == len(firsts), len(new[0]), followers)
-    cuts = list(zip(group_low.tolist(), group_high.tolist(), followers.tolist(), strict=True))
-    spliced = _join_pieces(firsts, new[0], cuts)
+    join = _join_pieces if len(group_low) <= PIECES_MAX else _join_masked
+    spliced = join(firsts, new[0], (group_low, group_high, followers))
     if firsts is lasts and (new[0] is new[1] or np.array_equal(new[0], new[1])):
         return spliced, spliced
-    return spliced, _join_pieces(lasts, new[1], cuts)
+    return spliced, join(lasts, new[1], (group_low, group_high, followers))
 
 
-def _join_pieces(old: Int64Array, new: Int64Array, cuts: list[tuple[int, int, int]]) -> Int64Array:
+_Cuts: TypeAlias = tuple[Int64Array, Int64Array, Int64Array]
+"""Half-open spans of old elements that give way to new ones, and up to which new one each does."""
+
+
+def _join_pieces(old: Int64Array, new: Int64Array, cuts: _Cuts) -> Int64Array:
     pieces = []
     old_from = new_from = 0
-    for group_low, group_high, new_to in cuts:
+    for group_low, group_high, new_to in zip(*(each.tolist() for each in cuts), strict=True):
         pieces += [old[old_from:group_low], new[new_from:new_to]]
         old_from, new_from = group_high, new_to
     pieces.append(old[old_from:])
     return np.concatenate(pieces)
+
+
+def _join_masked(old: Int64Array, new: Int64Array, cuts: _Cuts) -> Int64Array:
+    """The same for many cuts: one pass over all elements instead of a copy per stretch."""
+    group_low, group_high, followers = cuts
+    gone = group_high - group_low
+    is_kept = np.ones(len(old), dtype=np.bool_)
+    is_kept[expand(group_low, gone)] = False
+    kept_before = group_low - (np.cumsum(gone) - gone)
+    counts = np.diff(followers, prepend=0)
+    joined = np.empty(len(old) - int(gone.sum()) + len(new), dtype=np.int64)
+    is_old = np.ones(len(joined), dtype=np.bool_)
+    is_old[np.repeat(kept_before, counts) + np.arange(len(new), dtype=np.int64)] = False
+    joined[~is_old] = new
+    joined[is_old] = old[is_kept]
+    return joined

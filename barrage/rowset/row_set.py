@@ -341,7 +341,7 @@ class RowSet:
         if small.first > large.last:
             return large._append(small)
         if large.first > small.last:
-            if large.range_count < arrays.SPLICE_RANGES_MAX:
+            if large.range_count < arrays.APPENDED_RANGES_MAX:
                 return small._append(large)
         elif large.range_count == 1:  # both are one range, and they do not lie apart
             return RowSet.of_range(min(large.first, small.first), max(large.last, small.last))
@@ -583,9 +583,7 @@ class RowSet:
 
 def _is_splice(large: RowSet, small: RowSet) -> bool:
     """Whether changing ``large`` by ``small`` is best done by copying the stretches in between."""
-    return (
-        small.range_count <= arrays.SPLICE_RANGES_MAX and large.range_count > 8 * small.range_count
-    )
+    return large.range_count > arrays.SPLICE_RATIO_MIN * small.range_count
 
 
 def _range_text(first: int, last: int) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from barrage.engine.row_sets import union_of
+from barrage.engine.row_sets import each_once, union_of
 from barrage.engine.subscription import Shape, ShapeKind
 from barrage.engine.viewport_plan import PositionDelta, view_delta
 from barrage.model.update import FullUpdate, TableUpdate
@@ -32,7 +32,7 @@ def key_delta(
         view = view_delta(delta, shape.window(delta.size_before), shape.window(delta.size_after))
         data_keys = included = delta.keys_after.keys_at(view.window - view.kept)
         kept_keys = delta.keys_after.keys_at(view.kept)
-        modified = tuple(keys & kept_keys for keys in modified)
+        modified = each_once(modified, lambda keys: keys & kept_keys)
     if len(shape.column_indices) < reader.column_count:
         wanted = frozenset(shape.column_indices)
         modified = tuple(

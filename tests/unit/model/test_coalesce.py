@@ -96,3 +96,68 @@ def test_a_coalescer_without_updates_has_no_result() -> None:
     coalescer.add(only)
     assert coalescer.result() is only
     assert (coalescer.count, coalescer.is_empty) == (1, False)
+
+
+def wide(step: int, sets: list[RowSet]) -> TableUpdate:
+    """An update of as many columns as there are sets."""
+    return TableUpdate(
+        first_step=step,
+        last_step=step,
+        removed_keys_pre=RowSet.parse("3,9"),
+        shifts=RowSetShiftData.from_shifts(((1000, 2000, 5),)),
+        added_keys_post=RowSet.parse("4,8"),
+        modified_keys_post=tuple(sets),
+    )
+
+
+class Operations:
+    """Counts set operations of two sets that both have members."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        for name in ("__or__", "__sub__", "__and__"):
+            monkeypatch.setattr(RowSet, name, self._counted(getattr(RowSet, name)))
+
+    def _counted(self, honest):
+        def counted(left: RowSet, right: RowSet) -> RowSet:
+            self.count += 1
+            return honest(left, right)
+
+        return counted
+
+
+@pytest.mark.parametrize("is_one_object", [True, False])
+def test_columns_that_share_a_set_are_merged_once(monkeypatch, is_one_object: bool) -> None:
+    """A hundred columns cost the operations and leave the sets of one."""
+
+    def sets(text: str, count: int) -> list[RowSet]:
+        one = RowSet.parse(text)
+        return [one if is_one_object else RowSet.parse(text) for _ in range(count)]
+
+    operations = Operations(monkeypatch)
+    counts, results = [], []
+    for columns in (1, 100):
+        early = wide(1, sets("1-2,50,1500", columns))
+        late = wide(2, sets("60,1700", columns))
+        operations.count = 0
+        results.append(merged(early, late))
+        counts.append(operations.count)
+    assert counts[0] == counts[1]
+    assert {keys.to_text() for keys in results[1].modified_keys_post} == {
+        keys.to_text() for keys in results[0].modified_keys_post
+    }
+    assert len({id(keys) for keys in results[1].modified_keys_post}) == 1
+
+
+def test_columns_that_become_equal_share_a_set_from_then_on() -> None:
+    """One cycle wrote half the columns, the next the other half: afterwards all were written."""
+    a, b, none = RowSet.parse("1,5"), RowSet.parse("7"), RowSet.empty()
+    both = merged(wide(1, [a, b, none]), wide(2, [b, a, a | b]))
+    assert len({id(keys) for keys in both.modified_keys_post}) == 1
+    assert both.modified_keys_post[0].to_text() == "1,5,7"
+
+
+def test_columns_that_differ_stay_apart() -> None:
+    a, b = RowSet.parse("1,5"), RowSet.parse("7")
+    both = merged(wide(1, [a, b, a, b]), wide(2, [b, b, a, b]))
+    assert [keys.to_text() for keys in both.modified_keys_post] == ["1,5,7", "7", "1,5", "7"]
