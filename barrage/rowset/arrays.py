@@ -162,10 +162,8 @@ def difference(a: RangeList, b: RangeList) -> RangeList:
     if len(b[0]) == 0:
         return a
     if a[0] is a[1]:
-        if len(a[0]) < len(b[0]):
-            kept = a[0][~contains(b, a[0])]
-        else:
-            kept = a[0][_is_outside(a[0], b)]
+        is_shorter = len(a[0]) < len(b[0])
+        kept = a[0][~contains(b, a[0]) if is_shorter else _is_outside(a[0], b)]
         return kept, kept
     return intersection(a, complement(b))
 
@@ -225,6 +223,19 @@ def contains_ranges(ranges: RangeList, others: RangeList) -> bool:
         return False
     index = range_index(ranges, others[0])
     return bool((others[1] <= lasts[index]).all())
+
+
+def select_ranges(ranges: RangeList, before: Int64Array, positions: RangeList) -> RangeList:
+    """The keys at ``positions``, which all exist; ``before`` counts the keys in front of each
+    range. Touches the ranges that are hit, not the others."""
+    low = np.searchsorted(before, positions[0], side="right") - 1
+    high = np.searchsorted(before, positions[1], side="right")
+    counts = high - low
+    index = expand(low, counts)
+    shift = ranges[0][index] - before[index]
+    firsts = np.maximum(np.repeat(positions[0], counts) + shift, ranges[0][index])
+    lasts = np.minimum(np.repeat(positions[1], counts) + shift, ranges[1][index])
+    return as_singles(firsts, lasts)
 
 
 def splice(a: RangeList, b: RangeList, *, is_union: bool) -> RangeList:

@@ -33,7 +33,7 @@ RANGES_MIN: Final = 4096
 KEYS_PER_RANGE_MAX: Final = 8
 """Longest stretch, in keys per range of both sets together."""
 
-RANGES_RATIO_MAX: Final = 8
+RANGES_RATIO_MAX: Final = 16
 """How many times more ranges one set may have: a short list is looked up in a long one instead."""
 
 

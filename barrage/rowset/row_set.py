@@ -530,11 +530,7 @@ class RowSet:
         if self._is_singles:
             keys = self._firsts[existing.to_numpy()]
             return RowSet._of((keys, keys))
-        before = self._prefix()
-        spans = (before, before + (self._lasts - self._firsts))
-        firsts, lasts, index, _ = arrays.overlap_pairs(spans, existing._ranges)
-        delta = self._firsts[index] - before[index]
-        return RowSet._of(arrays.as_singles(firsts + delta, lasts + delta))
+        return RowSet._of(arrays.select_ranges(self._ranges, self._prefix(), existing._ranges))
 
     def positions_of(self, keys: RowSet) -> RowSet:
         """The positions of the given keys; ValueError unless all are members."""
