@@ -4,8 +4,11 @@ Source: barrage-wire.md sections 3.3, 3.4, 8 and 12. The counterpart is
 :mod:`barrage.wire.update_assembler`.
 
 Cost: a message is one join over slices of the columns' own buffers, so bytes are copied once; an
-update is a generator of messages and never exists as a whole. Only the 2020 draft, which counts its
-batches up front, plans all of them (slices, not copies) before the first one is written.
+update never exists as a whole. What is done once per update (metadata, dictionaries) is in its
+:class:`UpdatePlan`; each message is encoded from a mark that says where it begins, and gives the
+mark of the next one. So whoever keeps a mark goes on from there, at the cost of one message each.
+The 2020 draft counts its batches up front: for it all of them are built once and let go of again
+before the first one is written.
 """
 
 from __future__ import annotations
@@ -52,7 +55,15 @@ else:
 
     Sent = TypeVar("Sent")
 
-__all__ = ["EncodeOptions", "SchemaReceived", "UpdateAssembler", "UpdateEncoder"]
+__all__ = [
+    "BEGINNING",
+    "EncodeOptions",
+    "Mark",
+    "SchemaReceived",
+    "UpdateAssembler",
+    "UpdateEncoder",
+    "UpdatePlan",
+]
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -134,7 +145,7 @@ class _ColumnPlan(NamedTuple):
     convert: Callable[[pa.Array], pa.Array] | None
 
 
-class _Batch(NamedTuple):
+class Batch(NamedTuple):
     """One planned record batch: logical rows and its collected parts."""
 
     rows: int
@@ -182,35 +193,40 @@ class UpdateEncoder(Generic[Sent]):
         return self._schema_frame
 
     def encode(self, message: FullUpdate | ViewUpdate) -> Iterator[bytes | Sent]:
-        """Complete FlightData messages of one update, in order.
+        """Complete FlightData messages of one update, in order; errors are those of
+        :meth:`plan`."""
+        plan = self.plan(message)
+        mark: Mark | None = BEGINNING
+        while mark is not None:
+            frame, mark = plan.frame_at(mark)
+            yield frame
+
+    def plan(self, message: FullUpdate | ViewUpdate) -> UpdatePlan[Sent]:
+        """An update made ready to be encoded, from its beginning or from any message on.
 
         Raises LocalProtocolError if the message's columns do not fit the schema or its row sets, or
         if the revision cannot say it.
         """
-        added: Sequence[Column] = message.added_columns
-        modified: Sequence[Column] = message.modified_columns
         added_rows, modified_rows = self._row_counts(message)
-        if self._dictionary_columns:
-            frames, added, modified = self._with_dictionaries(message)
-            yield from frames
-        batches = self._batches(added, added_rows)
+        added, modified = list(message.added_columns), list(message.modified_columns)
+        dictionaries = []
+        for i in self._dictionary_columns:
+            codec = self._plans[i].codec
+            assert isinstance(codec, DictionaryCodec)
+            values, added[i], modified[i] = plan_dictionary(added[i], modified[i], codec)
+            if message.is_snapshot or len(added[i]) or len(modified[i]):
+                dictionaries.append((codec, values))
+        parts = ((added, added_rows), (modified, modified_rows))
+        counts = (0, 0)
         if self.options.revision.counts_batches:
-            add_batches = list(batches)
-            mod_batches = list(self._batches(modified, modified_rows))
-            metadata = self._metadata(message, len(add_batches), len(mod_batches))
-            yield from self._frames([*add_batches, *mod_batches], metadata)
-            return
-        metadata = self._metadata(message, 0, 0)
-        if added_rows == 0 == modified_rows:
-            yield self._empty_frame(metadata)
-            return
-        first: bytes | None = metadata
-        for batch in batches:
-            yield self._frame(batch, first)
-            first = None
-        for batch in self._batches(modified, modified_rows):
-            yield self._frame(batch, first)
-            first = None
+            counts = self._batch_count(*parts[0]), self._batch_count(*parts[1])
+        return UpdatePlan(
+            encoder=self,
+            metadata=self._metadata(message, *counts),
+            dictionaries=tuple(dictionaries),
+            parts=parts,
+            byte_count=self.estimate_bytes(message),
+        )
 
     def encode_rows(
         self, columns: Sequence[Column], row_count: int, sent: dict[int, pa.Array]
@@ -230,8 +246,11 @@ class UpdateEncoder(Generic[Sent]):
             if i not in sent or not sent[i].equals(values):
                 sent[i] = values
                 yield from self._dictionary_frames(codec, values)
-        for batch in self._batches(indexed, row_count):
-            yield self._frame(batch, None)
+        start = step = 0
+        while start < row_count:
+            batch, step = self.batch_at(indexed, row_count, start, step)
+            yield self.frame(batch, None)
+            start += batch.rows
 
     def estimate_bytes(self, message: FullUpdate | ViewUpdate) -> int:
         """About how many bytes :meth:`encode` will produce; cheap, good to a few per cent for
@@ -253,7 +272,8 @@ class UpdateEncoder(Generic[Sent]):
         tail = TAG_BODY + encode_varint(sink.position) + b"".join(sink.parts)
         return head, tail
 
-    def _empty_frame(self, metadata: bytes) -> bytes:
+    def empty_frame(self, metadata: bytes) -> bytes:
+        """The message of an update without rows."""
         head, tail = self._empty_parts
         return b"".join((head, encode_varint(len(metadata)), metadata, tail))
 
@@ -289,25 +309,34 @@ class UpdateEncoder(Generic[Sent]):
             if rows != count:
                 raise LocalProtocolError(f"{rows} values for {count} rows of {plan.name!r}")
 
-    def _batches(self, columns: Sequence[Column], rows: int) -> Iterator[_Batch]:
-        """Cut ``rows`` indices of all columns at once (section 8.4); columns may be shorter."""
-        start = 0
-        if self.options.columns_as_list and rows and not any(map(len, columns)):
+    def batch_at(
+        self, columns: Sequence[Column], rows: int, start: int, step: int
+    ) -> tuple[Batch, int]:
+        """The batch of all columns' rows from ``start`` on, of which there are some, and how many
+        rows to try for the next one (section 8.4); columns may be shorter. ``step`` is what the
+        batch before gave, 0 for the first."""
+        if self.options.columns_as_list and not any(map(len, columns)):
             # Lists say how many rows a batch has; without any value one batch stands for all.
-            yield _Batch(rows, self._build(columns, 0, 0))
-            return
-        step = rows if rows <= _SINGLE_BATCH_ROWS else self._rows_that_fit(columns, rows)
-        while start < rows:
-            count = min(step, rows - start, self.options.batch_rows_max)
+            return Batch(rows, self._build(columns, 0, 0)), step
+        if not step:
+            step = rows if rows <= _SINGLE_BATCH_ROWS else self._rows_that_fit(columns, rows)
+        count = min(step, rows - start, self.options.batch_rows_max)
+        sink = self._build(columns, start, count)
+        while count > 1 and self._is_too_large(sink, start):
+            share = self._target_bytes / (sink.position + self._frame_bytes)
+            count = max(1, min(count // 2, int(count * share)))
             sink = self._build(columns, start, count)
-            while count > 1 and self._is_too_large(sink, start):
-                share = self._target_bytes / (sink.position + self._frame_bytes)
-                count = max(1, min(count // 2, int(count * share)))
-                sink = self._build(columns, start, count)
-            yield _Batch(count, sink)
-            start += count
-            if sink.position > self._target_bytes or start < rows:
-                step = max(1, count * self._target_bytes // max(sink.position, 1))
+        if sink.position > self._target_bytes or start + count < rows:
+            step = max(1, count * self._target_bytes // max(sink.position, 1))
+        return Batch(count, sink), step
+
+    def _batch_count(self, columns: Sequence[Column], rows: int) -> int:
+        start = step = count = 0
+        while start < rows:
+            batch, step = self.batch_at(columns, rows, start, step)
+            start += batch.rows
+            count += 1
+        return count
 
     def _is_too_large(self, sink: BatchSink, start: int) -> bool:
         # The limit compares the whole FlightData (trap 38); metadata rides on the first batch only,
@@ -347,13 +376,8 @@ class UpdateEncoder(Generic[Sent]):
 
     # --- framing ---
 
-    def _frames(self, batches: Sequence[_Batch], metadata: bytes) -> Iterator[bytes | Sent]:
-        if not batches:
-            yield self._empty_frame(metadata)
-        for i, batch in enumerate(batches):
-            yield self._frame(batch, metadata if i == 0 else None)
-
-    def _frame(self, batch: _Batch, metadata: bytes | None) -> bytes | Sent:
+    def frame(self, batch: Batch, metadata: bytes | None) -> bytes | Sent:
+        """The message of one batch; the first one of an update carries its metadata."""
         sink = batch.sink
         rows = 1 if self.options.columns_as_list else batch.rows
         header = encode_record_header(rows, sink.nodes, sink.buffers, sink.position)
@@ -412,38 +436,79 @@ class UpdateEncoder(Generic[Sent]):
 
     # --- dictionaries ---
 
-    def _with_dictionaries(
-        self, message: FullUpdate | ViewUpdate
-    ) -> tuple[list[bytes | Sent], list[Column], list[Column]]:
-        """Frames of all dictionaries this update needs, and its columns as indexes into them."""
-        added, modified = list(message.added_columns), list(message.modified_columns)
-        frames: list[bytes | Sent] = []
-        for i in self._dictionary_columns:
-            codec = self._plans[i].codec
-            assert isinstance(codec, DictionaryCodec)
-            values, added[i], modified[i] = plan_dictionary(added[i], modified[i], codec)
-            if message.is_snapshot or len(added[i]) or len(modified[i]):
-                frames += self._dictionary_frames(codec, values)
-        return frames, added, modified
-
     def _dictionary_frames(
         self, codec: DictionaryCodec, values: pa.Array
     ) -> Iterator[bytes | Sent]:
-        """The first piece replaces what the reader has, further ones extend it."""
-        start = 0
+        start: int | None = 0
+        while start is not None:
+            frame, start = self.dictionary_frame_at(codec, values, start)
+            yield frame
+
+    def dictionary_frame_at(
+        self, codec: DictionaryCodec, values: pa.Array, start: int
+    ) -> tuple[bytes | Sent, int | None]:
+        """The piece of a dictionary from ``start`` on, and where the next one begins. The first
+        piece replaces what the reader has, further ones extend it."""
         step = max(1, len(values))
         if len(values):
             step = max(1, self._target_bytes * len(values) // max(column_bytes(values), 1))
-        while start < max(len(values), 1):
-            piece = values.slice(start, step)
-            sink = BatchSink()
-            codec.values.encode_child(piece, sink)
-            header = encode_dictionary_header(
-                *(codec.dictionary_id, len(piece), sink.nodes, sink.buffers, sink.position),
-                is_delta=start > 0,
-            )
-            yield self._finish(header, None, sink)
-            start += step
+        piece = values.slice(start, step)
+        sink = BatchSink()
+        codec.values.encode_child(piece, sink)
+        header = encode_dictionary_header(
+            *(codec.dictionary_id, len(piece), sink.nodes, sink.buffers, sink.position),
+            is_delta=start > 0,
+        )
+        stop = start + step
+        return self._finish(header, None, sink), stop if stop < len(values) else None
+
+
+class Mark(NamedTuple):
+    """Where a message of an update begins: in which part (dictionaries, added, modified rows), at
+    which entry of it, and how many rows to try."""
+
+    part: int
+    start: int
+    step: int
+
+
+BEGINNING = Mark(0, 0, 0)
+"""Where the first message of every update begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdatePlan(Generic[Sent]):
+    """One update made ready. Immutable: may be read from any thread, by any number of readers, each
+    at a mark of its own. A mark gives the same message every time."""
+
+    encoder: UpdateEncoder[Sent]
+    metadata: bytes
+    dictionaries: tuple[tuple[DictionaryCodec, pa.Array], ...]
+    parts: tuple[tuple[Sequence[Column], int], ...]
+    """Columns and number of rows to be added, and the same to be modified."""
+    byte_count: int
+    """About how many bytes all messages together have."""
+
+    def frame_at(self, mark: Mark) -> tuple[bytes | Sent, Mark | None]:
+        """The message that begins at ``mark``, and where the next one does; None when there is
+        none."""
+        number, start, step = mark
+        frame: bytes | Sent
+        if number < len(self.dictionaries):
+            frame, following = self.encoder.dictionary_frame_at(*self.dictionaries[number], start)
+            return frame, Mark(number + (following is None), following or 0, 0)
+        added, modified = self.parts
+        if added[1] == 0 == modified[1]:
+            return self.encoder.empty_frame(self.metadata), None
+        is_modified = number > len(self.dictionaries) or added[1] == 0
+        columns, rows = modified if is_modified else added
+        batch, step = self.encoder.batch_at(columns, rows, start, step)
+        is_first = start == 0 and not (is_modified and added[1])
+        frame = self.encoder.frame(batch, self.metadata if is_first else None)
+        if start + batch.rows < rows:
+            return frame, Mark(number, start + batch.rows, step)
+        is_last = is_modified or modified[1] == 0
+        return frame, None if is_last else Mark(number + 1, 0, 0)
 
 
 def _plan_columns(
