@@ -3,13 +3,14 @@
 A message is encoded once for all its subscribers. One that fits in a single frame is encoded on
 the engine thread at once. A larger one is encoded by whichever stream needs its next frame first,
 from immutable Arrow slices: the frame is kept until every stream has sent it, but never more than
-:data:`WINDOW_BYTES_MAX` of frames; a stream that falls out of that window encodes the rest for
-itself. So memory per large update is bounded, however slow a reader is.
+:data:`WINDOW_BYTES_MAX` of frames. A stream that falls out of that window encodes its next frame
+for itself, from the mark the one before left, and joins the others where they are still in the
+window. So memory per large update is bounded, however slow a reader is, and every step costs the
+event loop at most one frame.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import deque
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from barrage.engine.producer import Disconnect
 from barrage.errors import BarrageError
 from barrage.server.failure import unexpected_failure
+from barrage.wire.update_codec import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from barrage.engine.producer import Delivery
     from barrage.model.update import FullUpdate, ViewUpdate
     from barrage.server.body_frames import Frame
+    from barrage.wire.update_codec import Mark
 
 log = logging.getLogger(__name__)
 
@@ -35,15 +38,20 @@ OUTSIDE_WINDOW_BYTES_MAX = 4 * WINDOW_BYTES_MAX
 """The same for frames with a body apart, which are larger and fewer."""
 
 
+class Plan(Protocol):
+    """The part of :class:`barrage.wire.update_codec.UpdatePlan` used here."""
+
+    @property
+    def byte_count(self) -> int: ...
+
+    def frame_at(self, mark: Mark) -> tuple[Frame, Mark | None]: ...
+
+
 class Encoder(Protocol):
     """The part of :class:`barrage.wire.update_codec.UpdateEncoder` used here; equal options, one
     encoder."""
 
-    def schema_frame(self) -> bytes: ...
-
-    def encode(self, message: FullUpdate | ViewUpdate) -> Iterator[Frame]: ...
-
-    def estimate_bytes(self, message: FullUpdate | ViewUpdate) -> int: ...
+    def plan(self, message: FullUpdate | ViewUpdate) -> Plan: ...
 
 
 class EncodedUpdate:
@@ -66,12 +74,11 @@ class LazyUpdate:
     over."""
 
     __slots__ = (
-        "_encoder",
         "_first",
         "_frames",
-        "_message",
+        "_mark",
+        "_plan",
         "_reader_count",
-        "_source",
         "_window_bytes",
         "_window_bytes_max",
         "byte_count",
@@ -81,60 +88,54 @@ class LazyUpdate:
     def __init__(
         self,
         subscription_ids: tuple[int, ...],
-        encoder: Encoder,
-        message: FullUpdate | ViewUpdate,
+        plan: Plan,
         *,
-        source: Iterator[Frame] | None = None,
-        ahead: tuple[Frame, ...] = (),
+        first: Frame | None = None,
+        mark: Mark | None = BEGINNING,
     ) -> None:
-        """``source`` goes on where ``ahead``, the frames encoded already, ends."""
+        """``first`` is the first frame if it is encoded already, ``mark`` is where the next one
+        begins."""
         self.subscription_ids = subscription_ids
-        self.byte_count = encoder.estimate_bytes(message)
-        self._encoder = encoder
-        self._message = message
-        self._source = encoder.encode(message) if source is None else source
+        self.byte_count = plan.byte_count
+        self._plan = plan
+        self._mark = mark
         self._first = 0
         self._reader_count = len(subscription_ids)
         self._frames: deque[_SharedFrame] = deque()
         self._window_bytes = 0
         self._window_bytes_max = WINDOW_BYTES_MAX
-        for frame in ahead:
-            self._keep(frame)
+        if first is not None:
+            self._keep(first, mark)
 
     def frames(self) -> Iterator[Frame]:
-        """The frames for one stream, to be called once per subscription."""
+        """The frames for one stream, to be called once per subscription. Each step encodes at most
+        one frame."""
         index = 0
-        while index >= self._first:
-            frame = self._shared_frame(index)
-            if frame is None:
-                return
+        mark: Mark | None = BEGINNING
+        while mark is not None:
+            if index < self._first:
+                frame, mark = self._plan.frame_at(mark)
+            else:
+                shared = self._shared_frame(index)
+                frame, mark = shared.frame, shared.following
             yield frame
             index += 1
-        yield from itertools.islice(self._encoder.encode(self._message), index, None)
 
-    def _shared_frame(self, index: int) -> Frame | None:
-        """Frame ``index`` >= the first kept, encoded now if nobody has needed it yet; None past the
-        end."""
-        while index >= self._first + len(self._frames):
-            if not self._encode_one():
-                return None
+    def _shared_frame(self, index: int) -> _SharedFrame:
+        """Frame ``index``, one that is kept or the one behind them, which is encoded now."""
+        if index == self._first + len(self._frames):
+            assert self._mark is not None
+            frame, self._mark = self._plan.frame_at(self._mark)
+            self._keep(frame, self._mark)
         shared = self._frames[index - self._first]
         shared.needed_by -= 1
         self._trim()
-        return shared.frame
+        return shared
 
-    def _encode_one(self) -> bool:
-        """Add the next frame to the window; False at the end."""
-        frame = next(self._source, None)
-        if frame is None:
-            return False
-        self._keep(frame)
-        return True
-
-    def _keep(self, frame: Frame) -> None:
+    def _keep(self, frame: Frame, following: Mark | None) -> None:
         if not isinstance(frame, bytes):
             self._window_bytes_max = OUTSIDE_WINDOW_BYTES_MAX
-        self._frames.append(_SharedFrame(frame, self._reader_count))
+        self._frames.append(_SharedFrame(frame, following, self._reader_count))
         self._window_bytes += len(frame)
 
     def _trim(self) -> None:
@@ -149,12 +150,13 @@ class LazyUpdate:
 
 
 class _SharedFrame:
-    """One encoded frame and how many streams have not sent it yet."""
+    """One encoded frame, where the next one begins, and how many streams have not sent it yet."""
 
-    __slots__ = ("frame", "needed_by")
+    __slots__ = ("following", "frame", "needed_by")
 
-    def __init__(self, frame: Frame, needed_by: int) -> None:
+    def __init__(self, frame: Frame, following: Mark | None, needed_by: int) -> None:
         self.frame = frame
+        self.following = following
         self.needed_by = needed_by
 
 
@@ -176,15 +178,11 @@ def convert(item: Delivery | Disconnect) -> Iterable[HandoverItem]:
         return (StreamEnded(item.subscription_id, item.error),)
     encoder = cast("Encoder", item.encoding)
     try:
-        frames = encoder.encode(item.message)
-        first = next(frames)
-        second = next(frames, None)
-        if second is None:
+        plan = encoder.plan(item.message)
+        first, mark = plan.frame_at(BEGINNING)
+        if mark is None:
             return (EncodedUpdate(item.subscription_ids, (first,)),)
-        ahead = (first, second)
-        return (
-            LazyUpdate(item.subscription_ids, encoder, item.message, source=frames, ahead=ahead),
-        )
+        return (LazyUpdate(item.subscription_ids, plan, first=first, mark=mark),)
     except BarrageError as error:
         failure: BarrageError = error
     except Exception:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from barrage.server.runtime import EngineRuntime
     from barrage.server.sessions import Session
     from barrage.wire.revision import WireRevision
-    from barrage.wire.update_codec import UpdateEncoder
+    from barrage.wire.update_codec import UpdateEncoder, UpdatePlan
 
 
 class ExchangeHub:
@@ -210,6 +210,17 @@ class ExchangeHub:
         read = partial(self._desk.snapshot, source, types, *request)
         encoder, messages = await asyncio.wrap_future(self._runtime.submit(read))
         return encoder, messages
+
+    async def plans(
+        self, encoder: UpdateEncoder[Frame], messages: Sequence[FullUpdate]
+    ) -> list[UpdatePlan[Frame]]:
+        """The messages ready to be encoded frame by frame. What is done once for all frames of one
+        (its dictionaries and row sets) may take long and is done on the engine thread."""
+
+        def plan_all() -> list[UpdatePlan[Frame]]:
+            return [encoder.plan(message) for message in messages]
+
+        return await asyncio.wrap_future(self._runtime.submit(plan_all))
 
     def change_soon(self, stream: ExchangeStream) -> None:
         """Apply the change ``stream`` wants at the next cycle boundary."""

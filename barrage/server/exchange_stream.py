@@ -315,10 +315,11 @@ class ExchangeStream:
             is_reverse=event.is_reverse,
             way=self.way,
         )
+        plans = await self._hub.plans(encoder, messages)
         self._is_accepted.set()
         self.enqueue(EncodedUpdate((self.stream_id,), (encoder.schema_frame(),)))
-        for message in messages:
-            self.enqueue(LazyUpdate((self.stream_id,), encoder, message))
+        for plan in plans:
+            self.enqueue(LazyUpdate((self.stream_id,), plan))
 
 
 def _take_note(future: asyncio.Future[None]) -> None:

@@ -195,11 +195,7 @@ class UpdateEncoder(Generic[Sent]):
     def encode(self, message: FullUpdate | ViewUpdate) -> Iterator[bytes | Sent]:
         """Complete FlightData messages of one update, in order; errors are those of
         :meth:`plan`."""
-        plan = self.plan(message)
-        mark: Mark | None = BEGINNING
-        while mark is not None:
-            frame, mark = plan.frame_at(mark)
-            yield frame
+        yield from self.plan(message).frames()
 
     def plan(self, message: FullUpdate | ViewUpdate) -> UpdatePlan[Sent]:
         """An update made ready to be encoded, from its beginning or from any message on.
@@ -488,6 +484,13 @@ class UpdatePlan(Generic[Sent]):
     """Columns and number of rows to be added, and the same to be modified."""
     byte_count: int
     """About how many bytes all messages together have."""
+
+    def frames(self) -> Iterator[bytes | Sent]:
+        """All messages, in order."""
+        mark: Mark | None = BEGINNING
+        while mark is not None:
+            frame, mark = self.frame_at(mark)
+            yield frame
 
     def frame_at(self, mark: Mark) -> tuple[bytes | Sent, Mark | None]:
         """The message that begins at ``mark``, and where the next one does; None when there is

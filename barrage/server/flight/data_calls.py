@@ -102,9 +102,10 @@ class DataCalls:
         revision = chosen_revision(header, self._draft_2020)
         options = EncodeOptions.for_snapshot(SnapshotOptions(), self._limits, revision=revision)
         encoder, answer = await self._hub.snapshot(ticket, session, options)
+        plans = await self._hub.plans(encoder, answer)
         await context.write(encoder.schema_frame())
-        for message in answer:
-            await write_frames(context.write, encoder.encode(message))
+        for plan in plans:
+            await write_frames(context.write, plan.frames())
 
     async def handshake(self, _requests: object, context: Context, _session: None) -> None:
         """Turn credentials into a token (deephaven-clients.md section 2.2): those of the header

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from barrage.engine.producer import Delivery, Disconnect
 from barrage.errors import EngineError, RemoteProtocolError, SlowConsumerError
+from barrage.limits import Limits
+from barrage.rowset import RowSet
 from barrage.server import delivery
 from barrage.server.body_frames import LooseFrame
 from barrage.server.delivery import EncodedUpdate, LazyUpdate, StreamEnded, convert
 from barrage.wire.dissociated.detached import DetachedFrame
+from barrage.wire.update_codec import EncodeOptions, Mark, UpdateEncoder
+from tests.helpers.frame_factory import full_update
 
 
 class FakeEncoder:
-    """Frames are given; counts how many were made."""
+    """Frames are given; counts how many were made. Its own plan, whose marks are their numbers."""
 
     def __init__(self, frames: list[bytes], error: Exception | None = None) -> None:
         self.frames = frames
         self.error = error
         self.encoded = 0
 
-    def schema_frame(self) -> bytes:
-        return b"schema"
-
-    def estimate_bytes(self, _message: object) -> int:
+    @property
+    def byte_count(self) -> int:
         return sum(map(len, self.frames))
 
-    def encode(self, _message: object):
+    def plan(self, _message: object) -> FakeEncoder:
         if self.error is not None:
             raise self.error
-        for frame in self.frames:
-            self.encoded += 1
-            yield frame
+        return self
+
+    def frame_at(self, mark: Mark) -> tuple[bytes, Mark | None]:
+        self.encoded += 1
+        following = mark.start + 1
+        is_last = following == len(self.frames)
+        return self.frames[mark.start], None if is_last else Mark(0, following, 0)
 
 
 def frames_of(count: int, size: int = 3) -> list[bytes]:
@@ -53,7 +60,7 @@ def test_several_frames_are_encoded_when_needed_and_once():
     encoder = FakeEncoder(frames_of(10))
     [item] = converted(encoder, (1, 2))
     assert isinstance(item, LazyUpdate)
-    assert encoder.encoded == 2
+    assert encoder.encoded == 1
     readers = [item.frames(), item.frames()]
     received = [[next(reader) for reader in readers] for _ in range(10)]
     assert [pair[0] for pair in received] == [pair[1] for pair in received] == frames_of(10)
@@ -71,7 +78,8 @@ def test_a_reader_far_behind_encodes_for_itself(monkeypatch):
     assert list(fast) == frames_of(20)
     assert item._window_bytes <= 12
     assert beginning + list(slow) == frames_of(20)
-    assert encoder.encoded == 40
+    # Two it had at once, the last four are in the window: the others are encoded once more.
+    assert encoder.encoded == 20 + 14
 
 
 def test_a_frame_larger_than_the_window_is_kept_alone(monkeypatch):
@@ -81,6 +89,7 @@ def test_a_frame_larger_than_the_window_is_kept_alone(monkeypatch):
     assert list(first) == frames_of(4)
     assert len(item._frames) == 1
     assert list(second) == frames_of(4)
+    assert not item._frames
 
 
 def test_frames_with_a_body_apart_have_a_larger_window(monkeypatch):
@@ -99,7 +108,7 @@ def test_frames_with_a_body_apart_have_a_larger_window(monkeypatch):
     assert list(fast) == frames[6:]
     assert item._window_bytes <= 48
     assert beginning + list(slow) == frames
-    assert encoder.encoded == 40
+    assert encoder.encoded == 20 + 8
 
 
 @pytest.mark.parametrize("error", [RemoteProtocolError("no such thing"), EngineError("broken")])
@@ -117,3 +126,72 @@ def test_an_unexpected_error_is_logged_under_an_id(caplog):
 def test_a_disconnect_ends_one_stream():
     error = SlowConsumerError(stalled_ns=2, stall_ns_max=1)
     assert list(convert(Disconnect(subscription_id=9, error=error))) == [StreamEnded(9, error)]
+
+
+class Encodings:
+    """Counts the messages a real encoder makes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        honest = UpdateEncoder._finish
+
+        def counted(encoder: UpdateEncoder, *parts):
+            self.count += 1
+            return honest(encoder, *parts)
+
+        monkeypatch.setattr(UpdateEncoder, "_finish", counted)
+
+
+@pytest.mark.parametrize("behind", [1, 2, 400, 900])
+def test_a_reader_that_falls_out_of_the_window_encodes_one_frame_per_step(
+    monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
+    """It goes on where it is, not from the beginning: all streams wait meanwhile."""
+    schema = pa.schema([("n", pa.int64()), ("color", pa.dictionary(pa.int8(), pa.string()))])
+    colors = pa.array(["red", "green", "blue", None]).dictionary_encode().cast(schema.types[1])
+    columns = (pa.array(range(20_000)), pa.concat_arrays([colors] * 5000))
+    rows = RowSet.of_span(0, 20_000)
+    update = full_update(schema, added=rows, values=columns, is_snapshot=True)
+    monkeypatch.setattr(delivery, "WINDOW_BYTES_MAX", 10_000)
+    encoder = UpdateEncoder(schema, EncodeOptions(), Limits(message_bytes_target=180))
+    [item] = convert(Delivery(message=update, subscription_ids=(1, 2), encoding=encoder))
+    expected = list(encoder.encode(update))
+    assert len(expected) > 950
+    encodings = Encodings(monkeypatch)
+    fast, slow = item.frames(), item.frames()
+    together = [(next(slow), next(fast)) for _ in range(behind)]
+    received = [frame for frame, _ in together]
+    assert received + list(fast) == expected
+    steps = []
+    while True:
+        before = encodings.count
+        frame = next(slow, None)
+        steps.append(encodings.count - before)
+        if frame is None:
+            break
+        received.append(frame)
+    assert received == expected
+    assert max(steps) == 1
+
+
+def test_a_reader_that_catches_up_shares_the_window_again(monkeypatch) -> None:
+    monkeypatch.setattr(delivery, "WINDOW_BYTES_MAX", 12)
+    encoder = FakeEncoder(frames_of(20))
+    [item] = converted(encoder, (1, 2))
+    ahead, behind = item.frames(), item.frames()
+    received = [[next(ahead) for _ in range(8)], [next(behind) for _ in range(8)]]
+    encoded = encoder.encoded
+    assert encoded > 8, "it had fallen out of the window"
+    for reader, frames in zip((behind, ahead), received, strict=True):
+        frames += list(reader)
+        assert frames == frames_of(20)
+    assert encoder.encoded == encoded + 12 + 8, "the one that is behind now falls out in its turn"
+
+
+def test_a_reader_out_of_the_window_plans_nothing_again() -> None:
+    """Dictionaries and row sets are made once per update, whoever encodes."""
+    encoder = FakeEncoder(frames_of(30, size=delivery.WINDOW_BYTES_MAX))
+    item = LazyUpdate((1, 2), encoder.plan(None))
+    encoder.error = EngineError("planned again")
+    first, second = item.frames(), item.frames()
+    assert list(first) == list(second) == encoder.frames
