@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -154,7 +155,10 @@ class BodyService:
 
     async def _start_ucx(self) -> None:
         from barrage.server.ucx_bodies import listen
+        from barrage.transport.shared_memory import DIRECTORY, remove_stale
 
+        with suppress(OSError):  # an arena of our own has cleaned up before
+            remove_stale(DIRECTORY)
         self._ucx = await listen(self._config, self._clock, arena=self._arena)
         detach = loosener(self._limits.body_inline_bytes_max)
         self._encodings[BodyWay.UCX] = BodyEncoding(self._outside_limits(), detach)
@@ -351,13 +355,31 @@ class BodyService:
             if way.value not in self._config.body_ways:
                 continue
             writers = [writer for writer in self._writers if writer.way is way]
-            facts.append(
-                WayFacts(
-                    way,
-                    self._counts[way],
-                    self._channels.count(way),
-                    sum(writer.pending_count for writer in writers),
-                    sum(writer.pending_bytes for writer in writers),
-                )
+            told = WayFacts(
+                way,
+                self._counts[way],
+                self._channels.count(way),
+                sum(writer.pending_count for writer in writers),
+                sum(writer.pending_bytes for writer in writers),
             )
+            tables = self.ucx_tables if way is BodyWay.UCX else None
+            facts.append(told if tables is None else _with_tables(told, tables))
         return facts
+
+
+def _with_tables(facts: WayFacts, tables: UcxTables) -> WayFacts:
+    """The facts with those of streams that have no DoExchange: they take all their bodies over
+    UCX."""
+    sent = tables.sent
+    counts = replace(
+        facts.counts,
+        streams=facts.counts.streams + tables.running_count,
+        bodies_out=facts.counts.bodies_out + sent.count,
+        bytes_out=facts.counts.bytes_out + sent.byte_count,
+    )
+    return replace(
+        facts,
+        counts=counts,
+        pending_count=facts.pending_count + sent.pending_count,
+        pending_bytes=facts.pending_bytes + sent.pending_bytes,
+    )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from barrage.model.update import FullUpdate
     from barrage.transport.shared_memory import Arena
     from barrage.transport.ucx.context import UcxContext
+    from barrage.transport.ucx.sender import SentBodies
     from barrage.transport.ucx.stream_server import StreamServer
     from barrage.transport.ucx.table_streams import Messages, OfferedTable
 
@@ -51,6 +52,11 @@ class UcxTables:
     def running_count(self) -> int:
         """Streams under way."""
         return self._streams.running_count
+
+    @property
+    def sent(self) -> SentBodies:
+        """What became of the bodies of all streams."""
+        return self._streams.sent
 
     def offer(self, take_snapshot: TakeSnapshot, place: BodyPlace) -> OfferedTable:
         """Two locations and a ticket for one reading of a table, from which ``take_snapshot`` gets

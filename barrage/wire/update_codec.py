@@ -91,6 +91,8 @@ class EncodeOptions:
     preview_list_length_limit: int = 0
     revision: WireRevision = WireRevision.R1_0_0
     sends_source_time: bool = False
+    keeps_index_types: bool = False
+    """Dictionary columns keep the width of their indexes; only for streams of plain rows."""
 
     @classmethod
     def for_subscription(
@@ -172,7 +174,7 @@ class UpdateEncoder(Generic[Sent]):
         self._detach = detach
         self.schema = schema
         self.options = options
-        self.wire_schema = wire_schema(schema, limits)
+        self.wire_schema = wire_schema(schema, limits, keeps_index_types=options.keeps_index_types)
         self._plans = _plan_columns(schema, self.wire_schema, options)
         self._dictionary_columns = tuple(
             i for i, plan in enumerate(self._plans) if isinstance(plan.codec, DictionaryCodec)
@@ -225,11 +227,16 @@ class UpdateEncoder(Generic[Sent]):
         )
 
     def encode_rows(
-        self, columns: Sequence[Column], row_count: int, sent: dict[int, pa.Array]
+        self,
+        columns: Sequence[Column],
+        row_count: int,
+        sent: dict[int, pa.Array],
+        *,
+        sends_empty: bool = False,
     ) -> Iterator[bytes | Sent]:
         """Record batches of plain rows, without update metadata, for streams that are no Barrage
         exchange. ``sent`` holds the dictionaries of the stream so far, by column, and is kept by
-        the caller from call to call.
+        the caller from call to call. With ``sends_empty`` no rows are a batch, too.
 
         Raises LocalProtocolError for columns that do not fit the schema.
         """
@@ -242,6 +249,8 @@ class UpdateEncoder(Generic[Sent]):
             if i not in sent or not sent[i].equals(values):
                 sent[i] = values
                 yield from self._dictionary_frames(codec, values)
+        if sends_empty and not row_count:
+            yield self.frame(Batch(0, self._build(indexed, 0, 0)), None)
         start = step = 0
         while start < row_count:
             batch, step = self.batch_at(indexed, row_count, start, step)

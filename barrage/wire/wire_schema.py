@@ -99,8 +99,12 @@ def _plain_value_type(kind: pa.DataType) -> pa.DataType:
     return wire_type(kind)
 
 
-def wire_schema(schema: pa.Schema, limits: Limits = DEFAULT_LIMITS) -> pa.Schema:
+def wire_schema(
+    schema: pa.Schema, limits: Limits = DEFAULT_LIMITS, *, keeps_index_types: bool = False
+) -> pa.Schema:
     """The schema that travels for a table of ``schema``; names, nullability and metadata are kept.
+    With ``keeps_index_types`` the indexes of dictionary columns keep their width, for streams whose
+    dictionaries are never joined.
 
     Raises SchemaError naming the column whose type cannot travel.
     """
@@ -114,6 +118,8 @@ def wire_schema(schema: pa.Schema, limits: Limits = DEFAULT_LIMITS) -> pa.Schema
             )
         try:
             kind = wire_type(field.type)
+            if keeps_index_types and _T.is_dictionary(field.type):
+                kind = pa.dictionary(field.type.index_type, kind.value_type, ordered=kind.ordered)
             converter(field.type, kind)
         except SchemaError as error:
             raise SchemaError(f"column {field.name!r} of type {field.type}: {error}") from error

@@ -1,30 +1,83 @@
-"""The code of docs/transports.md for shared memory runs as it stands, against a server that has it.
-What is about UCX runs in tests/ucx."""
+"""The code of docs/transports.md for shared memory runs as it stands: the table that is made, the
+server's command, the client. What is about UCX runs in tests/ucx."""
 
 from __future__ import annotations
 
-import pyarrow as pa
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
 
 import barrage
 from barrage.wire.dissociated.ways import BodyWay
-from tests.unit.cli.test_examples import python_blocks
+from tests.unit.cli.test_examples import python_blocks, shell_blocks
 
-ROWS = 100_000
+PAGE = "docs/transports.md"
+MAIN = "from barrage.cli.main import main; main()"
+SECONDS_MAX = 60
 
 
-def test_the_page_runs(capsys):
-    connect, subscribe, _ucx = python_blocks("docs/transports.md")
-    with barrage.Server(bodies="shm") as server:
-        quotes = server.create_table("quotes", {"price": "float64"})
-        quotes.add(pa.table({"price": pa.array(range(ROWS), pa.float64())}))
-        names = {"barrage": barrage}
-        exec(connect.replace("10000", str(server.port)), names)
+@contextmanager
+def served(command: str, directory: Path) -> Iterator[int]:
+    """The port of the server that ``command`` of a page starts, but for the port."""
+    program, *arguments = shlex.split(command)
+    assert program == "barrage"
+    running = subprocess.Popen(
+        [sys.executable, "-c", MAIN, *arguments, "--port", "0", "--json"],
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None
+    try:
+        yield json.loads(running.stdout.readline())["port"]
+    finally:
+        running.send_signal(signal.SIGTERM)
+        running.wait(SECONDS_MAX)
+        running.stdout.close()
+
+
+def test_the_page_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, connect, subscribe, _ucx = python_blocks(PAGE)
+    serve, *_ = shell_blocks(PAGE)
+    monkeypatch.chdir(tmp_path)
+    exec(make, {})
+    with served(serve, tmp_path) as port:
+        names: dict[str, object] = {}
+        exec(connect.replace("10000", str(port)), names)
         with names["session"]:
             exec(subscribe, names)
             table = names["quotes"]
             assert table.bodies.way is BodyWay.SHM
-            assert table.stats.bodies.shm.bytes >= 8 * ROWS
-            assert table.to_arrow().column("price").to_pylist()[-1] == ROWS - 1
+            assert table.stats.bodies.shm.bytes >= 8 * 1_000_000
+            assert table.to_arrow().num_rows == 1_000_000
     said = capsys.readouterr().out
     assert said.startswith("shm\n")
     assert "BodyStats(" in said
+
+
+def test_what_the_readme_serves_leaves_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [command] = [each for each in shell_blocks("README.md") if "--bodies shm" in each]
+    serve, watch = (line.partition("#")[0] for line in command.splitlines())
+    name = watch.split()[-1].partition("/")[2]
+    monkeypatch.chdir(tmp_path)
+    exec(python_blocks(PAGE)[0], {})
+    Path("quotes.parquet").rename(f"{name}.parquet")
+    with (
+        served(serve, tmp_path) as port,
+        barrage.connect(f"localhost:{port}") as session,
+        session.table(name).subscribe() as live,
+    ):
+        live.wait_ready(SECONDS_MAX)
+        assert live.bodies.way is BodyWay.SHM
+        assert live.stats.bodies.shm.count > 0

@@ -4,16 +4,22 @@ away."""
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow.flight as flight
 import pytest
 
 import barrage
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.config import ServerConfig
-from barrage.transport.ucx import UcxContext, UcxLibrary, UcxSettings
+from barrage.transport.shared_memory.arena import DIRECTORY
+from barrage.transport.ucx import UcxContext, UcxLibrary, UcxSettings, open_batches
 from barrage.transport.ucx.stream_client import open_stream
 from barrage.wire.dissociated.location import UcxLocation
 from barrage.wire.dissociated.negotiation import Answer, Offer, UcxTerms
@@ -183,3 +189,47 @@ def test_mixed_subscribers_of_one_table_see_the_same(server):
             session.close()
     wait_until(lambda: server.stream_count == 0)
     assert counts(server).counts.streams == 0
+
+
+def test_streams_of_the_protocol_alone_are_counted(server, library):
+    """``_bodies`` tells of all that goes over UCX."""
+    command = json.dumps({"dissociated": {"table": "t"}}).encode()
+    with flight.connect(f"grpc://{server.address}") as client:
+        info = client.get_flight_info(flight.FlightDescriptor.for_command(command))
+    [endpoint] = info.endpoints
+    metadata, bodies = (location.uri.decode() for location in endpoint.locations)
+
+    async def read() -> int:
+        context = UcxContext(library, UcxSettings())
+        try:
+            async with open_batches(
+                metadata, bodies, endpoint.ticket.ticket, context=context, timeout=30
+            ) as batches:
+                streams = counts(server).counts.streams
+                assert sum([batch.num_rows async for batch in batches]) == ROWS
+                return streams
+        finally:
+            context.close()
+
+    assert asyncio.run(read()) == 1
+    wait_until(lambda: counts(server).counts.streams == 0)
+    found = counts(server)
+    assert found.counts.bodies_out == 1
+    assert found.counts.bytes_out >= 8 * ROWS
+    assert (found.pending_count, found.pending_bytes) == (0, 0)
+
+
+def test_a_server_without_shared_memory_removes_what_a_killed_one_left() -> None:
+    """``body_arena_bytes`` of a server that dies would be lost until somebody uses shm again."""
+    code = (
+        "import os, signal\n"
+        "from barrage.limits import DEFAULT_LIMITS\n"
+        "from barrage.transport.shared_memory import Arena\n"
+        "print(Arena.create(DEFAULT_LIMITS).name, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    left = Path(DIRECTORY) / killed.stdout.strip()
+    assert left.exists()
+    with barrage.Server(bodies="ucx"):
+        assert not left.exists()

@@ -14,7 +14,7 @@ ROWS = 200_000
 
 
 def test_the_page_runs(library):
-    _connect, _subscribe, fetch = python_blocks("docs/transports.md")
+    _make, _connect, _subscribe, fetch = python_blocks("docs/transports.md")
     with barrage.Server(bodies="ucx") as server:
         quotes = server.create_table("quotes", {"price": "float64"})
         quotes.add(pa.table({"price": pa.array(range(ROWS), pa.float64())}))

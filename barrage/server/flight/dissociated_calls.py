@@ -97,9 +97,10 @@ class DissociatedCalls:
         offered = tables.offer(take_snapshot, BodyPlace(request.place))
         assert offered.metadata is not None
         assert offered.bodies is not None
+        travelling = wire_schema(schema, self._limits, keeps_index_types=True)
         return replace(
             told,
-            schema_message=wire_schema(schema, self._limits).serialize().to_pybytes(),
+            schema_message=travelling.serialize().to_pybytes(),
             ticket=offered.ticket,
             locations=(offered.metadata.encode(), offered.bodies.encode()),
         )

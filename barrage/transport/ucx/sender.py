@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from barrage.errors import TransportError
@@ -46,6 +47,29 @@ class StreamMessage(NamedTuple):
     header: bytes
     parts: Sequence[BufferLike] | None = None
     body_bytes: int = 0
+
+
+@dataclass(slots=True)
+class SentBodies:
+    """What became of the bodies of streams."""
+
+    count: int = 0
+    byte_count: int = 0
+    pending_count: int = 0
+    """Bodies their clients have not matched yet, or were lent and have not given back."""
+    pending_bytes: int = 0
+
+    def begin(self, byte_count: int) -> None:
+        """A body is on its way."""
+        self.count += 1
+        self.byte_count += byte_count
+        self.pending_count += 1
+        self.pending_bytes += byte_count
+
+    def end(self, byte_count: int) -> None:
+        """It is there, or given back, or its client has gone."""
+        self.pending_count -= 1
+        self.pending_bytes -= byte_count
 
 
 class LentBody(NamedTuple):
@@ -92,7 +116,9 @@ class StreamSender:
         lender: BodyLender | None = None,
         free_data: int | None = None,
         first: int = 0,
+        sent: SentBodies | None = None,
     ) -> None:
+        self._sent = SentBodies() if sent is None else sent
         self._messages = messages
         self._metadata = metadata
         self._bodies = bodies
@@ -221,6 +247,8 @@ class StreamSender:
             return
         tag = encode_tag(BodyType.PACKED, sequence)
         sending = self._bodies.send_tagged(tag, message.parts, synchronous=True)
+        self._sent.begin(message.body_bytes)
+        sending.add_done_callback(lambda _: self._sent.end(message.body_bytes))
         self._follow(sending, message.body_bytes)
 
     def _follow(self, sending: asyncio.Future[None], byte_count: int) -> None:
@@ -269,8 +297,11 @@ class StreamSender:
             for offset, length in zip(buffers[::2], buffers[1::2], strict=True)
         ]
         addresses = {each.address for each in ranges if each.length}
-        held = _LentBuffers(len(addresses), lent.take_back, self._clock.monotonic_ns())
+        held = _LentBuffers(
+            len(addresses), message.body_bytes, lent.take_back, self._clock.monotonic_ns()
+        )
         self._lent.update(dict.fromkeys(addresses, held))
+        self._sent.begin(message.body_bytes)
         self.lent_count += 1
         return ranges
 
@@ -280,11 +311,14 @@ class StreamSender:
         for address in decode_addresses(memoryview(message), self._limits):
             held = self._lent.pop(address, None)
             if held is not None:
-                held.count_down()
+                if held.count_down():
+                    self._sent.end(held.byte_count)
                 self._advance()
         self._post_bodies()
 
     def _release_all(self) -> None:
+        for held in set(self._lent.values()):
+            self._sent.end(held.byte_count)
         self._lent.clear()
         if self._lender is not None:
             self._lender.close()
@@ -334,14 +368,20 @@ class StreamSender:
 class _LentBuffers:
     """One lent body: it is back when all its buffers are."""
 
-    __slots__ = ("_count", "_take_back", "since_ns")
+    __slots__ = ("_count", "_take_back", "byte_count", "since_ns")
 
-    def __init__(self, count: int, take_back: Callable[[], None], since_ns: int) -> None:
+    def __init__(
+        self, count: int, byte_count: int, take_back: Callable[[], None], since_ns: int
+    ) -> None:
         self._count = count
         self._take_back = take_back
+        self.byte_count = byte_count
         self.since_ns = since_ns
 
-    def count_down(self) -> None:
+    def count_down(self) -> bool:
+        """Whether that was the last of its buffers."""
         self._count -= 1
-        if not self._count:
-            self._take_back()
+        if self._count:
+            return False
+        self._take_back()
+        return True

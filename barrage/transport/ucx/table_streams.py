@@ -12,7 +12,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
 
 from barrage.errors import BarrageError, TransportError
 from barrage.transport.ucx.lenders import (
@@ -20,14 +23,12 @@ from barrage.transport.ucx.lenders import (
     RemoteMemoryLender,
     SharedMemoryLender,
 )
-from barrage.transport.ucx.sender import StreamMessage, StreamSender
+from barrage.transport.ucx.sender import SentBodies, StreamMessage, StreamSender
 from barrage.transport.ucx.stream_server import new_tag
 from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from barrage.clock import Clock
     from barrage.limits import Limits
     from barrage.transport.shared_memory import Arena
@@ -80,15 +81,44 @@ def encode_messages(
     schema: pa.Schema, pieces: Iterable[tuple[list[pa.ChunkedArray], int]], limits: Limits
 ) -> Iterator[StreamMessage]:
     """The messages of one stream: the schema, then columns of so many rows each, cut into batches.
-    SchemaError when a column cannot travel."""
+    No rows are a batch, too. SchemaError when a column cannot travel."""
     sized = replace(limits, message_bytes_target=limits.message_bytes_target * BATCH_FACTOR)
-    options = EncodeOptions(message_bytes_max=limits.message_bytes_max)
+    options = EncodeOptions(message_bytes_max=limits.message_bytes_max, keeps_index_types=True)
     encoder = UpdateEncoder(schema, options, sized, detach=_detached)
     yield _message(encoder.schema_frame())
     sent: dict[int, pa.Array] = {}
-    for columns, row_count in pieces:
-        for encoded in encoder.encode_rows(columns, row_count, sent):
-            yield _message(encoded) if isinstance(encoded, bytes) else encoded
+    for whole, rows in pieces:
+        for columns, row_count in with_dictionaries_that_fit(whole, rows):
+            for encoded in encoder.encode_rows(columns, row_count, sent, sends_empty=True):
+                yield _message(encoded) if isinstance(encoded, bytes) else encoded
+
+
+def with_dictionaries_that_fit(
+    columns: list[pa.ChunkedArray], row_count: int
+) -> Iterator[tuple[list[pa.ChunkedArray], int]]:
+    """Cut columns where the dictionaries of one column, taken together, could have more values than
+    its indexes can count; each dictionary of its own has not."""
+    cuts = {0, row_count}
+    for column in columns:
+        if pa.types.is_dictionary(column.type) and isinstance(column, pa.ChunkedArray):
+            cuts.update(_dictionary_cuts(column))
+    edges = sorted(cuts)
+    if len(edges) < 2:
+        yield columns, row_count
+    for start, stop in pairwise(edges):
+        yield [column.slice(start, stop - start) for column in columns], stop - start
+
+
+def _dictionary_cuts(column: pa.ChunkedArray) -> Iterator[int]:
+    index = column.type.index_type
+    bits = index.bit_width - pa.types.is_signed_integer(index)
+    values = start = 0
+    for chunk in column.chunks:
+        values += len(chunk.dictionary)
+        if start and values > 2**bits - 1:
+            yield start
+            values = len(chunk.dictionary)
+        start += len(chunk)
 
 
 def _detached(frame: DetachedFrame) -> StreamMessage:
@@ -105,7 +135,7 @@ def _message(flight_data: bytes) -> StreamMessage:
 
 
 def table_source(table: pa.Table | pa.RecordBatch, limits: Limits) -> MessageSource:
-    """The stream of a table that is there. One batch without rows stands for an empty one."""
+    """The stream of a table that is there."""
 
     async def messages() -> Messages:
         return encode_messages(table.schema, [(table.columns, table.num_rows)], limits)
@@ -135,6 +165,8 @@ class TableStreams:
         self._running: set[asyncio.Task[None]] = set()
         self.served_count = 0
         """Streams that were sent completely."""
+        self.sent = SentBodies()
+        """Bodies of all streams."""
 
     @property
     def patience_s(self) -> float:
@@ -273,6 +305,7 @@ class _Stream:
             lender=self._lender,
             free_data=self._free_data,
             first=self._first,
+            sent=self._streams.sent,
         )
         await sender.run()
 

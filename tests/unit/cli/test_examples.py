@@ -31,6 +31,13 @@ def python_blocks(name: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
 
 
+def shell_blocks(name: str) -> list[str]:
+    return [
+        block.strip()
+        for block in re.findall(r"```sh\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+    ]
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_example_runs(path: Path) -> None:
     assert run_python(str(path)).count("\n") >= 3

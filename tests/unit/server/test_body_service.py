@@ -68,6 +68,8 @@ def test_a_start_that_fails_half_way_leaves_no_memory(monkeypatch, failure):
 class FailingUcx:
     """Its connections cannot be closed."""
 
+    tables = None
+
     def __init__(self) -> None:
         self.asked: asyncio.Queue[object] = asyncio.Queue()
         self.is_closed = False

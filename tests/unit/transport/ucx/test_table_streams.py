@@ -440,3 +440,89 @@ def test_the_end_waits_until_the_headers_have_left() -> None:
             assert server.story == ["header", "header", "header", "flush", "end"]
 
     run(play())
+
+
+# --- what foreign clients see of a table ----------------------------------------------------------
+
+
+async def fetched(service: Service, table: pa.Table) -> pa.Table:
+    offered = service.offer(table)
+    return await (await take(offered, service.connect(), service.connect())).table()
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+@pytest.mark.parametrize("index", ["int8", "int16", "int32", "int64", "uint8", "uint32"])
+def test_indexes_of_dictionaries_keep_their_type(index: str, rows: int) -> None:
+    words = pa.array(["a", "b", None][:rows], pa.string()).dictionary_encode()
+    kind = pa.dictionary(pa.type_for_alias(index), pa.string(), ordered=True)
+    table = pa.table({"word": words.cast(pa.dictionary(kind.index_type, pa.string())).cast(kind)})
+
+    async def play() -> None:
+        async with Service() as service:
+            got = await fetched(service, table)
+            assert got.schema.equals(table.schema)
+            assert got.equals(table)
+
+    run(play())
+
+
+def narrow(first: int, count: int) -> pa.Array:
+    """Words from number ``first`` on, in a dictionary of their own."""
+    indexes = pa.array(range(count), pa.int8())
+    words = [f"word {number}" for number in range(first, first + count)]
+    return pa.DictionaryArray.from_arrays(indexes, words)
+
+
+@pytest.mark.parametrize("sizes", [[127, 1], [128, 1], [100, 100, 27, 1, 126], [128, 128]])
+def test_dictionaries_that_do_not_fit_together_travel_one_by_one(sizes: list[int]) -> None:
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    chunks = [narrow(*each) for each in zip(starts, sizes, strict=True)]
+    table = pa.table({"word": pa.chunked_array(chunks), "number": range(sum(sizes))})
+
+    async def play() -> None:
+        async with Service() as service:
+            got = await fetched(service, table)
+            assert got.to_pylist() == table.to_pylist()
+            assert got.schema.equals(table.schema)
+
+    run(play())
+
+
+def test_no_rows_are_one_batch_of_none() -> None:
+    table = sample(0)
+    schema, *batches = messages_of(table)
+    assert schema.parts is None
+    assert len(batches) == 2, "a dictionary, and a batch"
+
+    async def play() -> None:
+        async with Service() as service:
+            taken = await take(service.offer(table), service.connect(), service.connect())
+            await taken.batches.open()
+            received = [batch async for batch in taken.batches]
+            await taken.close()
+            assert [batch.num_rows for batch in received] == [0]
+            assert received[0].schema.equals(table.schema)
+
+    run(play())
+
+
+def test_bodies_are_counted_until_their_client_has_them() -> None:
+    async def play() -> None:
+        async with Service() as service:
+            sent = service.tables.sent
+            bodies = [each for each in messages_of(LARGE) if each.parts is not None]
+            client, _ = await claimed_by_hand(service, LARGE)
+            await until(lambda: sent.pending_bytes >= SMALL.body_window_bytes)
+            assert sent.count == sent.pending_count
+            assert 0 < sent.pending_bytes == sent.byte_count
+            await client.close()
+            await gone(service)
+            assert (sent.pending_count, sent.pending_bytes) == (0, 0)
+            before = (sent.count, sent.byte_count)
+            await fetched(service, LARGE)
+            await gone(service)
+            assert sent.count == before[0] + len(bodies)
+            assert sent.byte_count == before[1] + sum(each.body_bytes for each in bodies)
+            assert (sent.pending_count, sent.pending_bytes) == (0, 0)
+
+    run(play())
