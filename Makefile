@@ -42,7 +42,7 @@ run: $(VENV)/.run ## start a server with live tables of this machine and watch o
 	@$(BIN)/barrage demo --port $(PORT)
 
 test: $(VENV)/.dev ## the default test suite
-	$(BIN)/python -m pytest -n 3
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3
 
 property: $(VENV)/.dev ## property tests with many more examples
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 tests/property

@@ -1,19 +1,40 @@
-"""Hypothesis profiles and fixtures every test may use."""
+"""Hypothesis profiles, what the default run does not even look at, and fixtures every test may
+use."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
+EXAMPLES = 12
+"""Of each property in the default run, the same ones every time; the profile ``ci`` has other ones
+and more, ``nightly`` (``make property``) thousands. See :mod:`tests.helpers.examples` for what is
+expensive."""
+
 settings.register_profile(
-    "ci",
-    max_examples=30,
+    "default-run",
+    max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,
 )
-settings.register_profile(
-    "nightly", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+for _name, _count in (("ci", 100), ("nightly", 5000)):
+    settings.register_profile(
+        _name, max_examples=_count, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default-run"))
+
+_MARKED = {"chaos": "chaos", "interop": "interop", "spark": "spark", "ucx": "ucx"}
+"""Directories in which every test has one mark."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import modules of which no test would be selected: each worker of a run collects all
+    there is by itself."""
+    mark = _MARKED.get(collection_path.name)
+    if mark is None or collection_path.parent != Path(__file__).parent:
+        return None
+    return True if f"not {mark}" in str(config.option.markexpr) else None

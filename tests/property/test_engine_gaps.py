@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.engine import gaps as gaps_module
@@ -15,6 +15,7 @@ from barrage.engine.key_index import KeyIndex, first_duplicate
 from barrage.engine.key_map import KeyMap
 from barrage.model.storage import ColumnStore
 from barrage.rowset import RowSetShiftData, Shift
+from tests.helpers.examples import examples
 
 
 def insert_rows(kept: np.ndarray, places: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -126,7 +127,7 @@ def columns_of(keys: list[tuple[int | None, str | None]]) -> list[pa.Array]:
 
 
 @given(data=st.data(), is_colliding=st.booleans())
-@settings(max_examples=40)
+@examples(20)
 def test_key_index_is_a_dict(data: st.DataObject, is_colliding: bool) -> None:
     """With colliding hashes only the comparison of cells tells keys apart."""
 
@@ -186,7 +187,7 @@ def test_first_duplicate_finds_one_exactly_when_there_is_one(
 
 
 @given(values=st.lists(st.none() | st.text(max_size=300), max_size=20), start=st.integers(0, 5))
-@settings(max_examples=40)
+@examples(20)
 def test_text_hashes_depend_on_the_cell_alone(values: list[str | None], start: int) -> None:
     whole = pa.array(values, pa.string())
     part = whole[start:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.journal.framing import FramingError, next_message, read_message
@@ -24,6 +24,7 @@ from barrage.model.row_ids import RowIdMap
 from barrage.model.table_change import TableChange
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData
+from tests.helpers.examples import examples
 from tests.helpers.strategies_columns import VALUES, cells, columns, type_names
 
 AROUND = Surroundings(frontier=3, synced=100, previous_crc=0xDEADBEEF)
@@ -54,7 +55,7 @@ def changes(draw: st.DrawFn, name: str) -> TableChange:
 
 
 @given(st.data(), st.dictionaries(NAMES, st.integers(0, 2**62), max_size=3), NAMES)
-@settings(max_examples=150)
+@examples(50)
 def test_every_type_goes_there_and_back(
     data: st.DataObject, positions: dict[str, int], column: str
 ) -> None:

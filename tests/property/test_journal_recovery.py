@@ -9,12 +9,13 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.clock import VirtualClock
 from barrage.errors import HistoryLostError, JournalCorruptError
 from barrage.journal import JournalOptions, JournalStore, TableJournal
+from tests.helpers.examples import examples
 from tests.helpers.journal_histories import RandomHistory, content, identity
 from tests.helpers.memory_storage import MemoryStorage
 
@@ -82,7 +83,7 @@ def segments_of(storage: MemoryStorage) -> list[str]:
 
 
 @given(seeds, st.integers(1, 60))
-@settings(max_examples=25)
+@examples(12)
 def test_every_state_is_there_after_a_restart(seed: int, cycles: int) -> None:
     history = RandomHistory(Random(seed))
     storage = MemoryStorage()
@@ -98,7 +99,7 @@ def test_every_state_is_there_after_a_restart(seed: int, cycles: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=10)
+@examples(5)
 def test_every_prefix_of_the_last_segment_is_a_prefix_of_the_history(seed: int) -> None:
     history = RandomHistory(Random(seed))
     random = Random(seed + 1)
@@ -153,7 +154,7 @@ FILES = ("table.json", "wal/*.arrow", "checkpoints/*.arrow", "wal/*.index", "syn
 
 @pytest.mark.parametrize("pattern", FILES)
 @given(seeds)
-@settings(max_examples=4)
+@examples(2)
 def test_a_flipped_byte_is_noticed_or_does_no_harm(pattern: str, seed: int) -> None:
     history = RandomHistory(Random(seed))
     random = Random(seed + 1)
@@ -178,7 +179,7 @@ def test_a_flipped_byte_is_noticed_or_does_no_harm(pattern: str, seed: int) -> N
 
 
 @given(seeds)
-@settings(max_examples=12)
+@examples(5)
 def test_a_missing_or_exchanged_segment_is_noticed(seed: int) -> None:
     history = RandomHistory(Random(seed))
     random = Random(seed)
@@ -197,7 +198,7 @@ def test_a_missing_or_exchanged_segment_is_noticed(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=12)
+@examples(5)
 def test_retention_forgets_the_oldest_and_nothing_else(seed: int) -> None:
     history = RandomHistory(Random(seed))
     storage = MemoryStorage()

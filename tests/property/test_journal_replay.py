@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.journal import TableState, replayed
@@ -14,6 +14,7 @@ from barrage.model.row_ids import RowIdMap
 from barrage.model.table_change import TableChange
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData
+from tests.helpers.examples import examples
 from tests.helpers.strategies_columns import VALUES, cells, columns, type_names
 
 EMPTY = RowSet.empty()
@@ -83,7 +84,7 @@ def histories(draw: st.DrawFn) -> tuple[TableState, list, list[str], list[int]]:
 
 
 @given(histories())
-@settings(max_examples=250)
+@examples(50)
 def test_the_newest_cells_of_every_row_survive(
     history: tuple[TableState, list, list[str], list[int]],
 ) -> None:

@@ -7,13 +7,14 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.engine import SourceTable, UpdateGraph, restore_source
 from barrage.model.table_change import TableChange
 from barrage.rowset import RowSet
 from tests.helpers import model
+from tests.helpers.examples import examples
 from tests.helpers.source_edits import KINDS, RING_CAPACITY, SCHEMA, Edits, crowded, source_of
 
 draws = st.integers(0, 2**48).map(Random)
@@ -66,7 +67,7 @@ def followed(table: SourceTable, edits: Edits, cycles: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_crowded", [False, True])
-@settings(max_examples=60)
+@examples(12)
 @given(draw=draws)
 def test_changes_replay_to_the_table(kind: str, is_crowded: bool, draw: Random) -> None:
     table = source_of(kind, UpdateGraph())
@@ -92,7 +93,7 @@ def restored(table: SourceTable, graph: UpdateGraph) -> SourceTable:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
+@examples(12)
 @given(draw=draws)
 def test_a_restored_table_goes_on_as_the_original(kind: str, draw: Random) -> None:
     with crowded():

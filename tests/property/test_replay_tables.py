@@ -5,12 +5,13 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.engine import Table, UpdateGraph
 from barrage.engine.replay import ReplayTable, rebuilt, state_table
 from tests.helpers import model
+from tests.helpers.examples import examples
 from tests.helpers.recorded_world import GROWING_VIEWS, VIEWS, RecordedWorld
 from tests.helpers.source_edits import KINDS, crowded
 
@@ -41,7 +42,7 @@ def views_of(world: RecordedWorld, view: str) -> tuple[Table, dict[int, list[mod
 
 
 @pytest.mark.parametrize(("kind", "view"), REPRODUCIBLE)
-@settings(max_examples=6)
+@examples(3)
 @given(draw=draws)
 def test_replayed_views_repeat_the_original(kind: str, view: str, draw: Random) -> None:
     with crowded():
@@ -72,7 +73,7 @@ def test_replayed_views_repeat_the_original(kind: str, view: str, draw: Random) 
 
 
 @pytest.mark.parametrize("kind", kinds)
-@settings(max_examples=20)
+@examples(8)
 @given(draw=draws)
 def test_several_entries_are_one_update(kind: str, draw: Random) -> None:
     world = RecordedWorld(kind, draw)
@@ -91,7 +92,7 @@ def test_several_entries_are_one_update(kind: str, draw: Random) -> None:
 
 
 @pytest.mark.parametrize("kind", kinds)
-@settings(max_examples=20)
+@examples(8)
 @given(draw=draws)
 def test_states_can_be_viewed(kind: str, draw: Random) -> None:
     world = RecordedWorld(kind, draw)

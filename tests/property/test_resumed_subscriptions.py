@@ -9,7 +9,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.engine import Table
@@ -21,6 +21,7 @@ from barrage.model.replica import FullReplica, ViewReplica
 from barrage.model.viewport import Viewport
 from barrage.rowset import RowSet
 from tests.helpers import model
+from tests.helpers.examples import examples
 from tests.helpers.recorded_world import GROWING_VIEWS, VIEWS, RecordedWorld
 from tests.helpers.source_edits import KINDS, crowded
 
@@ -215,7 +216,7 @@ def resumed_and_stayed(kind: str, view: str, draw: Random, *, is_stepwise: bool)
 
 @pytest.mark.parametrize("is_stepwise", [False, True])
 @pytest.mark.parametrize(("kind", "view"), CASES)
-@settings(max_examples=3)
+@examples(2)
 @given(draw=draws)
 def test_who_comes_back_is_where_the_others_are(
     kind: str, view: str, is_stepwise: bool, draw: Random
@@ -225,7 +226,7 @@ def test_who_comes_back_is_where_the_others_are(
 
 
 @pytest.mark.parametrize("is_stepwise", [False, True])
-@settings(max_examples=20)
+@examples(8)
 @given(draw=draws)
 def test_many_of_one_version_share_every_message(is_stepwise: bool, draw: Random) -> None:
     scene = Scene.of("keyed", draw.choice(sorted(VIEWS)), draw)

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.model.storage import ColumnStore, cells_differ
 from barrage.model.storage import chunks as chunks_module
+from tests.helpers.examples import examples
 
 D = decimal.Decimal
 
@@ -67,7 +68,7 @@ def texts(values: pa.Array | pa.ChunkedArray | list[Any]) -> list[str]:
 
 @pytest.mark.parametrize("name", sorted(CELLS))
 @given(data=st.data())
-@settings(max_examples=12)
+@examples(6)
 def test_store_behaves_like_a_list(name: str, data: st.DataObject) -> None:
     data_type, choices = CELLS[name]
     cells = st.lists(st.sampled_from(choices), max_size=9)
@@ -119,7 +120,7 @@ def test_store_behaves_like_a_list(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", sorted(CELLS))
 @given(data=st.data())
-@settings(max_examples=8)
+@examples(4)
 def test_cells_differ_is_cell_by_cell_inequality(name: str, data: st.DataObject) -> None:
     data_type, choices = CELLS[name]
     pairs = data.draw(

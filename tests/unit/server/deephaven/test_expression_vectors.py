@@ -12,7 +12,6 @@ import pathlib
 from functools import partial
 
 import pyarrow as pa
-import pytest
 from google.protobuf import json_format
 
 from barrage.engine.expression import bind, bind_condition
@@ -69,21 +68,27 @@ def formula_values(text):
     return values.type, shown.to_pylist()
 
 
-@pytest.mark.parametrize("case", _VECTORS["filters"], ids=lambda case: " ;; ".join(case["texts"]))
-def test_filters_select_the_rows_that_deephaven_selects(case):
-    found = answer_to(lambda: filter_rows(case["texts"]))
-    assert found is None or found == case.get("rows")
+def answers(kind):
+    """Every case of one kind with what we say, asked once for all tests."""
+    if kind not in _ANSWERS:
+        ask = _ASK[kind]
+        _ANSWERS[kind] = [(case, answer_to(partial(ask, case))) for case in _VECTORS[kind]]
+    return _ANSWERS[kind]
 
 
-@pytest.mark.parametrize("case", _VECTORS["formulas"], ids=lambda case: case["text"])
-def test_formulas_give_the_values_that_deephaven_gives(case):
-    found = answer_to(lambda: formula_values(case["text"]))
-    if found is None:
-        return
-    assert "refused" not in case
-    data_type, values = found
-    assert values == case["values"]
-    assert data_type == KIND_TYPES[_JAVA.get(case["type"], case["type"])]
+def test_filters_select_the_rows_that_deephaven_selects():
+    for case, found in answers("filters"):
+        assert found is None or found == case.get("rows"), case["texts"]
+
+
+def test_formulas_give_the_values_that_deephaven_gives():
+    for case, found in answers("formulas"):
+        if found is None:
+            continue
+        assert "refused" not in case, case["text"]
+        data_type, values = found
+        assert values == case["values"], case["text"]
+        assert data_type == KIND_TYPES[_JAVA.get(case["type"], case["type"])], case["text"]
 
 
 def condition_rows(condition):
@@ -91,14 +96,18 @@ def condition_rows(condition):
     return selected_rows(condition_expression(message, DATA.schema))
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case for case in _VECTORS["conditions"] if "is_nan" not in str(case["condition"])],
-    ids=lambda case: json.dumps(case["condition"], ensure_ascii=False),
-)
-def test_conditions_select_the_rows_that_deephaven_selects(case):
-    found = answer_to(lambda: condition_rows(case["condition"]))
-    assert found is None or found == case.get("rows")
+_ANSWERS = {}
+_ASK = {
+    "filters": lambda case: filter_rows(case["texts"]),
+    "formulas": lambda case: formula_values(case["text"]),
+    "conditions": lambda case: condition_rows(case["condition"]),
+}
+
+
+def test_conditions_select_the_rows_that_deephaven_selects():
+    for case, found in answers("conditions"):
+        if "is_nan" not in str(case["condition"]):
+            assert found is None or found == case.get("rows"), case["condition"]
 
 
 def test_nan_can_be_asked_for_though_the_recorded_server_could_not():
@@ -107,12 +116,8 @@ def test_nan_can_be_asked_for_though_the_recorded_server_could_not():
 
 
 def test_most_of_what_deephaven_accepts_is_accepted():
-    asked = (
-        ("filters", lambda case: filter_rows(case["texts"]), 0.9),
-        ("formulas", lambda case: formula_values(case["text"]), 0.85),
-        ("conditions", lambda case: condition_rows(case["condition"]), 0.85),
-    )
-    for kind, ask, least in asked:
-        cases = [case for case in _VECTORS[kind] if case.get("rows") or case.get("values")]
-        answered = sum(answer_to(partial(ask, case)) is not None for case in cases)
-        assert answered > least * len(cases), kind
+    for kind, least in (("filters", 0.9), ("formulas", 0.85), ("conditions", 0.85)):
+        accepted = [
+            found for case, found in answers(kind) if case.get("rows") or case.get("values")
+        ]
+        assert sum(found is not None for found in accepted) > least * len(accepted), kind
