@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim fuzz interop bench bench-interop bench-spark test-ucx test-spark test-spark-oldest chaos proto flatbuf fmt check clean
+.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark test-ucx test-spark test-spark-oldest chaos proto flatbuf fmt check clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ property: $(VENV)/.dev ## property tests with many more examples
 
 sim: $(VENV)/.dev ## the seeded simulator: 100 seeds
 	$(BIN)/python -m tests.sim --seeds 100
+
+interleavings: $(VENV)/.dev ## random orders of tasks and threads: 200 seeds for each object with more than one caller
+	$(BIN)/python -m tests.interleaving --seeds 200
 
 fuzz: $(VENV)/.dev ## decoders against mutated and random bytes
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 tests/fuzz

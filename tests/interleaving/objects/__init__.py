@@ -1,0 +1,1 @@
+"""One module for each object with more than one caller; see the package above."""
