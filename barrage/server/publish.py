@@ -32,6 +32,7 @@ from barrage.server.table_handle import (
     position_of,
     recipe_and_rows,
 )
+from barrage.server.watchdog import WatchedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -416,7 +417,9 @@ class Server:
             self.stop()
 
     def _serve(self, started: Future[None]) -> None:
-        asyncio.run(self._serve_on_loop(started))
+        watch = self._parts.watchdog.loop
+        with asyncio.Runner(loop_factory=lambda: WatchedLoop(watch)) as runner:
+            runner.run(self._serve_on_loop(started))
 
     async def _serve_on_loop(self, started: Future[None]) -> None:
         try:

@@ -27,6 +27,7 @@ from barrage.server.table_handle import (
     position_of,
     recipe_and_rows,
 )
+from barrage.server.watchdog import watch_iterations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -185,6 +186,7 @@ class AsyncServer:
         self._on_progress = on_progress
         self._opened = None if self._config.data is not None else ServingParts(self._config)
         self._app: ServerApp | None = None
+        self._unwatch: Callable[[], None] = lambda: None
 
     @property
     def _parts(self) -> ServingParts:
@@ -209,9 +211,11 @@ class AsyncServer:
                 ServingParts, self._config, on_progress=self._on_progress
             )
         app = self._parts.make_app()
+        self._unwatch = watch_iterations(asyncio.get_running_loop(), self._parts.watchdog.loop)
         try:
             await app.start()
         except BaseException:
+            self._unwatch()
             await asyncio.to_thread(self._parts.close)
             raise
         self._app = app
@@ -222,6 +226,7 @@ class AsyncServer:
         if self._app is not None:
             await self._app.stop(None if grace is None else int(grace * 1000))
         if self._opened is not None:
+            self._unwatch()
             await asyncio.to_thread(self._opened.close)
 
     async def serve_forever(self) -> None:

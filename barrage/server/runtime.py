@@ -36,6 +36,7 @@ from barrage.limits import NANOS_PER_MS
 from barrage.server.command_queue import STOPPED, Command, CommandQueue
 from barrage.server.durable_writes import DurableWrites, NoRecorder
 from barrage.server.failure import unexpected_failure
+from barrage.server.watchdog import NoWatch
 from barrage.supervision import Role, contained, start_thread
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.model.update import TableUpdate
     from barrage.server.durable_writes import Recorder
+    from barrage.server.watchdog import Watch
 
 log = logging.getLogger(__name__)
 
@@ -112,10 +114,12 @@ class EngineRuntime:
         rest_ns_max: int = 5 * NANOS_PER_MS,
         graph: UpdateGraph | None = None,
         recorder: Recorder | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.graph = UpdateGraph(limits) if graph is None else graph
         self.stats = RuntimeStats()
         self._limits = limits
+        self._watch = NoWatch() if watch is None else watch
         self._clock = clock
         self._rest_ns_max = rest_ns_max
         self._producers: dict[Table, Producer] = {}
@@ -278,10 +282,14 @@ class EngineRuntime:
             self._execute_waiting()
             now_ns = self._clock.monotonic_ns()
             if self._has_pending and (now_ns >= self._rest_until_ns or self._commands.is_ending):
+                self._watch.begin("a cycle")
                 self._cycle()
+                self._watch.end()
                 now_ns = self._clock.monotonic_ns()
             if not self._loop_is_behind():
+                self._watch.begin("a propagation")
                 self._propagate(now_ns)
+                self._watch.end()
             self._hand_over()
             if self._commands.end_if_empty(TransportError(STOPPED)):
                 return
@@ -316,7 +324,9 @@ class EngineRuntime:
         command = self._commands.take()
         if command is not None:
             self.stats.commands += 1
+            self._watch.begin(command.run)
             self._run_command(command)
+            self._watch.end()
             self._commands.finished()
 
     def _run_command(self, command: Command) -> None:

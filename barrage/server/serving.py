@@ -21,6 +21,7 @@ from barrage.server.journal_opening import (
 from barrage.server.journal_service import JournalService, SyncedSignal
 from barrage.server.runtime import EngineRuntime
 from barrage.server.table_service import TableService
+from barrage.server.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,7 @@ class ServingParts:
         self.config = config
         self.clock = clock or SystemClock()
         self.catalog = Catalog()
+        self.watchdog = Watchdog()
         synced = SyncedSignal()
         store = open_store(config, self.clock, synced)
         try:
@@ -66,6 +68,7 @@ class ServingParts:
                 rest_ns_max=config.cycle_rest_ms_max * NANOS_PER_MS,
                 graph=graph,
                 recorder=self.journals,
+                watch=self.watchdog.engine,
             )
             self.tables = TableService(
                 self.runtime, self.catalog, limits=config.limits, journals=self.journals
@@ -90,6 +93,7 @@ class ServingParts:
         self.journals.close()
         self.runtime.settle_durable()
         self.runtime.refuse_undurable(TransportError("the server has stopped"))
+        self.watchdog.close()
 
 
 def effective_config(config: ServerConfig | None, **overrides: Any) -> ServerConfig:

@@ -142,6 +142,7 @@ def test_formulas_that_double_are_computed_once(peer):
         peer.make("UpdateView", "SelectOrUpdateRequest", **fields)
 
 
+@pytest.mark.held_up("a formula is computed on the engine thread")
 def test_text_that_doubles_has_an_end(peer):
     with soon(10):
         fields = {"source_id": SMALL_REFERENCE, "column_specs": doubled("s + s", 40)}
@@ -194,6 +195,7 @@ def wide_table(peer: DeephavenPeer, names: list[str]) -> bytes:
     return peer.make("CreateInputTable", "CreateInputTableRequest", schema=schema, kind=kind)
 
 
+@pytest.mark.held_up("a schema of very many columns is read on the loop")
 def test_very_wide_tables_take_a_moment_not_a_minute(peer):
     names = [f"c{number}" for number in range(9_000)]
     wide = reference(wide_table(peer, names))
@@ -211,6 +213,7 @@ def test_very_wide_tables_take_a_moment_not_a_minute(peer):
         )
 
 
+@pytest.mark.held_up("a schema of very many columns is read on the loop")
 def test_hints_for_wrong_names_cost_nothing(peer):
     filler = "abcdefghij" * 90
     table = reference(wide_table(peer, [f"c{number}{filler}" for number in range(3_000)]))

@@ -21,7 +21,7 @@ def client_threads() -> list[str]:
     return [name for name in names if name.startswith("barrage") and name not in SERVER_THREADS]
 
 
-SERVER_THREADS = ("barrage-loop", "barrage-engine")
+SERVER_THREADS = ("barrage-loop", "barrage-engine", "barrage-watchdog")
 
 
 @pytest.fixture
