@@ -58,6 +58,10 @@ class Limits:
     exchange_outbox_updates_max: int = 2
     """Updates in flight to one stream before its subscription is held and coalesces."""
 
+    inproc_window_bytes: int = 1024 * 1024
+    """Bytes one direction of a call within this process (``inproc://``) holds before its writer
+    waits; a larger message has it alone."""
+
     stall_ns_max: int = 120 * 1_000_000_000
     """How long a subscriber may take nothing before it is disconnected with SlowConsumerError."""
 

@@ -69,6 +69,8 @@ def new_server(config: ServerConfig) -> Iterator[Server]:
     data directory its tables are read first, with a line that says how far that is."""
     import barrage
 
+    if config.host.startswith("inproc://"):
+        raise usage_error("--host inproc:// would serve nobody: this process has no other clients")
     if config.data is None:
         server = barrage.Server(config=config)
     else:

@@ -12,6 +12,8 @@ PORT_DEFAULT = 10000
 
 _PSK_HANDLER = "io.deephaven.authentication.psk.PskAuthenticationHandler"
 
+INPROC = "inproc"
+
 _SCHEMES = {
     "grpc": (False, False),
     "grpc+tcp": (False, False),
@@ -32,19 +34,26 @@ class Address:
     port: int
     is_tls: bool
     is_deephaven: bool
+    is_inproc: bool = False
+    """A server of this process; ``host`` is the name it serves under."""
 
     @property
     def target(self) -> str:
+        if self.is_inproc:
+            return f"{INPROC}://{self.host}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
 
 def parse_address(uri: str) -> Address:
     """``grpc://host:port`` (ours), ``dh://host:port`` (Deephaven), ``grpcs``/``dhs`` with TLS; a
-    bare ``host:port`` is ``grpc``. ConfigError for anything else."""
+    bare ``host:port`` is ``grpc``. ``inproc://name`` is one of ours in this very process.
+    ConfigError for anything else."""
+    if uri.startswith(f"{INPROC}://"):
+        return _inproc_address(uri)
     parts = urlsplit(uri if "://" in uri else f"grpc://{uri}")
     if parts.scheme not in _SCHEMES:
-        known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
+        known = ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, INPROC))
         raise ConfigError(f"cannot connect to {uri!r}: the scheme must be one of {known}")
     try:
         port = parts.port or PORT_DEFAULT
@@ -54,6 +63,13 @@ def parse_address(uri: str) -> Address:
         raise ConfigError(f"cannot connect to {uri!r}: no host; write grpc://host:port")
     is_tls, is_deephaven = _SCHEMES[parts.scheme]
     return Address(host=parts.hostname, port=port, is_tls=is_tls, is_deephaven=is_deephaven)
+
+
+def _inproc_address(uri: str) -> Address:
+    name = uri.removeprefix(f"{INPROC}://")
+    if not name:
+        raise ConfigError(f"cannot connect to {uri!r}: no name; write {INPROC}://name")
+    return Address(host=name, port=0, is_tls=False, is_deephaven=False, is_inproc=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.limits import Limits
     from barrage.transport.arrow_flight import ArrowFlightClient
-    from barrage.transport.base import FrameStream
-    from barrage.transport.grpc_channel import TLS, GrpcChannel
+    from barrage.transport.base import FlightConnector, FrameStream
+    from barrage.transport.grpc_channel import TLS
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Connection:
     def __init__(
         self,
         address: Address,
-        channel: GrpcChannel,
+        channel: FlightConnector,
         *,
         tls: TLS | None,
         revision: WireRevision,
@@ -148,6 +148,8 @@ class Connection:
     @property
     def has_bulk_client(self) -> bool:
         """Whether large snapshots can go through Arrow's own Flight client."""
+        if self.address.is_inproc:
+            return False
         return self.revision is WireRevision.R1_0_0 and find_spec("pyarrow._flight") is not None
 
     def bulk_client(self) -> ArrowFlightClient:

@@ -37,6 +37,7 @@ from barrage.errors import (
 from barrage.limits import DEFAULT_LIMITS
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT, TLS, GrpcChannel
+from barrage.transport.inproc_channel import InprocChannel
 from barrage.transport.status import DeadlineError
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.revision import WireRevision
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from barrage.client.reconnect import Backoff
     from barrage.clock import Clock
     from barrage.limits import Limits
-    from barrage.transport.base import FrameStream
+    from barrage.transport.base import FlightConnector, FrameStream
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +79,10 @@ class AsyncSession:
         revision: WireRevision = WireRevision.R1_0_0,
         limits: Limits = DEFAULT_LIMITS,
         clock: Clock | None = None,
-        connector: GrpcChannel | None = None,
+        connector: FlightConnector | None = None,
         bodies: BodyChoice = BodyChoice.AUTO,
     ) -> None:
-        """``connector`` replaces the gRPC connection, for tests and other transports."""
+        """``connector`` replaces the connection, for tests and other transports."""
         self.address = address
         self.revision = revision
         self.limits = limits
@@ -99,14 +100,8 @@ class AsyncSession:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
-    def _connect(self, address: Address, connector: GrpcChannel | None = None) -> Connection:
-        channel = connector or GrpcChannel(
-            address.target,
-            message_bytes_max=self.limits.message_bytes_max,
-            authorization=authorization_header(self._auth, is_deephaven=self.address.is_deephaven),
-            tls=self._tls,
-            streams_per_connection_max=STREAMS_PER_CONNECTION if address.is_deephaven else None,
-        )
+    def _connect(self, address: Address, connector: FlightConnector | None = None) -> Connection:
+        channel = connector or self._open_channel(address)
         login = None
         if address.is_deephaven:
             # Where a server wants no credentials, a session still begins with a word.
@@ -120,6 +115,18 @@ class AsyncSession:
             clock=self.clock,
             bodies=self._bodies,
             login=login,
+        )
+
+    def _open_channel(self, address: Address) -> FlightConnector:
+        authorization = authorization_header(self._auth, is_deephaven=self.address.is_deephaven)
+        if address.is_inproc:
+            return InprocChannel(address.host, limits=self.limits, authorization=authorization)
+        return GrpcChannel(
+            address.target,
+            message_bytes_max=self.limits.message_bytes_max,
+            authorization=authorization,
+            tls=self._tls,
+            streams_per_connection_max=STREAMS_PER_CONNECTION if address.is_deephaven else None,
         )
 
     # --- connection -----------------------------------------------------------------------------

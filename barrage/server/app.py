@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -39,6 +40,8 @@ from barrage.server.resolver import TicketResolver
 from barrage.server.sessions import SessionStore
 from barrage.supervision import Role, start_awaited, start_task
 from barrage.transport.flight_messages import SERVICE_NAME
+from barrage.transport.inproc_call import SCHEME
+from barrage.transport.inproc_listener import InprocListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,7 +113,8 @@ class ServerApp:
         self.journals = JournalServices(tables, catalog, limits=config.limits, clock=clock)
         self._services = self._all_services()
         self._health = HealthServicer()
-        self._server: grpc.aio.Server | None = None
+        self._inproc_name = inproc_name(config.host)
+        self._server: grpc.aio.Server | InprocListener | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -125,30 +129,29 @@ class ServerApp:
 
     @property
     def address(self) -> str:
-        """``host:port`` as a gRPC target."""
+        """``host:port`` as a gRPC target; ``inproc://name`` where there is no port."""
+        if self._inproc_name is not None:
+            return f"{SCHEME}://{self._inproc_name}"
         return _join(self._config.host, self.port)
+
+    @property
+    def uri(self) -> str:
+        """What clients connect to."""
+        return self.address if self._inproc_name is not None else f"grpc://{self.address}"
 
     async def start(self) -> None:
         """Listen; ConfigError when the address cannot be had, TransportUnavailableError when a way
         of bodies that is switched on cannot."""
-        server = grpc.aio.server(options=channel_options(self._config))
+        server = self._new_listener()
         server.add_generic_rpc_handlers(
             tuple(
                 service_handler(name, methods, self._guard)
                 for name, methods in self._services.items()
             )
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        if self._config.reflection:
-            names = (*self._services, _HEALTH_SERVICE, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, server, pool=reflection_pool())
-        address = _join(self._config.host, self._config.port)
-        try:
-            self.port = server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise ConfigError(f"cannot listen on {address}: {error}") from error
-        if self.port == 0:
-            raise ConfigError(f"cannot listen on {address}")
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, cast("grpc.aio.Server", server))
+        if not isinstance(server, InprocListener):
+            self._bind(server)
         await self.bodies.start()
         await server.start()
         self._server = server
@@ -187,6 +190,25 @@ class ServerApp:
         self.journals.fail(error)
 
     # --- life ---
+
+    def _new_listener(self) -> grpc.aio.Server | InprocListener:
+        name = self._inproc_name
+        if name is None:
+            return grpc.aio.server(options=channel_options(self._config))
+        return InprocListener(name, message_bytes_max=_receive_bytes_max(self._config))
+
+    def _bind(self, server: grpc.aio.Server) -> None:
+        """Take the port, and offer reflection."""
+        if self._config.reflection:
+            names = (*self._services, _HEALTH_SERVICE, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server, pool=reflection_pool())
+        address = _join(self._config.host, self._config.port)
+        try:
+            self.port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise ConfigError(f"cannot listen on {address}: {error}") from error
+        if self.port == 0:
+            raise ConfigError(f"cannot listen on {address}")
 
     async def _sweep(self) -> None:
         """End sessions whose time is up, for as long as the server runs."""
@@ -288,10 +310,7 @@ def channel_options(config: ServerConfig) -> list[tuple[str, int]]:
     """gRPC settings: message sizes by the limits, pings that find dead peers, one process per
     port."""
     return [
-        (
-            "grpc.max_receive_message_length",
-            config.limits.message_bytes_max + _RECEIVE_MARGIN_BYTES,
-        ),
+        ("grpc.max_receive_message_length", _receive_bytes_max(config)),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
         ("grpc.server.max_pending_requests", _CALLS_WAITING),
@@ -312,6 +331,18 @@ def _on_loop(
     """Any thread: tell on the loop, unless it has ended and nobody is left to be told."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(told, error)
+
+
+def _receive_bytes_max(config: ServerConfig) -> int:
+    return config.limits.message_bytes_max + _RECEIVE_MARGIN_BYTES
+
+
+def inproc_name(host: str) -> str | None:
+    """The name of a server without a port, whose host is ``inproc://name``; one is made up for
+    ``inproc://``, as a port is."""
+    if not host.startswith(f"{SCHEME}://"):
+        return None
+    return host.removeprefix(f"{SCHEME}://") or secrets.token_hex(8)
 
 
 def _join(host: str, port: int) -> str:

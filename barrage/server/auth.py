@@ -41,8 +41,8 @@ _ANONYMOUS = "anonymous"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` can only be reached from this machine."""
-    if host == "localhost":
+    """Whether ``host`` can only be reached from this machine, or from this process."""
+    if host == "localhost" or host.startswith("inproc://"):
         return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

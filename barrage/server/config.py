@@ -64,7 +64,8 @@ class ServerConfig:
     came from."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Any other than loopback needs a token."""
+    """Address to listen on. Any other than loopback needs a token. ``inproc://name`` listens on no
+    address, for clients in the same process only."""
 
     port: int = 0
     """TCP port; 0 lets the system choose."""

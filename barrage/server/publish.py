@@ -331,7 +331,8 @@ class Server:
     default.
 
     Tables can be created before it listens. ``port=0`` lets the system choose one. On another than
-    a loopback address a token is needed; one is made up and shown when none is given.
+    a loopback address a token is needed; one is made up and shown when none is given. With the host
+    ``inproc://name`` there is no port: clients of this process connect to that.
     """
 
     def __init__(
@@ -447,7 +448,7 @@ class Server:
     @property
     def uri(self) -> str:
         """What to pass to :func:`barrage.connect`."""
-        return f"grpc://{self._running.address}"
+        return self._running.uri
 
     @property
     def token(self) -> str | None:

@@ -255,7 +255,7 @@ class AsyncServer:
 
     @property
     def uri(self) -> str:
-        return f"grpc://{self._running.address}"
+        return self._running.uri
 
     @property
     def token(self) -> str | None:

@@ -46,6 +46,11 @@ class FrameStream(Protocol):
 class FlightConnector(Protocol):
     """A connection to one server."""
 
+    target: str
+    """Where it leads, for messages."""
+    authorization: str | None
+    """The header every call carries; replaced by the token a server's answer brings."""
+
     def exchange(
         self, *, headers: Mapping[str, str] | None = None, table: str | None = None
     ) -> FrameStream:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from barrage.transport.grpc_channel import GrpcChannel
+    from barrage.transport.base import FlightConnector
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ _LIFETIME_KEY = "http.session.durationMs"
 class DeephavenLogin:
     """The session of one channel."""
 
-    def __init__(self, channel: GrpcChannel, credentials: str | None = None) -> None:
+    def __init__(self, channel: FlightConnector, credentials: str | None = None) -> None:
         """``credentials`` is the header that opens a session; by default the channel's."""
         self._channel = channel
         self._credentials = credentials or channel.authorization

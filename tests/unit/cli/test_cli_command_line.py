@@ -77,6 +77,7 @@ def test_version_both_ways() -> None:
     ("words", "hint"),
     [
         (["bogus"], "No such command 'bogus'; see `barrage --help`"),
+        (["serve", "--host", "inproc://a"], "--host inproc:// would serve nobody"),
         (["ls"], "see `barrage ls --help`"),
         (["ls", "h:1", "--frob"], "No such option: --frob; see `barrage ls --help`"),
         (["ls", "h:1/t"], "names a table"),

@@ -1,0 +1,189 @@
+"""The client transport within one process: ``inproc://name``, no socket and no encoding of HTTP/2.
+
+The calls, their headers, statuses, cancellation, half-close and back-pressure are those of
+:mod:`barrage.transport.grpc_channel`; both pass the same contract
+(``tests/unit/transport/contract.py``). Every call looks the server up by its name, so a client
+finds one that was started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from typing import TYPE_CHECKING
+
+from barrage.errors import ConnectionLostError, StatusCode, SubscriptionClosedError
+from barrage.transport.grpc_channel import FLIGHT
+from barrage.transport.inproc_call import SCHEME, InprocCall, acceptor_of
+from barrage.transport.status import DeadlineError, error_from_status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from barrage.errors import BarrageError
+    from barrage.limits import Limits
+
+_AUTHORIZATION = "authorization"
+
+
+class InprocChannel:
+    """One client's way to the server of that name. Must be used on the event loop it was made
+    on."""
+
+    def __init__(self, name: str, *, limits: Limits, authorization: str | None = None) -> None:
+        self.target = f"{SCHEME}://{name}"
+        self.authorization = authorization
+        self._name = name
+        self._limits = limits
+        self._calls: weakref.WeakSet[InprocCall] = weakref.WeakSet()
+        self._is_closed = False
+
+    def exchange(
+        self, *, headers: Mapping[str, str] | None = None, table: str | None = None
+    ) -> InprocStream:
+        return self._stream(FLIGHT + "DoExchange", headers, table)
+
+    def put(self, *, table: str | None = None) -> InprocStream:
+        return self._stream(FLIGHT + "DoPut", None, table)
+
+    def get(self, ticket: bytes, *, table: str | None = None) -> InprocStream:
+        return self._asked(FLIGHT + "DoGet", ticket, table)
+
+    async def unary(
+        self, method: str, request: bytes, *, timeout: float | None, table: str | None = None
+    ) -> bytes:
+        stream = self._asked(method, request, table)
+        answer = b""
+        try:
+            async with asyncio.timeout(timeout):
+                while (message := await stream.read()) is not None:
+                    answer = message
+        except TimeoutError:
+            raise DeadlineError("Deadline Exceeded") from None
+        finally:
+            stream.cancel()
+        return answer
+
+    async def results(
+        self, method: str, request: bytes, *, timeout: float | None, table: str | None = None
+    ) -> AsyncIterator[bytes]:
+        stream = self._asked(method, request, table)
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout
+        try:
+            while True:
+                async with asyncio.timeout_at(until):
+                    message = await stream.read()
+                if message is None:
+                    return
+                yield message
+        except TimeoutError:
+            raise DeadlineError("Deadline Exceeded") from None
+        finally:
+            stream.cancel()
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            for call in list(self._calls):
+                call.cancel()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def take_token(self, headers: Mapping[str, str], sent: str | None) -> None:
+        """Use the token of an answer from now on, unless a newer one came since ``sent`` went
+        out."""
+        token = headers.get(_AUTHORIZATION, "")
+        if self.authorization == sent and token.startswith("Bearer "):
+            self.authorization = token
+
+    def _asked(self, method: str, request: bytes, table: str | None) -> InprocStream:
+        """A call with one request, which is on its way."""
+        stream = self._stream(method, None, table)
+        stream.ask(request)
+        return stream
+
+    def _stream(
+        self, method: str, headers: Mapping[str, str] | None, table: str | None
+    ) -> InprocStream:
+        if self._is_closed:
+            raise SubscriptionClosedError("the session is closed")
+        pairs = [(name.lower(), value) for name, value in (headers or {}).items()]
+        if self.authorization is not None:
+            pairs.append((_AUTHORIZATION, self.authorization))
+        call = InprocCall(method, tuple(pairs), window_bytes=self._limits.inproc_window_bytes)
+        self._calls.add(call)
+        try:
+            acceptor_of(self._name).accept(call)
+        except ConnectionLostError as error:
+            # As with a socket it is the first use of the stream that tells.
+            call.finish(StatusCode.UNAVAILABLE, str(error))
+        return InprocStream(self, call, table, self._limits.message_bytes_max)
+
+
+class InprocStream:
+    """One streaming call as a :class:`barrage.transport.base.FrameStream`. A stream that nobody
+    refers to any more is cancelled."""
+
+    def __init__(
+        self, channel: InprocChannel, call: InprocCall, table: str | None, message_bytes_max: int
+    ) -> None:
+        self._channel = channel
+        self._call = call
+        self._table = table
+        self._message_bytes_max = message_bytes_max
+        self._write_lock = asyncio.Lock()
+        self._sent = channel.authorization
+        self._has_headers = False
+        weakref.finalize(self, call.cancel).atexit = False
+
+    def ask(self, request: bytes) -> None:
+        """The only request of the call."""
+        self._call.requests.put_last(request)
+
+    async def read(self) -> bytes | None:
+        message = await self._call.answers.read()
+        if message is None:
+            failure = self._failure()
+            if failure is not None:
+                raise failure
+        elif len(message) > self._message_bytes_max:
+            self._call.cancel(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"Received message larger than max ({len(message)} vs. {self._message_bytes_max})",
+            )
+            raise self._failure() or ConnectionLostError("the call has ended")
+        if not self._has_headers:
+            self._has_headers = True
+            self._channel.take_token(await self.headers(), self._sent)
+        return message
+
+    async def headers(self) -> dict[str, str]:
+        return dict(await self._call.headers())
+
+    async def write(self, frame: bytes) -> None:
+        # Frames of one stream go in the order of the calls, also when some have to wait.
+        async with self._write_lock:
+            is_taken = await self._call.requests.write(frame)
+        if not is_taken:
+            failure = self._failure()
+            raise failure or error_from_status(StatusCode.INTERNAL, "the call has ended")
+
+    async def half_close(self) -> None:
+        self._call.requests.end()
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+    def _failure(self) -> BarrageError | None:
+        """What the status of the call stands for; None for OK."""
+        code, details = self._call.status or (StatusCode.INTERNAL, "the call has no status")
+        if code is None:
+            return None
+        if self._call.is_cancelled and code is StatusCode.CANCELLED:
+            if self._channel.is_closed:
+                return SubscriptionClosedError("the session is closed")
+            return ConnectionLostError("the call was cancelled")
+        return error_from_status(code, details, table=self._table)
