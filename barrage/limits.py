@@ -129,6 +129,27 @@ class Limits:
     """Most ways from sources to a table: one joined with itself again and again has twice as many
     each time, and reads go all of them."""
 
+    turn_work_max: int = 4_000_000
+    """Row operations (about 10 ns each) that one turn of the engine thread does for requests; more
+    is done beside it."""
+
+    query_work_max: int = 20_000_000_000
+    """Row operations of one request, those of all its operators together."""
+
+    queries_beside_max: int = 64
+    """Operators that may be under way beside the engine thread or wait for it, for all clients."""
+
+    queries_beside_per_client_max: int = 16
+    """The same for one client; clients take turns."""
+
+    query_copied_bytes_max: int = 256 * 1024 * 1024
+    """Bytes of cells in place that are copied for an operator that is made beside the engine
+    thread."""
+
+    query_rounds_max: int = 16
+    """How often an operator made beside the engine thread goes through what has changed meanwhile
+    before it is given up: its tables change faster than it can follow."""
+
     time_tables_max: int = 500
     """Most tables of timestamps the clients of one server may have at a time."""
 

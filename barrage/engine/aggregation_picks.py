@@ -40,7 +40,7 @@ class GroupPicks:
         self.column = column
         self.is_by_cell = function in ("min", "max")
         """Whether cells decide, not the order of the rows."""
-        self._parent = parent
+        self.parent = parent
         self._is_greatest = function in ("max", "last")
         self._row: Int64Array = np.empty(0, dtype=np.int64)
 
@@ -57,8 +57,8 @@ class GroupPicks:
         rows = self._row[groups]
         is_missing = rows == NO_ROW
         if not is_missing.any():
-            return self._parent.take_cells(rows, [self.column])[0]
-        (cells,) = self._parent.take_cells(rows[~is_missing], [self.column])
+            return self.parent.take_cells(rows, [self.column])[0]
+        (cells,) = self.parent.take_cells(rows[~is_missing], [self.column])
         return cells.take(pa.array(np.cumsum(~is_missing) - 1, mask=is_missing))
 
     def lose(self, change: GroupChange, shifts: RowSetShiftData) -> Int64Array:
@@ -80,7 +80,7 @@ class GroupPicks:
 
         ``rows`` are picked rows with modified cells, ``shown`` the cells they had.
         """
-        (cells,) = self._parent.take_cells(rows, [self.column])
+        (cells,) = self.parent.take_cells(rows, [self.column])
         codes = self._codes(pa.concat_arrays([_plain(shown), _plain(cells)]))
         worse = groups[(codes[len(rows) :] > codes[: len(rows)]) | ~_valid(cells)]
         self._row[worse] = NO_ROW
@@ -101,7 +101,7 @@ class GroupPicks:
         if not self.is_by_cell:
             codes = ~rows if self._is_greatest else rows
         else:
-            (cells,) = self._parent.take_cells(rows, [self.column])
+            (cells,) = self.parent.take_cells(rows, [self.column])
             valid = read_valid(cells)
             if valid is not None:
                 cells = cells.filter(pa.array(valid))

@@ -21,7 +21,7 @@ from barrage.errors import EngineError
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -74,6 +74,12 @@ class AggregationStates:
         if terms[0].kind == "float" and pa.types.is_floating(schema.field(columns[0]).type):
             terms[0] = Term("value", columns)
         return terms
+
+    def stand_upon(self, parent: Table) -> None:
+        """Read from another table from now on."""
+        self._groups.parent = self._sums.parent = self._picks.parent = parent
+        for pick in self._picks.each():
+            pick.parent = parent
 
     def enter(self, rows: Int64Array, groups: Int64Array) -> None:
         """Take in rows of a parent that is seen for the first time."""
@@ -129,7 +135,7 @@ class _Sums:
     """The sums, and the memory of what each row contributed to them."""
 
     def __init__(self, parent: Table, groups: RowGroups) -> None:
-        self._parent = parent
+        self.parent = parent
         self._groups = groups
         self._states: dict[Term, GroupSums] = {}
         self._memory: RowMemory | None = None
@@ -139,7 +145,7 @@ class _Sums:
     def add(self, terms: Sequence[Term]) -> None:
         """Have these terms added up."""
         for term in terms:
-            types = [self._parent.schema.field(column).type for column in term.columns]
+            types = [self.parent.schema.field(column).type for column in term.columns]
             self._states.setdefault(term, sums_of(term, types))
         plain, squares = self._states[terms[0]], self._states[terms[-1]]
         if terms[-1].kind == "square":
@@ -150,7 +156,7 @@ class _Sums:
     def start(self) -> None:
         """All terms were added."""
         self.columns = sorted({column for term in self._states for column in term.columns})
-        if self.columns and not (self._parent.is_append_only or self._parent.is_static):
+        if self.columns and not (self.parent.is_append_only or self.parent.is_static):
             self._memory = RowMemory([self._remembered_type(column) for column in self.columns])
 
     def of(self, terms: Sequence[Term]) -> list[GroupSums]:
@@ -163,7 +169,7 @@ class _Sums:
     def _remembered_type(self, column: int) -> pa.DataType:
         if self._is_only_counted(column):
             return pa.bool_()
-        return self._parent.schema.field(column).type
+        return self.parent.schema.field(column).type
 
     def _is_only_counted(self, column: int) -> bool:
         """Whether it matters only which of the column's cells are null."""
@@ -171,7 +177,7 @@ class _Sums:
 
     def _cells_now(self, rows: Int64Array) -> list[pa.Array]:
         """The cells of rows as they are remembered."""
-        cells = self._parent.take_cells(rows, self.columns)
+        cells = self.parent.take_cells(rows, self.columns)
         return [
             _presence(values) if self._is_only_counted(column) else values
             for column, values in zip(self.columns, cells, strict=True)
@@ -265,7 +271,7 @@ class _Picks:
     """The picked rows."""
 
     def __init__(self, parent: Table, groups: RowGroups) -> None:
-        self._parent = parent
+        self.parent = parent
         self._groups = groups
         self._picks: dict[tuple[str, int], GroupPicks] = {}
         self._outputs: dict[tuple[str, int], int] = {}
@@ -275,15 +281,18 @@ class _Picks:
     def columns(self) -> list[int]:
         return [pick.column for pick in self._picks.values()]
 
+    def each(self) -> Iterable[GroupPicks]:
+        return self._picks.values()
+
     def _key(self, aggregation: Aggregation) -> tuple[str, int]:
-        column = int(self._parent.schema.get_field_index(aggregation.column))
+        column = int(self.parent.schema.get_field_index(aggregation.column))
         return aggregation.function, column
 
     def add(self, index: int, aggregation: Aggregation) -> None:
         """Have rows picked for aggregation number ``index``."""
         key = self._key(aggregation)
         if key not in self._picks:
-            self._picks[key] = GroupPicks(self._parent, *key)
+            self._picks[key] = GroupPicks(self.parent, *key)
             self._outputs[key] = index
 
     def cells(self, aggregation: Aggregation, groups: Int64Array) -> pa.Array:

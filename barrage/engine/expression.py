@@ -158,6 +158,24 @@ def operation_count(root: Node) -> int:
     return sum(isinstance(node, Call | Membership) for node in _walk(root))
 
 
+def row_operations(root: Node) -> int:
+    """Row operations (:mod:`barrage.engine.work`) of an evaluation, for every row. Functions of
+    texts go through their characters; a pattern does so with as many states as it is long."""
+    return sum(map(_node_operations, _walk(root)))
+
+
+def _node_operations(node: Node) -> int:
+    if isinstance(node, Membership):
+        return TEXT_OPERATIONS
+    if not isinstance(node, Call):
+        return 0
+    name = node.name.removeprefix(PREFIX)
+    if name in _PATTERN_FUNCTIONS:
+        patterns = [one.value for one in node.operands if isinstance(one, Literal)]
+        return TEXT_OPERATIONS + sum(len(text) for text in patterns if isinstance(text, str))
+    return TEXT_OPERATIONS if name in _TEXT_FUNCTIONS or node.name != name else PLAIN_OPERATIONS
+
+
 def _evaluate(root: Node, text: str, cells: Mapping[str, pa.Array]) -> Any:
     """Post-order without recursion: chains of operators nest as deep as the text is long. What
     several nodes share is computed once, and kept until the last of them has it."""
@@ -278,6 +296,17 @@ def _cast_to(data_type: pa.DataType) -> Callable[[Any], Any]:
 def _kernel(name: str) -> Callable[..., Any]:
     return lambda *operands: pc.call_function(name, list(operands))
 
+
+PLAIN_OPERATIONS = 1
+"""Row operations of a kernel upon numbers."""
+
+TEXT_OPERATIONS = 10
+"""Row operations of a kernel upon texts; Java's functions look at nulls and bounds besides."""
+
+_TEXT_FUNCTIONS = frozenset(
+    ("startswith", "endswith", "contains", "lower", "upper", "trim", "length", "text", "int")
+)
+_PATTERN_FUNCTIONS = frozenset(("like", "matches"))
 
 _ANY_COUNT = 1 << 10
 _FUNCTIONS: dict[str, tuple[int, int, Callable[..., Any]]] = {

@@ -12,7 +12,9 @@ refers to it.
 
 from __future__ import annotations
 
+import itertools
 import weakref
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,10 +23,11 @@ from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.model.update import TableUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from barrage.engine.source import SourceTable
     from barrage.engine.table import DerivedTable, Table
+    from barrage.engine.work import WorkMeter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,9 @@ class UpdateGraph:
         self.limits = limits
         self._step = first_step
         self._sources: dict[int, weakref.ref[SourceTable]] = {}
-        self._serial_next = 0
+        self._serials = itertools.count(1)
+        self.meter: WorkMeter | None = None
+        """Admits operators before they are made; None admits all."""
 
     @property
     def step(self) -> int:
@@ -57,9 +62,18 @@ class UpdateGraph:
         return any(source.has_pending for source in self._live_sources())
 
     def new_serial(self) -> int:
-        """A number that tells one table of this graph from all others, dead ones included."""
-        self._serial_next += 1
-        return self._serial_next
+        """A number that tells one table of this graph from all others, dead ones included. Any
+        thread."""
+        return next(self._serials)
+
+    @contextmanager
+    def metered(self, meter: WorkMeter) -> Iterator[None]:
+        """Have ``meter`` admit every operator that is made meanwhile."""
+        before, self.meter = self.meter, meter
+        try:
+            yield
+        finally:
+            self.meter = before
 
     def add_source(self, source: SourceTable) -> None:
         """Called by a source when it is made."""
@@ -156,6 +170,8 @@ class _Cycle:
             if not update.is_empty:
                 self.updates[table] = update
                 table.changed_step = self.step
+                for trail in table.trails:
+                    trail.append(update)
 
     def _fail(self, table: Table, error: BarrageError) -> None:
         if table.failure is None:

@@ -15,6 +15,7 @@ only append cost nothing per row, since nobody ever asks for the group of an old
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,13 +70,19 @@ class RowGroups:
     """The groups of a parent's rows by some of its columns; no columns make one group of all."""
 
     def __init__(self, parent: Table, key_columns: Sequence[int]) -> None:
-        self._parent = parent
+        self.parent = parent
         self._key_columns = tuple(key_columns)
         types = [parent.schema.field(column).type for column in key_columns]
         # Without columns all rows have the same, invisible key.
         self._numbers = KeyNumbers(types or [pa.int8()])
         self._group_of = None if parent.is_append_only or parent.is_static else KeyMap()
         self._sizes: Int64Array = np.empty(0, dtype=np.int64)
+
+    def pinned(self) -> RowGroups:
+        """The groups there are now, for reading their key cells on any thread."""
+        copied = copy.copy(self)
+        copied._numbers = self._numbers.pinned()
+        return copied
 
     @property
     def count(self) -> int:
@@ -106,7 +113,7 @@ class RowGroups:
     def enter_all(self) -> Iterator[tuple[Int64Array, Int64Array]]:
         """Take in all rows the parent has, in pieces that bound the temporaries: rows and their
         groups."""
-        keys = self._parent.row_keys
+        keys = self.parent.row_keys
         for start in range(0, len(keys), EVALUATED_ROWS):
             rows = keys.slice(start, start + EVALUATED_ROWS).to_numpy()
             groups = self._numbers_of(rows)
@@ -124,7 +131,7 @@ class RowGroups:
             groups = self._numbers.of([pa.nulls(len(rows), pa.int8())])
         else:
             columns = sorted(set(self._key_columns))
-            cells = dict(zip(columns, self._parent.take_cells(rows, columns), strict=True))
+            cells = dict(zip(columns, self.parent.take_cells(rows, columns), strict=True))
             groups = self._numbers.of([cells[column] for column in self._key_columns])
         self._sizes = extended(self._sizes, self.count, 0)
         return groups

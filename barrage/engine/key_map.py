@@ -35,6 +35,14 @@ class KeyMap:
         self._values: Int64Array = np.empty(0, dtype=np.int64)
         self.count = 0
 
+    def copy(self) -> KeyMap:
+        """The same map, independent of this one."""
+        copied = KeyMap()
+        copied._dense = None if self._dense is None else self._dense.copy()
+        copied._keys, copied._values = self._keys.copy(), self._values.copy()
+        copied.count = self.count
+        return copied
+
     def lookup(self, keys: Int64Array) -> Int64Array:
         """The numbers of keys that are all present."""
         if self._dense is not None:

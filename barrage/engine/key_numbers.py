@@ -7,6 +7,7 @@ value like others; 0.0 and -0.0 are one value, and so are all NaNs, as in Deepha
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,12 @@ class KeyNumbers:
         self._index = KeyIndex(lambda: self._cells)
         self.count = 0
         """Numbers handed out: all are below."""
+
+    def pinned(self) -> KeyNumbers:
+        """The combinations there are now, for :meth:`cells` only."""
+        copied = copy.copy(self)
+        copied._cells = [store.pinned() for store in self._cells]
+        return copied
 
     def cells(self, numbers: Int64Array) -> list[pa.Array]:
         """The combinations with these numbers, one array per key column."""

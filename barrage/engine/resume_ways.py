@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
+from barrage.engine.derivation import merged
 from barrage.engine.graph import UpdateGraph
 from barrage.engine.propagation.table_feed import TableFeed
 from barrage.engine.replay import ReplayTable, rebuilt
 from barrage.engine.row_sets import closing_shifts, each_once, union_of
 from barrage.engine.subscription import Shape, ShapeBook, ShapeKind
 from barrage.errors import BarrageError, LimitExceededError, ResumeRefusedError
-from barrage.model.coalesce import coalesce
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
 
@@ -68,16 +68,6 @@ def past_rows(
             f"{limits.resume_rows_max} are (limit resume_rows_max)"
         )
     return found
-
-
-def merged(updates: Sequence[TableUpdate]) -> TableUpdate | None:
-    """Consecutive updates as one, None for none. Neighbours first, so that each update takes part
-    in few merges."""
-    level = list(updates)
-    while len(level) > 1:
-        pairs = [coalesce(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
-        level = pairs + level[len(pairs) * 2 :]
-    return level[0] if level else None
 
 
 def from_positions(update: TableUpdate, before: RowSet, after: RowSet, live: RowSet) -> TableUpdate:

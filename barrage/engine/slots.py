@@ -31,6 +31,17 @@ class SlotStorage:
     def nbytes(self) -> int:
         return sum(column.nbytes for column in self.columns)
 
+    @property
+    def overwritten_nbytes(self) -> int:
+        """Bytes that :meth:`pinned` copies."""
+        return sum(column.overwritten_nbytes for column in self.columns)
+
+    def pinned(self) -> SlotStorage:
+        """The cells there are now, which stay as they are."""
+        copied = SlotStorage.__new__(SlotStorage)
+        copied.columns = [column.pinned() for column in self.columns]
+        return copied
+
     def append(self, rows: pa.Table) -> None:
         batches = rows.to_batches()
         # Arrays are cheaper to look at than columns of one chunk.

@@ -49,6 +49,9 @@ class SourceTable(Table):
         self._change: TableChange | None = None
         graph.add_source(self)
 
+    def _pin(self, known: dict[int, Table]) -> None:
+        self.storage = self.storage.pinned()
+
     @property
     def has_pending(self) -> bool:
         """Whether the next cycle changes this table."""

@@ -7,12 +7,14 @@ business.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
+from barrage.engine import work
 from barrage.errors import BarrageError, EngineError, LimitExceededError, TableFailedError
 from barrage.model.viewport import ColumnSet, effective_columns
 from barrage.rowset import RowSet
@@ -34,6 +36,49 @@ if TYPE_CHECKING:
 
 Cells: TypeAlias = pa.Array | pa.ChunkedArray
 """The values of one column for some rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorPlan:
+    """An operator that is to be made: of which tables, how, and at what price."""
+
+    parents: tuple[Table, ...]
+    description: Hashable
+    make: Callable[..., DerivedTable]
+    per_row: int
+
+    @property
+    def identity(self) -> Hashable:
+        """Tells the operators upon the first parent apart."""
+        others = self.parents[1:]
+        if not others:
+            return self.description
+        return self.description, tuple(other.serial for other in others)
+
+    @property
+    def work(self) -> int:
+        """Row operations of making it: a number that is known before anything is done."""
+        return sum(self.work_on(parent, parent.size) for parent in self.parents) + sum(
+            parent.row_keys.range_count for parent in self.parents
+        )
+
+    def work_on(self, parent: Table, rows: int) -> int:
+        """Row operations for some rows of one parent."""
+        return rows * (self.per_row + parent.reading) if self.per_row else 0
+
+    def existing(self) -> DerivedTable | None:
+        """The operator, if somebody uses it."""
+        child = self.parents[0]._children.get(self.identity)
+        return None if child is None or child.failure is not None else child
+
+    def enter(self, child: DerivedTable) -> None:
+        """Let the parents know the operator."""
+        first, identity = self.parents[0], self.identity
+        child.description = self.description
+        first._children[identity] = child
+        for other in self.parents[1:]:
+            if other is not first:
+                other._children["fed by", first.serial, identity] = child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +109,9 @@ class Table:
     ways = 1
     """Number of ways from sources; a read of all columns may go all of them."""
 
+    reading = 1
+    """Row operations (:mod:`barrage.engine.work`) of reading one row."""
+
     def __init__(self, graph: UpdateGraph, schema: pa.Schema, traits: TableTraits) -> None:
         self.graph = graph
         self.serial = graph.new_serial()
@@ -78,6 +126,8 @@ class Table:
         self._children: weakref.WeakValueDictionary[Hashable, DerivedTable] = (
             weakref.WeakValueDictionary()
         )
+        self.trails: list[list[TableUpdate]] = []
+        """What wants to know the updates of the next cycles."""
 
     @property
     def row_keys(self) -> RowSet:
@@ -154,29 +204,50 @@ class Table:
         """Operators fed by this table, oldest first."""
         return list(self._children.values())
 
+    def pinned(self, known: dict[int, Table] | None = None) -> Table:
+        """The table as it is now, for reading only, on any thread: later cycles do not change it.
+
+        Cells that may be overwritten are copied, everything else is shared. ``known`` holds what
+        is pinned already, so that what several tables read is one.
+        """
+        known = {} if known is None else known
+        found = known.get(self.serial)
+        if found is None:
+            found = known[self.serial] = copy.copy(self)
+            found._children = weakref.WeakValueDictionary()
+            found._pin(known)
+        return found
+
+    def _pin(self, known: dict[int, Table]) -> None:
+        """Make this copy of a table independent of what it is a copy of."""
+        raise NotImplementedError
+
     def _derive(
         self,
         identity: Hashable,
-        make: Callable[[], DerivedTable],
+        make: Callable[..., DerivedTable],
         others: Sequence[Table] = (),
+        *,
+        per_row: int = 0,
     ) -> Table:
         """The operator of that identity: the existing one while somebody uses it, else a new one.
 
-        ``others`` are its further parents, each of which learns about it as well.
+        ``others`` are its further parents, each of which learns about it as well. ``make`` gets
+        all parents; what it does takes ``per_row`` row operations besides reading.
         """
-        for parent in (self, *others):
+        parents = (self, *others)
+        for parent in parents:
             parent.check_alive()
-        description = identity
-        if others:
-            identity = (identity, tuple(other.serial for other in others))
-        child = self._children.get(identity)
-        if child is None or child.failure is not None:
-            child = make()
-            child.description = description
-            self._children[identity] = child
-            for other in others:
-                if other is not self:
-                    other._children["fed by", self.serial, identity] = child
+        plan = OperatorPlan(parents=parents, description=identity, make=make, per_row=per_row)
+        child = plan.existing()
+        meter = self.graph.meter
+        if child is None:
+            if meter is not None:
+                meter.admit(plan)
+            child = make(*parents)
+            plan.enter(child)
+        if meter is not None:
+            meter.keep(child)
         return child
 
     def select(self, /, *columns: str, **computed: str | Expression) -> Table:
@@ -184,7 +255,11 @@ class Table:
         from barrage.engine.operators.select import SelectTable, parse_selection
 
         selection = parse_selection(self.schema, columns, computed)
-        return self._derive(("select", selection.identity), lambda: SelectTable(self, selection))
+        return self._derive(
+            ("select", selection.identity),
+            lambda table: SelectTable(table, selection),
+            per_row=work.of_selection(selection),
+        )
 
     def drop(self, *columns: str) -> Table:
         """All columns but these."""
@@ -198,7 +273,11 @@ class Table:
         from barrage.engine.operators.where import WhereTable
 
         bound = bind_condition(condition, self.schema)
-        return self._derive(("where", bound.identity), lambda: WhereTable(self, bound))
+        return self._derive(
+            ("where", bound.identity),
+            lambda table: WhereTable(table, bound),
+            per_row=work.of_expression(bound),
+        )
 
     def sort(self, *keys: str | tuple[str, str] | SortKey) -> Table:
         """Rows in the order of the sort keys, equal ones in the order they have here.
@@ -209,21 +288,23 @@ class Table:
         from barrage.engine.operators.sort import SortTable, parse_sort_keys
 
         parsed = parse_sort_keys(self.schema, keys)
-        return self._derive(("sort", parsed), lambda: SortTable(self, parsed))
+        return self._derive(
+            ("sort", parsed), lambda table: SortTable(table, parsed), per_row=work.of_sort(parsed)
+        )
 
     def head(self, count: int) -> Table:
         """The first ``count`` rows."""
         from barrage.engine.operators.head import HeadTable
 
         check_count(count)
-        return self._derive(("head", count), lambda: HeadTable(self, count))
+        return self._derive(("head", count), lambda table: HeadTable(table, count))
 
     def tail(self, count: int) -> Table:
         """The last ``count`` rows."""
         from barrage.engine.operators.tail import TailTable
 
         check_count(count)
-        return self._derive(("tail", count), lambda: TailTable(self, count))
+        return self._derive(("tail", count), lambda table: TailTable(table, count))
 
     def last_by(self, *columns: str) -> Table:
         """The last row for each combination of values in ``columns``; these become the key
@@ -231,7 +312,11 @@ class Table:
         from barrage.engine.operators.last_by import LastByTable, parse_key_columns
 
         names = parse_key_columns(self.schema, columns)
-        return self._derive(("last_by", names), lambda: LastByTable(self, names))
+        return self._derive(
+            ("last_by", names),
+            lambda table: LastByTable(table, names),
+            per_row=work.of_keys(len(names)),
+        )
 
     def agg_by(self, /, *by: str, **aggregations: str) -> Table:
         """One row per combination of values in ``by``: these columns, then the aggregations.
@@ -248,7 +333,11 @@ class Table:
         from barrage.engine.operators.agg_by import AggByTable
 
         names, parsed = tuple(by), tuple(aggregations)
-        return self._derive(("agg_by", names, parsed), lambda: AggByTable(self, names, parsed))
+        return self._derive(
+            ("agg_by", names, parsed),
+            lambda table: AggByTable(table, names, parsed),
+            per_row=work.of_keys(len(names)) + work.of_aggregations(len(parsed)),
+        )
 
     def select_distinct(self, *columns: str) -> Table:
         """Each combination of values in ``columns`` (none: all columns) once, in order of first
@@ -256,7 +345,11 @@ class Table:
         from barrage.engine.operators.select_distinct import SelectDistinctTable
 
         names = tuple(columns) or tuple(self.schema.names)
-        return self._derive(("select_distinct", names), lambda: SelectDistinctTable(self, names))
+        return self._derive(
+            ("select_distinct", names),
+            lambda table: SelectDistinctTable(table, names),
+            per_row=work.of_keys(len(names)),
+        )
 
     def natural_join(self, right: Table, on: Sequence[str], add: Sequence[str] = ()) -> Table:
         """Every row, with columns of the one row of ``right`` that has the same key; null where
@@ -270,7 +363,10 @@ class Table:
 
         join = parse_join(self.schema, right.schema, on, add)
         return self._derive(
-            ("natural_join", join.identity), lambda: NaturalJoinTable(self, right, join), (right,)
+            ("natural_join", join.identity),
+            lambda left, partner: NaturalJoinTable(left, partner, join),
+            (right,),
+            per_row=work.of_keys(len(join.left_keys)),
         )
 
     def merge(self, *others: Table) -> Table:
@@ -280,13 +376,13 @@ class Table:
         parents = merged_parents(self, others)
         if len(parents) == 1:
             return self
-        return parents[0]._derive("merge", lambda: MergeTable(parents), parents[1:])
+        return parents[0]._derive("merge", lambda *tables: MergeTable(tables), parents[1:])
 
     def flatten(self) -> Table:
         """The same rows under the keys 0 to size-1."""
         from barrage.engine.operators.flatten import FlattenTable
 
-        return self if self.is_flat else self._derive("flatten", lambda: FlattenTable(self))
+        return self if self.is_flat else self._derive("flatten", FlattenTable)
 
     def slice(self, start: int, stop: int) -> Table:
         """The rows at positions ``start`` to ``stop`` (exclusive).
@@ -297,7 +393,7 @@ class Table:
         from barrage.engine.operators.slice_rows import SliceTable, check_slice
 
         check_slice(start, stop)
-        return self._derive(("slice", start, stop), lambda: SliceTable(self, start, stop))
+        return self._derive(("slice", start, stop), lambda table: SliceTable(table, start, stop))
 
     def snapshot(self) -> Table:
         """A static table of the rows as they are now."""
@@ -315,7 +411,9 @@ class Table:
         from barrage.engine.operators.convert import ConvertTable
 
         return self._derive(
-            ("convert", schema, identity), lambda: ConvertTable(self, schema, conversions)
+            ("convert", schema, identity),
+            lambda table: ConvertTable(table, schema, conversions),
+            per_row=work.of_conversions(conversions),
         )
 
 
@@ -356,9 +454,22 @@ class DerivedTable(Table):
                 unit="ways",
             )
 
+        self.reading = 1 + sum(table.reading for table in self.parents)
+
     @property
     def order_is_reproducible(self) -> bool:
         return all(parent.order_is_reproducible for parent in self.parents)
+
+    def _pin(self, known: dict[int, Table]) -> None:
+        self.parents = tuple(parent.pinned(known) for parent in self.parents)
+        self.parent = self.parents[0]
+
+    def stand_upon(self, parents: Sequence[Table]) -> None:
+        """Read from other tables from now on, which have the rows, row keys and cells of the
+        parents so far."""
+        self.parents = tuple(parents)
+        self.parent = self.parents[0]
+        self.changed_step = max(table.changed_step for table in self.parents)
 
     def over(self, parents: Sequence[Table]) -> DerivedTable:
         """The same operator upon other parents of equal schemas, all of one graph.

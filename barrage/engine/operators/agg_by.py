@@ -81,6 +81,15 @@ class AggByTable(DerivedTable):
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
         return AggByTable(parents[0], self.key_columns, self._aggregations)
 
+    def stand_upon(self, parents: Sequence[Table]) -> None:
+        super().stand_upon(parents)
+        self._states.stand_upon(parents[0])
+
+    def _pin(self, known: dict[int, Table]) -> None:
+        super()._pin(known)
+        self._groups = self._groups.pinned()
+        self._stores = [store.pinned() for store in self._stores]
+
     def advance(self, update: TableUpdate) -> TableUpdate:
         change = self._groups.advance(update)
         self._states.advance(update, change, self._shown)

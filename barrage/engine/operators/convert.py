@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from barrage.engine import work
 from barrage.engine.operators.values import EVALUATED_ROWS
 from barrage.engine.table import DerivedTable
 from barrage.errors import RowError
@@ -41,6 +42,7 @@ class ConvertTable(DerivedTable):
     ) -> None:
         super().__init__(parent, schema, parent.traits)
         self._conversions = dict(conversions)
+        self.reading += work.of_conversions(conversions)
         self._checked = tuple(index for index, entry in conversions.items() if entry.may_fail)
         self._row_keys = parent.row_keys
         self._check_values(parent.row_keys, self._checked)

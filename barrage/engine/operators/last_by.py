@@ -73,6 +73,14 @@ class LastByTable(DerivedTable):
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
         return LastByTable(parents[0], self.key_columns)
 
+    def stand_upon(self, parents: Sequence[Table]) -> None:
+        super().stand_upon(parents)
+        self._groups.parent = parents[0]
+
+    def _pin(self, known: dict[int, Table]) -> None:
+        super()._pin(known)
+        self._last_row = self._last_row.copy()
+
     def advance(self, update: TableUpdate) -> TableUpdate:
         before = self._row_keys
         change = self._groups.advance(update)

@@ -93,6 +93,10 @@ class MergeTable(DerivedTable):
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
         return MergeTable(parents)
 
+    def _pin(self, known: dict[int, Table]) -> None:
+        super()._pin(known)
+        self._rooms = self._rooms.copy()
+
     def _make_room(self) -> None:
         """Widen the stretches of parents that have outgrown them."""
         for number, keys in enumerate(self._parent_keys):

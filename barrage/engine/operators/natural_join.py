@@ -177,6 +177,16 @@ class NaturalJoinTable(DerivedTable):
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
         return NaturalJoinTable(parents[0], parents[1], self._join)
 
+    def stand_upon(self, parents: Sequence[Table]) -> None:
+        super().stand_upon(parents)
+        self.right = parents[1]
+
+    def _pin(self, known: dict[int, Table]) -> None:
+        super()._pin(known)
+        self.right = self.parents[1]
+        self._left_number = self._left_number.copy()
+        self._right_row = self._right_row.copy()
+
     def _numbers_of_all(self, table: Table, columns: Sequence[int]) -> Int64Array:
         """The numbers of all rows of a parent, with bounded temporaries."""
         rows = table.row_keys.to_numpy()

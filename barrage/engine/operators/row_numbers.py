@@ -38,7 +38,7 @@ def numbered(table: Table, columns: Mapping[str, pa.DataType]) -> Table:
             raise SchemaError(f"the table has a column {name!r} already")
     flat = table.flatten()
     identity = ("row_numbers", tuple(columns.items()))
-    return flat._derive(identity, lambda: RowNumbersTable(flat, columns))
+    return flat._derive(identity, lambda parent: RowNumbersTable(parent, columns))
 
 
 class RowNumbersTable(DerivedTable):

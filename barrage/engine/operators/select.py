@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from barrage.engine import work
 from barrage.engine.expression import BoundExpression, bind
 from barrage.engine.expression_text import Column
 from barrage.engine.operators.values import EVALUATED_ROWS, single_chunks
@@ -104,6 +105,8 @@ class SelectTable(DerivedTable):
         super().__init__(parent, schema, _selected_traits(parent, selection))
         self._selection = selection
         self._outputs = selection.outputs
+        # Computed cells are evaluated again by every read.
+        self.reading += work.of_selection(selection)
         self._row_keys = parent.row_keys
         self._check_values(parent.row_keys, range(len(self._outputs)))
 

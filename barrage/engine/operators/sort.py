@@ -61,6 +61,10 @@ class SortTable(DerivedTable):
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
         return SortTable(parents[0], self._sort_keys)
 
+    def stand_upon(self, parents: Sequence[Table]) -> None:
+        super().stand_upon(parents)
+        self._sort_order.parent = parents[0]
+
     def advance(self, update: TableUpdate) -> TableUpdate:
         gone = self._forget_removed(update)
         added = update.added_keys_post.to_numpy()

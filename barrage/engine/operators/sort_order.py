@@ -103,7 +103,7 @@ class SortOrder:
     """Compares rows of ``parent`` by ``keys``."""
 
     def __init__(self, parent: Table, keys: tuple[SortKey, ...]) -> None:
-        self._parent = parent
+        self.parent = parent
         self._keys = keys
         indices = [parent.schema.get_field_index(key.column) for key in keys]
         self.columns: tuple[int, ...] = tuple(sorted(set(indices)))
@@ -111,7 +111,7 @@ class SortOrder:
 
     def _load(self, rows: Int64Array) -> list[_Comparable]:
         """The sort columns of the rows with these parent keys."""
-        return self._comparables(self._parent.take_cells(rows, self.columns))
+        return self._comparables(self.parent.take_cells(rows, self.columns))
 
     def _comparables(self, cells: Sequence[pa.Array]) -> list[_Comparable]:
         return [
@@ -121,8 +121,8 @@ class SortOrder:
 
     def sorted_all(self) -> Int64Array:
         """All parent keys in sort order."""
-        keys = self._parent.row_keys
-        cells = single_chunks(self._parent.read_cells(keys, self.columns))
+        keys = self.parent.row_keys
+        cells = single_chunks(self.parent.read_cells(keys, self.columns))
         return keys.to_numpy()[_sort(self._comparables(cells))]
 
     def sorted_rows(self, rows: Int64Array) -> Int64Array:

@@ -65,6 +65,17 @@ class ChunkLog:
     def nbytes(self) -> int:
         return sum(chunk.nbytes for chunk in self._chunks)
 
+    overwritten_nbytes = 0
+    """Chunks never change."""
+
+    def pinned(self) -> ChunkLog:
+        """A log of the same chunks."""
+        copied = ChunkLog(self.type)
+        copied.base, copied.length = self.base, self.length
+        copied._chunks, copied._starts = list(self._chunks), list(self._starts)
+        copied._frozen_count, copied._owned = self._frozen_count, self._owned
+        return copied
+
     def append(self, values: pa.Array) -> None:
         if len(values) == 0:
             return

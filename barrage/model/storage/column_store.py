@@ -36,6 +36,9 @@ class _Representation(Protocol):
     def length(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
+    @property
+    def overwritten_nbytes(self) -> int: ...
+    def pinned(self) -> _Representation: ...
     def append(self, values: pa.Array) -> None: ...
     def take(self, slots: Int64Array) -> pa.Array: ...
     def slice(self, start: int, stop: int) -> pa.Array | pa.ChunkedArray: ...
@@ -59,6 +62,20 @@ class ColumnStore:
     def nbytes(self) -> int:
         """Bytes held, garbage and spare room included."""
         return self._cells.nbytes
+
+    @property
+    def overwritten_nbytes(self) -> int:
+        """Bytes that :meth:`pinned` copies: those of cells that are written in place."""
+        return self._cells.overwritten_nbytes
+
+    def pinned(self) -> ColumnStore:
+        """A store of the same cells, which later calls of this one do not change. It may be read
+        on another thread."""
+        copied = ColumnStore.__new__(ColumnStore)
+        copied.type = self.type
+        copied._is_overwritten = self._is_overwritten
+        copied._cells = self._cells.pinned()
+        return copied
 
     def append(self, values: pa.Array | pa.ChunkedArray) -> None:
         """Add cells at slots len.. ; SchemaError when the type differs."""

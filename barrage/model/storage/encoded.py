@@ -23,6 +23,9 @@ class PlainColumn(Protocol):
 
     @property
     def nbytes(self) -> int: ...
+    @property
+    def overwritten_nbytes(self) -> int: ...
+    def pinned(self) -> PlainColumn: ...
     def __len__(self) -> int: ...
     def append(self, values: pa.Array | pa.ChunkedArray) -> None: ...
     def write(self, slots: Int64Array, values: pa.Array | pa.ChunkedArray) -> None: ...
@@ -51,6 +54,16 @@ class DictionaryColumn:
     @property
     def nbytes(self) -> int:
         return int(self._codes.nbytes + self._values.nbytes)
+
+    @property
+    def overwritten_nbytes(self) -> int:
+        return self._codes.overwritten_nbytes
+
+    def pinned(self) -> DictionaryColumn:
+        """The same codes; the dictionary is an array, which never changes."""
+        copied = DictionaryColumn(self.type, self._codes.pinned())
+        copied._values = self._values
+        return copied
 
     def _recode(self, values: pa.Array) -> pa.Array:
         """Codes of ``values`` in the own dictionary, which first learns the new values."""
@@ -125,6 +138,14 @@ class RunEndColumn:
     def nbytes(self) -> int:
         return self._plain.nbytes
 
+    @property
+    def overwritten_nbytes(self) -> int:
+        return self._plain.overwritten_nbytes
+
+    def pinned(self) -> RunEndColumn:
+        """The same cells."""
+        return RunEndColumn(self.type, self._plain.pinned())
+
     def append(self, values: pa.Array) -> None:
         self._plain.append(pc.run_end_decode(values))
 
@@ -162,6 +183,14 @@ class NullColumn:
     @property
     def nbytes(self) -> int:
         return 0
+
+    overwritten_nbytes = 0
+
+    def pinned(self) -> NullColumn:
+        """As many nulls."""
+        copied = NullColumn(self.type)
+        copied.length = self.length
+        return copied
 
     def append(self, values: pa.Array) -> None:
         self.length += len(values)

@@ -92,6 +92,17 @@ class FixedColumn:
     def nbytes(self) -> int:
         return self._values.nbytes + (0 if self._valid is None else self._valid.nbytes)
 
+    @property
+    def overwritten_nbytes(self) -> int:
+        return self.nbytes
+
+    def pinned(self) -> FixedColumn:
+        """A copy."""
+        copied = FixedColumn(self.type, self._dtype)
+        copied._values = self._values.copy()
+        copied._valid = None if self._valid is None else self._valid.copy()
+        return copied
+
     def append(self, values: pa.Array) -> None:
         valid = read_valid(values)
         if valid is not None and self._valid is None:

@@ -41,6 +41,13 @@ class GrowArray:
     def nbytes(self) -> int:
         return int(self._buffer.nbytes)
 
+    def copy(self) -> GrowArray:
+        """The same entries in a buffer of their own."""
+        copied = GrowArray(self._buffer.dtype)
+        copied._buffer = self._buffer[: self.length].copy()
+        copied.length = self.length
+        return copied
+
     def reserve(self, length: int) -> None:
         """Make room for ``length`` entries."""
         if length > len(self._buffer):
@@ -88,6 +95,13 @@ class BitArray:
     @property
     def nbytes(self) -> int:
         return self._bytes.nbytes
+
+    def copy(self) -> BitArray:
+        """The same bits in a buffer of their own."""
+        copied = BitArray()
+        copied._bytes = self._bytes.copy()
+        copied.length = self.length
+        return copied
 
     def append(self, bits: BoolArray) -> None:
         """Append one bit per entry; refills the partial last byte first."""

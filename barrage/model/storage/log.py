@@ -47,6 +47,16 @@ class LogColumn:
     def nbytes(self) -> int:
         return self._log.nbytes + self._positions.nbytes
 
+    @property
+    def overwritten_nbytes(self) -> int:
+        return self._positions.nbytes
+
+    def pinned(self) -> LogColumn:
+        """The same chunks behind a copy of the positions."""
+        copied = LogColumn(self.type)
+        copied._log, copied._positions = self._log.pinned(), self._positions.copy()
+        return copied
+
     def append(self, values: pa.Array) -> None:
         begin = self._log.length
         self._log.append(values)

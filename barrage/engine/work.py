@@ -1,0 +1,138 @@
+"""How much work it is to make an operator, told before anything is done.
+
+The unit is one *row operation*: what one kernel does to one row, about ten nanoseconds on the
+machines of today. The numbers below are rough and err upwards; `benchmarks/never_blocked.py`
+measures the operators they stand for. Work is rows times operations, so it is known from the sizes
+of the parents and the text of the request.
+
+A :class:`WorkMeter` is asked before each operator is made. It ends the attempt where the work is too
+much for one turn of the engine thread (:class:`TurnSpent`: go on in the next), for the engine thread
+at all (:class:`HeavyOperator`: make it beside, :mod:`barrage.engine.derivation`), or for the server
+(LimitExceededError).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barrage.engine.expression import row_operations
+from barrage.errors import LimitExceededError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from barrage.engine.expression import BoundExpression
+    from barrage.engine.operators.convert import ColumnConversion
+    from barrage.engine.operators.select import Selection
+    from barrage.engine.operators.sort import SortKey
+    from barrage.engine.table import DerivedTable, OperatorPlan
+    from barrage.limits import Limits
+
+SORT_COLUMN = 100
+"""Row operations per row and column of a sort of 10^6 rows."""
+
+KEY_COLUMN = 150
+"""Row operations per row and key column of what brings equal rows together: hashing, probing,
+comparing. Texts take twice as long as numbers."""
+
+AGGREGATION = 50
+"""Row operations per row of one aggregation."""
+
+CONVERSION = 50
+"""Row operations per row of one conversion that may fail, which is tried on every row."""
+
+OPERATOR = 20_000
+"""What making any operator costs besides, in row operations."""
+
+
+def of_expression(bound: BoundExpression) -> int:
+    """Row operations per row of a filter or a formula."""
+    return max(1, row_operations(bound.root))
+
+
+def of_selection(selection: Selection) -> int:
+    """Computed columns are tried on every row when they are made, others are not read."""
+    computed = [output.computed for output in selection.outputs if output.computed is not None]
+    return sum(map(of_expression, computed))
+
+
+def of_sort(keys: Sequence[SortKey]) -> int:
+    return SORT_COLUMN * len(keys)
+
+
+def of_keys(count: int) -> int:
+    return KEY_COLUMN * max(1, count)
+
+
+def of_aggregations(count: int) -> int:
+    return AGGREGATION * count
+
+
+def of_conversions(conversions: Mapping[int, ColumnConversion]) -> int:
+    return CONVERSION * sum(entry.may_fail for entry in conversions.values())
+
+
+class TurnSpentError(Exception):
+    """Enough was done for one turn of the engine thread; what was made is kept."""
+
+
+class HeavyOperatorError(Exception):
+    """An operator is too much work for the engine thread."""
+
+    def __init__(self, plan: OperatorPlan) -> None:
+        super().__init__(f"{plan.work} row operations")
+        self.plan = plan
+
+
+class WorkMeter:
+    """The account of one request. Its operators live as long as it does, so that an attempt that
+    was ended finds them when it is made again."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._kept: dict[int, DerivedTable] = {}
+        self._in_turn = 0
+        self.total = 0
+        """Row operations admitted so far, those of operators made beside included."""
+
+    def begin_turn(self) -> None:
+        """The engine thread has attended to others since the last admission."""
+        self._in_turn = 0
+
+    def admit(self, plan: OperatorPlan) -> None:
+        """Let an operator be made here and now, or raise why not."""
+        work = plan.work
+        check_work(self.total + work, self._limits)
+        if work > self._limits.turn_work_max:
+            if any(parent.is_blink for parent in plan.parents):
+                raise LimitExceededError(
+                    "query of a blink table, whose rows are new in every cycle",
+                    actual=work,
+                    maximum=self._limits.turn_work_max,
+                    unit="row operations",
+                )
+            raise HeavyOperatorError(plan)
+        if self._in_turn and self._in_turn + work + OPERATOR > self._limits.turn_work_max:
+            raise TurnSpentError
+        self._in_turn += work + OPERATOR
+        self.total += work
+
+    def made_beside(self, plan: OperatorPlan) -> None:
+        """Count an operator that was not made here."""
+        self.total += plan.work
+
+    def keep(self, table: DerivedTable) -> None:
+        """Let a table live as long as this account."""
+        self._kept[table.serial] = table
+
+    def close(self) -> None:
+        """Let go of all tables. On the engine thread."""
+        self._kept.clear()
+
+
+def check_work(work: int, limits: Limits) -> None:
+    """LimitExceededError for more than one request may cost."""
+    if work > limits.query_work_max:
+        raise LimitExceededError(
+            "work of a query", actual=work, maximum=limits.query_work_max, unit="row operations"
+        )

@@ -1,0 +1,218 @@
+"""Operators made beside the engine, upon tables that change meanwhile: they must show and tell what
+operators made on the engine thread do. The machines of the operators run with every operator made
+that way; the two sides take turns by hand."""
+
+from __future__ import annotations
+
+import random
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from barrage.engine.derivation import Derivation
+from barrage.engine.table import DerivedTable, OperatorPlan, Table
+from barrage.limits import DEFAULT_LIMITS
+from tests.property.test_operators_combined import CombinedTables, Join, Merge, joins, merges
+from tests.property.test_operators_combined import stacks as short_stacks
+from tests.property.test_operators_stacks import (
+    SOURCES,
+    CrowdedStacks,
+    OperatorStacks,
+    Step,
+    cells,
+    steps,
+    table_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from barrage.engine import SourceTable
+
+KINDS = sorted(set(SOURCES) - {"blink"})
+"""Rows of a blink table are new in every cycle, so there is nothing to follow."""
+
+STRICT = replace(DEFAULT_LIMITS, turn_work_max=0)
+"""An operator joins only when nothing at all has changed."""
+
+
+def edit(source: SourceTable, kind: str, chance: random.Random) -> None:
+    """Stage something."""
+    values = [
+        {
+            "a": chance.choice([None, 1, 2, 3]),
+            "f": chance.choice([None, 0.0, 1.5]),
+            "s": chance.choice([None, "", "x"]),
+            "d": chance.choice([None, "u", "v"]),
+        }
+        for _ in range(chance.randint(1, 4))
+    ]
+    keys = chance.sample(range(40), len(values))
+    rows = table_of(keys, values)
+    if kind == "keyed" and chance.random() < 0.4:
+        source.stage_remove(pa.table({"k": pa.array(keys, pa.int64())}))
+    elif kind == "list" and chance.random() < 0.7:
+        size = source.staged_size  # type: ignore[attr-defined]
+        position = chance.randint(0, size)
+        if chance.random() < 0.5:
+            source.stage_delete(position, min(size, position + 2))
+        else:
+            source.stage_insert(position, rows)
+    else:
+        source.stage_add(rows)
+
+
+class MadeBeside:
+    """Makes every operator of a test beside, with ``disturb`` between any two steps."""
+
+    def __init__(self, disturb: Callable[[], None], chance: random.Random) -> None:
+        self.disturb = disturb
+        self.chance = chance
+        self.rounds = 0
+        self.joined = 0
+
+    def derive(
+        self,
+        table: Table,
+        identity: Any,
+        make: Callable[..., Any],
+        others: Sequence[Table] = (),
+        *,
+        per_row: int = 0,
+    ) -> Table:
+        plan = OperatorPlan(
+            parents=(table, *others), description=identity, make=make, per_row=per_row or 1
+        )
+        existing = plan.existing()
+        if existing is not None:
+            return existing
+        derivation = Derivation(plan, STRICT)
+        try:
+            made = self.made(derivation)
+            stand_ins = [weakref.ref(each) for each in derivation._stand_ins]
+        finally:
+            derivation.close()
+        assert all(parent.trails == [] for parent in plan.parents)
+        assert [each() for each in stand_ins] == [None] * len(stand_ins)
+        assert made.parents == plan.parents
+        assert plan.existing() is made
+        self.joined += 1
+        return made
+
+    def made(self, derivation: Derivation) -> DerivedTable:
+        """All steps, with some rounds more than are needed."""
+        derivation.begin()
+        self.disturb()
+        derivation.make()
+        for _ in range(self.chance.randint(0, 3)):
+            self.disturb()
+            found = derivation.meet()
+            if found is not None:
+                return found
+            self.disturb()
+            derivation.follow()
+            self.rounds += 1
+        self.disturb()
+        derivation._limits = DEFAULT_LIMITS
+        found = derivation.meet()
+        assert found is not None
+        return found
+
+
+def patched(patches: pytest.MonkeyPatch, maker: MadeBeside) -> None:
+    def derive(table: Table, *arguments: Any, **options: Any) -> Table:
+        return maker.derive(table, *arguments, **options)
+
+    patches.setattr(Table, "_derive", derive)
+
+
+class StacksBeside(OperatorStacks):
+    """Stacks of operators made beside."""
+
+    @initialize(
+        kind=st.sampled_from(KINDS),
+        stacks=st.lists(st.lists(steps, min_size=1, max_size=4), min_size=1, max_size=3),
+        first=st.lists(cells, max_size=20),
+        seed=st.integers(0, 2**32),
+    )
+    def start(  # type: ignore[override]
+        self, kind: str, stacks: list[list[Step]], first: list[dict[str, Any]], seed: int
+    ) -> None:
+        chance = random.Random(seed)
+
+        def disturb() -> None:
+            if chance.random() < 0.7:
+                edit(self.source, kind, chance)
+                assert not self.graph.run_cycle().failed
+
+        with pytest.MonkeyPatch.context() as patches:
+            patched(patches, MadeBeside(disturb, chance))
+            self.begin(kind, stacks, first)
+        # The kind may be one whose keys the disturbance has used.
+        self.next_key = 41 if kind == "keyed" else self.next_key
+
+
+StacksBeside.TestCase.settings = settings(stateful_step_count=15, deadline=None)
+TestStacksBeside = StacksBeside.TestCase
+
+
+class CrowdedStacksBeside(StacksBeside, CrowdedStacks):
+    """The same where keys are spread out again and groups renumbered at the first occasion."""
+
+
+CrowdedStacksBeside.TestCase.settings = settings(stateful_step_count=15, deadline=None)
+TestCrowdedStacksBeside = CrowdedStacksBeside.TestCase
+
+
+class CombinedBeside(CombinedTables):
+    """Joins and merges made beside."""
+
+    @initialize(
+        kinds=st.tuples(st.sampled_from(KINDS), st.sampled_from(KINDS)),
+        below=st.tuples(short_stacks, short_stacks),
+        combinations=st.lists(st.one_of(joins, merges), min_size=1, max_size=3),
+        first=st.tuples(st.lists(cells, max_size=12), st.lists(cells, max_size=12)),
+        seed=st.integers(0, 2**32),
+    )
+    def start(  # type: ignore[override]
+        self,
+        kinds: tuple[str, str],
+        below: tuple[list[Step], list[Step]],
+        combinations: list[Join | Merge],
+        first: tuple[list[dict[str, Any]], list[dict[str, Any]]],
+        seed: int,
+    ) -> None:
+        chance = random.Random(seed)
+        self.is_disturbed = True
+
+        def disturb() -> None:
+            if self.is_disturbed and chance.random() < 0.7:
+                side = chance.randint(0, 1)
+                edit(self.sources[side], kinds[side], chance)
+                self.check_failures(self.graph.run_cycle().failed)
+
+        with pytest.MonkeyPatch.context() as patches:
+            patched(patches, MadeBeside(disturb, chance))
+            super().start(kinds, below, combinations, first)
+
+    def join(self, join: Join, plain: Sequence[Table]) -> None:
+        """Whether the right side has one row per key must not change on the way; and a table that
+        has failed meanwhile has no operators."""
+        self.is_disturbed = join.is_unique
+        if not any(table.failure for table in plain):
+            super().join(join, plain)
+        self.is_disturbed = True
+
+    def merge(self, merge: Merge, plain: Sequence[Table]) -> None:
+        if not any(table.failure for table in plain):
+            super().merge(merge, plain)
+
+
+CombinedBeside.TestCase.settings = settings(stateful_step_count=15, deadline=None)
+TestCombinedBeside = CombinedBeside.TestCase
