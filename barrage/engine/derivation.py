@@ -1,6 +1,7 @@
-"""An operator made beside the engine thread: upon a pinned state of its parents, while they change.
+"""An operator made beside the engine thread: upon a pinned state of its parents, which change
+meanwhile.
 
-    begin   engine thread   pins the parents; from here on their updates are kept, which are row sets
+    begin   engine thread   pins the parents; from here on their updates are kept: row sets
     make    any thread      makes the operator upon the pinned rows: the work that takes long
     meet    engine thread   little has changed since: the operator goes through it and joins the
                             graph, done. Otherwise pins the parents again, and
@@ -8,8 +9,8 @@
                             again
 
 The operator reads its parents through *stand-ins*, which are turned from one pinned state to the
-next together with the update that leads there; when it joins, it is set upon the parents themselves.
-From then on it cannot be told from one that was made on the engine thread.
+next together with the update that leads there; when it joins, it is set upon the parents. From then
+on it cannot be told from one that was made on the engine thread.
 
 Cost on the engine thread: pinning shares all cells that are never overwritten and copies the others
 (bounded by ``query_copied_bytes_max``); one cycle's worth of changes when joining. Every round has

@@ -56,6 +56,11 @@ class OperatorPlan:
         return self.description, tuple(other.serial for other in others)
 
     @property
+    def key(self) -> Hashable:
+        """Tells the operators of a graph apart."""
+        return self.parents[0].serial, self.identity
+
+    @property
     def work(self) -> int:
         """Row operations of making it: a number that is known before anything is done."""
         return sum(self.work_on(parent, parent.size) for parent in self.parents) + sum(

@@ -5,10 +5,10 @@ machines of today. The numbers below are rough and err upwards; `benchmarks/neve
 measures the operators they stand for. Work is rows times operations, so it is known from the sizes
 of the parents and the text of the request.
 
-A :class:`WorkMeter` is asked before each operator is made. It ends the attempt where the work is too
-much for one turn of the engine thread (:class:`TurnSpent`: go on in the next), for the engine thread
-at all (:class:`HeavyOperator`: make it beside, :mod:`barrage.engine.derivation`), or for the server
-(LimitExceededError).
+A :class:`WorkMeter` is asked before each operator is made. It ends the attempt where the work is
+too much for one turn of the engine thread (:class:`TurnSpentError`: go on in the next), for the
+engine thread at all (:class:`HeavyOperatorError`: make it beside,
+:mod:`barrage.engine.derivation`), or for the server (LimitExceededError).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from barrage.engine.expression import row_operations
 from barrage.errors import LimitExceededError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from barrage.engine.expression import BoundExpression
     from barrage.engine.operators.convert import ColumnConversion
@@ -72,6 +72,10 @@ def of_conversions(conversions: Mapping[int, ColumnConversion]) -> int:
     return CONVERSION * sum(entry.may_fail for entry in conversions.values())
 
 
+BINDING = 500
+"""What reading the text of one operation and fitting it to a table costs, in row operations."""
+
+
 class TurnSpentError(Exception):
     """Enough was done for one turn of the engine thread; what was made is kept."""
 
@@ -84,42 +88,54 @@ class HeavyOperatorError(Exception):
         self.plan = plan
 
 
+class TurnBudget:
+    """Row operations that requests have spent in the present turn of the engine thread."""
+
+    def __init__(self) -> None:
+        self.spent = 0
+
+
 class WorkMeter:
     """The account of one request. Its operators live as long as it does, so that an attempt that
     was ended finds them when it is made again."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, budget: TurnBudget) -> None:
         self._limits = limits
+        self._budget = budget
         self._kept: dict[int, DerivedTable] = {}
-        self._in_turn = 0
+        self._refused: dict[Hashable, BaseException] = {}
         self.total = 0
         """Row operations admitted so far, those of operators made beside included."""
 
-    def begin_turn(self) -> None:
-        """The engine thread has attended to others since the last admission."""
-        self._in_turn = 0
-
     def admit(self, plan: OperatorPlan) -> None:
         """Let an operator be made here and now, or raise why not."""
-        work = plan.work
-        check_work(self.total + work, self._limits)
-        if work > self._limits.turn_work_max:
+        refusal = self._refused.get(plan.key)
+        if refusal is not None:
+            raise refusal
+        work, limits = plan.work, self._limits
+        check_work(self.total + work, limits)
+        if work > limits.turn_work_max:
             if any(parent.is_blink for parent in plan.parents):
                 raise LimitExceededError(
                     "query of a blink table, whose rows are new in every cycle",
                     actual=work,
-                    maximum=self._limits.turn_work_max,
+                    maximum=limits.turn_work_max,
                     unit="row operations",
                 )
             raise HeavyOperatorError(plan)
-        if self._in_turn and self._in_turn + work + OPERATOR > self._limits.turn_work_max:
+        spent = self._budget.spent
+        if spent and spent + work > limits.turn_work_max:
             raise TurnSpentError
-        self._in_turn += work + OPERATOR
+        self._budget.spent += work + OPERATOR + plan.per_row * BINDING
         self.total += work
 
     def made_beside(self, plan: OperatorPlan) -> None:
         """Count an operator that was not made here."""
         self.total += plan.work
+
+    def refuse(self, key: Hashable, error: BaseException) -> None:
+        """An operator could not be made beside: tell why when it is asked for again."""
+        self._refused[key] = error
 
     def keep(self, table: DerivedTable) -> None:
         """Let a table live as long as this account."""
@@ -128,6 +144,7 @@ class WorkMeter:
     def close(self) -> None:
         """Let go of all tables. On the engine thread."""
         self._kept.clear()
+        self._refused.clear()
 
 
 def check_work(work: int, limits: Limits) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from barrage.errors import EngineError
 
 if TYPE_CHECKING:
     import logging
 
-    from barrage.errors import BarrageError
+Failure = TypeVar("Failure", bound=BaseException)
 
 
 def unexpected_failure(logger: logging.Logger, what: str) -> EngineError:
@@ -21,7 +21,7 @@ def unexpected_failure(logger: logging.Logger, what: str) -> EngineError:
     return EngineError(f"internal error, details are logged with id {failure_id}")
 
 
-def without_frames(error: BarrageError) -> BarrageError:
+def without_frames(error: Failure) -> Failure:
     """The error without the tracebacks of it and of what led to it: their frames would keep alive
     whatever they refer to, such as tables."""
     linked: BaseException | None = error

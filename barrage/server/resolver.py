@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from barrage.errors import LimitExceededError, StatusCode, TicketError
-from barrage.server.query import apply_query
+from barrage.server.query import QueryRun
 from barrage.server.table_lease import TableLease
 from barrage.server.tickets import (
     EXPORT_ROUTE,
@@ -79,7 +79,7 @@ class TicketResolver:
 
     async def source(self, ticket: bytes | None, session: Session | None) -> TableSource:
         """Like :meth:`resolve`, without the visit to the engine thread that names need: for a
-        caller who goes there anyway."""
+        caller who goes there anyway. A query is derived now, which may take a while."""
         route = route_of(ticket, self._limits)
         assert ticket is not None
         if route is Route.EXPORT:
@@ -87,7 +87,9 @@ class TicketResolver:
         if route is Route.SHARED:
             return await self._shared_export(ticket).table_lease()
         if route is Route.QUERY:
-            return partial(self._queried, bytes(ticket[len(QUERY_ROUTE) :]))
+            run = QueryRun(self._catalog, bytes(ticket[len(QUERY_ROUTE) :]), self._limits)
+            work = partial(self._queried, run)
+            return await asyncio.wrap_future(self._tables.derive(work, session))
         if route is Route.APPLICATION:
             return partial(self._published, field_of_ticket(ticket))
         return partial(self._published, table_name_of_ticket(ticket, self._limits))
@@ -163,5 +165,5 @@ class TicketResolver:
     def _published(self, name: str) -> TableLease:
         return self.lease_of_publication(self._catalog.live(name))
 
-    def _queried(self, query: bytes) -> TableLease:
-        return TableLease(self._tables, apply_query(self._catalog, query, self._limits))
+    def _queried(self, run: QueryRun) -> TableLease:
+        return TableLease(self._tables, run())

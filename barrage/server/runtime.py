@@ -127,6 +127,8 @@ class EngineRuntime:
         self._outlet: Outlet | None = None
         self._items: list[object] = []
         self._recorder: Recorder = NoRecorder() if recorder is None else recorder
+        self.turn = 0
+        """Counts the turns of the engine thread."""
         self._uncommitted: deque[tuple[Future[Any], Staged]] = deque()
         self._durable = DurableWrites(self._recorder)
         self._rest_until_ns = 0
@@ -278,6 +280,7 @@ class EngineRuntime:
 
     def _run(self) -> None:
         while True:
+            self.turn += 1
             self._commands.wait(self._timeout_ns())
             self._execute_waiting()
             now_ns = self._clock.monotonic_ns()

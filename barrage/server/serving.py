@@ -89,6 +89,7 @@ class ServingParts:
     def close(self) -> None:
         """End the engine, then write what it has recorded; writers learn what became safe.
         Idempotent."""
+        self.tables.queries.close()
         self.runtime.stop()
         self.journals.close()
         self.runtime.settle_durable()

@@ -32,11 +32,12 @@ from barrage.server.catalog import Publication
 from barrage.server.config import JOURNAL_CLASSES
 from barrage.server.ingest_budget import IngestBudget
 from barrage.server.journal_service import JournalService
+from barrage.server.query_desk import QueryDesk
 from barrage.server.tickets import check_table_name
 from barrage.wire.wire_schema import wire_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Hashable, Mapping, Sequence
     from concurrent.futures import Future
 
     import pyarrow as pa
@@ -168,6 +169,7 @@ class TableService:
         self._limits = limits
         self.journals = JournalService(limits=limits) if journals is None else journals
         """The journals of the tables."""
+        self.queries = QueryDesk(runtime, limits)
         self._budget = IngestBudget(limits.ingest_bytes_pending_max)
 
     def create(self, recipe: TableRecipe, data: pa.Table | None) -> Future[Publication]:
@@ -289,9 +291,11 @@ class TableService:
 
         return self._runtime.write_returning(look)
 
-    def derive(self, make: Callable[[], Table]) -> Future[Table]:
-        """Apply an operator; SchemaError or ExpressionError."""
-        return self._runtime.submit(make)
+    def derive(self, make: Callable[[], Result], owner: Hashable = None) -> Future[Result]:
+        """Apply operators, beside the engine thread where that is much work, and return what
+        ``make`` does, which may be begun several times. ``owner`` stands for the client.
+        SchemaError, ExpressionError, RowError; LimitExceededError for too much work."""
+        return self.queries.run(make, owner)
 
     def run(self, work: Callable[[], Result]) -> Future[Result]:
         """Do ``work`` on the engine thread between cycles; the future gets what it returns."""

@@ -127,6 +127,7 @@ class BatchCalls:
                 time_tables=self._time_tables,
                 limits=self._limits,
                 types=session.types,
+                owner=session,
             )
             lease = await step.operation.perform(step.request, leases, context)
             created = await on_engine(self._tables, partial(look_at, lease, session.types))

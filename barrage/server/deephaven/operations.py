@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from barrage.engine.work import HeavyOperatorError, TurnSpentError
 from barrage.errors import (
     BarrageError,
     ConnectionLostError,
@@ -27,7 +28,7 @@ from barrage.server.presentation import lease_of
 from barrage.server.table_lease import TableLease
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Sequence
 
     from barrage.engine.table import Table
     from barrage.limits import Limits
@@ -60,6 +61,8 @@ class OperationContext:
     limits: Limits
     types: SessionTypes
     """What the session is shown; decides what its clients call the types of columns."""
+    owner: Hashable = None
+    """Stands for the client where clients take turns."""
 
 
 def source_only(request: Any) -> Sequence[Any]:
@@ -89,7 +92,7 @@ def derived(derive: Derive) -> Perform:
         request: Any, sources: Sequence[TableLease], context: OperationContext
     ) -> TableLease:
         work = partial(_derive, derive, request, sources, context)
-        return await on_engine(context.tables, work)
+        return await derive_on_engine(context, work)
 
     return perform
 
@@ -113,9 +116,18 @@ async def on_engine(tables: TableService, work: Callable[[], Result]) -> Result:
     return await asyncio.wrap_future(tables.run(partial(_contained, work)))
 
 
+async def derive_on_engine(context: OperationContext, work: Callable[[], Result]) -> Result:
+    """Like :func:`on_engine`, for what applies operators: heavy ones are made beside the engine
+    thread, and ``work`` is begun again afterwards."""
+    derived = context.tables.derive(partial(_contained, work), context.owner)
+    return await asyncio.wrap_future(derived)
+
+
 def _contained(work: Callable[[], Result]) -> Result:
     try:
         return work()
+    except (HeavyOperatorError, TurnSpentError):
+        raise
     except BarrageError as error:
         failure: BarrageError = error
     except Exception:

@@ -106,6 +106,7 @@ class TableCalls:
             time_tables=self._time_tables,
             limits=self._limits,
             types=session.types,
+            owner=session,
         )
 
     async def get_creation_response(
