@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import queue
 import signal
+import socket
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,11 +126,16 @@ class StopSignals:
     """SIGINT and SIGTERM as something to wait for, while the block runs; on the main thread."""
 
     def __init__(self) -> None:
-        # An Event would block for ever when a signal comes while its own lock is held.
-        self._received: queue.SimpleQueue[int] = queue.SimpleQueue()
+        # The system may give a signal to any thread. Python then runs the handler on the main
+        # thread once that wakes up, which waiting for a lock or an event it does not; the byte
+        # that is written for each signal wakes it whoever got it.
+        self._waiting, self._written = socket.socketpair()
+        self._written.setblocking(False)
         self._previous: dict[int, Any] = {}
+        self._previous_wakeup = -1
 
     def __enter__(self) -> Self:
+        self._previous_wakeup = signal.set_wakeup_fd(self._written.fileno())
         for number in (signal.SIGINT, signal.SIGTERM):
             self._previous[number] = signal.signal(number, self._note)
         return self
@@ -138,10 +143,17 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._previous_wakeup)
+        self._waiting.close()
+        self._written.close()
 
     def wait(self) -> int:
         """Block until one comes; its number."""
-        return self._received.get()
+        while True:
+            (number,) = self._waiting.recv(1)
+            if number in self._previous:
+                return number
 
-    def _note(self, number: int, _frame: object) -> None:
-        self._received.put(number)
+    @staticmethod
+    def _note(_number: int, _frame: object) -> None:
+        """Have the signal handled by Python, which writes its number."""

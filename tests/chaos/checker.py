@@ -21,8 +21,8 @@ import pyarrow.flight as flight
 
 from barrage.model.update import FullUpdate
 from tests.chaos.naive_replay import replayed_rows
-from tests.chaos.scripts import RING_ROWS, BookScript, EventsScript, NotesScript, RingScript
-from tests.chaos.writers import DoPutWriter, Gate
+from tests.chaos.scripts import NotesScript
+from tests.chaos.writers import Gate, Scripts
 from tests.helpers.server_process import RawExchange, raw_channel, subscription_request
 
 EPOCH_HEADER = "x-barrage-epoch"
@@ -76,30 +76,15 @@ class Checker:
         self.has_local = has_local
         self.gate = Gate()
         self.known = Known()
-        self.events = [EventsScript(n) for n in range(2)]
-        self.book = [BookScript(n) for n in range(2)]
-        self.ring = RingScript()
-        self.writers = [
-            self._writer("events", f"events-{s.writer}", s.write, window=6) for s in self.events
-        ]
-        self.writers += [
-            self._writer("book", f"book-{s.writer}", s.write, window=4, key=["k"])
-            for s in self.book
-        ]
-        self.writers.append(
-            self._writer("ring", "ring", self.ring.write, window=3, kind="ring", capacity=RING_ROWS)
-        )
+        scene = Scripts(self.location, self.gate)
+        self.events, self.book, self.ring = scene.events, scene.book, scene.ring
+        self.writers = scene.writers
         self.subscribers = [
             threading.Thread(target=self._subscribe, args=(name,), daemon=True)
             for name in ("events", "book")
         ]
         for thread in (*self.writers, *self.subscribers):
             thread.start()
-
-    def _writer(self, table: str, producer: str, write: Any, **fields: Any) -> DoPutWriter:
-        return DoPutWriter(
-            self.location, self.gate, table=table, producer=producer, write=write, **fields
-        )
 
     def _subscribe(self, table: str) -> None:
         """Note every step a subscriber is told of, on the disk or not."""

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from tests.chaos.scripts import Write
+from tests.chaos.scripts import RING_ROWS, BookScript, EventsScript, RingScript, Write
 
 PAUSE_SECONDS = 0.003
 """Between two writes of one writer: the crash is to fall into many cycles, not into large ones."""
@@ -34,6 +34,10 @@ class Gate:
     def saw_step(self, step: int) -> None:
         with self.lock:
             self.step_max = max(self.step_max, step)
+
+    def saw_answer(self, table: str, producer: str, number: int) -> None:
+        """A producer was told that its write of this number is kept; of number 0 when it was told
+        that the table is there."""
 
     def complain(self, problem: str) -> None:
         with self.lock:
@@ -99,6 +103,7 @@ class DoPutWriter(threading.Thread):
                     self._take_answer(unanswered, had)
                 call = calls[write.operation] = _Call(self, client, write, sent + 1)
                 self.was_created = True
+                self.gate.saw_answer(self.table, self.producer, 0)
                 had = self._compared(call.position) if had is None else had
             # Two calls keep no order between them, so one is silent before the other goes on.
             while unanswered and (unanswered[-1][1] is not call or len(unanswered) >= self.window):
@@ -130,6 +135,7 @@ class DoPutWriter(threading.Thread):
                 f"{self.gate.step_floor} had been told before the crash"
             )
         self.gate.saw_step(step)
+        self.gate.saw_answer(self.table, self.producer, number)
         self.acknowledged = number
         unanswered.popleft()
 
@@ -164,3 +170,29 @@ class _Call:
     def end(self) -> None:
         with suppress(pa.ArrowException, OSError):
             self._writer.close()
+
+
+class Scripts:
+    """All writers of one server, and what they write. They are not started."""
+
+    def __init__(self, location: str, gate: Gate) -> None:
+        self.location = location
+        self.gate = gate
+        self.events = [EventsScript(n) for n in range(2)]
+        self.book = [BookScript(n) for n in range(2)]
+        self.ring = RingScript()
+        self.writers = [
+            self._writer("events", f"events-{s.writer}", s.write, window=6) for s in self.events
+        ]
+        self.writers += [
+            self._writer("book", f"book-{s.writer}", s.write, window=4, key=["k"])
+            for s in self.book
+        ]
+        self.writers.append(
+            self._writer("ring", "ring", self.ring.write, window=3, kind="ring", capacity=RING_ROWS)
+        )
+
+    def _writer(self, table: str, producer: str, write: Any, **fields: Any) -> DoPutWriter:
+        return DoPutWriter(
+            self.location, self.gate, table=table, producer=producer, write=write, **fields
+        )
