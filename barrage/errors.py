@@ -202,6 +202,20 @@ class SlowConsumerError(BarrageError):
         )
 
 
+class ReaderMemoryError(SlowConsumerError):
+    """The subscriber was so far behind that only its row keys were remembered, and then not even
+    those could be."""
+
+    def __init__(self, *, nbytes: int, nbytes_max: int) -> None:
+        self.nbytes = nbytes
+        self.nbytes_max = nbytes_max
+        BarrageError.__init__(
+            self,
+            f"slow consumer: what this table keeps for slow readers is {nbytes:,} bytes, "
+            f"the limit is {nbytes_max:,} bytes; read faster or subscribe to a viewport",
+        )
+
+
 class RequestRefusedError(BarrageError):
     """The peer ended a call with a status that no other class stands for; keeps code and text."""
 

@@ -69,6 +69,13 @@ class Limits:
     """Distinct points in time at which held subscribers of one table may wait before the oldest
     are resynchronised."""
 
+    held_table_bytes_max: int = 64 * 1024 * 1024
+    """Bytes of row sets one table may keep for subscribers that lag behind; past it the oldest are
+    resynchronised, then disconnected."""
+
+    held_server_bytes_max: int = 512 * 1024 * 1024
+    """The same for all tables together; the one that keeps most gives way first."""
+
     blink_rows_max: int = 4 * 1024 * 1024
     """Rows of a blink table kept for a held subscriber; past it the oldest cycles are dropped, as
     blink rows are defined to live for one cycle only."""

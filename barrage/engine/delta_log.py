@@ -9,10 +9,13 @@ A *branch* leads from a state off this line to a point on it, and stands for a s
 back with the rows of an older version: whoever stands on it lacks its update and then all since the
 point. It keeps the point occupied. Branches have numbers below every point's.
 
-Cost: row sets only, never values. Recording is O(1) until a segment has collected ``FOLD_EVERY``
-updates, then one coalescing. :meth:`DeltaLog.since` coalesces from the newest segment backwards and
-remembers every result until the next record, so all points together cost one coalescing per
-segment.
+Cost: row sets only, never values, and only of what changed: the row keys of a point are those of
+the table now with everything since undone. Only those of the newest point behind the head, where
+subscribers in step stand, are kept, which is one set per table, however many stand further back.
+:attr:`DeltaLog.nbytes` counts the bytes of all other sets.
+Recording is O(1) until a segment has collected ``FOLD_EVERY`` updates, then one coalescing.
+:meth:`DeltaLog.since` coalesces from the newest segment backwards and remembers every result until
+:meth:`DeltaLog.settle` or the next record, so all points together cost one coalescing per segment.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from barrage.model.coalesce import coalesce
+from barrage.rowset.resting import RestingRows
 
 if TYPE_CHECKING:
     from barrage.model.update import TableUpdate
@@ -33,18 +37,30 @@ wait linear."""
 
 @dataclass(slots=True)
 class _Point:
-    """A state of the table. ``updates`` lead from here to the next point; the newest point has
-    none."""
+    """A state of the table with ``size`` rows. ``updates`` lead from here to the next point, the
+    newest point has none; ``nbytes`` is what they cost."""
 
-    keys: RowSet
+    size: int
     standing: int = 0
     updates: list[TableUpdate] = field(default_factory=list)
+    nbytes: int = 0
+
+    def add(self, updates: list[TableUpdate]) -> int:
+        """Append to the segment; by how many bytes it grew."""
+        before = self.nbytes
+        self.updates += updates
+        self.nbytes += sum(update.resident_bytes() for update in updates)
+        if len(self.updates) >= FOLD_EVERY:
+            self.fold()
+        return self.nbytes - before
 
     def fold(self) -> TableUpdate:
         merged = self.updates[0]
-        for update in self.updates[1:]:
-            merged = coalesce(merged, update)
-        self.updates = [merged]
+        if len(self.updates) > 1:
+            for update in self.updates[1:]:
+                merged = coalesce(merged, update)
+            self.updates = [merged]
+            self.nbytes = merged.resident_bytes()
         return merged
 
 
@@ -56,6 +72,10 @@ class _Branch:
     update: TableUpdate
     base: int
     standing: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.update.resident_bytes()
 
 
 BRANCH_FIRST = -2
@@ -71,10 +91,14 @@ class DeltaLog:
 
     def __init__(self, keys: RowSet) -> None:
         self._head = 0
-        self._points: dict[int, _Point] = {0: _Point(keys)}
+        self._keys = keys
+        self._points: dict[int, _Point] = {0: _Point(keys.size)}
         self._branches: dict[int, _Branch] = {}
         self._branch_next = BRANCH_FIRST
         self._since: dict[int, TableUpdate] = {}
+        self._nbytes = 0
+        self._oldest: tuple[int, RestingRows] | None = None
+        self._recent: tuple[int, RowSet] | None = None
 
     @property
     def head(self) -> int:
@@ -86,10 +110,82 @@ class DeltaLog:
         """Distinct points and branches at which subscribers wait or can join."""
         return len(self._points) + len(self._branches)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all row sets kept for those who stand behind the head."""
+        oldest = 0 if self._oldest is None else self._oldest[1].nbytes
+        return self._nbytes + oldest
+
     def keys_at(self, point: int) -> RowSet:
         """Row keys of the table at an occupied point or branch."""
+        if point == self._head:
+            return self._keys
+        recent = self.recent_keys(point)
+        if recent is not None:
+            return recent
+        update = self.since(point)
+        assert update is not None
+        return update.keys_before(self._keys)
+
+    def recent_keys(self, point: int) -> RowSet | None:
+        """:meth:`keys_at` where they are at hand."""
         branch = self._branches.get(point)
-        return self._points[point].keys if branch is None else branch.keys
+        if branch is not None:
+            return branch.keys
+        if self._recent is not None and self._recent[0] == point:
+            return self._recent[1]
+        return None
+
+    def size_at(self, point: int) -> int:
+        """Rows of the table at an occupied point or branch."""
+        branch = self._branches.get(point)
+        return self._points[point].size if branch is None else branch.keys.size
+
+    def step_at(self, point: int) -> int:
+        """The first step that somebody at an occupied point or branch lacks; not for the head."""
+        branch = self._branches.get(point)
+        update = self._points[point].updates[0] if branch is None else branch.update
+        return update.first_step
+
+    def resting_keys_at(self, point: int) -> RestingRows:
+        """Row keys at an occupied point or branch, for somebody who leaves it and is to be told
+        the whole table instead.
+
+        The oldest points leave first, one after the other. Undoing everything since for each of
+        them would cost one coalescing per segment every time; so the next point's keys are made of
+        these, through one segment, and kept until they are asked for.
+        """
+        serials = iter(self._points)
+        if point != next(serials) or point == self._head:
+            return RestingRows(self.keys_at(point))
+        if self._oldest is not None and self._oldest[0] == point:
+            resting = self._oldest[1]
+            keys = resting.rows()
+        else:
+            keys = self.keys_at(point)
+            resting = RestingRows(keys)
+        following = next(serials)
+        self._oldest = None
+        if following != self._head:
+            after = self._points[point].fold().keys_after(keys)
+            self._oldest = following, RestingRows(after)
+        self._recount()
+        return resting
+
+    def fold(self) -> None:
+        """Merge the updates of every segment, which costs fewer bytes."""
+        for point in self._points.values():
+            if point.updates:
+                point.fold()
+        self._recount()
+
+    def settle(self) -> None:
+        """Forget what was computed for those who were told their updates."""
+        self._since.clear()
+
+    def _recount(self) -> None:
+        points = sum(point.nbytes for point in self._points.values())
+        self._nbytes = points + sum(branch.nbytes for branch in self._branches.values())
 
     @property
     def standing_count(self) -> int:
@@ -105,21 +201,17 @@ class DeltaLog:
     def record(self, update: TableUpdate, keys: RowSet) -> None:
         """Add an update that leads to a table with ``keys``."""
         self._since.clear()
+        before, self._keys = self._keys, keys
         previous = self._points[self._head]
         if previous.standing:
-            previous.updates.append(update)
+            self._recent = self._head, before
+            self._nbytes += previous.add([update])
         else:
             del self._points[self._head]
             if self._points:
-                self._extend(next(reversed(self._points.values())), update)
+                self._nbytes += next(reversed(self._points.values())).add([update])
         self._head += 1
-        self._points[self._head] = _Point(keys)
-
-    @staticmethod
-    def _extend(point: _Point, update: TableUpdate) -> None:
-        point.updates.append(update)
-        if len(point.updates) >= FOLD_EVERY:
-            point.fold()
+        self._points[self._head] = _Point(keys.size)
 
     def join(self, count: int = 1) -> int:
         """Let ``count`` subscribers stand at the head; returns the head."""
@@ -131,7 +223,9 @@ class DeltaLog:
         head; returns the branch."""
         number = self._branch_next
         self._branch_next -= 1
-        self._branches[number] = _Branch(keys, update, self.join(), standing=1)
+        branch = _Branch(keys, update, self.join(), standing=1)
+        self._branches[number] = branch
+        self._nbytes += branch.nbytes
         return number
 
     def join_branch(self, number: int, count: int = 1) -> None:
@@ -150,6 +244,7 @@ class DeltaLog:
             return
         if branch is not None:
             del self._branches[point]
+            self._nbytes -= branch.nbytes
             self._since.pop(point, None)
             self.leave(branch.base)
             return
@@ -159,10 +254,13 @@ class DeltaLog:
         before = self._before(point)
         del self._points[point]
         self._since.pop(point, None)
+        if self._oldest is not None and self._oldest[0] == point:
+            self._oldest = None
+        if self._recent is not None and self._recent[0] == point:
+            self._recent = None
+        self._nbytes -= at.nbytes
         if before is not None:
-            before.updates += at.updates
-            if len(before.updates) >= FOLD_EVERY:
-                before.fold()
+            self._nbytes += before.add(at.updates)
 
     def _before(self, point: int) -> _Point | None:
         earlier: _Point | None = None
@@ -194,7 +292,10 @@ class DeltaLog:
                 continue
             known = self._since.get(serial)
             if known is None:
-                merged = self._points[serial].fold()
+                at = self._points[serial]
+                self._nbytes -= at.nbytes
+                merged = at.fold()
+                self._nbytes += at.nbytes
                 known = merged if later is None else coalesce(merged, later)
                 self._since[serial] = known
             later = known
@@ -205,6 +306,11 @@ class DeltaLog:
     def validate(self) -> None:
         """Check the invariants; for tests and simulation."""
         serials = list(self._points)
+        counted = self._nbytes
+        self._recount()
+        assert counted == self._nbytes
+        assert self._oldest is None or self._oldest[0] == serials[0] != self._head
+        assert self._points[self._head].size == self._keys.size
         assert serials == sorted(serials)
         assert serials[-1] == self._head
         for branch in self._branches.values():
@@ -212,4 +318,5 @@ class DeltaLog:
             assert self._points[branch.base].standing > 0
         for serial, point in self._points.items():
             assert bool(point.updates) == (serial != self._head)
+            assert point.nbytes == sum(update.resident_bytes() for update in point.updates)
             assert point.standing > 0 or serial == self._head

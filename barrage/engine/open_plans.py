@@ -55,7 +55,7 @@ class OpenPlans:
             self._feed.join_branch(point, 1)
             return point
         if len(self._open) >= OPEN_PLANS_MAX:
-            self._close(next(iter(self._open)))
+            self.close_oldest()
         point = self._feed.branch(RowSet.of_span(0, plan.size_before), plan.update)
         self._feed.join_branch(point, 1)
         self._open[plan] = point, now_ns + OPEN_NS
@@ -65,6 +65,13 @@ class OpenPlans:
         """Close the plans whose time is over."""
         for plan in [plan for plan, (_, due_ns) in self._open.items() if due_ns <= now_ns]:
             self._close(plan)
+
+    def close_oldest(self) -> bool:
+        """Close the oldest plan, to make room; False when none is open."""
+        if not self._open:
+            return False
+        self._close(next(iter(self._open)))
+        return True
 
     def _close(self, plan: ResumePlan) -> None:
         point, _ = self._open.pop(plan)

@@ -10,10 +10,8 @@ Who is due is decided here, what they are told in :mod:`barrage.engine.propagati
   interval is over. A subscriber that joins or changes in between gets its snapshot at once and
   takes part in the group's next propagation.
 * A held subscriber gets nothing. It stands at its point of the delta log, which costs row sets and
-  no values; released, it gets one update up to the present. If more than
-  ``limits.delta_segments_max`` points are occupied, held subscribers at the oldest ones are
-  resynchronised instead: only their row keys are remembered, and their next update removes all of
-  them and adds the table, which is legal, only coarser.
+  no values; released, it gets one update up to the present. What that costs is bounded by points
+  and by bytes (:mod:`barrage.engine.lagging`); past a bound its next update is the whole table.
 * Work is shared: subscribers standing at one point with equal columns and viewport share one
   message, all views in which nothing changed share one, and subscribers with equal encodings share
   one Delivery.
@@ -31,6 +29,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from barrage.engine.held_bytes import HeldBytes
+from barrage.engine.lagging import Lagging
 from barrage.engine.open_plans import OpenPlans
 from barrage.engine.propagation.blink_feed import BlinkFeed
 from barrage.engine.propagation.table_feed import TableFeed
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from barrage.engine.table import Table
     from barrage.model.update import FullUpdate, TableUpdate, ViewUpdate
     from barrage.model.viewport import ColumnSet, Viewport
-    from barrage.rowset.arrays import Int64Array
+    from barrage.rowset.arrays import BoolArray, Int64Array
 
 CHANGE_REFUSED = "cannot change from full subscription to viewport or vice versa"
 REVERSE_BLINK_REFUSED = "Reverse viewport is not supported for blink tables"
@@ -135,13 +135,21 @@ def rounded_interval_ns(interval_ns: int, limits: Limits) -> int:
 
 
 class Producer:
-    """The subscriptions of one table.
+    """The subscriptions of one table. A :class:`Holder <barrage.engine.held_bytes.Holder>`.
 
     ``step`` is the table's ``changed_step`` at construction; it numbers snapshots sent before the
     table changes.
     """
 
-    def __init__(self, table: Table, limits: Limits = DEFAULT_LIMITS, *, step: int = 0) -> None:
+    def __init__(
+        self,
+        table: Table,
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        step: int = 0,
+        held: HeldBytes | None = None,
+    ) -> None:
+        """``held`` counts what all tables of a server keep for slow readers."""
         self._table = table
         self._limits = limits
         self._feed: Feed = (
@@ -155,8 +163,9 @@ class Producer:
         self._held_ns: dict[int, int] = {}
         self._held_rounds: dict[int, int] = {}
         self._unstamped: list[int] = []
-        self._known: dict[int, Known] = {}
         self._plans = OpenPlans(self._feed)
+        self._held = HeldBytes(limits) if held is None else held
+        self._lagging = Lagging(self._roster, self._feed, self._plans, limits, self._held.stats)
         self._earlier: dict[int, ResumePlan] = {}
 
     @property
@@ -167,6 +176,13 @@ class Producer:
     def subscription_count(self) -> int:
         """Subscriptions that are neither removed nor disconnected."""
         return len(self._roster)
+
+    @property
+    def held_nbytes(self) -> int:
+        return self._lagging.nbytes if len(self._roster) else 0
+
+    def shed(self) -> bool:
+        return self._lagging.shed()
 
     # --- subscribers come, change and go ----------------------------------------------------------
 
@@ -285,7 +301,7 @@ class Producer:
         if request is not None and request.shape is not None:
             roster.shapes.drop(request.shape)
         self._forget_hold(slot)
-        self._known.pop(slot, None)
+        self._lagging.forget(slot)
         self._earlier.pop(slot, None)
         interval_ns = int(roster.group[slot])
         group = self._groups[interval_ns]
@@ -293,6 +309,7 @@ class Producer:
         if not group.members:
             del self._groups[interval_ns]
         roster.remove(slot)
+        self._held.note(self)
 
     def fail(self, error: BarrageError) -> list[Disconnect]:
         """The table failed: every subscription ends, between two updates."""
@@ -360,26 +377,6 @@ class Producer:
             for slot, ns in stalled
         ]
 
-    def _resynchronise_crowd(self) -> None:
-        """Vacate the oldest points for as long as there are too many, wherever only held
-        subscribers stand."""
-        roster = self._roster
-        crowded = self._feed.crowded_points()
-        surplus = len(crowded) - self._limits.delta_segments_max
-        for point in crowded:
-            if surplus <= 0:
-                return
-            slots = np.flatnonzero((roster.point == point) & (roster.state != FREE))
-            # Only a branch may stand at the point, or a plan that is open.
-            if not len(slots) or not (roster.state[slots] == HELD).all():
-                continue
-            known = self._feed.known(point)
-            for slot in slots.tolist():
-                self._known[slot] = known
-            self._feed.leave(point, len(slots))
-            roster.place(slots, NOWHERE)
-            surplus -= 1
-
     # --- time -------------------------------------------------------------------------------------
 
     def record(self, update: TableUpdate, wall_ns: int) -> None:
@@ -387,7 +384,9 @@ class Producer:
         self._feed.record(update, wall_ns)
         for group in self._groups.values():
             group.is_pending = True
-        self._resynchronise_crowd()
+        self._lagging.recorded()
+        if len(self._roster):
+            self._held.settle(self)
 
     def next_due_ns(self) -> int | None:
         """When :meth:`propagate` will next have something to do, or None. May lie in the past."""
@@ -398,7 +397,7 @@ class Producer:
             for slot, request in self._requests.items()
             if roster.state[slot] != HELD
         ]
-        if roster.catching_up_count:
+        if roster.catching_up_count or self._lagging.doomed:
             due.append(0)
         if self._held_ns:
             due.append(min(self._held_ns.values()) + self._limits.stall_ns_max)
@@ -412,15 +411,20 @@ class Producer:
         output: list[Delivery | Disconnect] = []
         if self._held_rounds:
             output += self._disconnect_stalled(now_ns)
+        output += [self._disconnect(*doomed) for doomed in list(self._lagging.doomed.items())]
         if self._earlier:
             self._send_earlier(output)
-        self._send_resyncs(output)
-        self._send_deltas(self._due_slots(now_ns), output)
+        is_due = self._due(now_ns)
+        if self._lagging.known:
+            self._send_resyncs(is_due, output)
+        self._send_deltas(np.flatnonzero(is_due & (self._roster.point != NOWHERE)), output)
         if self._requests:
             self._send_snapshots(output)
         if self._table.is_blink and not self._table.size:
             self._await_removals(now_ns)
         self._plans.close_due(now_ns)
+        self._feed.settle()
+        self._held.note(self)
         return output
 
     def _await_removals(self, now_ns: int) -> None:
@@ -438,11 +442,11 @@ class Producer:
         points = distinct(roster.point[members & (roster.point != NOWHERE)])
         return any(self._feed.has_news(point) for point in points.tolist())
 
-    def _due_slots(self, now_ns: int) -> Int64Array:
-        """Slots that get what they lack now: of due groups, catching up, or about to get a
+    def _due(self, now_ns: int) -> BoolArray:
+        """Which slots get what they lack now: those of due groups, catching up, or about to get a
         snapshot."""
         roster = self._roster
-        is_due = roster.state == CATCHING_UP
+        is_due: BoolArray = roster.state == CATCHING_UP
         for group in self._groups.values():
             if group.is_pending and now_ns >= group.due_ns:
                 is_due |= (roster.group == group.interval_ns) & (roster.state == FLOWING)
@@ -451,7 +455,7 @@ class Producer:
                 group.last_ns = max(group.due_ns, now_ns - group.interval_ns // JITTER_DIVISOR)
         for slot in self._requests:
             is_due[slot] |= roster.state[slot] == FLOWING
-        return np.flatnonzero(is_due & (roster.point != NOWHERE))
+        return is_due
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -465,16 +469,22 @@ class Producer:
         for (plan, _), slots in together.items():
             output += [self._delivery(message, slots) for message in plan.earlier]
 
-    def _send_resyncs(self, output: list[Delivery | Disconnect]) -> None:
-        """Updates for subscribers of whom only the rows are remembered, if they have been
-        released."""
+    def _send_resyncs(self, is_due: BoolArray, output: list[Delivery | Disconnect]) -> None:
+        """Updates for subscribers whose changes were given up; equal ones share one message."""
         roster = self._roster
-        ready = [slot for slot in self._known if roster.state[slot] != HELD]
-        for slot in ready:
-            message = self._feed.resync(roster.shape_of(slot), self._known.pop(slot))
-            output.append(self._delivery(message, [slot]))
-            roster.place(np.array([slot]), self._feed.join(1))
-            roster.sent(np.array([slot]))
+        together: dict[tuple[int, int], dict[int, list[int]]] = {}
+        known_by: dict[int, Known] = {}
+        for slot in self._lagging.ready(is_due):
+            known = self._lagging.take(slot)
+            known_by[id(known)] = known
+            alike = together.setdefault((id(known), int(roster.shape[slot])), {})
+            alike.setdefault(int(roster.encoding[slot]), []).append(slot)
+        for (known_id, shape), by_encoding in together.items():
+            message = self._feed.resync(roster.shapes[shape], known_by[known_id])
+            for slots in by_encoding.values():
+                output.append(self._delivery(message, slots))
+                roster.place(np.array(slots), self._feed.join(len(slots)))
+                roster.sent(np.array(slots))
 
     def _send_deltas(self, due: Int64Array, output: list[Delivery | Disconnect]) -> None:
         """Bring the slots ``due`` to the present, one point at a time."""
@@ -585,4 +595,4 @@ class Producer:
         assert all(states[slot] != FREE for slot in self._requests)
         assert set(self._held_rounds) == set(np.flatnonzero(states == HELD).tolist())
         assert set(self._held_ns) <= set(self._held_rounds)
-        assert all(self._roster.point[slot] == NOWHERE for slot in self._known)
+        self._lagging.validate()

@@ -22,6 +22,7 @@ Cost: a few ``searchsorted`` of all windows' ends, whatever the number of window
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,18 +38,36 @@ if TYPE_CHECKING:
 
 class PositionDelta:
     """One table update in positions. ``removed`` are positions before it; ``added`` and modified
-    ones after it."""
+    ones after it. Everything is computed when it is first asked for: full subscriptions ask for
+    nothing."""
 
-    def __init__(self, update: TableUpdate, keys_before: RowSet, keys_after: RowSet) -> None:
-        self.size_before = len(keys_before)
+    def __init__(self, update: TableUpdate, keys_before: RowSet | None, keys_after: RowSet) -> None:
+        """``keys_before`` are worked out from the others where they are not given."""
         self.size_after = len(keys_after)
-        self.removed = _positions(keys_before, update.removed_keys_pre)
-        self.added = _positions(keys_after, update.added_keys_post)
+        self.size_before = (
+            self.size_after - len(update.added_keys_post) + len(update.removed_keys_pre)
+        )
         self.keys_after = keys_after
+        self._update = update
+        self._keys_before = keys_before
         self._modified_keys = update.modified_keys_post
         self._modified: dict[RowSet, RowSet] = {}
-        self._survivors_before: RowSet | None = None
-        self._survivors_after: RowSet | None = None
+
+    @cached_property
+    def removed(self) -> RowSet:
+        """Old positions of the rows that left."""
+        removed = self._update.removed_keys_pre
+        if removed.is_empty:
+            return removed
+        before = self._keys_before
+        if before is None:
+            before = self._update.keys_before(self.keys_after)
+        return _positions(before, removed)
+
+    @cached_property
+    def added(self) -> RowSet:
+        """New positions of the rows that came."""
+        return _positions(self.keys_after, self._update.added_keys_post)
 
     def modified(self, column: int) -> RowSet:
         """New positions of the rows modified in ``column``; equal columns give the same object."""
@@ -67,19 +86,15 @@ class PositionDelta:
                 groups.setdefault(keys, []).append(column)
         return [(self.modified(members[0]), tuple(members)) for members in groups.values()]
 
-    @property
+    @cached_property
     def survivors_before(self) -> RowSet:
         """Old positions of the surviving rows: their rank here is the survivor's number."""
-        if self._survivors_before is None:
-            self._survivors_before = RowSet.of_span(0, self.size_before) - self.removed
-        return self._survivors_before
+        return RowSet.of_span(0, self.size_before) - self.removed
 
-    @property
+    @cached_property
     def survivors_after(self) -> RowSet:
         """New positions of the surviving rows."""
-        if self._survivors_after is None:
-            self._survivors_after = RowSet.of_span(0, self.size_after) - self.added
-        return self._survivors_after
+        return RowSet.of_span(0, self.size_after) - self.added
 
 
 def _positions(table_keys: RowSet, keys: RowSet) -> RowSet:

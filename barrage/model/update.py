@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from barrage.rowset import RowSet, RowSetShiftData
+from barrage.rowset.resting import resident_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +48,21 @@ class TableUpdate:
             and self.added_keys_post.is_empty
             and all(keys.is_empty for keys in self.modified_keys_post)
         )
+
+    def keys_after(self, keys_pre: RowSet) -> RowSet:
+        """The row keys of a table with ``keys_pre`` after this update."""
+        return self.shifts.apply(keys_pre - self.removed_keys_pre) | self.added_keys_post
+
+    def keys_before(self, keys_post: RowSet) -> RowSet:
+        """The row keys before this update of a table that has ``keys_post`` after it."""
+        kept_post = keys_post - self.added_keys_post
+        return self.shifts.unapply(kept_post) | self.removed_keys_pre
+
+    def resident_bytes(self) -> int:
+        """What its row sets cost in memory; columns that share one count once."""
+        modified = {id(rows): rows for rows in self.modified_keys_post}
+        sets = (self.removed_keys_pre, self.added_keys_post, *modified.values())
+        return self.shifts.nbytes + sum(resident_bytes(rows) for rows in sets)
 
     @classmethod
     def nothing(cls, *, step: int, column_count: int) -> TableUpdate:

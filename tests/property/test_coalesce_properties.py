@@ -65,3 +65,14 @@ def test_doing_nothing_before_or_after_changes_nothing(history: History) -> None
         assert same.added_keys_post == merged.added_keys_post
         assert same.modified_keys_post == merged.modified_keys_post
         assert same.shifts == merged.shifts
+
+
+@given(history=histories())
+def test_an_update_leads_from_its_keys_to_its_keys_and_back(history: History) -> None:
+    states, updates = history
+    for update, before, after in [
+        *zip(updates, states[:-1], states[1:], strict=True),
+        (reduce(coalesce, updates), states[0], states[-1]),
+    ]:
+        assert update.keys_after(before.keys) == after.keys
+        assert update.keys_before(after.keys) == before.keys

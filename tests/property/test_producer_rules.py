@@ -3,6 +3,7 @@ what it is sent equals the table sliced by its effective viewport."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -20,6 +21,7 @@ from hypothesis.stateful import (
 
 from barrage.engine.producer import Disconnect, Producer
 from barrage.engine.subscription import SubscriptionSpec
+from barrage.errors import BarrageError, ReaderMemoryError
 from barrage.limits import NANOS_PER_MS, Limits
 from barrage.model.viewport import Viewport
 from barrage.rowset import RowSet
@@ -27,6 +29,8 @@ from tests.helpers.fake_table import SCHEMA, FakeTable
 from tests.helpers.receivers import KeyReceiver, ViewReceiver
 
 LIMITS = Limits(delta_segments_max=2, stall_ns_max=10**15)
+HELD_BYTES_MAX = [LIMITS.held_table_bytes_max, 4000, 1500, 0]
+"""What the table may keep for slow readers: from more than it needs to nothing at all."""
 INTERVALS_NS = [10 * NANOS_PER_MS, 20 * NANOS_PER_MS, 50 * NANOS_PER_MS]
 
 SHAPES = {
@@ -74,11 +78,12 @@ class ProducerMachine(RuleBasedStateMachine):
 
     subscribers = Bundle("subscribers")
 
-    @initialize(seed=seeds, size=st.integers(0, 12))
-    def start(self, seed: int, size: int) -> None:
+    @initialize(seed=seeds, size=st.integers(0, 12), held_bytes_max=st.sampled_from(HELD_BYTES_MAX))
+    def start(self, seed: int, size: int, held_bytes_max: int) -> None:
         keys = sorted(Random(seed).sample(range(40), size))
         self.table = FakeTable(keys)
-        self.producer = Producer(self.table, LIMITS)
+        self.limits = replace(LIMITS, held_table_bytes_max=held_bytes_max)
+        self.producer = Producer(self.table, self.limits)
         self.now_ns = 0
         self.live: dict[int, Subscriber] = {}
         self.numbers = 0
@@ -159,7 +164,9 @@ class ProducerMachine(RuleBasedStateMachine):
         self.now_ns += delta_ms * NANOS_PER_MS
         told = set()
         for item in self.producer.propagate(self.now_ns):
-            assert not isinstance(item, Disconnect)
+            if isinstance(item, Disconnect):
+                self.is_no_room_left_for(self.live.pop(item.subscription_id), item.error)
+                continue
             for number in item.subscription_ids:
                 assert not self.live[number].is_held
                 self.live[number].receiver.receive(item.message)
@@ -170,6 +177,12 @@ class ProducerMachine(RuleBasedStateMachine):
         assert due is None or due > self.now_ns
         if delta_ms == 60:
             self.check_everybody_is_up_to_date()
+
+    def is_no_room_left_for(self, subscriber: Subscriber, error: BarrageError) -> None:
+        """Only the keys a reader knows can be too much, never a view."""
+        assert isinstance(error, ReaderMemoryError)
+        assert error.nbytes > self.limits.held_table_bytes_max == error.nbytes_max
+        assert isinstance(subscriber.receiver, KeyReceiver)
 
     def check(self, subscriber: Subscriber) -> None:
         receiver = subscriber.receiver

@@ -135,7 +135,21 @@ class BlinkFeed:
     def crowded_points(self) -> list[int]:
         return []
 
-    def known(self, point: int) -> Known:
+    def waiting_points(self) -> list[int]:
+        return []
+
+    @property
+    def nbytes(self) -> int:
+        """No row sets; rows are counted by ``blink_rows_max``."""
+        return 0
+
+    def fold(self) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+    def known(self, point: int, *, with_keys: bool) -> Known:
         raise NotImplementedError("blink subscribers are never resynchronised")
 
     def resync(self, shape: Shape, known: Known) -> Message:

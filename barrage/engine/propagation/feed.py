@@ -6,7 +6,7 @@ lacks. Feeds count the subscribers at each point and forget what nobody lacks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from barrage.model.update import FullUpdate, ViewUpdate
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from barrage.model.update import TableUpdate
     from barrage.rowset import RowSet
     from barrage.rowset.arrays import Int64Array
+    from barrage.rowset.resting import RestingRows
 
 Message: TypeAlias = FullUpdate | ViewUpdate
 
@@ -42,11 +43,20 @@ class Messages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is remembered of a subscriber that will be resynchronised: its rows, and the step it
-    misses first."""
+    """What is remembered of a subscriber that will be resynchronised: how many rows the table had,
+    the step it misses first, and, if it knows rows by their keys, which those are."""
 
-    keys: RowSet
+    size: int
     first_step: int
+    keys: RestingRows | None
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.keys is None else self.keys.nbytes
+
+    def without_keys(self) -> Known:
+        """For views in positions, which need none."""
+        return replace(self, keys=None)
 
 
 class Feed(Protocol):
@@ -93,8 +103,21 @@ class Feed(Protocol):
     def crowded_points(self) -> list[int]:
         """Points to be vacated by held subscribers, oldest first, because there are too many."""
 
-    def known(self, point: int) -> Known:
-        """What to remember of somebody who leaves ``point`` to be resynchronised."""
+    def waiting_points(self) -> list[int]:
+        """Points behind the present, oldest first, whose subscribers can be resynchronised."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept for those who stand behind the present."""
+
+    def fold(self) -> None:
+        """Keep the same in fewer bytes if possible."""
+
+    def settle(self) -> None:
+        """Everybody who was due has been told: forget what was computed for them only."""
+
+    def known(self, point: int, *, with_keys: bool) -> Known:
+        """What to remember of those who leave ``point`` to be resynchronised."""
 
     def resync(self, shape: Shape, known: Known) -> Message:
         """One delta from what was known to the present."""

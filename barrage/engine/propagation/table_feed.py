@@ -90,18 +90,33 @@ class TableFeed:
         surplus = self._log.point_count - 1 - self._limits.delta_segments_max
         return self._log.points()[:-1] if surplus > 0 else []
 
-    def known(self, point: int) -> Known:
-        update = self._log.since(point)
+    def waiting_points(self) -> list[int]:
+        return self._log.points()[:-1]
+
+    @property
+    def nbytes(self) -> int:
+        return self._log.nbytes
+
+    def fold(self) -> None:
+        self._log.fold()
+
+    def settle(self) -> None:
+        self._deltas.clear()
+        self._log.settle()
+
+    def known(self, point: int, *, with_keys: bool) -> Known:
         return Known(
-            keys=self._log.keys_at(point),
-            first_step=self._step if update is None else update.first_step,
+            size=self._log.size_at(point),
+            first_step=self._step if point == self._log.head else self._log.step_at(point),
+            keys=self._log.resting_keys_at(point) if with_keys else None,
         )
 
     def resync(self, shape: Shape, known: Known) -> Message:
         stamp = self._stamp(known.first_step)
         if shape.kind in (ShapeKind.SPAN, ShapeKind.SCATTERED):
-            return view_resync(self._reader, shape, len(known.keys), stamp)
-        return key_resync(self._reader, shape, known.keys, stamp)
+            return view_resync(self._reader, shape, known.size, stamp)
+        assert known.keys is not None
+        return key_resync(self._reader, shape, known.keys.rows(), stamp)
 
     def validate(self) -> None:
         self._log.validate()
@@ -179,8 +194,8 @@ class TableFeed:
             update = self._log.since(point)
             if update is None:
                 raise ValueError("there is nothing to tell at the present")
-            keys = self._table.row_keys
-            found = update, PositionDelta(update, self._log.keys_at(point), keys)
+            before = self._log.recent_keys(point)
+            found = update, PositionDelta(update, before, self._table.row_keys)
             self._deltas[point] = found
         return found
 

@@ -1,0 +1,178 @@
+"""Readers that lag behind, and what happens when they cost too much.
+
+A reader that is held, or that asked for long intervals, stands at its point of the delta log, which
+keeps what changed since. That is bounded twice: by the number of points
+(``limits.delta_segments_max``) and by bytes (:mod:`barrage.engine.held_bytes`). Past a bound the
+oldest points are *vacated*: what their readers missed is forgotten, and only what they *know* is
+remembered. Their next update removes all of that and adds the table, which is legal and complete,
+only coarser. A view in positions knows no more than a number of rows. A reader of row keys knows
+those, kept in compressed form, because clients take the removal of rows they do not have for an
+error.
+
+The steps, in this order:
+
+1. merge the updates between neighbouring points;
+2. close plans that are open for others who may still come back;
+3. vacate the oldest point, then the next one, ...;
+4. disconnect those whose keys are remembered longest. Nothing else is left that would free memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from barrage.engine.subscription import FLOWING, FREE, HELD, NOWHERE, ShapeKind
+from barrage.errors import ReaderMemoryError
+
+if TYPE_CHECKING:
+    from barrage.engine.held_bytes import HeldStats
+    from barrage.engine.open_plans import OpenPlans
+    from barrage.engine.propagation.feed import Feed, Known
+    from barrage.engine.subscription import Roster
+    from barrage.errors import BarrageError
+    from barrage.limits import Limits
+    from barrage.rowset.arrays import BoolArray, Int64Array
+
+PATIENT_INTERVAL_NS = 1_000_000_000
+"""Readers of longer intervals can be vacated like held ones; all others are told soon."""
+
+
+class Lagging:
+    """What one table keeps for its readers that lag behind.
+
+    Invariant: whoever is in :attr:`known` stands nowhere.
+    """
+
+    def __init__(
+        self, roster: Roster, feed: Feed, plans: OpenPlans, limits: Limits, stats: HeldStats
+    ) -> None:
+        self.known: dict[int, Known] = {}
+        """What the reader in each slot knows, where its changes were given up; oldest first."""
+        self.doomed: dict[int, BarrageError] = {}
+        """Slots that are to be disconnected."""
+        self._roster = roster
+        self._feed = feed
+        self._plans = plans
+        self._limits = limits
+        self._stats = stats
+        self._patient: set[int] = set()
+        self._known_nbytes = 0
+        self._is_folded = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the delta log and of all that is known."""
+        return self._feed.nbytes + self._known_nbytes
+
+    def recorded(self) -> None:
+        """The table has changed."""
+        self._is_folded = False
+        self._vacate_crowd()
+
+    def shed(self) -> bool:
+        """Take the next step of those above; False when there is none left."""
+        if not self._is_folded:
+            self._is_folded = True
+            self._feed.fold()
+            return True
+        if self._plans.close_oldest():
+            return True
+        return self._vacate_oldest() or self._doom_oldest()
+
+    def _vacate_crowd(self) -> None:
+        """Vacate the oldest points for as long as there are too many, wherever only held
+        subscribers stand."""
+        crowded = self._feed.crowded_points()
+        surplus = len(crowded) - self._limits.delta_segments_max
+        for point in crowded:
+            if surplus <= 0:
+                return
+            slots = self._slots_at(point)
+            # Only a branch may stand at the point, or a plan that is open.
+            if len(slots) and (self._roster.state[slots] == HELD).all():
+                self._vacate(point, slots)
+                surplus -= 1
+
+    def _vacate_oldest(self) -> bool:
+        roster = self._roster
+        for point in self._feed.waiting_points():
+            slots = self._slots_at(point)
+            is_patient = (roster.state[slots] == FLOWING) & (
+                roster.group[slots] > PATIENT_INTERVAL_NS
+            )
+            if len(slots) and (is_patient | (roster.state[slots] == HELD)).all():
+                self._patient.update(slots[is_patient].tolist())
+                self._vacate(point, slots)
+                return True
+        return False
+
+    def _slots_at(self, point: int) -> Int64Array:
+        return np.flatnonzero((self._roster.point == point) & (self._roster.state != FREE))
+
+    def _vacate(self, point: int, slots: Int64Array) -> None:
+        kinds = self._roster.shapes.kind[self._roster.shape[slots]]
+        with_keys = bool(((kinds == ShapeKind.FULL) | (kinds == ShapeKind.KEYED_VIEW)).any())
+        known = self._feed.known(point, with_keys=with_keys)
+        for slot in slots.tolist():
+            self.known[slot] = known
+        self._feed.leave(point, len(slots))
+        self._roster.place(slots, NOWHERE)
+        self._stats.resynchronised += len(slots)
+        self._recount()
+
+    def _doom_oldest(self) -> bool:
+        """Give up those who know the same keys, remembered longest."""
+        nbytes = self.nbytes
+        oldest = next((known for known in self.known.values() if known.nbytes), None)
+        if oldest is None:
+            return False
+        for slot in [slot for slot, known in self.known.items() if known is oldest]:
+            kind = self._roster.shape_of(slot).kind
+            if kind in (ShapeKind.FULL, ShapeKind.KEYED_VIEW):
+                self.doomed[slot] = ReaderMemoryError(
+                    nbytes=nbytes, nbytes_max=self._limits.held_table_bytes_max
+                )
+                self._stats.disconnected += 1
+                del self.known[slot]
+            else:
+                self.known[slot] = oldest.without_keys()
+        self._recount()
+        return True
+
+    def ready(self, is_due: BoolArray) -> list[int]:
+        """Slots that are to be resynchronised now, oldest first: all but those still held, and
+        those whose long interval is not over."""
+        states = self._roster.state
+        return [
+            slot
+            for slot in self.known
+            if states[slot] != HELD and (slot not in self._patient or is_due[slot])
+        ]
+
+    def take(self, slot: int) -> Known:
+        """What the reader in ``slot`` knows, which is forgotten here."""
+        known = self.known.pop(slot)
+        self._patient.discard(slot)
+        self._recount()
+        return known
+
+    def forget(self, slot: int) -> None:
+        """The reader in ``slot`` is gone."""
+        self.doomed.pop(slot, None)
+        if slot in self.known:
+            self.take(slot)
+
+    def _recount(self) -> None:
+        distinct = {id(known): known.nbytes for known in self.known.values()}
+        self._known_nbytes = sum(distinct.values())
+
+    def validate(self) -> None:
+        """Check the invariants; for tests and simulation."""
+        counted = self._known_nbytes
+        self._recount()
+        assert counted == self._known_nbytes
+        assert all(self._roster.point[slot] == NOWHERE for slot in (*self.known, *self.doomed))
+        assert self._patient <= set(self.known)
+        assert not set(self.doomed) & set(self.known)
