@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from barrage.engine import UpdateGraph
+from barrage.engine.held_bytes import HeldBytes, HeldStats
 from barrage.engine.producer import Producer
 from barrage.errors import BarrageError, TransportError
 from barrage.limits import NANOS_PER_MS
@@ -93,6 +94,8 @@ class RuntimeStats:
     propagate_ns_total: int = 0
     cycle_ns_total: int = 0
     cycle_ns_recent: deque[int] = field(default_factory=lambda: deque(maxlen=CYCLES_REMEMBERED))
+    held: HeldStats = field(default_factory=HeldStats)
+    """What readers that lag behind cost."""
 
     def cycle_ns_percentile(self, percent: float) -> int:
         """A percentile of the last cycles' durations; 0 before the first."""
@@ -123,6 +126,7 @@ class EngineRuntime:
         self._clock = clock
         self._rest_ns_max = rest_ns_max
         self._producers: dict[Table, Producer] = {}
+        self._held = HeldBytes(limits, self.stats.held)
         self._commands = CommandQueue(limits.command_queue_max)
         self._outlet: Outlet | None = None
         self._items: list[object] = []
@@ -246,7 +250,7 @@ class EngineRuntime:
         """The producer of ``table``, made on first use."""
         producer = self._producers.get(table)
         if producer is None:
-            producer = Producer(table, self._limits, step=table.changed_step)
+            producer = Producer(table, self._limits, step=table.changed_step, held=self._held)
             self._producers[table] = producer
         return producer
 

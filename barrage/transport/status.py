@@ -18,6 +18,7 @@ from barrage.errors import (
     JournalCorruptError,
     JournalFullError,
     NoJournalError,
+    ReaderMemoryError,
     RequestRefusedError,
     RowError,
     SequenceError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _TABLE_NAME = re.compile(r"table:? (?:variable )?'([^']+)'")
 _SUGGESTED = re.compile(r"did you mean '([^']+)'")
 
+_FAR_BEHIND = re.compile(r"slow consumer: .* is ([0-9,]+) bytes, the limit is ([0-9,]+) bytes")
 _SLOW = re.compile(r"slow consumer: .* for ([0-9.]+) s, the limit is ([0-9.]+) s")
 
 _ROW = re.compile(r" \((?:column '(?P<column>[^']*)', )?row (?P<row>\d+)\)$")
@@ -103,13 +105,10 @@ def error_from_status(
         return told
     if code is StatusCode.FAILED_PRECONDITION:
         return TableFailedError(text) if "failed" in text else TicketError(text)
-    if code is StatusCode.RESOURCE_EXHAUSTED and _FULL in text:
-        return JournalFullError(text)
+    if code is StatusCode.RESOURCE_EXHAUSTED and (spent := _about_exhaustion(text)) is not None:
+        return spent
     if code is StatusCode.DATA_LOSS and (match := _DAMAGED.search(text)):
         return JournalCorruptError(match[1], offset=int(match[2]), reason=match[3])
-    if code is StatusCode.RESOURCE_EXHAUSTED and (match := _SLOW.search(text)):
-        stalled, limit = (round(float(seconds) * 1e9) for seconds in match.groups())
-        return SlowConsumerError(stalled_ns=stalled, stall_ns_max=limit)
     if code is StatusCode.INVALID_ARGUMENT and (match := _ROW.search(text)):
         return RowError(
             text[: match.start()], column=match.group("column"), row=int(match.group("row"))
@@ -126,6 +125,19 @@ def _about_history(text: str) -> BarrageError | None:
     if match := _NO_JOURNAL.search(text):
         return NoJournalError(match[1], is_view=match[2].startswith("is"))
     return SequenceError(text) if _PRODUCER.search(text) else None
+
+
+def _about_exhaustion(text: str) -> BarrageError | None:
+    """What there was no room for, or who was too slow."""
+    if _FULL in text:
+        return JournalFullError(text)
+    if match := _FAR_BEHIND.search(text):
+        kept, limit = (int(number.replace(",", "")) for number in match.groups())
+        return ReaderMemoryError(nbytes=kept, nbytes_max=limit)
+    if match := _SLOW.search(text):
+        stalled, limit = (round(float(seconds) * 1e9) for seconds in match.groups())
+        return SlowConsumerError(stalled_ns=stalled, stall_ns_max=limit)
+    return None
 
 
 def _about_table(code: StatusCode, text: str, table: str | None) -> BarrageError:

@@ -10,12 +10,17 @@ from unittest import mock
 
 import pyarrow as pa
 
+from barrage.engine.delta_log import DeltaLog
+from barrage.engine.held_bytes import HeldBytes
+from barrage.engine.lagging import Lagging
+from barrage.engine.propagation import table_feed
 from barrage.journal import file_history, recovery, segment, store
 from barrage.journal.steps import Steps
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.proto import outgoing_bodies
 from barrage.proto.body_window import BodyWindow
 from barrage.rowset import RowSet, RowSetShiftData
+from barrage.rowset.resting import RestingRows
 from barrage.transport.shared_memory.leases import LeaseTable
 from barrage.transport.shared_memory.segment import Segment
 from barrage.wire.dissociated.reassembly import Reassembly
@@ -105,6 +110,55 @@ CANARIES: dict[str, Callable[[], Sabotage]] = {
         miscount_the_table,
         misplace_added_rows,
         repeat_a_step,
+    )
+}
+
+
+# --- readers that lag behind ----------------------------------------------------------------------
+
+
+def keep_whatever_it_costs() -> AbstractContextManager[object]:
+    """Nobody looks at the bytes that slow readers cost."""
+    return mock.patch.object(HeldBytes, "settle", HeldBytes.note)
+
+
+def lose_what_lies_between() -> AbstractContextManager[object]:
+    """A reader whose changes are given up goes on at the present, as if it had had them."""
+
+    def vacate(self, point, slots):
+        self._feed.leave(point, len(slots))
+        self._roster.place(slots, self._feed.join(len(slots)))
+
+    return mock.patch.object(Lagging, "_vacate", vacate)
+
+
+def take_nothing_back() -> AbstractContextManager[object]:
+    """The whole table comes, and what the reader had before stays."""
+    honest = table_feed.key_resync
+
+    def key_resync(reader, shape, known, stamp):
+        return replace(honest(reader, shape, known, stamp), removed_keys_pre=RowSet.empty())
+
+    return mock.patch.object(table_feed, "key_resync", key_resync)
+
+
+def remember_the_keys_of_later() -> AbstractContextManager[object]:
+    """What a reader knows is taken from the next point."""
+
+    def resting_keys_at(self, point):
+        points = self.points()
+        return RestingRows(self.keys_at(points[points.index(point) + 1]))
+
+    return mock.patch.object(DeltaLog, "resting_keys_at", resting_keys_at)
+
+
+READER_CANARIES: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    each.__name__: each
+    for each in (
+        keep_whatever_it_costs,
+        lose_what_lies_between,
+        take_nothing_back,
+        remember_the_keys_of_later,
     )
 }
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from barrage.engine import UpdateGraph
+from barrage.engine.held_bytes import HeldBytes
 from barrage.engine.producer import Delivery, Disconnect, Producer
 from barrage.engine.snapshot import snapshot_messages
 from barrage.engine.subscription import SubscriptionSpec
@@ -86,6 +87,7 @@ class SimServer:
         self.streams: dict[int, ServerStream] = {}
         self.producers: dict[str, Producer] = {}
         self._encoders: dict[tuple[str, EncodeOptions, BodyWay], UpdateEncoder[Frame]] = {}
+        self.held = HeldBytes(limits)
         self._sabotage = sabotage
         self._numbers = 0
 
@@ -173,7 +175,9 @@ class SimServer:
         )
         encoder = self._encoder(table, options, stream.bodies.way)
         if table.name not in self.producers:
-            self.producers[table.name] = Producer(table.table, self.limits, step=self.graph.step)
+            self.producers[table.name] = Producer(
+                table.table, self.limits, step=self.graph.step, held=self.held
+            )
         spec = SubscriptionSpec(
             columns=event.columns,
             viewport=event.viewport,
@@ -228,6 +232,19 @@ class SimServer:
             table.cycle_done(result.step, has_changed=update is not None)
             if update is not None and table.name in self.producers:
                 self.producers[table.name].record(update, now_ns)
+                self._check_held_bytes(self.producers[table.name])
+
+    def _check_held_bytes(self, recorded: Producer) -> None:
+        """Where more has just been kept: neither its table nor all of them together keep more than
+        they may, as long as anything is left to give up."""
+        producers = self.producers.values()
+        if recorded.held_nbytes > self.limits.held_table_bytes_max:
+            assert not recorded.shed(), "a table keeps more for slow readers than it may"
+        kept = sum(producer.held_nbytes for producer in producers)
+        assert kept == self.held.stats.nbytes, "what is kept is counted"
+        if kept > self.limits.held_server_bytes_max:
+            is_left = any(each.shed() for each in producers if each.held_nbytes)
+            assert not is_left, "the server keeps more for slow readers than it may"
 
     def propagate(self, now_ns: int) -> None:
         """Everything that is due, encoded once for all who get it, into the outboxes."""

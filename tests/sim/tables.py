@@ -96,6 +96,11 @@ class SimTable:
             "last_by": lambda table: table.last_by("name"),
             "sorted": lambda table: table.sort("-x", "id"),
             "sorted head": lambda table: table.sort("x", "-id").head(7),
+            "joined": lambda table: (
+                table.select("id", "x", "name", "flag")
+                .natural_join(table.where("x >= 20").select("id", "value"), on=["id"])
+                .select(*SCHEMA.names)
+            ),
         }
         return operators[self._operators](source)
 
@@ -106,6 +111,8 @@ class SimTable:
             return rows[-9:]
         if self._operators == "where":
             return [row for row in rows if row[1] >= 20]
+        if self._operators == "joined":
+            return [row if row[1] >= 20 else (*row[:3], None, row[4]) for row in rows]
         if self._operators == "last_by":
             last: dict[str, Row] = {}
             for row in rows:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from barrage.engine.delta_log import DeltaLog
-from tests.sim.canaries import CANARIES
+from tests.sim.canaries import CANARIES, READER_CANARIES
 from tests.sim.world import SimulationError, World
 
 HERE = Path(__file__).parent
@@ -62,6 +62,24 @@ def is_caught(name: str | None) -> bool:
 @pytest.mark.parametrize("name", list(CANARIES))
 def test_a_broken_build_is_caught(name: str) -> None:
     assert is_caught(name)
+
+
+@pytest.mark.parametrize("name", list(READER_CANARIES))
+def test_a_build_that_fails_slow_readers_is_caught(name: str) -> None:
+    with READER_CANARIES[name]():
+        assert is_caught(None)
+
+
+def test_slow_readers_lose_their_changes_often_and_are_ended_sometimes() -> None:
+    """The bounds that are drawn are small enough to matter."""
+    resynchronised = disconnected = 0
+    for seed in (9, 11, 24):
+        world = World(seed)
+        world.run()
+        resynchronised += world.server.held.stats.resynchronised
+        disconnected += world.server.held.stats.disconnected
+    assert resynchronised > 50
+    assert disconnected > 0
 
 
 def test_a_delta_log_that_forgets_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

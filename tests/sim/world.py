@@ -15,6 +15,7 @@ from barrage.limits import NANOS_PER_MS, Limits
 from tests.sim.bodies import BodyOptions, ServerBodies
 from tests.sim.body_intake import ClientBodies
 from tests.sim.client import SimClient
+from tests.sim.held import HeldOptions
 from tests.sim.network import Link
 from tests.sim.options import Faults, Options
 from tests.sim.server import Sabotage, SimServer
@@ -50,11 +51,14 @@ class World:
         # Of their own, so that what a seed draws besides stays what it was.
         body_random = Random(f"bodies {seed}")
         self.body_options = BodyOptions.draw(body_random)
+        self._held_random = Random(f"held {seed}")
+        self.held_options = HeldOptions.draw(self._held_random)
         self.clock = VirtualClock()
         self.limits = Limits(
             stall_ns_max=self.options.stall_ms_max * NANOS_PER_MS,
             exchange_outbox_updates_max=self.options.outbox_updates_max,
             delta_segments_max=self.options.delta_segments_max,
+            **self.held_options.limits(),
             **self.body_options.limits(),
         )
         self.graph = UpdateGraph()
@@ -62,14 +66,19 @@ class World:
             f"t{index}": SimTable(f"t{index}", kind, self.graph, self._child_random())
             for index, kind in enumerate(self.options.table_kinds)
         }
+        names = list(self.tables)
+        self.extra: SimTable | None = None
+        if self.held_options.extra_kind is not None:
+            own = Random(self._held_random.getrandbits(64))
+            self.extra = SimTable("extra", self.held_options.extra_kind, self.graph, own)
+            self.tables["extra"] = self.extra
         self.bodies = ServerBodies(self.body_options, self.limits, self.clock, body_random)
         self.server = SimServer(self.graph, self.tables, self.limits, self.bodies, sabotage)
         self.faults = self.options.faults
-        names = list(self.tables)
         self.clients = [
             SimClient(
                 number,
-                self.tables[self.random.choice(names)],
+                self._table_for_a_client(self.random.choice(names)),
                 self._child_random(),
                 ClientBodies(
                     self.bodies, self.body_options, self.limits, body_random.getrandbits(64)
@@ -85,6 +94,10 @@ class World:
 
     def _child_random(self) -> Random:
         return Random(self.random.getrandbits(64))
+
+    def _table_for_a_client(self, name: str) -> SimTable:
+        is_extra = self._held_random.random() < self.held_options.extra_share
+        return self.extra if is_extra and self.extra is not None else self.tables[name]
 
     @property
     def trace_hash(self) -> str:
@@ -104,7 +117,7 @@ class World:
             self._calm_down()
             self._close()
         except Exception as error:
-            options = f"{self.options}\n  {self.body_options}"
+            options = f"{self.options}\n  {self.body_options}\n  {self.held_options}"
             raise SimulationError(self.seed, options, list(self._story), error) from error
         finally:
             self.bodies.close()
@@ -164,7 +177,8 @@ class World:
 
     def _change_tables(self) -> None:
         for table in self.tables.values():
-            if self.random.random() < self.options.change_chance:
+            random = self._held_random if table is self.extra else self.random
+            if random.random() < self.options.change_chance:
                 for _ in range(self.options.changes_per_cycle):
                     table.change(3)
 

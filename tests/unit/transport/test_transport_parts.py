@@ -13,6 +13,7 @@ from barrage.errors import (
     JournalCorruptError,
     JournalFullError,
     NoJournalError,
+    ReaderMemoryError,
     RemoteProtocolError,
     RowError,
     SequenceError,
@@ -106,6 +107,11 @@ def test_errors_with_numbers_get_them_back():
     again = error_from_status(StatusCode.RESOURCE_EXHAUSTED, str(slow))
     assert isinstance(again, SlowConsumerError)
     assert (again.stalled_ns, again.stall_ns_max) == (slow.stalled_ns, slow.stall_ns_max)
+    behind = ReaderMemoryError(nbytes=12_345_678, nbytes_max=67_108_864)
+    again = error_from_status(StatusCode.RESOURCE_EXHAUSTED, str(behind))
+    assert isinstance(again, ReaderMemoryError)
+    assert (again.nbytes, again.nbytes_max) == (behind.nbytes, behind.nbytes_max)
+    assert isinstance(again, SlowConsumerError), "which clients answer by subscribing anew"
     damaged = JournalCorruptError("wal/00000001.arrow", offset=77, reason="its CRC does not fit")
     again = error_from_status(StatusCode.DATA_LOSS, f"'t' is not served: {damaged}")
     assert isinstance(again, JournalCorruptError)
