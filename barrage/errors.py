@@ -187,6 +187,12 @@ class AuthenticationError(BarrageError):
     status_code = StatusCode.UNAUTHENTICATED
 
 
+class PermissionDeniedError(BarrageError):
+    """Whoever asked is known, and may not do this."""
+
+    status_code = StatusCode.PERMISSION_DENIED
+
+
 class SlowConsumerError(BarrageError):
     """The subscriber took nothing for longer than its stall limit and was disconnected."""
 
@@ -332,3 +338,15 @@ class SequenceError(BarrageError):
     """A producer's sequence numbers do not fit those the table has committed."""
 
     status_code = StatusCode.FAILED_PRECONDITION
+
+
+class ProducerFencedError(SequenceError):
+    """Another writer has begun under the same producer's name since, and nothing more is taken from
+    this one. What it was acknowledged is kept; the other one goes on after it."""
+
+    def __init__(self, producer: str) -> None:
+        self.producer = producer
+        super().__init__(
+            f"producer {producer!r} is fenced: another writer has begun under its name since; "
+            "one place writes for a producer at a time"
+        )

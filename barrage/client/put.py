@@ -96,6 +96,7 @@ def put_descriptor(
     journal: str | None = None,
     producer: str | None = None,
     sequence: int | None = None,
+    epoch: int | None = None,
 ) -> bytes:
     """A plain path where that says everything, as any Flight client would send it; else a
     command."""
@@ -110,6 +111,7 @@ def put_descriptor(
         "journal": journal,
         "producer": producer,
         "sequence": sequence,
+        "epoch": epoch,
     }
     command |= {name: value for name, value in further.items() if value is not None}
     return Descriptor(command=json.dumps(command).encode()).encode()

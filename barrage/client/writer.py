@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from barrage.client.arrow_input import to_arrow_table, without_dictionaries
+from barrage.client.changes import Changes
 from barrage.client.put import MODES, batches_of, put_descriptor, schema_frame, split_message
 from barrage.client.reconnect import Backoff
 from barrage.errors import (
@@ -64,13 +65,14 @@ class WriterSettings:
     key: tuple[str, ...]
     backoff: Backoff = field(default_factory=Backoff)
 
-    def descriptor(self, sequence: int | None) -> bytes:
+    def descriptor(self, sequence: int | None, epoch: int | None) -> bytes:
         return put_descriptor(
             self.table,
             keys=self.key,
             mode=self.mode,
             producer=self.producer,
             sequence=sequence,
+            epoch=epoch,
         )
 
 
@@ -84,7 +86,8 @@ class AsyncWriter:
     """Writes to one table as one producer. Use it as an asynchronous context manager: leaving it
     waits until everything is committed.
 
-    Writers of one table that run at the same time need producers of their own.
+    Writers of one table that run at the same time need producers of their own: the later one under
+    a name fences the earlier, which then fails with ProducerFencedError.
     """
 
     def __init__(self, session: AsyncSession, settings: WriterSettings) -> None:
@@ -103,12 +106,17 @@ class AsyncWriter:
         self._is_open = False
         self._is_known = False
         self._position: int | None = None
+        self._epoch: int | None = None
+        """Under which the server takes our rows, until another writer of the producer begins."""
         self._step: int | None = None
         self._next = 0
         self._schema: pa.Schema | None = None
         self._error: BarrageError | None = None
         self._is_closing = False
-        self._changed = asyncio.Condition()
+        self._changes = Changes()
+        self._turn = asyncio.Lock()
+        """Held by the call of ``write`` that waits for room; the others wait for it in the order in
+        which they came."""
         self._task: asyncio.Task[None] | None = None
         self.resends = 0
         """Batches that were sent once more."""
@@ -141,13 +149,15 @@ class AsyncWriter:
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"barrage writer {self._settings.table}"
         )
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._is_known or self._error is not None)
-        self._raise_if_failed()
+        await self._changes.until(lambda: self._is_known or self._is_over)
+        self._raise_if_closed()
 
     async def write(self, rows: TableLike, *, sequence: int | None = None) -> int:
         """Send rows; returns the number of their last batch, once there is room for them. They are
         committed when :attr:`position` has reached that number, at the latest after :meth:`flush`.
+
+        May be called by any number of tasks: the rows of one call stay together, calls are served
+        in the order in which they came, and one that is cancelled has sent all of its rows or none.
 
         ``sequence`` numbers them with a number of the caller's, which must grow; rows whose number
         has been committed are left out, so a source may be read again from anywhere before. What
@@ -160,26 +170,33 @@ class AsyncWriter:
         if len(batches) > 1 and (sequence is not None or self._settings.mode == "replace"):
             # One number is one batch, and every numbered batch of a replacement replaces.
             batches = table.combine_chunks().to_batches()
-        async with self._changed:
+        async with self._turn:
+            # A number is drawn when there is room for its rows, so that no two calls draw the same.
             self._raise_if_closed()
             first = self._checked(sequence)
             if sequence is not None and self._position is not None and first <= self._position:
                 return first
+            await self._changes.until(self._has_room)
+            self._raise_if_closed()
             for number, batch in enumerate(batches, first):
-                await self._changed.wait_for(self._has_room)
-                self._raise_if_closed()
                 self._pending.append(_Batch(number, batch))
                 self._pending_bytes += batch.nbytes
-                self._next = number + 1
-                self._changed.notify_all()
-        return self._next - 1
+            self._next = first + len(batches)
+            self._changes.tell()
+            return self._next - 1
 
     async def flush(self, timeout: float | None = None) -> int | None:
-        """Until everything written is committed; the step that committed the last of it."""
-        async with asyncio.timeout(timeout), self._changed:
-            await self._changed.wait_for(lambda: not self._pending or self._error is not None)
+        """Until everything written before is committed; the step that committed the last of it."""
+        last = self._next - 1
+        async with asyncio.timeout(timeout):
+            await self._changes.until(lambda: self._is_committed(last) or self._is_over)
         self._raise_if_failed()
+        if not self._is_committed(last):
+            self._raise_if_closed()
         return self._step
+
+    def _is_committed(self, sequence: int) -> bool:
+        return not self._pending or self._pending[0].sequence > sequence
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush, then end. Raises what the writer failed with."""
@@ -192,13 +209,12 @@ class AsyncWriter:
     async def abandon(self) -> None:
         """End at once; what is not acknowledged may or may not be committed. Idempotent."""
         self._is_closing = True
+        self._session.forget_writer(self)
+        self._changes.tell()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        self._session.forget_writer(self)
-        async with self._changed:
-            self._changed.notify_all()
 
     async def __aenter__(self) -> AsyncWriter:
         return self
@@ -231,11 +247,15 @@ class AsyncWriter:
 
     def _has_room(self) -> bool:
         return (
-            self._error is not None
-            or self._is_closing
+            self._is_over
             or not self._pending
             or (self._pending_bytes < PENDING_BYTES_MAX and len(self._pending) < PENDING_WRITES_MAX)
         )
+
+    @property
+    def _is_over(self) -> bool:
+        """Nothing is sent any more."""
+        return self._error is not None or self._is_closing
 
     def _raise_if_failed(self) -> None:
         if self._error is not None:
@@ -259,20 +279,18 @@ class AsyncWriter:
                     logger.info("writer to %s: %s, trying again", self._settings.table, error)
                     await asyncio.sleep(backoff.next_delay())
         except BarrageError as error:
-            await self._fail(error)
+            self._fail(error)
         except Exception as error:
             logger.exception("writer to %s stopped", self._settings.table)
-            await self._fail(BarrageError(f"{type(error).__name__}: {error}"))
+            self._fail(BarrageError(f"{type(error).__name__}: {error}"))
 
-    async def _fail(self, error: BarrageError) -> None:
-        async with self._changed:
-            self._error = error
-            self._changed.notify_all()
+    def _fail(self, error: BarrageError) -> None:
+        self._error = error
+        self._changes.tell()
 
     async def _serve_one_stream(self) -> None:
         """Send what is pending and of one schema, until rows of another one come."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._pending or not self._is_known)
+        await self._changes.until(lambda: self._pending or not self._is_known)
         schema = self._pending[0].rows.schema if self._pending else self._schema
         assert schema is not None
         first = self._pending[0].sequence if self._pending else None
@@ -282,7 +300,7 @@ class AsyncWriter:
         stream = self._session.open_put(self._settings.table)
         acknowledged = asyncio.ensure_future(self._read_acknowledgements(stream))
         try:
-            await stream.write(schema_frame(schema, self._settings.descriptor(first)))
+            await stream.write(schema_frame(schema, self._settings.descriptor(first, self._epoch)))
             sending = asyncio.ensure_future(self._send(stream, schema))
             try:
                 await asyncio.wait([sending, acknowledged], return_when=asyncio.FIRST_COMPLETED)
@@ -301,14 +319,12 @@ class AsyncWriter:
     async def _send(self, stream: FrameStream, schema: pa.Schema) -> None:
         """Write batches from the first that is pending on; ends at one of another schema."""
         while True:
-            async with self._changed:
-                await self._changed.wait_for(self._has_unsent)
-                batch = self._pending[self._in_flight]
-                if batch.rows.schema == schema:
-                    self._in_flight += 1
+            await self._changes.until(self._has_unsent)
+            batch = self._pending[self._in_flight]
             if batch.rows.schema != schema:
                 await stream.half_close()
                 return
+            self._in_flight += 1
             header, body = split_message(batch.rows.serialize())
             told = json.dumps({"sequence": batch.sequence}).encode()
             await stream.write(
@@ -325,9 +341,10 @@ class AsyncWriter:
             sequence = facts.get("sequence")
             if is_first and "sequence" not in facts:
                 raise RemoteProtocolError("the server does not know producers")
-            async with self._changed:
-                self._take(sequence, facts.get("step"), is_opening=is_first)
-                self._changed.notify_all()
+            if is_first:
+                self._epoch = facts.get("epoch", self._epoch)
+            self._take(sequence, facts.get("step"), is_opening=is_first)
+            self._changes.tell()
             is_first = False
 
     def _take(self, sequence: int | None, step: int | None, *, is_opening: bool) -> None:

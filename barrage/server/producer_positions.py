@@ -5,6 +5,16 @@ of the journal, and read back with them. A number that is not larger than the la
 nothing is staged for it, and whoever sent it is told that it is there once it is as safe as the
 original. Numbers may have gaps, since a producer may number its messages, or bytes, for itself.
 
+One writer at a time writes for a producer. A call that opens gets an *epoch* and with it the right
+to write; whoever had it before is fenced: nothing of it is taken from then on, and it is told. So a
+process that was restarted goes on at once, and the old one, if it still lives, cannot put rows
+under numbers the new one will use. A writer that only lost its connection names its epoch and keeps
+it, unless another has begun since. Epochs are not kept on disk; they grow with the clock, so that
+after a restart of the server the latest of those that come back still wins.
+
+A single write that names a producer and a number (Python API, staging) has no epoch. It fences a
+call that is open: the two would not know of each other's numbers.
+
 Belongs to the engine thread. Not more than ``producers_max`` producers of a table are remembered;
 the one that has been silent longest is forgotten first.
 """
@@ -15,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from barrage.errors import SequenceError
+from barrage.errors import ProducerFencedError, SequenceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,12 +38,24 @@ PRODUCER_CHARS_MAX = 200
 SEQUENCE_MAX = 2**63 - 1
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class ProducerEpoch:
+    """The right to write for a producer: of two, the larger one has it."""
+
+    number: int
+    """Of one writer, whatever its connections do."""
+    call: int
+    """Which of the writer's calls it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerPosition:
     """A write's place in the sequence of one producer. SequenceError for one that names none."""
 
     id: str
     sequence: int
+    epoch: ProducerEpoch | None = None
+    """Under which a call writes; None for a write that stands alone."""
 
     def __post_init__(self) -> None:
         check_producer(self.id)
@@ -67,6 +89,13 @@ def check_sequence(sequence: object) -> int:
     return sequence
 
 
+def check_number_of_epoch(number: object) -> int:
+    """The number of an epoch as a peer gave it; SequenceError when it is none."""
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= SEQUENCE_MAX:
+        raise SequenceError(f"an epoch of producer '...' is a number, not {str(number)[:40]!r}")
+    return number
+
+
 class TablePositions:
     """The producers of one table: what is committed, and what the next cycle commits."""
 
@@ -75,6 +104,8 @@ class TablePositions:
         self._committed: dict[str, int] = {}
         """In the order in which the producers last wrote."""
         self._staged: dict[str, int] = {}
+        self._epochs: dict[str, ProducerEpoch] = {}
+        """Producer to the epoch that may write, in the order in which they began."""
         self.refused: dict[str, int] = {}
         """Producer to its first write that could not be kept and has not been sent again."""
 
@@ -92,6 +123,35 @@ class TablePositions:
         """The last number that is committed or staged; None for a producer that is not known."""
         staged = self._staged.get(producer)
         return self._committed.get(producer) if staged is None else staged
+
+    def begin(self, producer: str, *, epoch: int | None, wall_ns: int) -> ProducerEpoch:
+        """A call begins to write for ``producer``, as the writer whose epoch it names or as a new
+        one."""
+        before = self._epochs.pop(producer, None)
+        if before is None:
+            begun = ProducerEpoch(wall_ns if epoch is None else epoch, 1)
+        elif epoch is None:
+            begun = ProducerEpoch(max(wall_ns, before.number + 1), 1)
+        elif epoch < before.number:
+            self._epochs[producer] = before
+            raise ProducerFencedError(producer)
+        else:
+            begun = ProducerEpoch(epoch, before.call + 1)
+        self._epochs[producer] = begun
+        if len(self._epochs) > self._producers_max:
+            del self._epochs[next(iter(self._epochs))]
+        return begun
+
+    def check_epoch(self, position: ProducerPosition) -> None:
+        """ProducerFencedError for a write of a call that another one has followed. A write that
+        stands alone fences the call that is open."""
+        current = self._epochs.get(position.id)
+        if current is None:
+            return
+        if position.epoch is None:
+            self._epochs[position.id] = ProducerEpoch(current.number + 1, 0)
+        elif position.epoch < current:
+            raise ProducerFencedError(position.id)
 
     def is_resend(self, position: ProducerPosition) -> bool:
         """Whether the write at this position has been taken already."""
@@ -143,6 +203,19 @@ class ProducerPositions:
         """Whether a table has taken the write at this position already."""
         known = self._tables.get(table)
         return known is not None and known.is_resend(position)
+
+    def begin(
+        self, table: SourceTable, producer: str, *, epoch: int | None, wall_ns: int
+    ) -> ProducerEpoch:
+        """See :meth:`TablePositions.begin`."""
+        return self._made(table).begin(producer, epoch=epoch, wall_ns=wall_ns)
+
+    def check_epoch(self, tables: Iterable[SourceTable], position: ProducerPosition) -> None:
+        """See :meth:`TablePositions.check_epoch`."""
+        for table in tables:
+            known = self._tables.get(table)
+            if known is not None:
+                known.check_epoch(position)
 
     def stage(self, table: SourceTable, position: ProducerPosition) -> None:
         """The next cycle commits the write at this position in this table."""

@@ -366,6 +366,11 @@ class EngineRuntime:
             command.on_failure(failure)
 
     @property
+    def clock(self) -> Clock:
+        """What the engine thread reads the time from."""
+        return self._clock
+
+    @property
     def _has_pending(self) -> bool:
         """Whether there is work for a cycle."""
         return self.graph.has_pending or self._recorder.has_pending

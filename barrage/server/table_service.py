@@ -23,8 +23,8 @@ from barrage.engine.source import SourceTable
 from barrage.errors import (
     BarrageError,
     EngineError,
+    PermissionDeniedError,
     SchemaError,
-    StatusCode,
     TableNotFoundError,
     UnsupportedError,
 )
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from barrage.engine.table import Table
     from barrage.limits import Limits
     from barrage.server.catalog import Catalog
-    from barrage.server.producer_positions import ProducerPosition
+    from barrage.server.producer_positions import ProducerEpoch, ProducerPosition
     from barrage.server.runtime import EngineRuntime
 
 Result = TypeVar("Result")
@@ -291,6 +291,23 @@ class TableService:
 
         return self._runtime.write_returning(look)
 
+    def begin_producer(
+        self, table: SourceTable, producer: str, epoch: int | None
+    ) -> Future[tuple[int | None, ProducerEpoch]]:
+        """A call begins to write for a producer: what :meth:`position` says, and the epoch to write
+        under. Whoever wrote for it before is fenced. ``epoch`` is that of a writer which goes on;
+        ProducerFencedError when another one has begun since."""
+
+        def begin() -> tuple[tuple[Table, ...], Callable[[int], tuple[int | None, ProducerEpoch]]]:
+            positions = self.journals.positions
+            begun = positions.begin(
+                table, producer, epoch=epoch, wall_ns=self._runtime.clock.wall_ns()
+            )
+            positions.mend(table, producer)
+            return (table,), lambda _: (positions.committed(table, producer), begun)
+
+        return self._runtime.write_returning(begin)
+
     def derive(self, make: Callable[[], Result], owner: Hashable = None) -> Future[Result]:
         """Apply operators, beside the engine thread where that is much work, and return what
         ``make`` does, which may be begun several times. ``owner`` stands for the client.
@@ -437,6 +454,8 @@ class TableService:
         marks: dict[SourceTable, int] = {}
         positions = self.journals.positions
         tables = tuple(dict.fromkeys(change.table for change in changes))
+        if producer is not None:
+            positions.check_epoch(tables, producer)
         taken = {
             table
             for table in tables
@@ -483,10 +502,8 @@ class TableDroppedError(TableNotFoundError):
         self.args = (f"table {name!r} was dropped",)
 
 
-class ReadOnlyTableError(BarrageError):
+class ReadOnlyTableError(PermissionDeniedError):
     """A peer wants to write a table that was published for reading only."""
-
-    status_code = StatusCode.PERMISSION_DENIED
 
 
 def _forget(references: list[Table]) -> None:

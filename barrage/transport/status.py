@@ -18,6 +18,8 @@ from barrage.errors import (
     JournalCorruptError,
     JournalFullError,
     NoJournalError,
+    PermissionDeniedError,
+    ProducerFencedError,
     ReaderMemoryError,
     RequestRefusedError,
     RowError,
@@ -55,6 +57,8 @@ _DAMAGED = re.compile(r"journal file (.+) is damaged at byte (\d+): (.*)")
 _PRODUCER = re.compile(
     r"a producer is named|a sequence number is|of producer '|producer '[^']*' has no"
 )
+
+_FENCED = re.compile(r"producer (?:'([^']*)'|\"([^\"]*)\") is fenced")
 
 _UNKNOWN_ACTION = "unknown action "
 
@@ -95,8 +99,10 @@ def error_from_status(
     text = details or ""
     if code in _LOST or (code is StatusCode.INTERNAL and _BROKEN_STREAM.search(text)):
         return ConnectionLostError(text or code.name)
-    if code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
+    if code is StatusCode.UNAUTHENTICATED:
         return AuthenticationError(text or "the server accepts no call without valid credentials")
+    if code is StatusCode.PERMISSION_DENIED:
+        return PermissionDeniedError(text or "the server does not permit this call")
     if code is StatusCode.NOT_FOUND and text.startswith(_UNKNOWN_ACTION):
         return ActionNotFoundError(text)
     if code in (StatusCode.NOT_FOUND, StatusCode.ALREADY_EXISTS):
@@ -124,6 +130,8 @@ def _about_history(text: str) -> BarrageError | None:
         return HistoryLostError(match["table"], asked=match["asked"], reason=match["reason"])
     if match := _NO_JOURNAL.search(text):
         return NoJournalError(match[1], is_view=match[2].startswith("is"))
+    if match := _FENCED.search(text):
+        return ProducerFencedError(match[1] or match[2])
     return SequenceError(text) if _PRODUCER.search(text) else None
 
 

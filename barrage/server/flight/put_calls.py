@@ -24,6 +24,7 @@ from barrage.engine.coercion import coerce_rows
 from barrage.errors import (
     AuthenticationError,
     BarrageError,
+    ProducerFencedError,
     RemoteProtocolError,
     RowError,
     SchemaError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from barrage.engine.source import SourceTable
     from barrage.limits import Limits
+    from barrage.server.producer_positions import ProducerEpoch
     from barrage.server.flight.stage_calls import StageCalls
     from barrage.server.sessions import Session
     from barrage.server.table_service import TableService
@@ -83,6 +85,8 @@ class PutCalls:
         self._limits = limits
         self._stages = stages
         self._budget = UploadBudget(limits.upload_bytes_max)
+        self._producing: dict[tuple[SourceTable, str], _Upload] = {}
+        """The call that writes for a producer of a table."""
         self.bytes_pending = 0
 
     async def do_put(self, _requests: object, context: Context, session: Session | None) -> None:
@@ -112,6 +116,21 @@ class PutCalls:
             return None
         return export_id_of_descriptor(Descriptor.decode(first.descriptor), self._limits)
 
+    def begin_producing(self, upload: _Upload, place: tuple[SourceTable, str]) -> None:
+        """``upload`` writes for a producer now; the call that did is told and ended."""
+        before = self._producing.get(place)
+        if before is not None and before.epoch > upload.epoch:
+            upload.fence()
+            return
+        self._producing[place] = upload
+        if before is not None:
+            before.fence()
+
+    def end_producing(self, upload: _Upload, place: tuple[SourceTable, str]) -> None:
+        """``upload`` has ended."""
+        if self._producing.get(place) is upload:
+            del self._producing[place]
+
     def has_room(self) -> bool:
         """Whether uploads may pass more to the engine."""
         return self.bytes_pending < self._limits.ingest_bytes_pending_max
@@ -138,24 +157,53 @@ class _Upload:
         )
         self._batch_count = 0
         self._sequence_next: int | None = None
+        self._epoch: ProducerEpoch | None = None
+        self._last: tuple[int, pa.RecordBatch] | None = None
+        """Number and rows of the last batch, when its producer numbers them."""
+        self._is_fenced = False
+        self._receiving: asyncio.Task[None] | None = None
         self._chain = WriteChain()
 
     async def run(self, first: FlightFrame) -> None:
         """Serve the call from its first message on; an error is raised after every batch before it
         has been answered."""
-        receiving = asyncio.create_task(self._receive(first))
+        receiving = self._receiving = asyncio.create_task(self._receive(first))
         try:
             await self._answer()
         finally:
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
+            if self._epoch is not None:
+                self._calls.end_producing(self, self._place())
             # The last one first: a batch must not be taken after one before it was called off.
             for future in reversed(self._uncommitted):
                 future.cancel()
 
+    @property
+    def epoch(self) -> ProducerEpoch:
+        """Under which the engine takes the batches."""
+        assert self._epoch is not None
+        return self._epoch
+
+    def fence(self) -> None:
+        """Another call writes for the producer now. This one ends once the batches before are
+        answered; the engine takes none of it any more."""
+        self._is_fenced = True
+        if self._receiving is not None:
+            self._receiving.cancel()
+
     # --- receiving ---
 
     async def _receive(self, first: FlightFrame) -> None:
+        try:
+            await self._receive_all(first)
+        except asyncio.CancelledError:
+            if not self._is_fenced:
+                raise
+            assert self._command is not None
+            await self._answers.put(ProducerFencedError(self._command.producer or ""))
+
+    async def _receive_all(self, first: FlightFrame) -> None:
         try:
             await self._take(first)
             while (message := await self._context.read()) is not END_OF_STREAM:
@@ -190,8 +238,10 @@ class _Upload:
         told: dict[str, int | None] = {"rows": 0}
         if command.producer is not None and self._target is not None:
             self._sequence_next = command.sequence
-            position = self._tables.position(self._target, command.producer)
-            told["sequence"] = await asyncio.wrap_future(position)
+            begun = self._tables.begin_producer(self._target, command.producer, command.epoch)
+            told["sequence"], self._epoch = await asyncio.wrap_future(begun)
+            told["epoch"] = self._epoch.number
+            self._calls.begin_producing(self, self._place())
         await self._context.write(encode_put_result(json.dumps(told).encode()))
 
     async def _find_or_create(self, command: PutCommand, schema: pa.Schema) -> SourceTable:
@@ -225,6 +275,11 @@ class _Upload:
             journal=command.journal,
         )
 
+    def _place(self) -> tuple[SourceTable, str]:
+        assert self._target is not None
+        assert self._command is not None
+        return self._target, self._command.producer or ""
+
     def _position(self, metadata: bytes | None) -> ProducerPosition | None:
         """The batch's place in what its producer sends: the number it carries, or the next one."""
         assert self._command is not None
@@ -241,7 +296,19 @@ class _Upload:
                 "give 'sequence' in the command or in the metadata of the batch"
             )
         self._sequence_next = sequence + 1
-        return ProducerPosition(producer, sequence)
+        return ProducerPosition(producer, sequence, self._epoch)
+
+    def _check_growing(self, position: ProducerPosition, batch: pa.RecordBatch) -> None:
+        """SequenceError for a number that this call has used for other rows, or passed: a producer
+        sends again in a call of its own, so that is a mistake, and rows would be lost by it."""
+        last, self._last = self._last, (position.sequence, batch)
+        if last is None or position.sequence > last[0]:
+            return
+        if position.sequence < last[0] or not batch.equals(last[1]):
+            raise SequenceError(
+                f"write {position.sequence} of producer {position.id!r} comes after {last[0]} "
+                "with other rows: the numbers of a call must grow"
+            )
 
     async def _take_batch(self, batch: pa.RecordBatch, metadata: bytes | None) -> None:
         self._batch_count += 1
@@ -249,6 +316,8 @@ class _Upload:
             self._gather(batch)
             return
         position = self._position(metadata)
+        if position is not None:
+            self._check_growing(position, batch)
         try:
             rows = self._fitting(batch, self._target)
         except (SchemaError, RowError) as error:

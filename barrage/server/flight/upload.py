@@ -19,7 +19,11 @@ from barrage.errors import LimitExceededError, RemoteProtocolError, UnsupportedE
 from barrage.server.config import JOURNAL_CLASSES
 from barrage.server.flight.arrow_messages import check_decompressed_size, read_schema_message
 from barrage.server.flight.catalog_calls import parse_json_object, string_list
-from barrage.server.producer_positions import check_producer, check_sequence
+from barrage.server.producer_positions import (
+    check_number_of_epoch,
+    check_producer,
+    check_sequence,
+)
 from barrage.server.tickets import (
     SCOPE_ROUTE,
     check_table_name,
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 
 MODES = ("append", "upsert", "create", "replace", "delete")
 _COMMAND_FIELDS = frozenset(
-    {"table", "mode", "key", "kind", "capacity", "journal", "producer", "sequence"}
+    {"table", "mode", "key", "kind", "capacity", "journal", "producer", "sequence", "epoch"}
 )
 _CONTINUATION = struct.pack("<i", -1)
 
@@ -61,6 +65,8 @@ class PutCommand:
     """Who numbers the batches, so that a batch that was sent before is known."""
     sequence: int | None = None
     """The number of the first batch; each further one has the next, unless it carries its own."""
+    epoch: int | None = None
+    """That of a writer which goes on after it lost a connection; None for one that begins."""
 
     @classmethod
     def parse(cls, descriptor: Descriptor, limits: Limits) -> PutCommand:
@@ -92,8 +98,10 @@ class PutCommand:
             raise RemoteProtocolError(
                 f"journal {journal!r} is not one of {', '.join(JOURNAL_CLASSES)}"
             )
-        if sequence is not None and producer is None:
-            raise RemoteProtocolError("'sequence' needs a 'producer'")
+        epoch = fields.get("epoch")
+        for name, value in (("sequence", sequence), ("epoch", epoch)):
+            if value is not None and producer is None:
+                raise RemoteProtocolError(f"{name!r} needs a 'producer'")
         return cls(
             table=check_table_name(fields.get("table")),
             mode=None if mode is None else str(mode),
@@ -103,6 +111,7 @@ class PutCommand:
             journal=None if journal is None else str(journal),
             producer=None if producer is None else check_producer(producer),
             sequence=None if sequence is None else check_sequence(sequence),
+            epoch=None if epoch is None else check_number_of_epoch(epoch),
         )
 
 
