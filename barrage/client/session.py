@@ -10,8 +10,6 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from barrage.client.address import Address, authorization_header, parse_address
 from barrage.client.bodies import BodyChoice, BodyStatus
 from barrage.client.connection import Connection
@@ -29,12 +27,12 @@ from barrage.clock import SystemClock
 from barrage.errors import (
     ConfigError,
     ConnectionLostError,
-    SchemaError,
     SubscriptionClosedError,
     TicketError,
     UnsupportedError,
 )
 from barrage.limits import DEFAULT_LIMITS
+from barrage.model.schema_like import schema_of
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT, TLS, GrpcChannel
 from barrage.transport.inproc_channel import InprocChannel
@@ -52,6 +50,7 @@ if TYPE_CHECKING:
     from barrage.client.reconnect import Backoff
     from barrage.clock import Clock
     from barrage.limits import Limits
+    from barrage.model.schema_like import SchemaLike
     from barrage.transport.base import FlightConnector, FrameStream
 
 logger = logging.getLogger(__name__)
@@ -362,7 +361,7 @@ class AsyncSession:
     async def create_table(
         self,
         name: str,
-        schema: pa.Schema,
+        schema: SchemaLike,
         *,
         key: Sequence[str] | str | None = None,
         kind: str | None = None,
@@ -370,11 +369,11 @@ class AsyncSession:
         journal: str | None = None,
         timeout: float | None = TIMEOUT_SECONDS,
     ) -> AsyncRemoteTable:
-        """Create an empty table; TableExistsError. ``kind`` is "keyed" when there is a key, else
+        """Create an empty table; TableExistsError. ``schema`` is one of Arrow, or a mapping from
+        column name to type (``{"Sym": "string"}``). ``kind`` is "keyed" when there is a key, else
         "append_only". ``journal`` is "durable", "memory" or "none", by default what the server
         does. On a Deephaven server it is an input table."""
-        if not isinstance(schema, pa.Schema):
-            raise SchemaError(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
+        known = schema_of(schema)
         if self.address.is_deephaven:
             if capacity is not None or journal is not None:
                 what = "journals" if capacity is None else "tables of limited capacity"
@@ -382,14 +381,14 @@ class AsyncSession:
             calls = await self._session_calls()
             async with asyncio.timeout(timeout):
                 await calls.connection.call(
-                    lambda: calls.create(name, schema, key=_names(key), kind=kind)
+                    lambda: calls.create(name, known, key=_names(key), kind=kind)
                 )
             return self.table(name)
         async with asyncio.timeout(timeout):
             await put_rows(
                 self._channel.put(table=name),
                 name,
-                schema.empty_table(),
+                known.empty_table(),
                 key=key,
                 mode="create",
                 kind=kind,
@@ -413,7 +412,7 @@ class AsyncSession:
 
     async def input_table(
         self,
-        schema: pa.Schema,
+        schema: SchemaLike,
         *,
         key: Sequence[str] | str | None = None,
         kind: str | None = None,
@@ -423,10 +422,11 @@ class AsyncSession:
         """A new table that rows are added to and deleted from, without a name on the server, held
         for this session until the handle is closed. ``kind``: "keyed" when there is a key, else
         "append_only"; or "blink". ``name`` is what messages call it."""
+        known = schema_of(schema)
         calls = await self._session_calls()
         async with asyncio.timeout(timeout):
             source = await calls.connection.call(
-                lambda: calls.input_table(schema, key=_names(key), kind=kind, label=name)
+                lambda: calls.input_table(known, key=_names(key), kind=kind, label=name)
             )
         return AsyncInputTable(self, source)
 

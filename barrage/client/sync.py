@@ -26,8 +26,6 @@ from barrage.wire.revision import WireRevision
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import pyarrow as pa
-
     from barrage.client.address import Auth
     from barrage.client.arrow_input import TableLike
     from barrage.client.bodies import BodyStatus
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from barrage.client.table_info import TableInfo
     from barrage.client.writer import AsyncWriter
     from barrage.limits import Limits
+    from barrage.model.schema_like import SchemaLike
     from barrage.transport.grpc_channel import TLS
 
 
@@ -97,7 +96,7 @@ class Session(ClosedByWith):
 
     def input_table(
         self,
-        schema: pa.Schema,
+        schema: SchemaLike,
         *,
         key: Sequence[str] | str | None = None,
         kind: str | None = None,
@@ -149,7 +148,7 @@ class Session(ClosedByWith):
     def create_table(
         self,
         name: str,
-        schema: pa.Schema,
+        schema: SchemaLike,
         *,
         key: Sequence[str] | str | None = None,
         kind: str | None = None,

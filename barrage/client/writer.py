@@ -276,6 +276,10 @@ class AsyncWriter:
                     await self._serve_one_stream()
                     backoff.reset()
                 except ConnectionLostError as error:
+                    if not self._is_known:
+                        # Whoever opens a writer is told, as whoever connects is: the server may
+                        # be going away.
+                        raise
                     logger.info("writer to %s: %s, trying again", self._settings.table, error)
                     await asyncio.sleep(backoff.next_delay())
         except BarrageError as error:

@@ -44,12 +44,13 @@ if TYPE_CHECKING:
 
     from barrage.engine.table import Table
     from barrage.errors import BarrageError
+    from barrage.model.schema_like import SchemaLike
     from barrage.server.app import ServerApp
     from barrage.server.config import ServerConfig
     from barrage.server.history import Moment
     from barrage.server.journal_opening import Recovery
     from barrage.server.runtime import RuntimeStats
-    from barrage.server.table_handle import Numbered, SchemaLike
+    from barrage.server.table_handle import Numbered
     from barrage.server.table_service import Change, TableService
 
 

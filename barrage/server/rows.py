@@ -19,30 +19,6 @@ from barrage.errors import RowError, SchemaError
 _CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
-def schema_of(schema: pa.Schema | Mapping[str, Any]) -> pa.Schema:
-    """``schema`` itself, or one made of a mapping from column name to Arrow type or alias
-    (``"int64"``)."""
-    if isinstance(schema, pa.Schema):
-        return schema
-    if not isinstance(schema, Mapping):
-        raise SchemaError(
-            "a schema is a pyarrow.Schema or a mapping from name to type, "
-            f"not {type(schema).__name__}"
-        )
-    return pa.schema([pa.field(name, _type_of(name, kind)) for name, kind in schema.items()])
-
-
-def _type_of(name: str, kind: Any) -> pa.DataType:
-    if isinstance(kind, pa.DataType):
-        return kind
-    try:
-        return pa.type_for_alias(kind)
-    except (ValueError, TypeError, KeyError) as error:
-        raise SchemaError(
-            f"column {name!r}: {kind!r} is not an Arrow type or the alias of one"
-        ) from error
-
-
 def inferred_table(data: Any) -> pa.Table:
     """``data`` with the types it has or Arrow infers; for tables created from their first rows."""
     if isinstance(data, Mapping):

@@ -7,15 +7,16 @@ holds one reference to the table, which it gives back on the engine thread when 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
 
 from barrage.errors import SchemaError, SequenceError, UnsupportedError
 from barrage.model.cursor import Cursor
+from barrage.model.schema_like import schema_of
 from barrage.server.history import changes_between, journal_for, rows_at
 from barrage.server.producer_positions import ProducerPosition, check_producer
-from barrage.server.rows import inferred_table, key_table, rows_table, schema_of
+from barrage.server.rows import inferred_table, key_table, rows_table
 from barrage.server.table_service import Change, TableRecipe, source_of
 
 if TYPE_CHECKING:
@@ -24,10 +25,9 @@ if TYPE_CHECKING:
 
     from barrage.engine.source import SourceTable
     from barrage.engine.table import Table
+    from barrage.model.schema_like import SchemaLike
     from barrage.server.history import Moment
     from barrage.server.table_service import TableService
-
-SchemaLike: TypeAlias = "pa.Schema | Mapping[str, Any]"
 
 
 class Numbered(TypedDict, total=False):

@@ -66,6 +66,14 @@ _BROKEN_STREAM = re.compile(r"^Stream removed|RST_STREAM|overflows local window"
 """What gRPC itself says, as INTERNAL, of a stream that broke below it. A Deephaven server's HTTP/2
 now and then sends more than the window it had just acknowledged."""
 
+_REFUSED: dict[StatusCode, tuple[type[BarrageError], str]] = {
+    StatusCode.UNAUTHENTICATED: (
+        AuthenticationError,
+        "the server accepts no call without valid credentials",
+    ),
+    StatusCode.PERMISSION_DENIED: (PermissionDeniedError, "the server does not permit this call"),
+}
+
 _LOST = frozenset(
     {
         StatusCode.UNAVAILABLE,
@@ -99,10 +107,9 @@ def error_from_status(
     text = details or ""
     if code in _LOST or (code is StatusCode.INTERNAL and _BROKEN_STREAM.search(text)):
         return ConnectionLostError(text or code.name)
-    if code is StatusCode.UNAUTHENTICATED:
-        return AuthenticationError(text or "the server accepts no call without valid credentials")
-    if code is StatusCode.PERMISSION_DENIED:
-        return PermissionDeniedError(text or "the server does not permit this call")
+    if code in _REFUSED:
+        kind, otherwise = _REFUSED[code]
+        return kind(text or otherwise)
     if code is StatusCode.NOT_FOUND and text.startswith(_UNKNOWN_ACTION):
         return ActionNotFoundError(text)
     if code in (StatusCode.NOT_FOUND, StatusCode.ALREADY_EXISTS):

@@ -83,8 +83,8 @@ def test_a_number_no_column_can_hold_is_a_schema_error(session):
 
 
 def test_a_schema_of_another_kind_is_refused(session):
-    with pytest.raises(SchemaError, match=r"pyarrow\.Schema, not dict"):
-        session.create_table("new", {"x": "int64"})
+    with pytest.raises(SchemaError, match=r"a pyarrow\.Schema or a mapping .*, not list"):
+        session.create_table("t", ["x"])
 
 
 def test_subscriptions_do_not_share_the_callers_backoff(session):

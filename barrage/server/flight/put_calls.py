@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
     from barrage.engine.source import SourceTable
     from barrage.limits import Limits
-    from barrage.server.producer_positions import ProducerEpoch
     from barrage.server.flight.stage_calls import StageCalls
+    from barrage.server.producer_positions import ProducerEpoch
     from barrage.server.sessions import Session
     from barrage.server.table_service import TableService
     from barrage.wire.frame import FlightFrame
@@ -239,8 +239,8 @@ class _Upload:
         if command.producer is not None and self._target is not None:
             self._sequence_next = command.sequence
             begun = self._tables.begin_producer(self._target, command.producer, command.epoch)
-            told["sequence"], self._epoch = await asyncio.wrap_future(begun)
-            told["epoch"] = self._epoch.number
+            told["sequence"], epoch = await asyncio.wrap_future(begun)
+            self._epoch, told["epoch"] = epoch, epoch.number
             self._calls.begin_producing(self, self._place())
         await self._context.write(encode_put_result(json.dumps(told).encode()))
 

@@ -349,6 +349,15 @@ def test_the_2020_draft_is_spoken_on_request(server):
         assert view.to_arrow()["k"].to_pylist() == [12, 13]
 
 
+def test_a_client_names_columns_as_the_server_does(server):
+    with barrage.connect(server.uri) as session:
+        made = session.create_table("t", {"k": "int64", "at": pa.timestamp("us")}, key="k")
+        assert made.schema == pa.schema({"k": pa.int64(), "at": pa.timestamp("us")})
+        for wrong in ({"k": "whole"}, ["k"]):
+            with pytest.raises(SchemaError):
+                session.create_table("u", wrong)
+
+
 INTERRUPTED = """
 import sys, barrage
 with barrage.connect(sys.argv[1]) as session:

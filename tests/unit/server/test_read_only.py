@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
+import barrage
+from barrage.errors import AuthenticationError, PermissionDeniedError, StatusCode
 from barrage.server import AsyncServer
 
 ROWS = pa.table({"x": [1, 2]})
@@ -27,6 +29,15 @@ def test_one_table_under_a_name_to_write_and_one_to_read(server):
     with pytest.raises(flight.FlightUnauthorizedError, match="'closed' is published for reading"):
         put(server.uri, "closed")
     assert server.table("closed").to_arrow() == ROWS
+
+
+def test_a_client_is_told_that_it_may_not_with_an_error_of_its_own(server):
+    server.create_table("fixed", data=ROWS, is_read_only=True)
+    reading_only = pytest.raises(PermissionDeniedError, match="'fixed' is published for reading")
+    with barrage.connect(server.address) as session, reading_only as told:
+        session.put("fixed", ROWS)
+    assert not isinstance(told.value, AuthenticationError)
+    assert told.value.status_code is StatusCode.PERMISSION_DENIED
 
 
 def test_the_owner_writes_a_read_only_table(server):
