@@ -19,6 +19,7 @@ from barrage.server.config import ServerConfig
 from tests.end_to_end.random_tables import ALL_TYPES, arrow_rows, some_rows
 from tests.end_to_end.test_random_workload import run
 from tests.helpers.server_process import wait_until
+from tests.helpers.serving import HOST
 from tests.helpers.strategies_columns import VALUES, arrays, cells
 
 OUTSIDE = replace(DEFAULT_LIMITS, body_inline_bytes_max=0)
@@ -42,7 +43,7 @@ def test_every_subscriber_holds_the_rows_of_the_server(seed, revision, limits):
 @pytest.fixture(scope="module")
 def server():
     config = ServerConfig(bodies="shm", limits=OUTSIDE)
-    with barrage.Server(config=config) as running:
+    with barrage.Server(HOST, config=config) as running:
         yield running
 
 
@@ -110,7 +111,7 @@ def test_ticking_tables_of_every_kind(kind, table):
         keys = pa.array(rng.sample(range(80), count), pa.int64())
         return rows.set_column(0, "n", keys)
 
-    with barrage.Server(config=config) as server:
+    with barrage.Server(HOST, config=config) as server:
         if table == "keyed":
             source = server.create_table("t", ALL_TYPES, key="n")
         elif table == "ring":
@@ -148,7 +149,7 @@ def test_ticking_tables_of_every_kind(kind, table):
 def test_a_large_snapshot_and_its_progress():
     rows = 300_000
     table = pa.table({f"c{n}": np.arange(rows) + n for n in range(5)})
-    with barrage.Server(bodies="shm") as server:
+    with barrage.Server(HOST, bodies="shm") as server:
         server.create_table("t", data=table, kind="static")
         progress = []
         with (

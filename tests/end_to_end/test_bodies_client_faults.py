@@ -26,6 +26,7 @@ from barrage.server.body_channels import UNKNOWN, WRONG_PROOF
 from barrage.server.config import ServerConfig
 from barrage.transport.shared_memory import ArenaMapping
 from tests.helpers.server_process import ServerProcess, wait_until
+from tests.helpers.serving import HOST
 
 WAIT = 20
 ROWS = 20_000
@@ -131,7 +132,7 @@ def test_a_wrong_proof(server, session, monkeypatch):
 def test_a_channel_the_server_forgot(tmp_path):
     limits = replace(DEFAULT_LIMITS, body_ticket_ns=1_500_000_000)
     config = ServerConfig(bodies="shm", limits=limits)
-    with barrage.Server(config=config) as server:
+    with barrage.Server(HOST, config=config) as server:
         server.create_table("t", SCHEMA, key="k", data=rows(0))
         with barrage.connect(server.uri) as session:
             routes = session._session._connection.bodies
@@ -148,7 +149,7 @@ def test_a_channel_the_server_forgot(tmp_path):
 
 
 def test_a_server_without_other_ways(caplog):
-    with barrage.Server() as server:
+    with barrage.Server(HOST) as server:
         server.create_table("t", SCHEMA, key="k", data=rows(0))
         for choice in ("auto", "shm", "ucx"):
             with (
@@ -185,7 +186,7 @@ def test_a_session_of_deephaven_clients_has_none(server):
 
 def test_who_keeps_an_update_for_too_long_is_told_that_its_stream_is_inline():
     limits = replace(OUTSIDE, body_lease_ns_max=2_000_000_000)
-    with barrage.Server(config=ServerConfig(bodies="shm", limits=limits)) as server:
+    with barrage.Server(HOST, config=ServerConfig(bodies="shm", limits=limits)) as server:
         table = server.create_table("t", {"x": "int64"}, data={"x": range(ROWS)})
         with (
             barrage.connect(server.uri, auth=server.token) as session,
@@ -342,6 +343,7 @@ book = server.create_table("book", {{"k": "int64", "v": "int64"}}, key="k", data
 sys.stdout.write(server.address + "\\n")
 sys.stdout.flush()
 import threading
+from tests.helpers.serving import HOST
 for n in range(10_000):
     book.upsert({{"k": np.arange(100_000), "v": np.full(100_000, {life} + n % 2)}})
     threading.Event().wait(0.005)

@@ -16,6 +16,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.server.body_statistics import body_rows
 from barrage.server.config import ServerConfig
 from tests.helpers.server_process import wait_until
+from tests.helpers.serving import HOST
 
 WAIT = 20
 ROWS = 20_000
@@ -32,7 +33,7 @@ SCHEMA = {"k": "int64", "v": "int64", "s": "string"}
 @contextmanager
 def serving(**limits):
     config = ServerConfig(bodies="shm", limits=replace(DEFAULT_LIMITS, **limits))
-    with barrage.Server(config=config) as server:
+    with barrage.Server(HOST, config=config) as server:
         yield server
 
 

@@ -9,11 +9,12 @@ import pytest
 import barrage
 from barrage.client.reconnect import Backoff
 from barrage.errors import ConfigError, ConnectionLostError, SchemaError
+from tests.helpers.serving import HOST
 
 
 @pytest.fixture
 def server():
-    with barrage.Server() as running:
+    with barrage.Server(HOST) as running:
         running.create_table("t", data={"x": list(range(10)), "y": ["a"] * 10})
         yield running
 

@@ -22,6 +22,7 @@ from barrage.errors import (
     UnsupportedError,
 )
 from tests.end_to_end.resume_scene import AppendWriter, KeyedWriter, ListWriter, Past, rows_of
+from tests.helpers.serving import HOST
 
 SCHEMA = {"k": "int64", "v": "int64", "s": "string"}
 WRITERS = {"keyed": KeyedWriter, "append_only": AppendWriter, "list": ListWriter}
@@ -29,14 +30,14 @@ WRITERS = {"keyed": KeyedWriter, "append_only": AppendWriter, "list": ListWriter
 
 @pytest.fixture(scope="module")
 def server():
-    with barrage.Server(port=0, journal="memory") as server:
+    with barrage.Server(HOST, journal="memory") as server:
         server.create_table("bare", SCHEMA, journal="none")
         yield server
 
 
 @pytest.fixture(scope="module")
 def session(server):
-    with barrage.connect(server.address) as session:
+    with barrage.connect(server.uri) as session:
         yield session
 
 
@@ -109,7 +110,7 @@ def test_changes_in_other_forms(server, session, pasts):
 
 def test_the_asynchronous_form_is_the_same(server, pasts):
     async def test():
-        async with barrage.aconnect(server.address) as session:
+        async with barrage.aconnect(server.uri) as session:
             remote = session.table("list")
             facts = await remote.history().facts()
             assert facts.kind == "list"

@@ -185,10 +185,8 @@ def test_a_server_that_stops_ends_its_watches():
         client = JournalClient(server.uri)
         watch = Watched(client, "t")
         wait_until(lambda: bool(watch.told))
-        started = time.monotonic()
         server.stop()
         assert "shutting down" in watch.wait_for_end()
-        assert time.monotonic() - started < 3
         client.client.close()
 
 
@@ -359,16 +357,29 @@ def test_the_statistics_tables_tell_versions_and_lags(server, client):
 def test_statistics_of_an_idle_server_cost_no_cycles(server, client):
     table = server.create_table("t", X)
     table.add({"x": [1]})
-    wait_until(lambda: "_journal" in server.table_names())
+    wait_until(lambda: "_journal_consumers" in server.table_names())
+    journals = server._running.journals
 
-    def is_told() -> bool:
-        info, told = client.info("t"), server.table("_journal").to_arrow().to_pylist()
-        return bool(told) and 0 < info["bytes"] == told[0]["bytes"]
+    async def take_over() -> None:
+        """From here on they are looked at when this test says so."""
+        journals._keeping.cancel()
+        await asyncio.wait([journals._keeping])
+        await journals._statistics.refresh()
 
-    wait_until(is_told)
+    def on_loop(work) -> None:
+        asyncio.run_coroutine_threadsafe(work, server._loop).result(60)
+
+    on_loop(take_over())
+    (told,) = server.table("_journal").to_arrow().to_pylist()
+    assert 0 < client.info("t")["bytes"] == told["bytes"]
+    server._parts.runtime.submit(server._parts.runtime.flush).result(60)
     cycles = server.stats.cycles
-    time.sleep(2.5)
+    for _ in range(5):
+        on_loop(journals._statistics.refresh())
     assert server.stats.cycles == cycles
+    table.add({"x": [2]})
+    on_loop(journals._statistics.refresh())
+    assert server.stats.cycles == cycles + 2
 
 
 def test_a_client_cannot_write_the_statistics(server, client):

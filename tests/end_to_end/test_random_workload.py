@@ -14,6 +14,7 @@ from barrage.server.config import ServerConfig
 from tests.end_to_end.random_subscribers import Subscriber
 from tests.end_to_end.random_tables import World
 from tests.helpers.server_process import wait_until
+from tests.helpers.serving import HOST
 
 
 def run(
@@ -29,7 +30,7 @@ def run(
     """What came by which way, per subscriber that was there at the end."""
     rng = random.Random(seed)
     with (
-        barrage.Server(config=config) as server,
+        barrage.Server(HOST, config=config) as server,
         barrage.connect(server.uri, revision=revision, bodies=bodies) as session,
     ):
         world = World(server, seed)

@@ -14,6 +14,7 @@ from barrage.client import Backoff, State
 from tests.end_to_end.resume_scene import Follower, KeyedWriter, Past, rows_of
 from tests.helpers.cutter import Cutter
 from tests.helpers.server_process import wait_until
+from tests.helpers.serving import HOST
 
 SCHEMA = {"k": "int64", "v": "int64", "s": "string"}
 SOON = Backoff(first_seconds=0.01, seconds_max=0.1)
@@ -151,7 +152,7 @@ def test_columns_of_every_kind(journal, mode, tmp_path):
 def test_a_view_keeps_its_epoch_through_a_restart(tmp_path):
     epochs = []
     for order in (("one", "two"), ("two", "one")):
-        with barrage.Server(port=0, data=tmp_path) as server:
+        with barrage.Server(HOST, data=tmp_path) as server:
             for name in order:
                 if name not in server.table_names():
                     server.create_table(name, SCHEMA, key="k")
@@ -160,7 +161,7 @@ def test_a_view_keeps_its_epoch_through_a_restart(tmp_path):
                 two.sort("-v")
             server.publish("mix", one.merge(two).where("v > 1").sort("s"))
             server.publish("join", one.natural_join(two, ["k"], ["t=s"]))
-            with barrage.connect(server.address) as session:
+            with barrage.connect(server.uri) as session:
                 lives = [
                     session.table(name).subscribe(interval_ms=10).wait_ready(5)
                     for name in ("one", "two", "mix", "join")
@@ -171,7 +172,7 @@ def test_a_view_keeps_its_epoch_through_a_restart(tmp_path):
 
 
 def test_views_that_differ_in_anything_have_epochs_of_their_own():
-    with barrage.Server(port=0, journal="memory") as server:
+    with barrage.Server(HOST, journal="memory") as server:
         table = server.create_table("t", SCHEMA, key="k")
         other = server.create_table("u", SCHEMA, key="k")
         views = [
@@ -183,7 +184,7 @@ def test_views_that_differ_in_anything_have_epochs_of_their_own():
         ]  # fmt: skip
         for number, view in enumerate(views):
             server.publish(f"v{number}", view)
-        with barrage.connect(server.address) as session:
+        with barrage.connect(server.uri) as session:
             lives = [
                 session.table(f"v{number}").subscribe(interval_ms=10).wait_ready(5)
                 for number in range(len(views))

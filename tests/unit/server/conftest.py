@@ -11,6 +11,7 @@ import pytest
 
 import barrage
 from tests.helpers.server_process import raw_channel, wait_until
+from tests.helpers.serving import HOST
 
 
 def barrage_threads() -> list[str]:
@@ -25,8 +26,10 @@ def no_threads_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def server() -> Iterator[barrage.Server]:
-    with barrage.Server() as running:
+def server(request: pytest.FixtureRequest) -> Iterator[barrage.Server]:
+    """On a port for tests that speak to it as strangers do, else without."""
+    is_raw = {"channel", "flight_client"} & set(request.fixturenames)
+    with barrage.Server("127.0.0.1" if is_raw else HOST) as running:
         yield running
 
 

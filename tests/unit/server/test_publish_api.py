@@ -25,6 +25,7 @@ from barrage.errors import (
 from barrage.limits import Limits
 from barrage.server import ServerConfig
 from tests.helpers.server_process import wait_until
+from tests.helpers.serving import HOST
 
 SCHEMA = {"k": "int64", "s": "string"}
 ROWS = [{"k": 1, "s": "a"}, {"k": 2, "s": None}]
@@ -207,7 +208,7 @@ def test_not_waiting_gives_a_future(server):
 
 def test_not_waiting_is_bounded_by_the_ingest_limit():
     limits = Limits(ingest_bytes_pending_max=1000)
-    with barrage.Server(config=ServerConfig(limits=limits)) as server:
+    with barrage.Server(HOST, config=ServerConfig(limits=limits)) as server:
         table = server.create_table("t", {"x": "int64"})
         gate = threading.Event()
         server._parts.runtime.submit(gate.wait)

@@ -8,6 +8,7 @@ import pytest
 
 import barrage
 from barrage.errors import EngineError, ExpressionError, RowError, SchemaError, TableFailedError
+from tests.helpers.serving import HOST
 
 SCHEMA = {"sym": "string", "price": "float64", "method": "int64"}
 ROWS = {"sym": ["A", "B", "A"], "price": [1.0, 2.0, 4.0], "method": [10, 20, None]}
@@ -83,7 +84,7 @@ def test_what_does_not_fit_is_said_at_once(server, make, error):
 
 def test_tables_of_two_servers_do_not_mix(server):
     table = server.create_table("t", SCHEMA)
-    with barrage.Server() as other, pytest.raises(EngineError, match="different update graphs"):
+    with barrage.Server(HOST) as other, pytest.raises(EngineError, match="different update graphs"):
         table.merge(other.create_table("t", SCHEMA))
 
 

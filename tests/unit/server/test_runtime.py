@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
@@ -91,12 +93,28 @@ def test_a_write_resolves_to_the_step_that_committed_it(runtime):
     assert runtime.stats.cycle_ns_percentile(50) > 0
 
 
+@contextmanager
+def held(runtime: EngineRuntime) -> Iterator[None]:
+    """Keep the engine thread in a command: what is given to it inside waits together. It counts
+    the commands of a turn before it runs them, so the turn has to have begun."""
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        has_begun.set()
+        may_go_on.wait()
+
+    runtime.submit(hold)
+    try:
+        assert has_begun.wait(60)
+        yield
+    finally:
+        may_go_on.set()
+
+
 def test_writes_that_wait_together_share_a_cycle(runtime):
     table = make_table(runtime)
-    gate = threading.Event()
-    runtime.submit(gate.wait)
-    futures = [append(runtime, table) for _ in range(50)]
-    gate.set()
+    with held(runtime):
+        futures = [append(runtime, table) for _ in range(50)]
     assert {future.result() for future in futures} == {1}
 
 
@@ -107,11 +125,9 @@ def test_a_write_that_changes_nothing_resolves_too(runtime):
 
 def test_a_refused_write_does_not_harm_the_others(runtime):
     table = runtime.submit(lambda: KeyedTable(runtime.graph, SCHEMA, key="x")).result()
-    gate = threading.Event()
-    runtime.submit(gate.wait)
-    bad = runtime.write(lambda: (table.stage_upsert(pa.table({"x": [None]})), (table,))[1])
-    good = runtime.write(lambda: (table.stage_upsert(ONE), (table,))[1])
-    gate.set()
+    with held(runtime):
+        bad = runtime.write(lambda: (table.stage_upsert(pa.table({"x": [None]})), (table,))[1])
+        good = runtime.write(lambda: (table.stage_upsert(ONE), (table,))[1])
     with pytest.raises(RowError):
         bad.result()
     assert good.result() == 1
