@@ -147,7 +147,7 @@ class Follower:
             return [self._rows[key] for key in sorted(self._rows)]
 
     def join(self) -> None:
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def _follow(self, live: TickingTable, may_read: threading.Event) -> None:

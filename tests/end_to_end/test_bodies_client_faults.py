@@ -28,7 +28,7 @@ from barrage.transport.shared_memory import ArenaMapping
 from tests.helpers.server_process import ServerProcess, wait_until
 from tests.helpers.serving import HOST
 
-WAIT = 20
+WAIT = 60
 ROWS = 20_000
 PART = 5_000
 """So many changed rows are replayed rather than sent anew."""

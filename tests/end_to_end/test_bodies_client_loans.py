@@ -18,7 +18,7 @@ from barrage.server.config import ServerConfig
 from tests.helpers.server_process import wait_until
 from tests.helpers.serving import HOST
 
-WAIT = 20
+WAIT = 60
 ROWS = 20_000
 SHARED = BodyStatus(BodyWay.SHM)
 

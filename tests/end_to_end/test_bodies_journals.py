@@ -44,7 +44,7 @@ from tests.helpers.body_peer import BodyExchange, ask_for_channel, claim_header,
 from tests.helpers.journal_client import JournalClient
 from tests.helpers.server_process import ServerProcess, raw_channel, wait_until
 
-WAIT = 20
+WAIT = 60
 ROWS = 3_000
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64(), "s": pa.string(), "d": pa.float64()})
 PLANS: dict[str, dict[str, Any]] = {

@@ -274,7 +274,7 @@ server.serve_forever()
         address, _, loaded = server.address.partition(" ")
         assert loaded == "[]"
         with raw_channel(address) as channel:
-            listed = channel.unary_stream(FLIGHT + "ListActions")(b"", timeout=5)
+            listed = channel.unary_stream(FLIGHT + "ListActions")(b"", timeout=60)
             assert not any(b"barrage.bodies" in each for each in listed)
             headers = (("x-barrage-bodies", "0" * 32 + " " + "00" * 16),)
             with BodyExchange(channel, headers=headers) as stream:

@@ -101,7 +101,7 @@ def test_every_update_shows_the_columns_in_the_order_asked_for(session, server):
     table = server.create_table("k", key="id", data={"id": [1, 2], "a": ["p", "q"], "b": [1, 2]})
     with session.table("k").subscribe(columns=["b", "id"], interval_ms=10) as live:
         live.wait_ready(5)
-        updates = live.updates(timeout=5)
+        updates = live.updates(timeout=60)
         assert next(updates).added.column_names == ["b", "id"]
         table.upsert({"id": 3, "a": "r", "b": 3})
         update = next(updates)

@@ -25,7 +25,7 @@ from barrage.errors import (
 )
 from barrage.transport.deephaven_messages import MESSAGES, SESSION_SERVICE
 
-WAIT = 20
+WAIT = 60
 ROWS = {"symbol": ["a", "b", "c"], "price": [1.0, 5.0, 9.0]}
 
 

@@ -115,7 +115,7 @@ def test_the_asynchronous_form_is_the_same(server, pasts):
             facts = await remote.history().facts()
             assert facts.kind == "list"
             assert facts.version == pasts["list"]._versions[-1]
-            rows = await remote.as_of(facts.version, timeout=10)
+            rows = await remote.as_of(facts.version, timeout=60)
             assert rows_of(rows) == pasts["list"].at(facts.version)
             count = 0
             async for batch in remote.changes(facts.earliest):

@@ -63,7 +63,7 @@ class Watched:
         return bool(self.told) and self.told[-1]["version"] >= version
 
     def wait_for_end(self) -> str:
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         return str(self.error)
 

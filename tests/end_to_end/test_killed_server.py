@@ -39,7 +39,7 @@ def test_subscribers_recover_from_a_server_that_was_killed():
         last = ranked.subscribe(viewport=(0, 3), interval_ms=10, reverse=True)
         for live in (whole, view, last):
             live.wait_ready(5)
-        updates = whole.updates(timeout=10)
+        updates = whole.updates(timeout=60)
         assert next(updates).is_replacement
         first.process.kill()
         wait_until(lambda: whole.state is view.state is last.state is State.RECONNECTING)

@@ -60,7 +60,7 @@ def test_another_process_goes_on_from_a_checkpoint(server, session):
         barrage.connect(server.address) as other,
         resumed(other.table("t"), str(cursor), rows) as live,
     ):
-        with live.updates(timeout=5) as updates:
+        with live.updates(timeout=60) as updates:
             seen.append(next(updates))
             while live.to_arrow() != table.to_arrow():
                 seen.append(next(updates))

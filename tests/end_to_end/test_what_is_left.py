@@ -56,7 +56,7 @@ def come_and_go(server: barrage.Server, number: int) -> None:
         whole.wait_ready(5)
         view.wait_ready(5)
         server.table("k").upsert({"id": [number % 10], "v": [number]})
-        next(view.updates(timeout=5))
+        next(view.updates(timeout=60))
 
 
 def test_two_hundred_clients_leave_no_thread_and_no_socket(server):
@@ -114,7 +114,7 @@ def test_a_session_closed_under_a_call_ends_it_with_an_error_and_is_quiet(server
         wait_until(lambda: upload.running())
         session.close()
         with pytest.raises((SubscriptionClosedError, ConnectionLostError, CancelledError)):
-            upload.result(5)
+            upload.result(60)
     may_go_on.set()
     blocked.result()
     gc.collect()

@@ -21,7 +21,7 @@ class Cutter:
         started: Future[int] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="cutter")
         self._thread.start()
-        self.port = started.result(10)
+        self.port = started.result(60)
         self.cuts = 0
 
     @property
@@ -57,7 +57,7 @@ class Cutter:
     def _do(self, work) -> None:
         done: Future[None] = Future()
         self._loop.call_soon_threadsafe(lambda: done.set_result(work()))
-        done.result(10)
+        done.result(60)
 
     def _run(self, started: Future[int]) -> None:
         self._loop.run_until_complete(self._serve(started))

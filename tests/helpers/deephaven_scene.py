@@ -79,7 +79,7 @@ class Scene:
     def remains(self) -> dict[str, int]:
         """What there is besides the subscriber's own stream."""
         counted = asyncio.run_coroutine_threadsafe(self._counted(), self.app._loop_of_test)
-        found = counted.result(10)
+        found = counted.result(60)
         gc.collect()
         objects = gc.get_objects()
         found["exports alive"] = sum(isinstance(each, Export) for each in objects)

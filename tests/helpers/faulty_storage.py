@@ -43,7 +43,7 @@ class _File(LocalAppendFile):
 
     def sync(self) -> None:
         self._disk.syncing.set()
-        assert self._disk.may_sync.wait(30)
+        assert self._disk.may_sync.wait(60)
         if self._disk.breaks:
             raise OSError(errno.EIO, "the disk of this test is broken")
         super().sync()

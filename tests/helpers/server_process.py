@@ -26,7 +26,7 @@ from barrage.wire.update_assembler import SchemaReceived, UpdateAssembler
 
 FLIGHT = "/arrow.flight.protocol.FlightService/"
 REVISION = wire.WireRevision.R1_0_0
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 60
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = TIMEOUT_SECONDS) -> None:

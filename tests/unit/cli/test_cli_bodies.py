@@ -48,7 +48,7 @@ def test_a_served_table_comes_by_shared_memory_and_a_killed_server_leaves_nothin
         files = arena_files(address)
         assert files
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert not any(path.exists() for path in files)
 
 

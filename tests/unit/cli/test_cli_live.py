@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from barrage.cli.watch.session_feed import SessionFeed
 
 ROWS = 1000
-SECONDS_MAX = 20
+SECONDS_MAX = 60
 TRADES = pa.table(
     {
         "id": pa.array(range(ROWS), pa.int64()),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SECONDS_MAX = 30
+SECONDS_MAX = 60
 BARRAGE = [sys.executable, "-c", "from barrage.cli.main import main; main()"]
 
 

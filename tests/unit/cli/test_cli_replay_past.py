@@ -23,7 +23,6 @@ from barrage.client.history import ChangeOptions
 from barrage.clock import VirtualClock
 from barrage.model.cursor import Cursor
 from tests.end_to_end.resume_scene import AppendWriter, KeyedWriter, ListWriter, Past, rows_of
-from tests.helpers.serving import HOST
 
 SCHEMA = {"k": "int64", "v": "int64", "s": "string"}
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -32,7 +31,7 @@ STEPS = 25
 
 @pytest.fixture(scope="module")
 def server():
-    with barrage.Server(HOST, journal="memory") as running:
+    with barrage.Server(port=0, journal="memory") as running:
         yield running
 
 

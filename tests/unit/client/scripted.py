@@ -21,7 +21,7 @@ from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])
 EMPTY = RowSet.empty()
 NO_SHIFTS = RowSetShiftData.empty()
-PATIENCE_SECONDS = 5
+PATIENCE_SECONDS = 60
 
 
 def cells(numbers):

@@ -27,7 +27,7 @@ from barrage.errors import (
 )
 from barrage.rowset import RowSet
 
-WAIT = 20
+WAIT = 60
 SCHEMA = {"k": "int64", "s": "string"}
 
 
@@ -380,5 +380,5 @@ def test_ctrl_c_ends_a_waiting_client(server):
     )  # fmt: skip
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=5)
+    output, errors = process.communicate(timeout=60)
     assert (output, errors, process.returncode) == ("interrupted\n", "", 0)

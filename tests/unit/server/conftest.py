@@ -26,9 +26,14 @@ def no_threads_left() -> Iterator[None]:
 
 
 @pytest.fixture
+def on_a_port() -> None:
+    """The server listens on a socket."""
+
+
+@pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[barrage.Server]:
     """On a port for tests that speak to it as strangers do, else without."""
-    is_raw = {"channel", "flight_client"} & set(request.fixturenames)
+    is_raw = {"channel", "flight_client", "on_a_port"} & set(request.fixturenames)
     with barrage.Server("127.0.0.1" if is_raw else HOST) as running:
         yield running
 

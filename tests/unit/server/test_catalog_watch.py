@@ -24,7 +24,7 @@ from barrage.server.table_service import (
 )
 
 ROWS = pa.table({"x": [1, 2]})
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture

@@ -64,13 +64,13 @@ def test_a_write_is_seen_at_once_and_acknowledged_when_it_is_on_the_disk(tmp_pat
         table = server.create_table("t", X)
         disk.hold()
         written = table.add({"x": [1]}, wait=False)
-        assert disk.syncing.wait(5)
+        assert disk.syncing.wait(60)
         settle(server)
         assert content(server) == [1]
         assert not written.done()
         assert table.cursor.version < server._parts.runtime.graph.step
         disk.release()
-        assert written.result(5) == table.cursor.version
+        assert written.result(60) == table.cursor.version
 
 
 def test_tables_in_memory_do_not_wait_for_the_disk(tmp_path, disk):
@@ -80,12 +80,12 @@ def test_tables_in_memory_do_not_wait_for_the_disk(tmp_path, disk):
         none = server.create_table("n", X, journal="none")
         disk.hold()
         waiting = durable.add({"x": [1]}, wait=False)
-        memory.add({"x": [1]}, wait=False).result(5)
-        none.add({"x": [1]}, wait=False).result(5)
+        memory.add({"x": [1]}, wait=False).result(60)
+        none.add({"x": [1]}, wait=False).result(60)
         assert memory.cursor.version == server._parts.runtime.graph.step - 1
         assert not waiting.done()
         disk.release()
-        waiting.result(5)
+        waiting.result(60)
 
 
 def test_a_resend_and_a_write_without_effect_wait_for_what_they_rest_on(tmp_path, disk):
@@ -102,7 +102,7 @@ def test_a_resend_and_a_write_without_effect_wait_for_what_they_rest_on(tmp_path
         assert not any(each.done() for each in (original, resend, same, removal))
         disk.release()
         for each in (original, resend, same, removal):
-            each.result(5)
+            each.result(60)
         assert len(table) == 1
 
 
@@ -129,8 +129,8 @@ def test_a_position_is_told_when_it_is_on_the_disk(tmp_path, disk):
         settle(server)
         assert not asked.done()
         disk.release()
-        assert asked.result(5) == 4
-        written.result(5)
+        assert asked.result(60) == 4
+        written.result(60)
 
 
 def test_stopping_writes_what_was_taken(tmp_path):
@@ -149,11 +149,11 @@ def test_nothing_is_acknowledged_after_the_disk_broke(tmp_path, disk):
         table.add({"x": [1]})
         disk.hold()
         waiting = table.add({"x": [2]}, wait=False)
-        assert disk.syncing.wait(5)
+        assert disk.syncing.wait(60)
         disk.breaks = True
         disk.release()
         with pytest.raises(JournalFailedError, match="until a restart"):
-            waiting.result(5)
+            waiting.result(60)
         for write in (table.add, table.add):
             with pytest.raises(JournalFailedError):
                 write({"x": [3]})
@@ -172,14 +172,14 @@ def test_writes_behind_the_failing_one_are_refused_too(tmp_path, disk):
         table = server.create_table("t", X)
         disk.hold()
         first = table.add({"x": [1]}, wait=False)
-        assert disk.syncing.wait(5)
+        assert disk.syncing.wait(60)
         second = table.add({"x": [2]}, wait=False)
         settle(server)
         disk.breaks = True
         disk.release()
         for each in (first, second):
             with pytest.raises(JournalFailedError):
-                each.result(5)
+                each.result(60)
 
 
 def fill_the_disk(server: Server, disk: Disk) -> None:
@@ -277,7 +277,7 @@ def test_a_batch_of_a_peer_is_answered_when_it_is_on_the_disk(tmp_path, disk):
         assert json.loads(reader.read().to_pybytes()) == {"rows": 0}
         disk.hold()
         writer.write_batch(pa.RecordBatch.from_pydict({"x": [1]}, schema))
-        assert disk.syncing.wait(5)
+        assert disk.syncing.wait(60)
         settle(server)
         assert len(server._parts.runtime._durable) == 1
         disk.release()
@@ -291,12 +291,12 @@ def test_who_waits_when_the_server_stops_on_a_broken_disk_is_told(tmp_path, disk
     table = server.create_table("t", X)
     disk.hold()
     waiting = table.add({"x": [1]}, wait=False)
-    assert disk.syncing.wait(5)
+    assert disk.syncing.wait(60)
     disk.breaks = True
     disk.release()
     server.stop()
     with pytest.raises((JournalFailedError, TransportError)):
-        waiting.result(5)
+        waiting.result(60)
 
 
 def test_a_write_that_could_not_be_recorded_is_not_acknowledged(tmp_path, monkeypatch):

@@ -167,7 +167,7 @@ def test_nobody_is_told_of_a_version_before_it_is_on_the_disk(tmp_path, disk):
         journal = server._parts.journals.journal_named("t")
         disk.hold()
         written = table.add({"x": [2]}, wait=False)
-        assert disk.syncing.wait(5)
+        assert disk.syncing.wait(60)
         wait_until(lambda: journal.latest_version > before)
         ahead = journal.latest_version
         assert client.info("t")["version"] == before
@@ -178,8 +178,8 @@ def test_nobody_is_told_of_a_version_before_it_is_on_the_disk(tmp_path, disk):
         assert not fetched.done()
         assert not written.done()
         disk.release()
-        assert fetched.result(10).column("x").to_pylist() == [2]
-        assert written.result(10) == ahead
+        assert fetched.result(60).column("x").to_pylist() == [2]
+        assert written.result(60) == ahead
 
 
 def test_a_batch_refused_for_want_of_room_is_committed_when_there_is_some(tmp_path, disk):

@@ -30,6 +30,8 @@ from tests.helpers.server_process import (
     wait_until,
 )
 
+pytestmark = pytest.mark.usefixtures("on_a_port")
+
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -15,6 +15,8 @@ import barrage
 from barrage.errors import RowError, SequenceError
 from tests.unit.server.test_flight_peer import command
 
+pytestmark = pytest.mark.usefixtures("on_a_port")
+
 X = {"x": "int64"}
 
 
@@ -171,7 +173,7 @@ def test_a_call_that_is_cancelled_leaves_a_beginning_of_what_it_sent(server):
 
     def occupy() -> None:
         is_busy.set()
-        assert may_go_on.wait(10)
+        assert may_go_on.wait(60)
 
     for life in range(5):
         is_busy.clear()
@@ -185,14 +187,14 @@ def test_a_call_that_is_cancelled_leaves_a_beginning_of_what_it_sent(server):
             )
             first = json.loads(reader.read().to_pybytes())["sequence"] or 0
             server._parts.runtime.submit(occupy)
-            assert is_busy.wait(10)
+            assert is_busy.wait(60)
             with contextlib.suppress(pa.ArrowException, OSError):
                 for number in range(first + 1, first + 200):
                     told = json.dumps({"sequence": number}).encode()
                     writer.write_with_metadata(rows(number), told)
             del writer, reader
         may_go_on.set()
-        server._parts.runtime.submit(lambda: None).result(10)
+        server._parts.runtime.submit(lambda: None).result(60)
         found = content(server)
         assert found == list(range(1, len(found) + 1)), life
         assert (server.table("t").position("p") or 0) == len(found)

@@ -199,7 +199,7 @@ def test_not_waiting_gives_a_future(server):
     table = server.create_table("t", SCHEMA, key="k")
     futures = [table.upsert({"k": i, "s": "x"}, wait=False) for i in range(100)]
     assert all(isinstance(future, Future) for future in futures)
-    steps = [future.result(10) for future in futures]
+    steps = [future.result(60) for future in futures]
     assert steps == sorted(steps)
     assert len(table) == 100
     refused = table.upsert({"k": [1, None], "s": ["a", "b"]}, wait=False)
@@ -222,10 +222,10 @@ def test_not_waiting_is_bounded_by_the_ingest_limit():
         gate.set()
         third.join()
         for future in futures:
-            future.result(10)
+            future.result(60)
         assert len(table) == 150
         wait_until(lambda: budget.bytes_pending == 0)
-        table.add(pa.table({"x": range(10_000)}), wait=False).result(10)
+        table.add(pa.table({"x": range(10_000)}), wait=False).result(60)
 
 
 # --- transactions ---

@@ -12,6 +12,8 @@ import barrage
 from barrage.errors import AuthenticationError, PermissionDeniedError, StatusCode
 from barrage.server import AsyncServer
 
+pytestmark = pytest.mark.usefixtures("on_a_port")
+
 ROWS = pa.table({"x": [1, 2]})
 
 

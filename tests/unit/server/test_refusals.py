@@ -26,6 +26,8 @@ from tests.helpers.server_process import (
     unary,
 )
 
+pytestmark = pytest.mark.usefixtures("on_a_port")
+
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
 FAILED = grpc.StatusCode.FAILED_PRECONDITION

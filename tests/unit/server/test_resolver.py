@@ -78,7 +78,7 @@ def scene() -> Iterator[Scene]:
     made = Scene()
     yield made
     made.sessions.close_all(TicketError("the end"))
-    made.parts.runtime.stop()
+    made.parts.close()
 
 
 # --- tickets ---

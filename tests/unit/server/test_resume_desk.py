@@ -149,7 +149,7 @@ def test_plans_that_wait_have_a_limit_together(monkeypatch):
 
     def slow(self, work):
         is_building.set()
-        assert goes_on.wait(10)
+        assert goes_on.wait(60)
         made(self, work)
 
     limits = replace(DEFAULT_LIMITS, resume_rows_pending_max=4)
@@ -169,7 +169,7 @@ def test_plans_that_wait_have_a_limit_together(monkeypatch):
         headers = ((CURSOR_HEADER, str(cursor)),)
         with raw_channel(server.address) as channel, RawExchange(channel, headers=headers) as call:
             call.send(subscription_request("sorted"))
-            assert is_building.wait(10)
+            assert is_building.wait(60)
             told = outcome(server, cursor, table="sorted", mode="steps")
             assert told == "resnapshot too many subscriptions are resumed at the moment"
             goes_on.set()
@@ -216,7 +216,7 @@ def test_a_table_that_is_replaced_while_a_plan_is_made(monkeypatch):
 
     def slow(self, work):
         is_building.set()
-        assert goes_on.wait(10)
+        assert goes_on.wait(60)
         made(self, work)
 
     with barrage.Server(port=0, journal="memory") as server:
@@ -225,7 +225,7 @@ def test_a_table_that_is_replaced_while_a_plan_is_made(monkeypatch):
         monkeypatch.setattr(ResumeDesk, "_build", slow)
         with raw_channel(server.address) as channel, RawExchange(channel, headers=headers) as call:
             call.send(subscription_request("t"))
-            assert is_building.wait(10)
+            assert is_building.wait(60)
             server.drop_table("t")
             server.create_table("t", SCHEMA, key="k").upsert({"k": [7], "v": [7]})
             goes_on.set()
@@ -243,7 +243,7 @@ def test_changes_while_a_plan_is_made_are_in_it(monkeypatch):
     def slow(self, work):
         made(self, work)
         is_building.set()
-        assert goes_on.wait(10)
+        assert goes_on.wait(60)
 
     with barrage.Server(port=0, journal="memory") as server:
         table = server.create_table("t", SCHEMA, key="k")
@@ -257,7 +257,7 @@ def test_changes_while_a_plan_is_made_are_in_it(monkeypatch):
             with session.table("sorted").subscribe(
                 interval_ms=10, resume_from=cursor, rows=rows
             ) as live:
-                assert is_building.wait(10)
+                assert is_building.wait(60)
                 table.upsert({"k": [3], "v": [3]})
                 goes_on.set()
                 live.wait_ready(10)
@@ -270,7 +270,7 @@ def test_a_server_stops_while_a_plan_is_made(monkeypatch):
 
     def slow(self, work):
         is_building.set()
-        goes_on.wait(10)
+        goes_on.wait(60)
 
     with barrage.Server(port=0, journal="memory") as server:
         table = server.create_table("t", SCHEMA, key="k")
@@ -278,11 +278,11 @@ def test_a_server_stops_while_a_plan_is_made(monkeypatch):
         headers = ((CURSOR_HEADER, str(table.cursor)),)
         with raw_channel(server.address) as channel, RawExchange(channel, headers=headers) as call:
             call.send(subscription_request("t"))
-            assert is_building.wait(10)
+            assert is_building.wait(60)
             stopping = threading.Thread(target=server.stop, args=(0.2,))
             stopping.start()
             call.status()
             goes_on.set()
-            stopping.join(10)
+            stopping.join(60)
             assert not stopping.is_alive()
     wait_until(lambda: not np.any([t.name == "barrage-engine" for t in threading.enumerate()]))

@@ -242,16 +242,16 @@ def test_no_write_begins_after_others_were_given_up(runtime):
 
     def occupy() -> None:
         is_busy.set()
-        may_go_on.wait(10)
+        may_go_on.wait(60)
 
     busy = runtime.submit(occupy)
-    assert is_busy.wait(10)
+    assert is_busy.wait(60)
     waiting = append(runtime, table)
     runtime.give_up_waiting()
     later = append(runtime, table)
     may_go_on.set()
     for future in (waiting, later):
         with pytest.raises(TransportError, match="stopping"):
-            future.result(10)
-    busy.result(10)
-    assert runtime.submit(lambda: table.size).result(10) == 0
+            future.result(60)
+    busy.result(60)
+    assert runtime.submit(lambda: table.size).result(60) == 0

@@ -162,7 +162,7 @@ def test_a_caller_held_up_before_it_puts_a_command_is_refused_not_forgotten(has_
         runtime.submit(int).result(HANG_SECONDS)
     runtime._commands = HeldUp(runtime)
     with pytest.raises(TransportError, match="stopped"):
-        runtime.submit(lambda: 7).result(5)
+        runtime.submit(lambda: 7).result(60)
 
 
 def test_a_command_put_while_the_engine_ends_is_done_or_refused():

@@ -105,7 +105,7 @@ class Hanging:
         self.cancelled = threading.Event()
 
     def read_chunk(self):
-        assert self.cancelled.wait(10)
+        assert self.cancelled.wait(60)
         raise OSError("cancelled")
 
     def cancel(self) -> None:

@@ -22,7 +22,7 @@ from barrage.wire.messages import SnapshotOptions, SnapshotRequest
 from barrage.wire.metadata import encode_wrapper
 from barrage.wire.revision import WireRevision
 
-WAIT = 20
+WAIT = 60
 
 
 @pytest.fixture

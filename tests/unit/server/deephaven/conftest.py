@@ -18,7 +18,7 @@ from barrage.server.sessions import Session
 from barrage.server.table_lease import TableLease
 from barrage.server.table_service import TableRecipe, TableService
 
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 60
 
 
 class Bench:

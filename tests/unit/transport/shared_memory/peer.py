@@ -168,13 +168,13 @@ class Process:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
     def close(self) -> None:
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             stream.close()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @contextmanager

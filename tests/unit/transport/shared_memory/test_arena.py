@@ -316,7 +316,7 @@ def test_threads_that_find_no_room_at_the_same_time_make_one_segment(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert made == [0]
     assert [region is not None for region in regions] == [True, True]
     assert arena.statistics().refused_count == 0

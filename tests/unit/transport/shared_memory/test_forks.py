@@ -50,7 +50,7 @@ def test_nothing_is_added_and_nobody_else_forks_in_the_middle_of_a_fork() -> Non
     assert alive == [True, True]
     assert seen == ["before"]
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     assert first.seen == ["before", "parent", "before", "child"]
     assert second.seen in ([], ["before", "child"])
