@@ -17,8 +17,10 @@ import contextlib
 import logging
 import threading
 import uuid
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -26,7 +28,7 @@ from weakref import WeakKeyDictionary
 from barrage.errors import WorkerDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from concurrent.futures import Future
     from typing import TypeAlias
 
@@ -117,6 +119,7 @@ def start_task(
     task = asyncio.get_running_loop().create_task(
         _run_task(role, work, on_death), name=name or role.name
     )
+    task.add_done_callback(partial(_close, work))
     with _living_lock:
         _living[task] = role
     return task
@@ -140,15 +143,22 @@ async def _run_task(role: Role, work: Coroutine[Any, Any, object], on_death: OnD
         _bury(role, error, on_death)
 
 
-def start_awaited(work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
+def _close(work: Awaitable[object], _: asyncio.Task[Any]) -> None:
+    """A task that is cancelled before it begins has never awaited its work."""
+    if isinstance(work, Coroutine):
+        work.close()
+
+
+def start_awaited(work: Awaitable[T], *, name: str | None = None) -> asyncio.Task[T]:
     """A task whose outcome belongs to whoever awaits it, of whom there may be several or, in the
     end, none: then its error is nobody's."""
     task = asyncio.get_running_loop().create_task(_without_exits(work), name=name)
+    task.add_done_callback(partial(_close, work))
     task.add_done_callback(_take_note)
     return task
 
 
-async def _without_exits(work: Coroutine[Any, Any, T]) -> T:
+async def _without_exits(work: Awaitable[T]) -> T:
     try:
         return await work
     except SystemExit as error:
@@ -159,6 +169,10 @@ async def _without_exits(work: Coroutine[Any, Any, T]) -> T:
 def _take_note(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()
+
+
+def no_dependants(_: WorkerDiedError) -> None:
+    """For a worker on which nothing depends: the record in the log is all there is to do."""
 
 
 # --- pools ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.errors import BarrageError, UnsupportedError
+from barrage.supervision import Role, start_thread
 from spark_sink.connection import Failure, ServerError, as_server_error, session_error
 from spark_sink.types import cast_batch, truncate_batch
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from barrage.client.sync_journal import JournalBatches
     from spark_sink.connection import Connection
     from spark_sink.planning import Piece
+
+STALL = Role("barrage-stall", "the stream it guards")
 
 ROWS_TARGET = 64 * 1024
 """Rows gathered before they are handed to Spark: a journal sends one batch a version."""
@@ -41,8 +44,8 @@ class StallGuard:
         self._waiting_since: float | None = None
         self._is_done = threading.Event()
         self.has_fired = False
-        self._thread = threading.Thread(target=self._watch, name="barrage-stall", daemon=True)
-        self._thread.start()
+        # Without it the stream might be waited for for ever.
+        self._thread = start_thread(STALL, self._watch, on_death=lambda _: stream.cancel())
 
     def chunks(self) -> Iterator[Any]:
         """The stream's chunks."""

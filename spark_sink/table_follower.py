@@ -13,6 +13,7 @@ from barrage.client.state import State
 from barrage.errors import BarrageError, ConfigError, SubscriptionClosedError
 from barrage.model.update import FullUpdate
 from barrage.rowset import RowSet, RowSetShiftData
+from barrage.supervision import Role, start_thread
 from barrage.transport.grpc_channel import TLS
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from barrage.client.update import Update
     from spark_sink.connection import Connection
     from spark_sink.options import SourceOptions
+
+FOLLOWER = Role("barrage-follow", "the rows of a table without a journal")
 
 INTERVAL_MS = 100
 """How often the server is asked to tell of changes."""
@@ -90,8 +93,7 @@ class TableFollower:
         self._is_closing = threading.Event()
         self._ticking: TickingTable | None = None
         self._broken_at: float | None = None
-        self._thread = threading.Thread(target=self._run, name="barrage-follow", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(FOLLOWER, self._run, on_death=fail)
 
     def _run(self) -> None:
         try:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from barrage.errors import ConfigError
+from barrage.supervision import Role, start_thread
 from spark_sink.connection import Connection
 from spark_sink.lake import lake_of
 from spark_sink.manifest import COMPACT_EVERY, Manifest
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from barrage.errors import WorkerDiedError
+
+VIEW = Role("barrage-view", "who waits for a version of the ticking table")
 
 _log = logging.getLogger(__name__)
 
@@ -144,6 +149,7 @@ class TickingTable:
         self._is_stopped = False
         self._query: StreamingQuery | None = None
         self._watcher: threading.Thread | None = None
+        self._death: WorkerDiedError | None = None
 
     @property
     def query(self) -> StreamingQuery:
@@ -221,8 +227,7 @@ class TickingTable:
             writer = writer.trigger(**trigger)
         self._query = writer.start()
         if is_remote:
-            self._watcher = threading.Thread(target=self._watch, name="barrage-view", daemon=True)
-            self._watcher.start()
+            self._watcher = start_thread(VIEW, self._watch, on_death=self._died)
 
     def _apply(self, rows: DataFrame, number: int) -> None:
         with self._applying:
@@ -255,6 +260,12 @@ class TickingTable:
             with self._changed:
                 self._changed.wait(POLL_SECONDS)
 
+    def _died(self, error: WorkerDiedError) -> None:
+        """The view stays where it is; who waits for more is told."""
+        with self._changed:
+            self._death = error
+            self._changed.notify_all()
+
     def _remote_text(self, path: Path) -> str | None:
         """The manifest where only Spark sees it; None when there is none yet."""
         from pyspark.errors import PySparkException
@@ -283,6 +294,8 @@ class TickingTable:
         query = self._query
         if self._is_stopped or query is None:
             raise TickingTableError(f"{what} will not come: the ticking table was stopped")
+        if self._death is not None:
+            raise TickingTableError(f"{what} will not come: {self._death}")
         if query.isActive:
             return
         error = query.exception()

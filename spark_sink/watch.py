@@ -14,12 +14,16 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from barrage.supervision import Role, start_thread
 from spark_sink.connection import Failure, ServerError, as_server_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from barrage.errors import WorkerDiedError
     from spark_sink.connection import Connection
+
+WATCH = Role("barrage-watch", "who asks for the newest version")
 
 SILENCE_SECONDS_MAX = 20.0
 """The server tells something at least every five seconds; after this much silence the stream is
@@ -117,8 +121,7 @@ class Watch:
         failed for good or has been down for longer than the connection's timeout."""
         if self._thread is None:
             self._heard_at = time.monotonic()
-            self._thread = threading.Thread(target=self._run, name="barrage-watch", daemon=True)
-            self._thread.start()
+            self._thread = start_thread(WATCH, self._run, on_death=self._died)
         mark = self.marks.newest
         if mark is None:
             mark = self._first()
@@ -178,6 +181,10 @@ class Watch:
             pause = PAUSE_SECONDS if self._heard_at > heard else min(2 * pause, PAUSE_SECONDS_MAX)
             self._connection.change_server()
             self._wake.wait(pause)
+
+    def _died(self, error: WorkerDiedError) -> None:
+        """Nobody learns of versions any more."""
+        self._failure = error
 
     def _may_recover(self, error: Exception) -> bool:
         """Whether to connect again; else the failure is kept for whoever asks."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
@@ -21,6 +22,7 @@ from barrage.cli.host_samples import (
     ProcessSampler,
 )
 from barrage.clock import SystemClock
+from barrage.supervision import Role, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
 
     from barrage import Server
     from barrage.clock import Clock
+    from barrage.errors import WorkerDiedError
+    from barrage.server import PublishedTable
+
+PROCESSES = Role("sample-processes", "the table of processes and its subscriptions")
+MACHINE = Role("sample-machine", "the tables of the machine and their subscriptions")
 
 PROCESSES_NS = 1_000_000_000
 MACHINE_NS = 100_000_000
@@ -58,18 +65,16 @@ class HostTables:
         }
         self.sample_processes()
         self._is_stopping = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._repeat, args=(step, every_ns), name=name, daemon=True)
-            for name, step, every_ns in (
-                ("sample-processes", self.sample_processes, PROCESSES_NS),
-                ("sample-machine", self.sample_machine, MACHINE_NS),
-            )
-        ]
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Begin to sample, on threads of its own."""
-        for thread in self._threads:
-            thread.start()
+        for role, step, every_ns, tables in (
+            (PROCESSES, self.sample_processes, PROCESSES_NS, [self._process_table]),
+            (MACHINE, self.sample_machine, MACHINE_NS, list(self._machine_tables.values())),
+        ):
+            work = partial(self._repeat, step, every_ns)
+            self._threads.append(start_thread(role, work, on_death=partial(_fail, tables)))
 
     def stop(self) -> None:
         """Stop sampling and wait for the threads; the tables stay."""
@@ -119,3 +124,9 @@ class HostTables:
             now_ns = self._clock.monotonic_ns()
             due_ns = max(due_ns + every_ns, now_ns)
             self._is_stopping.wait((due_ns - now_ns) / 1e9)
+
+
+def _fail(tables: list[PublishedTable], error: WorkerDiedError) -> None:
+    """Nothing will change them any more: whoever follows them is told."""
+    for table in tables:
+        table.fail(error)

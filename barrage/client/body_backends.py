@@ -10,6 +10,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from barrage.errors import TransportUnavailableError
+from barrage.supervision import in_thread
 from barrage.transport.shared_memory import ArenaMapping, host_identity
 from barrage.wire.dissociated.location import UcxLocation
 from barrage.wire.dissociated.negotiation import UcxTerms
@@ -64,7 +65,7 @@ class LocalUcx:
         if not devices:
             async with asyncio.timeout(timeout):
                 # The server may have given a name, which takes its time to be looked up.
-                devices = await asyncio.to_thread(device_towards, place.host)
+                devices = await in_thread(device_towards, place.host)
         connection = await open_stream(self._context(devices), place, ticket, timeout=timeout)
         return UcxBodyReceiver(connection, self._limits)
 

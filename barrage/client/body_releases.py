@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import BarrageError
 from barrage.proto.release_batch import WAIT_NS, ReleaseBatch
+from barrage.supervision import Role, start_task
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from barrage.wire.dissociated.lending import Window
+
+TELLER = Role("barrage-body-releases", "nothing: the stream ends its loans")
 
 logger = logging.getLogger(__name__)
 
@@ -84,12 +87,15 @@ class ReleasedBodies:
     def _tell_now(self) -> None:
         self._stop_timer()
         if self._telling is None and self._untold:
-            self._telling = self._loop.create_task(self._tell())
+            self._telling = start_task(TELLER, self._tell(), on_death=self._died)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _died(self, _: BarrageError) -> None:
+        self._is_closed = True
 
     async def _tell(self) -> None:
         try:

@@ -22,6 +22,7 @@ from barrage.errors import (
     TransportUnavailableError,
     UnsupportedError,
 )
+from barrage.supervision import Role, no_dependants, start_task
 from barrage.wire.dissociated.lending import Window
 from barrage.wire.dissociated.negotiation import (
     ACTION,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
     Act = Callable[[str, bytes, float], Awaitable[list[bytes]]]
     """A Flight action: type, body, timeout in seconds; its results."""
+
+CLOSER = Role("barrage-body-close", "nothing: its stream has ended")
 
 logger = logging.getLogger(__name__)
 
@@ -289,7 +292,7 @@ class BodyRoutes:
 
     def close_soon(self, connection: BodyConnection) -> asyncio.Task[None]:
         """Close a connection whose stream has ended."""
-        task = asyncio.get_running_loop().create_task(_closed(connection))
+        task = start_task(CLOSER, _closed(connection), on_death=no_dependants)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         return task

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 from barrage.errors import RemoteProtocolError
 from barrage.model.snapshot_parts import SnapshotParts
 from barrage.rowset import RowSet
+from barrage.supervision import WorkerPool
 from barrage.wire.messages import SnapshotOptions, SnapshotRequest, UpdateMetadata
 from barrage.wire.metadata import decode_wrapper, encode_wrapper
 from barrage.wire.revision import WireRevision
@@ -70,14 +70,14 @@ async def fetch_bulk_snapshot(
 
 
 @cache
-def _readers() -> ThreadPoolExecutor:
+def _readers() -> WorkerPool:
     """The threads that read, kept for the life of the process.
 
     Received memory belongs to the reading thread's part of the heap. With new threads for every
     session each would take fresh memory while that of earlier answers, freed, lies idle: 400 MB
     more with every second snapshot of 400 MB (measured).
     """
-    return ThreadPoolExecutor(READERS_MAX, thread_name_prefix="bulk snapshot")
+    return WorkerPool(READERS_MAX, thread_name_prefix="bulk snapshot")
 
 
 class _Reading:

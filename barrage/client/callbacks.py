@@ -10,7 +10,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from barrage.supervision import Role, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from barrage.client.update import Update
 
 logger = logging.getLogger(__name__)
+
+CALLER = Role("barrage-callbacks", "the table's callbacks of state and errors")
+FOLLOWER = Role("barrage-updates", "one callback of updates")
 
 JOIN_TIMEOUT_SECONDS = 5.0
 
@@ -58,14 +64,13 @@ class CallbackThread:
         """``follow`` opens an iterator of updates."""
         iterator = follow()
         self._iterators.append(iterator)
-        thread = threading.Thread(
-            target=self._run_updates,
-            args=(iterator, callback),
+        thread = start_thread(
+            FOLLOWER,
+            partial(self._run_updates, iterator, callback),
+            on_death=self._table.note_callback_error,
             name=f"barrage updates of {self._table.name}",
-            daemon=True,
         )
         self._followers.append(thread)
-        thread.start()
         return lambda: iterator.close()
 
     def close(self) -> None:
@@ -84,12 +89,12 @@ class CallbackThread:
         if self._is_closed:
             return
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run_posted,
+            self._thread = start_thread(
+                CALLER,
+                self._run_posted,
+                on_death=self._table.note_callback_error,
                 name=f"barrage callbacks of {self._table.name}",
-                daemon=True,
             )
-            self._thread.start()
         self._work.put((callback, value))
 
     def _run_posted(self) -> None:

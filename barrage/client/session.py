@@ -33,6 +33,7 @@ from barrage.errors import (
 )
 from barrage.limits import DEFAULT_LIMITS
 from barrage.model.schema_like import schema_of
+from barrage.supervision import Role, no_dependants, start_task
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT, TLS, GrpcChannel
 from barrage.transport.inproc_channel import InprocChannel
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.model.schema_like import SchemaLike
     from barrage.transport.base import FlightConnector, FrameStream
+
+SESSION_WORK = Role("barrage-session", "nothing: who uses the session finds out")
 
 logger = logging.getLogger(__name__)
 
@@ -487,7 +490,7 @@ class AsyncSession:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` until the session closes."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = start_task(SESSION_WORK, work, on_death=no_dependants)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -18,6 +18,7 @@ from barrage.model.snapshot_parts import SnapshotParts
 from barrage.model.update import ViewUpdate
 from barrage.proto.client_events import ExchangeEnded, SchemaArrived, UpdateArrived
 from barrage.proto.client_exchange import ClientExchange
+from barrage.supervision import Role, start_task
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from barrage.wire.messages import SnapshotOptions
     from barrage.wire.revision import WireRevision
 
+
+ENDING = Role("barrage-snapshot", "the snapshot's stream")
 
 IDLE_SECONDS = 1.0
 """When nothing has come for so long the stream is half-closed after all: a static table without
@@ -87,7 +90,12 @@ class _Ending:
         if self._stream.status.way is BodyWay.INLINE:
             await self._half_close()
         else:
-            self._watching = asyncio.get_running_loop().create_task(self._half_close_when_idle())
+            work = self._half_close_when_idle()
+            self._watching = start_task(ENDING, work, on_death=self._died)
+
+    def _died(self, _: BarrageError) -> None:
+        # Whoever reads the stream hears of it.
+        self._stream.cancel()
 
     async def note(self, events: list[ClientEvent]) -> None:
         """A message has come and meant this."""

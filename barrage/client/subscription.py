@@ -42,11 +42,11 @@ from barrage.model.viewport import Viewport
 from barrage.proto.client_events import ExchangeEnded, SchemaArrived, UpdateArrived
 from barrage.proto.client_exchange import ClientExchange, ClientState
 from barrage.proto.resumption import ResumeMode
+from barrage.supervision import Role, start_task
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     import pandas as pd
     import polars as pl
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from barrage.model.update import FullUpdate, ViewUpdate
     from barrage.wire.messages import SubscriptionOptions
 
+SUBSCRIPTION = Role("barrage-subscription", "the ticking table")
 
 logger = logging.getLogger(__name__)
 
@@ -307,8 +308,11 @@ class AsyncTickingTable:
     def start(self) -> None:
         """Begin; the session does this. Ends with :meth:`_finish`, whatever happens."""
         self._settings.source.retain()
-        self._task = asyncio.get_running_loop().create_task(
-            self._run(), name=f"barrage subscription {self.name}"
+        self._task = start_task(
+            SUBSCRIPTION,
+            self._run(),
+            on_death=lambda error: self._session.spawn(self._finish(State.FAILED, error)),
+            name=f"barrage subscription {self.name}",
         )
 
     async def close(self) -> None:
@@ -324,12 +328,7 @@ class AsyncTickingTable:
     async def __aenter__(self) -> AsyncTickingTable:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _run(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from barrage.client.closing import ClosedByWith
 from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS
 from barrage.errors import SubscriptionClosedError
+from barrage.supervision import start_awaited
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -54,11 +55,11 @@ class JournalBatches(ClosedByWith):
     async def _next(self) -> pa.RecordBatch | None:
         if self._batches is None:
             self._batches = (await self._read.__aenter__()).batches()
-        coming = self._coming or asyncio.ensure_future(anext(self._batches, None))
+        coming = self._coming or start_awaited(anext(self._batches, None))
         self._coming = None
         batch = await coming
         if batch is not None:
-            self._coming = asyncio.ensure_future(anext(self._batches, None))
+            self._coming = start_awaited(anext(self._batches, None))
         return batch
 
     def close(self) -> None:

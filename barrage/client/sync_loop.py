@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import weakref
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from barrage.errors import LocalProtocolError, SubscriptionClosedError
+from barrage.supervision import Role, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from barrage.client.callbacks import CallbackThread
+    from barrage.errors import WorkerDiedError
 
 T = TypeVar("T")
+
+SESSION_LOOP = Role("barrage-session-loop", "every call on the session, waiting or to come")
 
 CLOSE_TIMEOUT_SECONDS = 5.0
 
@@ -29,8 +34,20 @@ class LoopThread:
         self._lock = threading.Lock()
         self._is_ending = False
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
+        self._died: WorkerDiedError | None = None
+        self._waiting: set[Future[Any]] = set()
+        self._thread = start_thread(SESSION_LOOP, self._serve, on_death=self._note_death, name=name)
+
+    def _note_death(self, error: WorkerDiedError) -> None:
+        """Tell whoever waits and has not been told by the end of the loop's tasks."""
+        with self._lock:
+            self._is_ending = True
+            self._died = error
+            waiting = list(self._waiting)
+        for future in waiting:
+            if not future.done():
+                with contextlib.suppress(InvalidStateError):
+                    future.set_exception(error)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -52,8 +69,9 @@ class LoopThread:
             # its caller would wait for ever.
             if self._is_ending:
                 work.close()
-                raise SubscriptionClosedError("the session is closed")
+                raise self._died or SubscriptionClosedError("the session is closed")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._waiting.add(future)
         try:
             return future.result(timeout)
         except TimeoutError:
@@ -62,10 +80,13 @@ class LoopThread:
             future.cancel()
             raise TimeoutError(f"no answer for {timeout} seconds") from None
         except CancelledError:
-            raise SubscriptionClosedError("the session was closed meanwhile") from None
+            closed = SubscriptionClosedError("the session was closed meanwhile")
+            raise self._died or closed from None
         except BaseException:
             future.cancel()
             raise
+        finally:
+            self._waiting.discard(future)
 
     def close(self) -> None:
         """End what still runs on the loop, stop it and wait for the thread. Idempotent."""

@@ -30,6 +30,7 @@ from barrage.errors import (
     SubscriptionClosedError,
     TableNotFoundError,
 )
+from barrage.supervision import Role, start_task
 from barrage.transport.flight_messages import decode_put_result
 from barrage.wire.flight_data import encode_flight_data
 from barrage.wire.frame import FlightFrame
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from barrage.client.arrow_input import TableLike
     from barrage.client.session import AsyncSession
     from barrage.transport.base import FrameStream
+
+WRITER = Role("barrage-writer", "the writer: what waits for room or acknowledgement")
 
 logger = logging.getLogger(__name__)
 
@@ -146,9 +149,8 @@ class AsyncWriter:
         except TableNotFoundError:
             # The first rows make the table; nobody has written to it.
             self._is_known = True
-        self._task = asyncio.get_running_loop().create_task(
-            self._run(), name=f"barrage writer {self._settings.table}"
-        )
+        name = f"barrage writer {self._settings.table}"
+        self._task = start_task(WRITER, self._run(), on_death=self._fail, name=name)
         await self._changes.until(lambda: self._is_known or self._is_over)
         self._raise_if_closed()
 

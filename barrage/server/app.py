@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SWEEPER = Role("barrage-sessions", "health: sessions would never end")
+STOP = Role("barrage-stop", "health, and whoever waits for the server to end")
 COUNTER = Role("barrage-body-statistics", "subscriptions of the table of bodies; health")
 
 _HEALTH_SERVICE = health.SERVICE_NAME
@@ -119,6 +120,7 @@ class ServerApp:
         self._counting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
+        self._failed_stop: BarrageError | None = None
         self._is_stopping = asyncio.Event()
         self.port = 0
 
@@ -152,7 +154,7 @@ class ServerApp:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, cast("grpc.aio.Server", server))
         if not isinstance(server, InprocListener):
             self._bind(server)
-        await self.bodies.start()
+        await self.bodies.start(on_death=self._fail)
         await server.start()
         self._server = server
         self._runtime.attach(self._hub)
@@ -235,11 +237,11 @@ class ServerApp:
         """Start what :meth:`stop` does and return at once."""
         if self._stopping is None:
             grace = self._config.drain_grace_ms if grace_ms is None else grace_ms
-            self._stopping = asyncio.create_task(self._stop(grace / 1000))
+            self._stopping = start_task(STOP, self._stop(grace / 1000), on_death=self._stop_failed)
             self._is_stopping.set()
 
     async def _stop(self, grace_s: float) -> None:
-        server = self._server
+        server, reason = self._server, TransportError(DRAINING)
         self._guard.is_draining = True
         await self._health.enter_graceful_shutdown()
         if server is None:
@@ -248,15 +250,21 @@ class ServerApp:
             if task is not None:
                 task.cancel()
         await self._flush(grace_s)
-        self._hub.finish_all(TransportError(DRAINING), is_flushed=True)
-        self._deephaven.announce_stop(DRAINING)
-        self.journals.begin_stop(TransportError(DRAINING))
-        self.sessions.close_all(TransportError(DRAINING))
-        await server.stop(grace_s)
-        await self.journals.close()
-        self._deephaven.close()
-        self._runtime.attach(None)
-        await self.bodies.close()
+        # The last one first, each of them whatever becomes of the others.
+        async with contextlib.AsyncExitStack() as ends:
+            ends.push_async_callback(self.bodies.close)
+            ends.callback(self._runtime.attach, None)
+            ends.callback(self._deephaven.close)
+            ends.push_async_callback(self.journals.close)
+            ends.push_async_callback(server.stop, grace_s)
+            ends.callback(self.sessions.close_all, reason)
+            ends.callback(self.journals.begin_stop, reason)
+            ends.callback(self._deephaven.announce_stop, DRAINING)
+            ends.callback(self._hub.finish_all, reason, is_flushed=True)
+
+    def _stop_failed(self, error: BarrageError) -> None:
+        self._failed_stop = error
+        self._fail(error)
 
     async def _flush(self, grace_s: float) -> None:
         """Have what is staged sent, unless the engine is busy for longer than the grace or has no
@@ -269,10 +277,12 @@ class ServerApp:
             self._runtime.give_up_waiting()
 
     async def wait_for_termination(self) -> None:
-        """Until :meth:`stop` has ended everything."""
+        """Until :meth:`stop` has ended everything; WorkerDiedError when it could not."""
         await self._is_stopping.wait()
         if self._stopping is not None:
             await asyncio.shield(self._stopping)
+        if self._failed_stop is not None:
+            raise self._failed_stop
 
     def _all_services(self) -> dict[str, dict[str, MethodEntry]]:
         """Every service behind the guard with its methods."""

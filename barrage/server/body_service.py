@@ -21,6 +21,7 @@ from barrage.server.body_frames import loosener, placer
 from barrage.server.body_outlets import SharedMemoryOutlet
 from barrage.server.body_writer import BodyWriter
 from barrage.server.failure import unexpected_failure
+from barrage.supervision import Role, no_dependants, start_task
 from barrage.wire.dissociated.negotiation import ACTION, Answer, Claim, Offer, Outcome
 from barrage.wire.dissociated.ways import BodyWay
 
@@ -34,11 +35,14 @@ if TYPE_CHECKING:
     from barrage.server.body_outlets import Outlet
     from barrage.server.config import ServerConfig
     from barrage.server.ucx_tables import UcxTables
+    from barrage.supervision import OnDeath
     from barrage.transport.shared_memory import Arena
     from barrage.wire.dissociated.detached import DetachedFrame
     from barrage.wire.dissociated.negotiation import HostIdentity
 
 log = logging.getLogger(__name__)
+
+SWEEPER = Role("barrage-bodies", "health: what clients do not give back would stay")
 
 DESCRIPTION = (
     "Whether bodies of record batches can leave their stream. Body: JSON of the ways the client "
@@ -130,7 +134,7 @@ class BodyService:
 
     # --- life ---
 
-    async def start(self) -> None:
+    async def start(self, *, on_death: OnDeath = no_dependants) -> None:
         """Make what the configuration switches on. TransportUnavailableError when that cannot be
         had here, TransportError when UCX cannot listen."""
         ways = self._config.body_ways
@@ -143,7 +147,7 @@ class BodyService:
             await self.close()
             raise
         if ways:
-            self._sweeping = asyncio.create_task(self._sweep())
+            self._sweeping = start_task(SWEEPER, self._sweep(), on_death=on_death)
 
     def _start_shared_memory(self) -> None:
         from barrage.transport.shared_memory import Arena, host_identity

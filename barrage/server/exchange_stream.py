@@ -23,6 +23,7 @@ from barrage.server.delivery import EncodedUpdate, LazyUpdate
 from barrage.server.flight.call_guard import SessionCall
 from barrage.server.frame_writing import write_frames
 from barrage.server.grpc_calls import END_OF_STREAM
+from barrage.supervision import Role, start_awaited, start_task
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.update_codec import EncodeOptions
 
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from barrage.wire.revision import WireRevision
 
     Context = grpc.aio.ServicerContext[Any, Any]
+
+READER = Role("barrage-exchange-reader", "the stream")
+WRITER = Role("barrage-exchange-writer", "the stream")
 
 FRAMES_BETWEEN_RENEWALS = 16
 """Frames of one large update after which a held but reading subscriber's stall clock starts
@@ -110,8 +114,8 @@ class ExchangeStream:
         unregister = None if self.session is None else self.session.on_close(self._session_ended)
         try:
             tasks += [
-                asyncio.create_task(self._guarded(self._read_requests())),
-                asyncio.create_task(self._guarded(self._write_updates())),
+                start_task(READER, self._guarded(self._read_requests()), on_death=self._died),
+                start_task(WRITER, self._guarded(self._write_updates()), on_death=self._died),
             ]
             await self._ended
         finally:
@@ -146,6 +150,9 @@ class ExchangeStream:
             raise
         except Exception as error:
             self.finish(error, is_flushed=False)
+
+    def _died(self, error: BarrageError) -> None:
+        self.finish(error, is_flushed=False)
 
     def finish(self, error: Exception | None, *, is_flushed: bool) -> None:
         """End the call with ``error`` or OK: after the outbox is written, or at once. The first one
@@ -205,9 +212,8 @@ class ExchangeStream:
             # Clients of Deephaven are told nothing they have not asked for.
             await self._call.open(self._headers if self.resume is not None else ())
             return
-        self._opening = asyncio.ensure_future(self._context.send_initial_metadata(self._headers))
         # It fails when the client has gone, and by then perhaps nobody waits for it any more.
-        self._opening.add_done_callback(_take_note)
+        self._opening = start_awaited(self._context.send_initial_metadata(self._headers))
         await asyncio.shield(self._opening)
 
     async def _write_updates(self) -> None:
@@ -320,9 +326,3 @@ class ExchangeStream:
         self.enqueue(EncodedUpdate((self.stream_id,), (encoder.schema_frame(),)))
         for plan in plans:
             self.enqueue(LazyUpdate((self.stream_id,), plan))
-
-
-def _take_note(future: asyncio.Future[None]) -> None:
-    """The outcome has been seen, whatever it is."""
-    if not future.cancelled():
-        future.exception()

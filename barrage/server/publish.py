@@ -20,7 +20,7 @@ import concurrent.futures
 import contextlib
 import queue
 import signal
-import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from barrage.errors import LocalProtocolError
@@ -33,8 +33,10 @@ from barrage.server.table_handle import (
     recipe_and_rows,
 )
 from barrage.server.watchdog import WatchedLoop
+from barrage.supervision import Role, start_thread
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.engine.table import Table
-    from barrage.errors import BarrageError
+    from barrage.errors import BarrageError, WorkerDiedError
     from barrage.model.schema_like import SchemaLike
     from barrage.server.app import ServerApp
     from barrage.server.config import ServerConfig
@@ -52,6 +54,9 @@ if TYPE_CHECKING:
     from barrage.server.runtime import RuntimeStats
     from barrage.server.table_handle import Numbered
     from barrage.server.table_service import Change, TableService
+
+
+LOOP = Role("barrage-loop", "every connection, and serve_forever")
 
 
 class View(TableHandle):
@@ -362,6 +367,7 @@ class Server:
         self._app: ServerApp | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._death: WorkerDiedError | None = None
         # An Event would block for ever when a signal comes while its own lock is held.
         self._stop_requests: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -378,17 +384,24 @@ class Server:
         if self._thread is not None:
             raise LocalProtocolError("the server was started before")
         started: Future[None] = concurrent.futures.Future()
-        self._thread = threading.Thread(
-            target=self._serve, args=(started,), name="barrage-loop", daemon=True
-        )
-        self._thread.start()
         try:
+            self._thread = start_thread(
+                LOOP, partial(self._serve, started), on_death=partial(self._died, started)
+            )
             started.result()
         except BaseException:
-            self._thread.join()
+            if self._thread is not None:
+                self._thread.join()
             self._parts.close()
             raise
         return self
+
+    def _died(self, started: Future[None], error: WorkerDiedError) -> None:
+        """On the loop's thread, when nothing runs on it any more."""
+        if not started.done():
+            started.set_exception(error)
+        self._death = error
+        self._stop_requests.put(None)
 
     def stop(self, grace: float | None = None) -> None:
         """Stop serving: streams get what is queued for them and end with UNAVAILABLE; what is left
@@ -404,7 +417,7 @@ class Server:
 
     def serve_forever(self) -> None:
         """Serve until Ctrl+C, SIGTERM or :meth:`stop`, then drain. Call on the main thread; starts
-        if need be."""
+        if need be. WorkerDiedError when the event loop has died."""
         if self._thread is None:
             self.start()
         before = {
@@ -417,11 +430,20 @@ class Server:
             for number, handler in before.items():
                 signal.signal(number, handler)
             self.stop()
+        if self._death is not None:
+            raise self._death
 
     def _serve(self, started: Future[None]) -> None:
         watch = self._parts.watchdog.loop
         with asyncio.Runner(loop_factory=lambda: WatchedLoop(watch)) as runner:
-            runner.run(self._serve_on_loop(started))
+            try:
+                runner.run(self._serve_on_loop(started))
+            except BaseException:
+                # What ended the loop has not closed it: the server is ended on it, and whoever is
+                # connected is told.
+                if self._app is not None:
+                    runner.run(self._app.stop(0))
+                raise
 
     async def _serve_on_loop(self, started: Future[None]) -> None:
         try:

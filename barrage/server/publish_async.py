@@ -28,6 +28,7 @@ from barrage.server.table_handle import (
     recipe_and_rows,
 )
 from barrage.server.watchdog import watch_iterations
+from barrage.supervision import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,12 +95,12 @@ class AsyncView(TableHandle):
         return await self._view("slice", start, stop)
 
     async def as_of(self, moment: Moment) -> AsyncView:
-        rows = await asyncio.to_thread(self._rows_at, moment)
+        rows = await in_thread(self._rows_at, moment)
         table = await asyncio.wrap_future(self._service.create_static(rows))
         return AsyncView(self._service, table, None)
 
     async def changes(self, after: Moment, upto: Moment | None = None, **options: Any) -> pa.Table:
-        return await asyncio.to_thread(self._changes, after, upto, options)
+        return await in_thread(self._changes, after, upto, options)
 
     async def snapshot(self) -> AsyncView:
         return await self._view("snapshot")
@@ -208,7 +209,7 @@ class AsyncServer:
         if self._app is not None:
             raise LocalProtocolError("the server was started before")
         if self._opened is None:
-            self._opened = await asyncio.to_thread(
+            self._opened = await in_thread(
                 ServingParts, self._config, on_progress=self._on_progress
             )
         app = self._parts.make_app()
@@ -217,7 +218,7 @@ class AsyncServer:
             await app.start()
         except BaseException:
             self._unwatch()
-            await asyncio.to_thread(self._parts.close)
+            await in_thread(self._parts.close)
             raise
         self._app = app
         return self
@@ -228,7 +229,7 @@ class AsyncServer:
             await self._app.stop(None if grace is None else int(grace * 1000))
         if self._opened is not None:
             self._unwatch()
-            await asyncio.to_thread(self._opened.close)
+            await in_thread(self._opened.close)
 
     async def serve_forever(self) -> None:
         """Serve until Ctrl+C or SIGTERM (on the main thread) or :meth:`stop`, then drain."""

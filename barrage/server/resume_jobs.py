@@ -10,7 +10,6 @@ see the same rows in the same form.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,10 +17,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from barrage.proto.resumption import ResumeMode
 from barrage.server.resume_desk import ResumeWork, Resumption
 from barrage.server.tickets import EXPORT_ROUTE
+from barrage.supervision import Role, WorkerPool, start_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from barrage.errors import BarrageError
     from barrage.proto.events import SubscriptionRequested
     from barrage.proto.resumption import ResumeRequest
     from barrage.server.exchange_stream import ExchangeStream
@@ -39,6 +40,8 @@ GATHER_SECONDS_MAX = 0.2
 
 BUILD_THREADS = 1
 """Threads that read journals for plans. They share the interpreter with the engine's."""
+
+JOB = Role("barrage-resume-job", "the subscriptions that are to be resumed together")
 
 Headers: TypeAlias = "tuple[tuple[str, str], ...]"
 
@@ -76,7 +79,7 @@ class ResumeJobs:
         self._is_open = is_open
         self._jobs: dict[Hashable, _Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._threads = ThreadPoolExecutor(BUILD_THREADS, thread_name_prefix="barrage-resume")
+        self._threads = WorkerPool(BUILD_THREADS, thread_name_prefix="barrage-resume")
 
     async def subscribe(
         self,
@@ -95,7 +98,8 @@ class ResumeJobs:
         job = self._jobs.get(key)
         if job is None:
             job = self._jobs[key] = _Job(request)
-            task = loop.create_task(self._run(key, job))
+            fail = partial(_fail, job)
+            task = start_task(JOB, self._run(key, job), on_death=fail)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         job.applicants.append(applicant)
@@ -149,6 +153,13 @@ class ResumeJobs:
         except Exception as error:
             return Resumption.refused(str(error))
         return found
+
+
+def _fail(job: _Job, error: BarrageError) -> None:
+    """Tell whoever still waits for an answer."""
+    for applicant in job.applicants:
+        if not applicant.answer.done():
+            applicant.answer.set_exception(error)
 
 
 def _key(

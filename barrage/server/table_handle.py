@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from barrage.engine.source import SourceTable
     from barrage.engine.table import Table
+    from barrage.errors import BarrageError
     from barrage.model.schema_like import SchemaLike
     from barrage.server.history import Moment
     from barrage.server.table_service import TableService
@@ -101,6 +102,12 @@ class SourceHandle(TableHandle):
     @property
     def _source(self) -> SourceTable:
         return source_of(self._table, self._name or "")
+
+    def fail(self, error: BarrageError) -> None:
+        """Whatever wrote the table is gone for good: it and what is derived from it can be read and
+        changed no more, and their subscriptions end with ``error``. Returns at once."""
+        table = self._table
+        self._service.fail(lambda: table, error)
 
     def _last_position(self, producer: str) -> Future[int | None]:
         return self._service.position(self._source, check_producer(producer))

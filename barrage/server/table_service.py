@@ -334,7 +334,20 @@ class TableService:
         """Empty a list of references on the engine thread, where freeing tables is safe."""
         self._runtime.post(partial(_forget, references))
 
+    def fail(self, reference: Callable[[], Table | None], error: BarrageError) -> None:
+        """What keeps a table going has died: it fails, and so does what is derived from it."""
+        self._runtime.post(lambda: self._fail(reference(), error))
+
     # --- engine thread ---
+
+    def _fail(self, table: Table | None, error: BarrageError) -> None:
+        failing = [] if table is None else [table]
+        while failing:
+            failed = failing.pop()
+            if failed.failure is None:
+                failed.fail(error)
+                self._runtime.fail_subscribers(failed, error)
+                failing += failed.live_children()
 
     def _create(
         self, recipe: TableRecipe, data: pa.Table | None

@@ -278,7 +278,7 @@ class Watchdog:
 
 def _log(stretch: Stretch) -> None:
     is_felt = stretch.took_ns >= FELT_NS
-    log.log(logging.WARNING if is_felt else logging.DEBUG, "held up by one thing: %s", stretch)
+    log.log(logging.INFO if is_felt else logging.DEBUG, "held up by one thing: %s", stretch)
 
 
 def _name_of(what: object) -> str:

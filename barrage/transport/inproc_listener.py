@@ -10,19 +10,24 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 
 from barrage.errors import ConnectionLostError, StatusCode
+from barrage.supervision import Role, start_task
 from barrage.transport.inproc_call import SCHEME, InprocCall, register, unregister
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import NoReturn
 
+    from barrage.errors import WorkerDiedError
     from barrage.transport.inproc_call import Metadata
+
+CALL = Role("barrage-inproc-call", "the call")
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +86,7 @@ class InprocListener:
             raise ConnectionLostError(f"{SCHEME}://{self.name} has ended") from error
 
     def _begin(self, call: InprocCall) -> None:
-        task = asyncio.ensure_future(self._serve(call))
+        task = start_task(CALL, self._serve(call), on_death=partial(_fail, call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         loop = asyncio.get_running_loop()
@@ -129,6 +134,10 @@ class InprocListener:
             await handler.unary_stream(request, context)
         else:
             await context.write(await handler.unary_unary(request, context))
+
+
+def _fail(call: InprocCall, error: WorkerDiedError) -> None:
+    call.finish(error.status_code, str(error))
 
 
 class InprocContext:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import warnings
 from concurrent.futures import Future
 
 import pytest
@@ -113,6 +115,21 @@ def test_a_task_ended_by_its_owner_has_not_died(role):
         assert (role, task) not in living()
 
     asyncio.run(scene())
+    assert told == []
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+def test_a_task_ended_before_it_began_leaves_nothing_that_was_never_awaited(role, is_awaited):
+    async def scene():
+        work = asyncio.sleep(3600)
+        task = start_awaited(work) if is_awaited else start_task(role, work, on_death=print)
+        task.cancel()
+        await asyncio.wait([task])
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        asyncio.run(scene())
+        gc.collect()
     assert told == []
 
 

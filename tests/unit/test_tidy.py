@@ -96,5 +96,85 @@ def test_only_commands_print(product_nodes: list[tuple[str, ast.AST]]) -> None:
     assert not found
 
 
+STARTED_BY = "barrage/supervision.py"
+WORKERS = {"Thread", "ThreadPoolExecutor", "to_thread", "start_new_thread"}
+TASKS = {"create_task", "ensure_future", "run_coroutine_threadsafe"}
+LOOPS_OWN = {"barrage/client/sync_loop.py": {"run_coroutine_threadsafe"}}
+"""The thread that passes a coroutine on waits for its future there and then."""
+
+
+def started_without_supervision(name: str, text: str) -> list[str]:
+    """Threads and tasks that nobody would be told of if they died.
+
+    A thread or a pool is always started by the supervisor. A task may be started plainly when the
+    function that starts it gives it to a local name and awaits it by that name: whatever it raises
+    is raised there. Everything that outlives its function is the supervisor's.
+    """
+    tree = ast.parse(text)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)]
+    in_place = {id(call) for function in functions for call in awaited_in_place(function)}
+    return [
+        f"{name}:{node.lineno} {word}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and (word := called(node)) in WORKERS | TASKS
+        and word not in LOOPS_OWN.get(name, ())
+        and not (word in TASKS and id(node) in in_place)
+    ]
+
+
+def called(call: ast.Call) -> str:
+    function = call.func
+    return getattr(function, "attr", "") or getattr(function, "id", "")
+
+
+def awaited_in_place(function: ast.AsyncFunctionDef) -> list[ast.Call]:
+    """The calls in a function whose result gets a local name that the function awaits."""
+    awaited = {
+        name.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Await)
+        for name in ast.walk(node)
+        if isinstance(name, ast.Name)
+    }
+    return [
+        node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and all(isinstance(target, ast.Name) and target.id in awaited for target in node.targets)
+    ]
+
+
+def test_every_thread_and_lasting_task_is_started_by_the_supervisor() -> None:
+    found = [
+        line
+        for path in PRODUCT
+        if label(path) != STARTED_BY
+        for line in started_without_supervision(label(path), path.read_text())
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("def f():\n    threading.Thread(target=g).start()", True),
+        ("async def f():\n    task = asyncio.create_task(g())\n    await task", False),
+        (
+            "async def f():\n    task = asyncio.create_task(g())\n    await asyncio.wait([task])",
+            False,
+        ),
+        ("async def f():\n    task = asyncio.create_task(g())\n    await h()", True),
+        ("async def f(self):\n    self.task = asyncio.create_task(g())\n    await self.task", True),
+        ("async def f():\n    asyncio.ensure_future(g())", True),
+        ("async def f():\n    await asyncio.to_thread(g)", True),
+        ("pool = ThreadPoolExecutor(1)", True),
+    ],
+)
+def test_what_the_supervisor_must_start(text: str, is_found: bool) -> None:
+    assert bool(started_without_supervision("a.py", text)) is is_found
+
+
 def test_architecture_fits_on_its_pages() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 200

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING
 from barrage.cli.failures import short_reason
 from barrage.cli.watch.feed import FeedStatus, Frame
 from barrage.client.state import State
+from barrage.supervision import Role, start_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.cli.watch.scroller import Window
     from barrage.client import AsyncTickingTable, Update
+    from barrage.errors import BarrageError
+
+MOVER = Role("barrage-viewport", "the screen: the viewport does not follow it")
 
 
 class SessionFeed:
@@ -41,6 +45,7 @@ class SessionFeed:
         self._asking: asyncio.Task[None] | None = None
         self._frame: Frame | None = None
         self._version = 0
+        self._death: BarrageError | None = None
         self._stop_following = ticking.on_update(self._take)
 
     @property
@@ -69,14 +74,14 @@ class SessionFeed:
             resumption=ticking.resumption,
             bodies=ticking.bodies,
             body_stats=stats.bodies,
-            failure=ticking.error if ticking.state is State.FAILED else None,
+            failure=ticking.error if ticking.state is State.FAILED else self._death,
         )
 
     def request(self, window: Window) -> None:
         self._wanted = window
         is_asking = self._asking is not None and not self._asking.done()
         if window != self._shown and not is_asking and self._ticking.state is State.LIVE:
-            self._asking = asyncio.get_running_loop().create_task(self._ask())
+            self._asking = start_task(MOVER, self._ask(), on_death=self._died)
 
     async def close(self) -> None:
         """Stop following; the subscription is its owner's to close."""
@@ -84,6 +89,10 @@ class SessionFeed:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
+
+    def _died(self, error: BarrageError) -> None:
+        """The screen would stay where it is, whatever is pressed."""
+        self._death = error
 
     async def _ask(self) -> None:
         """Move the viewport until it is where the screen is."""

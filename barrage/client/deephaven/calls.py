@@ -22,7 +22,10 @@ from barrage.errors import (
     RequestRefusedError,
     StatusCode,
 )
+from barrage.supervision import Role, no_dependants, start_task
 from barrage.transport.deephaven_messages import MESSAGES, SESSION_SERVICE, TABLE_SERVICE
+
+RELEASE = Role("barrage-release", "nothing: the export goes with the session")
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -219,7 +222,7 @@ class DeephavenCalls:
 
     def _begin_release(self, ticket: bytes, generation: int) -> None:
         if not self.connection.is_closed and generation == self.generation:
-            task = self._loop.create_task(self.release(ticket))
+            task = start_task(RELEASE, self.release(ticket), on_death=no_dependants)
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
 

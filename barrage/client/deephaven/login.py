@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from barrage.client.reconnect import Backoff
 from barrage.errors import AuthenticationError, BarrageError, ConnectionLostError, UnsupportedError
+from barrage.supervision import start_awaited
 from barrage.transport.deephaven_messages import CONFIG_SERVICE, MESSAGES, SESSION_SERVICE
 from barrage.transport.status import DeadlineError
 
@@ -95,8 +96,7 @@ class DeephavenLogin:
         """Make sure of the session before something is opened again; log in anew when the server
         does not know it. Callers at the same time share one attempt."""
         if self._renewal is None or self._renewal.done():
-            self._renewal = asyncio.ensure_future(self._renew())
-            self._renewal.add_done_callback(_notice)
+            self._renewal = start_awaited(self._renew())
         await asyncio.shield(self._renewal)
 
     async def _renew(self) -> None:

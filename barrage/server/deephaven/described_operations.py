@@ -22,6 +22,7 @@ from barrage.server.deephaven.operations import (
 from barrage.server.deephaven.schema import announced_schema, deephaven_view, view_schema
 from barrage.server.presentation import lease_of
 from barrage.server.table_lease import TableLease
+from barrage.supervision import in_thread
 from barrage.wire.wire_schema import FIELD_TYPE
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ async def column_statistics(
         raise OperationError(f"column_statistics: cannot list {limit} values")
     work = partial(read_column, sources[0], request.column_name, context)
     cells = await on_engine(context.tables, work)
-    found = await asyncio.to_thread(statistics_of, cells, limit)
+    found = await in_thread(statistics_of, cells, limit)
     table = await asyncio.wrap_future(context.tables.create_static(found))
     return TableLease(context.tables, table)
 

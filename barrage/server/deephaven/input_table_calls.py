@@ -23,6 +23,7 @@ from barrage.server.deephaven.big_numbers import big_numbers, holds_big_numbers
 from barrage.server.method_table import MethodEntry, SessionUse
 from barrage.server.rows import key_columns_of
 from barrage.server.table_service import Change
+from barrage.supervision import in_thread
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class InputTableCalls:
         lease = await self._resolver.resolve(bytes(ticket.ticket), session)
         rows = await asyncio.wrap_future(self._tables.run(partial(self._read, lease)))
         if len(rows) > ROWS_ON_LOOP_MAX:
-            fitting = await asyncio.to_thread(prepare, source, rows)
+            fitting = await in_thread(prepare, source, rows)
         else:
             fitting = prepare(source, rows)
         await asyncio.wrap_future(self._tables.change([Change(source, operation, (fitting,))]))

@@ -8,7 +8,6 @@ still to come in the same way.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from barrage.server.deephaven.operations import (
 from barrage.server.deephaven.seek_row import find_row
 from barrage.server.deephaven.time_tables import TimeTables
 from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.supervision import in_thread
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class TableCalls:
         lease: TableLease = await self._resolver.resolve(ticket, session)
         work = partial(read_column, lease, message.column_name, self._context(session))
         cells = await on_engine(self._tables, work)
-        row = await asyncio.to_thread(find_row, cells, message)
+        row = await in_thread(find_row, cells, message)
         return MESSAGES.encode("SeekRowResponse", result_row=row)
 
 

@@ -25,12 +25,15 @@ from barrage.errors import (
 )
 from barrage.server.deephaven.time_text import instant_of
 from barrage.server.table_lease import TableLease
+from barrage.supervision import Role, start_task
 
 if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.engine.source import SourceTable
     from barrage.limits import Limits
     from barrage.server.table_service import TableService
+
+TICKER = Role("barrage-time-table", "the subscriptions of the time table")
 
 TIMESTAMP = "Timestamp"
 SCHEMA = pa.schema([(TIMESTAMP, pa.timestamp("ns", "UTC"))])
@@ -98,7 +101,8 @@ class TimeTables:
         table = await asyncio.wrap_future(self._tables.create_input(kind, SCHEMA))
         lease = TableLease(self._tables, table)
         ticker = Ticker(table, first_ns, period_ns, self._limits.created_rows_max)
-        task = asyncio.create_task(self._drive(ticker))
+        failed = partial(self._tables.fail, weakref.ref(table))
+        task = start_task(TICKER, self._drive(ticker), on_death=failed)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return lease

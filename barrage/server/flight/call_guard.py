@@ -29,6 +29,7 @@ from barrage.errors import (
 from barrage.server.auth import AUTHORIZATION, Credentials, header_value
 from barrage.server.failure import unexpected_failure, without_frames
 from barrage.server.method_table import SessionUse
+from barrage.supervision import start_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -89,8 +90,7 @@ class SessionCall:
         """Send the headers and ``further`` ones, if they are not out yet. Not cut short when the
         caller is cancelled: gRPC would send them a second time with the status."""
         if self._opening is None:
-            self._opening = asyncio.ensure_future(self._send(further))
-            self._opening.add_done_callback(_take_note)
+            self._opening = start_awaited(self._send(further))
         await asyncio.shield(self._opening)
 
     async def _send(self, further: tuple[tuple[str, str], ...]) -> None:
@@ -115,12 +115,6 @@ class SessionCall:
 
     def invocation_metadata(self) -> Any:
         return self._context.invocation_metadata()
-
-
-def _take_note(opening: asyncio.Task[None]) -> None:
-    """Nobody may be left to hear that headers could not be sent: the client has gone."""
-    if not opening.cancelled():
-        opening.exception()
 
 
 async def open_headers(context: Any, session: Session | None) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from barrage.errors import LimitExceededError
+from barrage.supervision import WorkerPool
 from barrage.wire.update_codec import EncodeOptions, Sent, UpdateEncoder
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class JournalReaders:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.pool = ThreadPoolExecutor(
+        self.pool = WorkerPool(
             limits.journal_threads_max, thread_name_prefix="barrage-journal-reader"
         )
         self.read_count = 0

@@ -43,6 +43,7 @@ from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.producer_positions import ProducerPosition, check_sequence
 from barrage.server.rows import key_columns_of
 from barrage.server.table_service import Change, TableRecipe, WriteChain, source_for_peers
+from barrage.supervision import Role, start_awaited, start_task
 from barrage.transport.flight_messages import Descriptor, encode_put_result
 from barrage.wire.flight_data import decode_flight_data
 
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from barrage.wire.frame import FlightFrame
 
     Context = grpc.aio.ServicerContext[Any, Any]
+
+RECEIVER = Role("barrage-upload", "the upload: the batches taken are answered, then it ends")
 
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of one call that may wait to be committed; ``ingest_bytes_pending_max`` bounds all
@@ -163,11 +166,13 @@ class _Upload:
         self._is_fenced = False
         self._receiving: asyncio.Task[None] | None = None
         self._chain = WriteChain()
+        self._telling: asyncio.Task[None] | None = None
 
     async def run(self, first: FlightFrame) -> None:
         """Serve the call from its first message on; an error is raised after every batch before it
         has been answered."""
-        receiving = self._receiving = asyncio.create_task(self._receive(first))
+        receiving = start_task(RECEIVER, self._receive(first), on_death=self._died)
+        self._receiving = receiving
         try:
             await self._answer()
         finally:
@@ -193,6 +198,10 @@ class _Upload:
             self._receiving.cancel()
 
     # --- receiving ---
+
+    def _died(self, error: BarrageError) -> None:
+        # The batches before are answered first, and then there is room for this.
+        self._telling = start_awaited(self._answers.put(error))
 
     async def _receive(self, first: FlightFrame) -> None:
         try:

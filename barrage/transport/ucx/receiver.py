@@ -24,6 +24,7 @@ from barrage.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from barrage.supervision import Role, start_task
 from barrage.transport.ucx.body_intake import RANGE_BYTES, BodyIntake
 from barrage.transport.ucx.tagged_channel import ANY_TAG, note
 from barrage.wire.dissociated.ranges import decode_ranges
@@ -32,6 +33,8 @@ from barrage.wire.dissociated.tags import BodyType
 from barrage.wire.dissociated.untagged import EndMessage, decode_untagged
 from barrage.wire.frame import FlightFrame
 from barrage.wire.ipc import HEADER_DICTIONARY, HEADER_RECORD, open_message
+
+READER = Role("barrage-ucx-read", "the stream whose body it reads")
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -241,7 +244,7 @@ class StreamReceiver:
             listed = self._listed.pop(sequence)
             body_bytes = open_message(listed.header).table.int64(_BODY_LENGTH)
             self._intake.resize(listed.message_bytes, body_bytes)
-            task = asyncio.get_running_loop().create_task(self._read(sequence, listed))
+            task = start_task(READER, self._read(sequence, listed), on_death=self._fail)
             self._reading.add(task)
             task.add_done_callback(self._reading.discard)
 

@@ -17,8 +17,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barrage.errors import BarrageError, LimitExceededError, TransportError
+from barrage.supervision import Role, no_dependants, start_task
 from barrage.transport.ucx.tagged_channel import ANY_TAG, note
 from barrage.wire.dissociated.location import UcxLocation
+
+CLOSER = Role("barrage-ucx-close", "nothing: the connection is forgotten already")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -348,7 +351,7 @@ class StreamServer:
     def forget(self, served: ServedConnection) -> None:
         """Close a connection's channel; called by the connection."""
         self._served.discard(served)
-        task = asyncio.get_running_loop().create_task(served.channel.close())
+        task = start_task(CLOSER, served.channel.close(), on_death=no_dependants)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

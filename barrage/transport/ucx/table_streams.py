@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from barrage.errors import BarrageError, TransportError
+from barrage.supervision import Role, start_task
 from barrage.transport.ucx.lenders import (
     RemoteMemory,
     RemoteMemoryLender,
@@ -27,6 +28,8 @@ from barrage.transport.ucx.sender import SentBodies, StreamMessage, StreamSender
 from barrage.transport.ucx.stream_server import new_tag
 from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+
+SENDER = Role("barrage-ucx-send", "the stream: its connections are closed")
 
 if TYPE_CHECKING:
     from barrage.clock import Clock
@@ -233,7 +236,7 @@ class TableStreams:
 
     def start(self, stream: _Stream) -> None:
         """Send a stream whose connections are all there."""
-        task = asyncio.get_running_loop().create_task(self._run(stream))
+        task = start_task(SENDER, self._run(stream), on_death=lambda _: stream.close())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
