@@ -49,6 +49,9 @@ class Limits:
     viewport_rows_max: int = 16 * 1024 * 1024
     """Most rows delivered to one viewport subscription; a larger viewport is refused."""
 
+    viewport_ranges_max: int = 64 * 1024
+    """Most ranges of rows one viewport is made of."""
+
     subscriptions_max: int = 100_000
     """Most subscriptions on one server."""
 

@@ -34,6 +34,7 @@ NAMES = (
     "shared_memory",
     "ucx_transport",
     "bodies",
+    "never_blocked",
 )
 
 

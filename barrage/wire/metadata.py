@@ -144,9 +144,35 @@ _TYPE_NAMES = {
 # -------------------------------------------------------------------------------------------------
 
 
+_RANGE_BYTES_MAX = 18
+"""Longest form of one range: two deltas, each a command and eight bytes."""
+
+
 def _row_set(table: FlatTable, slot: int, limits: Limits) -> RowSet | None:
     encoded = table.byte_vector(slot)
     return None if encoded is None else _decode_rows(encoded, limits)
+
+
+def _viewport(table: FlatTable, limits: Limits) -> RowSet | None:
+    """The positions a peer asks for. Each range costs two deltas of nine bytes at most, so what is
+    longer is refused unread."""
+    encoded = table.byte_vector(_VIEWPORT)
+    if encoded is None:
+        return None
+    ranges_max = limits.viewport_ranges_max
+    least_ranges = len(encoded) // _RANGE_BYTES_MAX
+    if least_ranges > ranges_max:
+        raise _too_many_ranges(least_ranges, ranges_max)
+    rows = _decode_rows(encoded, limits)
+    if rows.range_count > ranges_max:
+        raise _too_many_ranges(rows.range_count, ranges_max)
+    return rows
+
+
+def _too_many_ranges(actual: int, maximum: int) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"viewport of {actual} ranges or more, the limit is {maximum} (viewport_ranges_max)"
+    )
 
 
 def _decode_rows(encoded: bytes, limits: Limits) -> RowSet:
@@ -223,7 +249,7 @@ def _decode_subscription(table: FlatTable, limits: Limits) -> SubscriptionReques
     return SubscriptionRequest(
         ticket=_ticket(table, limits),
         columns=_bit_set(table, _COLUMNS, limits),
-        viewport=_row_set(table, _VIEWPORT, limits),
+        viewport=_viewport(table, limits),
         is_reverse=table.boolean(_REVERSE),
         options=_subscription_options(table.table(_OPTIONS), is_draft=False),
         subscription_token=table.byte_vector(_TOKEN),
@@ -234,7 +260,7 @@ def _decode_draft_subscription(table: FlatTable, limits: Limits) -> Subscription
     return SubscriptionRequest(
         ticket=_ticket(table, limits),
         columns=_bit_set(table, _COLUMNS, limits),
-        viewport=_row_set(table, _VIEWPORT, limits),
+        viewport=_viewport(table, limits),
         options=_subscription_options(table.table(_OPTIONS), is_draft=True),
     )
 
@@ -243,7 +269,7 @@ def _decode_snapshot(table: FlatTable, limits: Limits) -> SnapshotRequest:
     return SnapshotRequest(
         ticket=_ticket(table, limits),
         columns=_bit_set(table, _COLUMNS, limits),
-        viewport=_row_set(table, _VIEWPORT, limits),
+        viewport=_viewport(table, limits),
         is_reverse=table.boolean(_REVERSE),
         options=_snapshot_options(table.table(_OPTIONS)),
     )
@@ -253,7 +279,7 @@ def _decode_draft_snapshot(table: FlatTable, limits: Limits) -> SnapshotRequest:
     return SnapshotRequest(
         ticket=_ticket(table, limits),
         columns=_bit_set(table, _COLUMNS, limits),
-        viewport=_row_set(table, _VIEWPORT, limits),
+        viewport=_viewport(table, limits),
         options=_draft_snapshot_options(table.table(_OPTIONS)),
     )
 
