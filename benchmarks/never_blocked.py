@@ -47,7 +47,9 @@ def serve(pipe: Connection, rows: int) -> None:
     )
     with barrage.Server() as server:
         server.create_table("big", data=big)
-        small = server.create_table("small", pa.schema([("due_ns", pa.int64())]), kind="ring", capacity=1000)
+        small = server.create_table(
+            "small", pa.schema([("due_ns", pa.int64())]), kind="ring", capacity=1000
+        )
         ended = threading.Event()
 
         def tick() -> None:
@@ -132,7 +134,9 @@ def many_terms(address: str) -> None:
 
 def many_columns(address: str) -> None:
     formula = "n" + "+n" * 400
-    read_ticket(address, [["select", ["n"], {f"c{i}": formula for i in range(4)}], ["sort", ["-c1"]]])
+    read_ticket(
+        address, [["select", ["n"], {f"c{i}": formula for i in range(4)}], ["sort", ["-c1"]]]
+    )
 
 
 def whole_sorted_table(address: str) -> None:
@@ -171,7 +175,7 @@ def _upload(name: str, rows: pa.Table) -> list[bytes]:
         writer.write_table(rows)
     frames = []
     for message in pa.ipc.MessageReader.open_stream(sink.getvalue()):
-        command = json.dumps({"table": name, "mode": "create" if name != "zeros" else "append"})
+        command = json.dumps({"table": name, "mode": "append"})
         frame = wire.FlightFrame(
             descriptor=None if frames else Descriptor(command=command.encode()).encode(),
             header=message.metadata.to_pybytes(),
@@ -233,7 +237,9 @@ def batch_of_sorts(address: str) -> None:
         sort = MESSAGES.new(
             "SortTableRequest",
             source_id=source,
-            sorts=[MESSAGES.new("SortDescriptor", column_name=column, direction=1 - number // 3 * 2)],
+            sorts=[
+                MESSAGES.new("SortDescriptor", column_name=column, direction=1 - number // 3 * 2)
+            ],
         )
         operations.append(MESSAGES.new("BatchTableRequest.Operation", sort=sort))
     with channel(address) as opened:
@@ -286,5 +292,7 @@ def run(*, quick: bool = False, only: str = "") -> dict[str, Any]:
                     detail={"seconds": round(seconds, 2), "updates": len(delays)},
                 )
             )
-            print(measurements[-1].line, measurements[-1].value, measurements[-1].detail, flush=True)
+            print(
+                measurements[-1].line, measurements[-1].value, measurements[-1].detail, flush=True
+            )
     return result("never_blocked", measurements)

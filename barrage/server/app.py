@@ -66,6 +66,11 @@ _CALLS_WAITING = 10_000
 and twice that all: a thousand by default, which many clients that connect again at once exceed."""
 _RECEIVE_MARGIN_BYTES = 64 * 1024
 
+_NO_COMPRESSION = 1
+"""The set of message encodings with identity only. gRPC unpacks a message whole before anybody can
+say what it may cost: 90 kB of gzip become 90 MiB. Arrow's own compression of bodies is taken, since
+it says what it will be."""
+
 SWEEP_INTERVAL_MS_MAX = 5_000
 """Longest time between two looks for sessions whose time is up."""
 
@@ -323,6 +328,7 @@ def channel_options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", _receive_bytes_max(config)),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
+        ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
         ("grpc.server.max_pending_requests", _CALLS_WAITING),
         ("grpc.server.max_pending_requests_hard_limit", 2 * _CALLS_WAITING),
         ("grpc.keepalive_time_ms", config.keepalive_ms),

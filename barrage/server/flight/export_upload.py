@@ -24,6 +24,7 @@ from barrage.errors import (
 )
 from barrage.server.deephaven.input_schema import stored_schema
 from barrage.server.failure import unexpected_failure
+from barrage.server.flight.unpacking import unpacked
 from barrage.server.flight.upload import BatchReader
 from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.table_lease import TableLease
@@ -134,7 +135,7 @@ class ExportUpload:
 
     async def _take(self, frame: FlightFrame) -> None:
         had_schema = self._batches.schema is not None
-        batch = self._batches.read(frame)
+        batch = await unpacked(self._batches, frame)
         if batch is not None:
             self._gather(batch)
         elif had_schema or self._batches.schema is None:

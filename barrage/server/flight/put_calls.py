@@ -38,6 +38,7 @@ from barrage.server.flight.export_upload import (
     UploadBudget,
     export_id_of_descriptor,
 )
+from barrage.server.flight.unpacking import aside, unpacked
 from barrage.server.flight.upload import BatchReader, PutCommand
 from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.producer_positions import ProducerPosition, check_sequence
@@ -227,7 +228,7 @@ class _Upload:
         if self._command is None and frame.descriptor is not None:
             self._command = PutCommand.parse(Descriptor.decode(frame.descriptor), self._limits)
         had_schema = self._batches.schema is not None
-        batch = self._batches.read(frame)
+        batch = await unpacked(self._batches, frame)
         if batch is not None:
             await self._take_batch(batch, frame.metadata)
         elif self._batches.schema is not None and not had_schema:
@@ -328,7 +329,8 @@ class _Upload:
         if position is not None:
             self._check_growing(position, batch)
         try:
-            rows = self._fitting(batch, self._target)
+            fitting = partial(self._fitting, batch, self._target)
+            rows = await aside(max(batch.nbytes, batch.num_rows * 8), fitting)
         except (SchemaError, RowError) as error:
             raise self._located(error) from error
         # As the table will hold them: a few bytes of run-ends or nulls can stand for many rows.

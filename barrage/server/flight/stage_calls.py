@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from barrage.errors import LimitExceededError, RemoteProtocolError
 from barrage.server.flight.arrow_messages import read_schema_message
+from barrage.server.flight.unpacking import unpacked
 from barrage.server.flight.upload import BatchReader
 from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.json_fields import NUMBER_MAX, Fields, is_number
@@ -80,10 +81,10 @@ class StageCalls:
         batches = BatchReader(self._limits)
         is_complete = False
         try:
-            self._take(part, batches, first)
+            await self._take(part, batches, first)
             await context.write(encode_put_result(b'{"rows": 0}'))
             while (message := await context.read()) is not END_OF_STREAM:
-                self._take(part, batches, decode_flight_data(message, self._limits))
+                await self._take(part, batches, decode_flight_data(message, self._limits))
             if batches.schema is None:
                 raise RemoteProtocolError("a part starts with its schema")
             self._staging.complete(part, batches.schema)
@@ -116,8 +117,8 @@ class StageCalls:
         fields.finish()
         return self._staging.open(name, partition, attempt)
 
-    def _take(self, part: StagedPart, batches: BatchReader, frame: FlightFrame) -> None:
-        batch = batches.read(frame)
+    async def _take(self, part: StagedPart, batches: BatchReader, frame: FlightFrame) -> None:
+        batch = await unpacked(batches, frame)
         if batch is not None:
             body_bytes = 0 if frame.body is None else len(frame.body)
             self._staging.add(part, batch, max(batch.nbytes, body_bytes))

@@ -130,6 +130,14 @@ class BatchReader:
         """The upload's schema, once it has come."""
         return self._schema
 
+    def unpacked_bytes(self, frame: FlightFrame) -> int:
+        """Bytes :meth:`read` looks at, those of a compressed body included, as it says. The errors
+        of its header."""
+        if frame.header is None or frame.body is None:
+            return 0
+        told = check_decompressed_size(frame.header, frame.body, self._limits)
+        return max(told, len(frame.body))
+
     def read(self, frame: FlightFrame) -> pa.RecordBatch | None:
         """The record batch in a frame; None for a schema, a dictionary or a frame without data.
 
