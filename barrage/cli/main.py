@@ -1,29 +1,61 @@
-"""The ``barrage`` command line: every command, one place. ``main`` is the entry point."""
+"""The ``barrage`` command line: every command, one place. ``main`` is the entry point.
+
+A command is imported when it is asked for: most need the client alone, and loading all there is
+takes three times as long.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 import barrage
-from barrage.cli.commands.demo import demo
-from barrage.cli.commands.doctor import doctor
-from barrage.cli.commands.journal import journal
-from barrage.cli.commands.ls import ls
-from barrage.cli.commands.put import put
-from barrage.cli.commands.replay import replay
-from barrage.cli.commands.schema import schema
-from barrage.cli.commands.serve import serve
-from barrage.cli.commands.snapshot import snapshot
-from barrage.cli.commands.version import version
-from barrage.cli.commands.watch import watch
 from barrage.cli.failures import OneLineGroup
+
+COMMANDS = (
+    "demo",
+    "serve",
+    "ls",
+    "schema",
+    "snapshot",
+    "watch",
+    "put",
+    "replay",
+    "doctor",
+    "version",
+    "journal",
+)
+"""In the order of the help; each is a function, or an application of its own, in the module of that
+name in ``barrage.cli.commands``."""
+
+
+@cache
+def _command(name: str) -> Any:
+    found = getattr(import_module(f"barrage.cli.commands.{name}"), name)
+    if not isinstance(found, typer.Typer):
+        application = typer.Typer(rich_markup_mode=None, add_completion=False)
+        application.command(name)(found)
+        return typer.main.get_command(application)
+    return typer.main.get_group(found)
+
+
+class CommandGroup(OneLineGroup):
+    """The commands, each imported on first use."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _command(cmd_name) if cmd_name in COMMANDS else None
+
 
 app = typer.Typer(
     name="barrage",
-    cls=OneLineGroup,
+    cls=CommandGroup,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
@@ -60,11 +92,6 @@ def root(
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-for command in (demo, serve, ls, schema, snapshot, watch, put, replay, doctor, version):
-    app.command()(command)
-app.add_typer(journal)
 
 
 def main() -> None:

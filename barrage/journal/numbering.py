@@ -27,7 +27,10 @@ _NOTED_ROWS_MAX: Final = 1 << 18
 """Cycles noted before they are put into the map, and rows of all of them."""
 
 _OPS_CACHED: Final = 1 << 16
-_ADD_OPS: Final = pa.array(np.full(_OPS_CACHED, OP_ADD, dtype=np.int8))
+_ADD_OPS: Final = pa.Array.from_buffers(
+    # pa.array() would import pandas, where that is installed, before anything is asked for.
+    *(pa.int8(), _OPS_CACHED, [None, pa.py_buffer(np.full(_OPS_CACHED, OP_ADD, dtype=np.int8))])
+)
 
 Cells: TypeAlias = pa.Array | pa.ChunkedArray
 

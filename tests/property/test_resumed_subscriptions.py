@@ -216,7 +216,7 @@ def resumed_and_stayed(kind: str, view: str, draw: Random, *, is_stepwise: bool)
 
 @pytest.mark.parametrize("is_stepwise", [False, True])
 @pytest.mark.parametrize(("kind", "view"), CASES)
-@examples(2)
+@examples(1)
 @given(draw=draws)
 def test_who_comes_back_is_where_the_others_are(
     kind: str, view: str, is_stepwise: bool, draw: Random

@@ -18,10 +18,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
+
+from barrage.cli.main import app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from click.testing import Result
 
 SECONDS_MAX = 60
 BARRAGE = [sys.executable, "-c", "from barrage.cli.main import main; main()"]
@@ -31,6 +36,11 @@ def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*BARRAGE, *words], capture_output=True, text=True, timeout=SECONDS_MAX, **options
     )
+
+
+def ask(*words: str, **options: object) -> Result:
+    """A command whose process does not matter, in this one."""
+    return CliRunner().invoke(app, list(words), **options)
 
 
 @contextmanager
@@ -58,11 +68,11 @@ def host_server() -> Iterator[str]:
 
 
 def test_the_host_tables_are_there_and_tick(host_server: str) -> None:
-    facts = {entry["name"]: entry for entry in json.loads(run("ls", host_server, "--json").stdout)}
+    facts = {entry["name"]: entry for entry in json.loads(ask("ls", host_server, "--json").stdout)}
     names = {name for name in facts if not name.startswith("_")}
     assert names == {"processes", "processes_by_cpu", "cpu", "memory", "disk", "network"}
     assert facts["processes"]["key"] == ["pid"]
-    watched = run("watch", f"{host_server}/cpu", "--seconds", "1.2", "--json", "--rows", "1")
+    watched = ask("watch", f"{host_server}/cpu", "--seconds", "1.2", "--json", "--rows", "1")
     sizes = [json.loads(line)["table_size"] for line in watched.stdout.splitlines()]
     assert sizes[-1] > sizes[0]
 
@@ -71,7 +81,7 @@ def test_processes_are_sorted_by_cpu(host_server: str) -> None:
     deadline = time.monotonic() + SECONDS_MAX
     rows: list[dict] = []
     while not rows and time.monotonic() < deadline:
-        out = run("snapshot", f"{host_server}/processes_by_cpu", "--json").stdout
+        out = ask("snapshot", f"{host_server}/processes_by_cpu", "--json").stdout
         rows = [json.loads(line) for line in out.splitlines()]
     cpu = [row["cpu_percent"] for row in rows if row["cpu_percent"] is not None]
     assert cpu == sorted(cpu, reverse=True)
@@ -90,17 +100,17 @@ def test_files_are_published(tmp_path: Path) -> None:
     file = tmp_path / "t.parquet"
     pq.write_table(pa.table({"a": [1, 2]}), file)
     with serving("--table", f"t={file}") as (_, address):
-        assert run("snapshot", f"{address}/t").stdout == '"a"\n1\n2\n'
-        assert json.loads(run("ls", address, "--json").stdout)[0]["kind"] == "static"
+        assert ask("snapshot", f"{address}/t").stdout == '"a"\n1\n2\n'
+        assert json.loads(ask("ls", address, "--json").stdout)[0]["kind"] == "static"
 
 
 def test_a_token_is_asked_for_and_taken_from_the_environment() -> None:
     with serving("--token", "secret") as (_, address):
-        refused = run("ls", address)
-        assert refused.returncode == 1
+        refused = ask("ls", address)
+        assert refused.exit_code == 1
         assert "pass --token or set BARRAGE_TOKEN" in refused.stderr
-        assert run("ls", address, "--token", "wrong").returncode == 1
-        assert run("ls", address, "--token", "secret").returncode == 0
+        assert ask("ls", address, "--token", "wrong").exit_code == 1
+        assert ask("ls", address, "--token", "secret").exit_code == 0
         assert run("ls", address, env={**os.environ, "BARRAGE_TOKEN": "secret"}).returncode == 0
 
 
@@ -108,8 +118,8 @@ def test_a_port_in_use_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for command in (["serve"], ["demo", "--once"]):
-            failed = run(*command, "--port", str(port))
-            assert failed.returncode == 1
+            failed = ask(*command, "--port", str(port))
+            assert failed.exit_code == 1
             assert failed.stderr.count("\n") == 1
             assert "--port" in failed.stderr
 
@@ -118,8 +128,8 @@ def test_an_open_host_always_has_a_token() -> None:
     with serving("--host", "0.0.0.0") as (process, address):
         assert "not a loopback address" in process.stderr.readline()
         token = process.stderr.readline().strip()
-        assert run("ls", address).returncode == 1
-        assert run("ls", address, "--token", token).returncode == 0
+        assert ask("ls", address).exit_code == 1
+        assert ask("ls", address, "--token", token).exit_code == 0
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
@@ -151,6 +161,19 @@ def test_help_is_quick_and_quiet() -> None:
     done = run("--help")
     assert done.returncode == 0
     assert done.stderr == ""
+
+
+def test_a_command_of_a_client_loads_no_server() -> None:
+    code = (
+        "import sys; from barrage.cli.main import app\n"
+        "app(['ls', '--help'], standalone_mode=False)\n"
+        "print([name for name in ('pandas', 'textual', 'barrage.server', 'barrage.journal')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS_MAX
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?<>=]*[a-zA-Z]|\x1b[()][A-Z0-9]|\x1b[=>]")
@@ -207,7 +230,7 @@ def test_the_demo_draws_the_grid_in_a_terminal_and_q_ends_it() -> None:
 
 
 def names_of(address: str) -> list[str]:
-    listed = json.loads(run("ls", address, "--json").stdout)
+    listed = json.loads(ask("ls", address, "--json").stdout)
     return [entry["name"] for entry in listed if not entry["name"].startswith("_")]
 
 
@@ -216,12 +239,12 @@ def test_tables_of_a_directory_are_back_after_a_kill(tmp_path: Path) -> None:
     pq.write_table(pa.table({"sym": ["A", "B"], "qty": [1, 2]}), file)
     table = f"quotes={file}"
     with serving("--data", data, "--table", table) as (process, address):
-        assert run("put", str(file), f"{address}/trades").returncode == 0
+        assert ask("put", str(file), f"{address}/trades").exit_code == 0
         assert names_of(address) == ["quotes", "trades"]
         process.kill()
     with serving("--data", data, "--table", table) as (process, address):
         assert names_of(address) == ["quotes", "trades"]
-        rows = json.loads(run("snapshot", f"{address}/trades", "--json").stdout.splitlines()[0])
+        rows = json.loads(ask("snapshot", f"{address}/trades", "--json").stdout.splitlines()[0])
         assert rows == {"sym": "A", "qty": 1}
         busy = subprocess.run(
             [*BARRAGE, "serve", "--port", "0", "--data", data],
@@ -235,7 +258,7 @@ def test_tables_of_a_directory_are_back_after_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_durable_journal_without_a_directory_is_one_clear_line() -> None:
-    done = run("serve", "--port", "0", "--journal", "durable")
-    assert done.returncode != 0
+    done = ask("serve", "--port", "0", "--journal", "durable")
+    assert done.exit_code != 0
     assert "--data DIR" in done.stderr
     assert "Traceback" not in done.stderr
