@@ -97,7 +97,7 @@ class Subscriber:
     def check(self) -> None:
         """Wait until everything asked for is there and equals the server's own rows."""
         self._may_read.set()
-        self.live.wait_ready(10)
+        self.live.wait_ready(60)
         try:
             wait_until(lambda: self.difference() is None)
         except AssertionError:

@@ -67,8 +67,8 @@ def test_every_column_type(server, sessions, data):
         for session in sessions:
             remote = session.table("types")
             with remote.subscribe() as whole, remote.subscribe(viewport=(1, 12)) as view:
-                whole.wait_ready(10)
-                view.wait_ready(10)
+                whole.wait_ready(60)
+                view.wait_ready(60)
                 tables.append((whole.to_arrow(), view.to_arrow(), whole.stats.bodies))
                 is_shared = session is sessions[0]
                 assert (whole.bodies == SHARED) == (view.bodies == SHARED) == is_shared
@@ -132,8 +132,8 @@ def test_ticking_tables_of_every_kind(kind, table):
             shared.table("t").subscribe(interval_ms=10, **KINDS[kind]) as ours,
             inline.table("t").subscribe(interval_ms=10, **KINDS[kind]) as theirs,
         ):
-            ours.wait_ready(10)
-            theirs.wait_ready(10)
+            ours.wait_ready(60)
+            theirs.wait_ready(60)
             for _ in range(6):
                 change()
                 size = len(source)

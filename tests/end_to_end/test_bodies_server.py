@@ -384,7 +384,7 @@ def test_a_resumed_subscription_gets_what_it_missed_by_shared_memory():
         with barrage.connect(server.uri, bodies="shm") as session:
             remote = session.table("log")
             with remote.subscribe(interval_ms=10) as live:
-                live.wait_ready(20)
+                live.wait_ready(60)
                 rows, cursor = live.to_arrow(), live.cursor
             table.add({"x": np.arange(50_000)})
             with remote.subscribe(interval_ms=10, resume_from=cursor, rows=rows) as live:
@@ -403,7 +403,7 @@ def test_the_asynchronous_server_has_it_too():
                 barrage.aconnect(server.uri, bodies="shm") as session,
                 session.table("t").subscribe() as live,
             ):
-                await live.wait_ready(20)
+                await live.wait_ready(60)
                 assert live.bodies.way is BodyWay.SHM
                 assert live.stats.bodies.shm.count == 1
                 return server._app.bodies.arena.name

@@ -144,7 +144,7 @@ def test_formulas_that_double_are_computed_once(peer):
 
 @pytest.mark.held_up("a formula is computed on the engine thread")
 def test_text_that_doubles_has_an_end(peer):
-    with soon(10):
+    with soon():
         fields = {"source_id": SMALL_REFERENCE, "column_specs": doubled("s + s", 40)}
         error = refused(peer, "UpdateView", "SelectOrUpdateRequest", **fields)
     assert "joining text" in error.details()
@@ -184,7 +184,7 @@ def test_operators_stand_only_so_high(peer):
         for number in range(1000)
     ]
     call = peer.stream(TABLE_SERVICE, "Batch", MESSAGES.encode("BatchTableRequest", ops=heads))
-    with soon(6), pytest.raises(grpc.RpcError, match="one upon another"):
+    with soon(), pytest.raises(grpc.RpcError, match="one upon another"):
         list(call)
 
 
@@ -199,7 +199,7 @@ def wide_table(peer: DeephavenPeer, names: list[str]) -> bytes:
 def test_very_wide_tables_take_a_moment_not_a_minute(peer):
     names = [f"c{number}" for number in range(9_000)]
     wide = reference(wide_table(peer, names))
-    with soon(8):
+    with soon():
         peer.make("DropColumns", "DropColumnsRequest", source_id=wide, column_names=names[1:])
         peer.make("UpdateView", "SelectOrUpdateRequest", source_id=wide, column_specs=["z=1"])
         peer.make("MergeTables", "MergeTablesRequest", source_ids=[wide] * 50)
@@ -217,7 +217,7 @@ def test_very_wide_tables_take_a_moment_not_a_minute(peer):
 def test_hints_for_wrong_names_cost_nothing(peer):
     filler = "abcdefghij" * 90
     table = reference(wide_table(peer, [f"c{number}{filler}" for number in range(3_000)]))
-    with soon(1):
+    with soon():
         fields = {"source_id": table, "column_names": [filler]}
         assert (
             refused(peer, "DropColumns", "DropColumnsRequest", **fields).code()
@@ -264,7 +264,7 @@ def test_an_export_onto_itself_is_refused_at_once(peer):
     request = MESSAGES.encode(
         "ExportRequest", source_id=ticket(export(7)), result_id=ticket(export(7))
     )
-    with soon(1):
+    with soon():
         status = peer.status(SESSION_SERVICE, "ExportFromTicket", request)
     assert status is Status.FAILED_PRECONDITION
 
@@ -486,7 +486,7 @@ def test_the_server_stops_with_everything_open():
                 begin()
         wait_until(lambda: len(scene.app._deephaven._session._waiting) >= 3)
         scene.end_ticking()
-        with soon(3):
+        with soon():
             scene.server.stop(2)
         assert {wait.exception().code() for wait in waits} == {Status.UNAVAILABLE}
         for call in notified:

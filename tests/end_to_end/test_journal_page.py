@@ -35,7 +35,7 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
         for block in (resume, past, write):
             exec(compile(block, "docs/journal.md", "exec"), names)
         table, batch = names["table"], names["batch"]
-        table.wait_ready(10)
+        table.wait_ready(60)
         assert table.resumption.startswith("replayed 1 step")
         assert batch.column("qty").to_pylist() == [3]
         table.close()

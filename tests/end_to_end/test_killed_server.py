@@ -38,7 +38,7 @@ def test_subscribers_recover_from_a_server_that_was_killed():
         view = ranked.subscribe(viewport=(0, 5), interval_ms=10, columns=["v"])
         last = ranked.subscribe(viewport=(0, 3), interval_ms=10, reverse=True)
         for live in (whole, view, last):
-            live.wait_ready(5)
+            live.wait_ready(60)
         updates = whole.updates(timeout=60)
         assert next(updates).is_replacement
         first.process.kill()
@@ -47,7 +47,7 @@ def test_subscribers_recover_from_a_server_that_was_killed():
         view.set_viewport((2, 4))
         with ServerProcess(SCRIPT.format(port=port, changes=300, life=0)):
             for live in (whole, view, last):
-                live.wait_ready(10)
+                live.wait_ready(60)
             rows = expected(300, 0)
             # One iterator follows the table: without it reading would pause.
             wait_until(lambda: next(updates) is not None and whole.to_arrow().to_pylist() == rows)

@@ -46,12 +46,12 @@ def fill(server, name="t", rows=5, **options):
 def resumed(remote, cursor, rows, **options):
     return remote.subscribe(
         interval_ms=10, resume_from=cursor, rows=rows, **options
-    ).wait_ready(10)  # fmt: skip
+    ).wait_ready(60)  # fmt: skip
 
 
 def test_another_process_goes_on_from_a_checkpoint(server, session):
     table = fill(server)
-    with session.table("t").subscribe(interval_ms=10).wait_ready(5) as live:
+    with session.table("t").subscribe(interval_ms=10).wait_ready(60) as live:
         cursor, rows = live.checkpoint()
     table.upsert({"k": [1, 9], "v": [11, 99]})
     table.remove({"k": [0]})
@@ -72,7 +72,7 @@ def test_another_process_goes_on_from_a_checkpoint(server, session):
 def test_a_filtered_and_sorted_view_goes_on_from_a_checkpoint(server, session):
     table = fill(server)
     remote = session.table("t").where("v > 1").sort("-v")
-    with remote.subscribe(interval_ms=10, columns=["v"]).wait_ready(5) as live:
+    with remote.subscribe(interval_ms=10, columns=["v"]).wait_ready(60) as live:
         cursor, rows = live.checkpoint()
         assert rows.to_pydict() == {"v": [4, 3, 2]}
     table.upsert({"k": [0, 4], "v": [50, 1]})
@@ -100,7 +100,7 @@ def test_a_cursor_of_another_table_or_view(server, session):
     one, two = fill(server, "one"), fill(server, "two")
     server.publish("low", one.where("v < 3"))
     server.publish("lower", one.where("v < 2"))
-    with session.table("low").subscribe(interval_ms=10).wait_ready(5) as live:
+    with session.table("low").subscribe(interval_ms=10).wait_ready(60) as live:
         low, low_rows = live.checkpoint()
     for name in ("one", "lower"):
         with resumed(session.table(name), low, low_rows) as live:
@@ -119,14 +119,14 @@ def test_a_table_that_was_made_anew(server):
     with (
         Cutter(server.address) as cutter,
         barrage.connect(cutter.uri) as session,
-        session.table("t").subscribe(interval_ms=10, reconnect=SOON).wait_ready(5) as live,
+        session.table("t").subscribe(interval_ms=10, reconnect=SOON).wait_ready(60) as live,
     ):
         cutter.close()
         server.drop_table("t")
         table = fill(server, rows=2)
         cutter.open()
         wait_until(lambda: live.resumption is not None)
-        live.wait_ready(5)
+        live.wait_ready(60)
         assert live.resumption == f"resnapshot ({OTHER_EPOCH})"
         assert live.to_arrow() == table.to_arrow()
         assert live.cursor == table.cursor

@@ -76,7 +76,7 @@ def test_what_was_acknowledged_is_resumed_after_a_kill(life):
         session.put("t", {"k": list(range(9)), "v": list(range(9))})
         lives = live_tables(session)
         for live in lives.values():
-            live.wait_ready(10)
+            live.wait_ready(60)
         wait_until(lambda: len(lives["full"]) == 9)
         replacements = {name: 0 for name in lives}
         for name, live in lives.items():
@@ -95,7 +95,7 @@ def test_what_was_acknowledged_is_resumed_after_a_kill(life):
             cutter.open()
             for name, live in lives.items():
                 wait_until(lambda live=live: live.state is State.LIVE)
-                live.wait_ready(10)
+                live.wait_ready(60)
                 assert live.resumption == "replayed 2 steps", name
             wanted = contents(writer)
             for name, live in lives.items():
@@ -109,7 +109,7 @@ def test_what_was_acknowledged_is_resumed_after_a_kill(life):
             for name, live in lives.items():
                 wait_until(lambda live=live: live.stats.reconnects > 1)
                 wait_until(lambda live=live: live.state is State.LIVE)
-                live.wait_ready(10)
+                live.wait_ready(60)
                 assert live.resumption == "live", name
                 assert live.to_arrow() == wanted[name]
         with barrage.connect(third.address) as writer:
@@ -124,7 +124,7 @@ def test_no_subscriber_is_ever_wrong_after_kills_under_load(life):
     with Cutter(server.address) as cutter, barrage.connect(cutter.uri) as session:
         lives = live_tables(session)
         for live in lives.values():
-            live.wait_ready(10)
+            live.wait_ready(60)
         for round_number in range(2):
             stop = threading.Event()
 

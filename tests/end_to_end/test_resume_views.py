@@ -65,7 +65,7 @@ def test_views_of_two_tables(mode):
                  lambda a, b: [row for row in merged(a, b) if row[1] > 50], {}),
             ]  # fmt: skip
             followers = [
-                (Follower(remote.subscribe(**options, **more).wait_ready(10)), combine)
+                (Follower(remote.subscribe(**options, **more).wait_ready(60)), combine)
                 for remote, combine, more in cases
             ]
             for cuts in range(1, 5):
@@ -133,7 +133,7 @@ def test_columns_of_every_kind(journal, mode, tmp_path):
         options = {"interval_ms": 10, "reconnect": SOON, "resume": mode}
         t = session.table("t")
         remotes = [t, t.where("flag").sort("-price"), t.select("k", "tags", "name")]
-        lives = [remote.subscribe(**options).wait_ready(10) for remote in remotes]
+        lives = [remote.subscribe(**options).wait_ready(60) for remote in remotes]
         followers = [Follower(live) for live in lives]
         cutter.close()
         table.upsert(typed(3, 50).set_column(3, "price", pa.array([9, None], TYPES[3].type)))
@@ -163,7 +163,7 @@ def test_a_view_keeps_its_epoch_through_a_restart(tmp_path):
             server.publish("join", one.natural_join(two, ["k"], ["t=s"]))
             with barrage.connect(server.uri) as session:
                 lives = [
-                    session.table(name).subscribe(interval_ms=10).wait_ready(5)
+                    session.table(name).subscribe(interval_ms=10).wait_ready(60)
                     for name in ("one", "two", "mix", "join")
                 ]
                 epochs.append([live.cursor.epoch for live in lives])
@@ -186,7 +186,7 @@ def test_views_that_differ_in_anything_have_epochs_of_their_own():
             server.publish(f"v{number}", view)
         with barrage.connect(server.uri) as session:
             lives = [
-                session.table(f"v{number}").subscribe(interval_ms=10).wait_ready(5)
+                session.table(f"v{number}").subscribe(interval_ms=10).wait_ready(60)
                 for number in range(len(views))
             ]
             epochs = [live.cursor.epoch for live in lives]

@@ -36,7 +36,7 @@ def test_closing_a_session_ends_the_callbacks_of_its_tables(server):
     states: list[State] = []
     session = barrage.connect(server.uri)
     live = session.table("k").subscribe(on_state=states.append, on_update=lambda _: None)
-    live.wait_ready(5)
+    live.wait_ready(60)
     session.close()
     assert states[-1] is State.CLOSED
     assert client_threads() == []
@@ -53,8 +53,8 @@ def come_and_go(server: barrage.Server, number: int) -> None:
     with barrage.connect(server.uri) as session:
         whole = session.table("k").subscribe(interval_ms=10, on_update=lambda _: None)
         view = session.table("k").subscribe(viewport=(0, 10), interval_ms=10)
-        whole.wait_ready(5)
-        view.wait_ready(5)
+        whole.wait_ready(60)
+        view.wait_ready(60)
         server.table("k").upsert({"id": [number % 10], "v": [number]})
         next(view.updates(timeout=60))
 

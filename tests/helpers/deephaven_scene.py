@@ -52,7 +52,7 @@ class Scene:
         self._ticker.start()
         self._session = barrage.connect(server.uri)
         self._live = self._session.table("ticks").subscribe(interval_ms=20)
-        self._live.wait_ready(5)
+        self._live.wait_ready(60)
 
     def _tick(self) -> None:
         number = 0

@@ -33,7 +33,7 @@ def test_a_served_table_comes_by_shared_memory_and_a_killed_server_leaves_nothin
     with serving("--bodies", "shm", "--table", f"t={tmp_path / 't.parquet'}") as (process, address):
         with barrage.connect(address) as session:
             live = session.table("t").subscribe()
-            live.wait_ready(10)
+            live.wait_ready(60)
             assert live.bodies.way.value == "shm"
             assert len(live) == 100_000
             (row,) = session.table("_bodies").snapshot().to_pylist()

@@ -242,7 +242,7 @@ async def released(stream, count):
     numbers: list[int] = []
     messages = 0
     while len(numbers) < count:
-        frame = decode_flight_data(await asyncio.wait_for(stream._to_server.get(), 5))
+        frame = decode_flight_data(await asyncio.wait_for(stream._to_server.get(), 60))
         assert frame.is_release_only
         numbers += decode_addresses(frame.released)
         messages += 1
@@ -278,7 +278,7 @@ def xs(live):
 
 
 async def ready(live):
-    await live.wait_ready(5)
+    await live.wait_ready(60)
     return xs(live)
 
 

@@ -201,7 +201,7 @@ def run(test):
     """Run one asynchronous test with a limit; a hang is a failure."""
 
     async def limited():
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await test()
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, f"tasks are left: {left}"

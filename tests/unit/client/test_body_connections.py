@@ -232,8 +232,8 @@ def test_each_stream_has_a_connection_of_its_own():
                     detach(stream, sending(s.ucx.connections[index]), "ucx")
                     stream.schema()
                     stream.snapshot([index])
-                await one.wait_ready(5)
-                await two.wait_ready(5)
+                await one.wait_ready(60)
+                await two.wait_ready(60)
                 assert {xs(lives[0])[0], xs(lives[1])[0]} == {0, 1}
         assert all(connection.is_closed for connection in s.ucx.connections)
 
@@ -247,7 +247,7 @@ def test_a_refused_connection_for_bodies_is_closed():
             stream.answer = {HEADER: "inline the channel has no connection"}
             stream.schema()
             stream.snapshot([1])
-            await live.wait_ready(5)
+            await live.wait_ready(60)
             await until(lambda: s.ucx.connections[0].is_closed)
 
     run(test)

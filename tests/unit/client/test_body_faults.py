@@ -207,7 +207,7 @@ def test_after_a_lost_connection_the_memory_is_looked_for_anew():
                 detach(stream, placing(s.arena))
                 stream.schema()
                 stream.snapshot([1])
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 assert s.arena.closed == 0
                 stream.end(ConnectionLostError("gone"))
                 second = await s.server.accept()

@@ -77,7 +77,7 @@ def test_what_a_consumer_holds_is_valid_after_everything_is_gone():
                 detach(stream, placing(s.arena))
                 stream.schema()
                 stream.snapshot(range(10))
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 updates = live.updates()
                 await anext(updates)
                 stream.full(RowSet.parse("10"), [10], modified=(RowSet.parse("1-2"), [-1, -2]))
@@ -106,7 +106,7 @@ def test_rows_nobody_looks_at_are_copied_after_a_while(monkeypatch):
             detach(stream, placing(s.arena))
             stream.schema()
             stream.snapshot([1, 2])
-            await live.wait_ready(5)
+            await live.wait_ready(60)
             # The first state was made into an update, though nobody took it.
             assert len((await released(stream, 1))[0]) == 1
             for round in range(2):
@@ -176,7 +176,7 @@ def test_numbers_are_given_back_in_batches(monkeypatch):
             detach(stream, placing(s.arena))
             stream.schema()
             stream.snapshot([0])
-            await live.wait_ready(5)
+            await live.wait_ready(60)
             for n in range(1, 64):
                 stream.full(RowSet.parse(str(n)), [n])
             numbers, messages = await released(stream, 64)
@@ -195,7 +195,7 @@ def test_bodies_are_copied_once_half_of_the_window_is_lent():
             detach(stream, placing(s.arena))
             stream.schema()
             stream.snapshot(range(100))
-            await live.wait_ready(5)
+            await live.wait_ready(60)
             updates = live.updates()
             held = [await anext(updates)]
             # 800 bytes of new values each: five fit into half of the window.

@@ -44,7 +44,7 @@ def test_snapshot_then_deltas():
                 assert (len(live), live.table_size) == (0, 0)
                 stream.schema()
                 stream.snapshot([1, 2, 3])
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 assert xs(live) == [1, 2, 3]
                 stream.full(
                     RowSet.parse("3"),
@@ -102,7 +102,7 @@ def test_old_rows_stay_until_a_moved_viewport_is_complete():
                 await stream.request()
                 stream.schema()
                 stream.view("0-2", [0, 1, 2], viewport=RowSet.parse("0-2"))
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 await live.set_viewport((10, 14))
                 request = await stream.request()
                 assert request.viewport == RowSet.parse("10-13")
@@ -115,7 +115,7 @@ def test_old_rows_stay_until_a_moved_viewport_is_complete():
                 await asyncio.sleep(0)
                 assert xs(live) == [0, 1, 2]
                 stream.view("2-3", [12, 13], viewport=RowSet.parse("10-13"))
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 assert xs(live) == [10, 11, 12, 13]
                 update = await anext(updates)
                 assert update.is_replacement
@@ -132,11 +132,11 @@ def test_a_moved_viewport_in_one_answer_is_a_step():
                 stream = await server.accept()
                 stream.schema()
                 stream.view("0-2", [0, 1, 2], viewport=RowSet.parse("0-2"))
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 updates = live.updates()
                 await live.set_viewport(Viewport.of(1, 4))
                 stream.view("2", [3], removed="0", viewport=RowSet.parse("1-3"))
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 await anext(updates)
                 update = await anext(updates)
                 assert (update.is_snapshot, update.is_replacement) == (True, False)
@@ -154,12 +154,12 @@ def test_columns_change_the_schema():
                 assert (await stream.request()).columns == (0, 1)
                 stream.schema()
                 stream.view("0", [7], viewport=RowSet.parse("0"))
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 assert live.schema.names == ["s", "x"]
                 await live.set_columns(["s"])
                 assert (await stream.request()).columns == (1,)
                 stream.view(viewport=RowSet.parse("0"), columns=(1,))
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 assert live.to_arrow().to_pylist() == [{"s": "s7"}]
                 await live.set_columns(None)
                 assert (await stream.request()).columns is None
@@ -204,7 +204,7 @@ def test_rows_stay_readable_through_a_reconnect():
                 stream = await server.accept()
                 stream.schema()
                 stream.snapshot([1, 2])
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 updates = live.updates()
                 await anext(updates)
                 server.failures = [ConnectionLostError("still down")]
@@ -255,14 +255,14 @@ def test_what_cannot_be_repaired_fails(reconnect, error):
                 stream = await server.accept()
                 stream.schema()
                 stream.snapshot([1])
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 updates = live.updates()
                 stream.end(error)
                 assert (await anext(updates)).is_replacement
                 with pytest.raises(type(error), match=str(error)):
                     await anext(updates)
                 with pytest.raises(type(error)):
-                    await live.wait_ready(5)
+                    await live.wait_ready(60)
                 assert live.state is State.FAILED
                 assert errors == [error]
                 assert xs(live) == [1]
@@ -283,7 +283,7 @@ def test_garbage_from_the_server_fails_the_table():
                 stream = await server.accept()
                 stream.send([b"\xff\xff"])
                 with pytest.raises(RemoteProtocolError):
-                    await live.wait_ready(5)
+                    await live.wait_ready(60)
 
     run(test)
 
@@ -295,7 +295,7 @@ def test_a_slow_iterator_stops_the_reading():
                 stream = await server.accept()
                 stream.schema()
                 stream.snapshot([0])
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 updates = live.updates()
                 for number in range(1, 20):
                     stream.full(RowSet.of_range(number, number), [number], step=number)
@@ -316,7 +316,7 @@ def test_an_abandoned_iterator_holds_nobody():
                 stream = await server.accept()
                 stream.schema()
                 stream.snapshot([0])
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 async for _ in live:
                     break
                 async with live.updates() as updates:
@@ -348,7 +348,7 @@ def test_callbacks_that_raise_do_not_end_the_subscription(caplog):
                 stream = await server.accept()
                 stream.schema()
                 stream.snapshot([0])
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 stream.full(RowSet.parse("1"), [1])
                 while len(seen) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0)

@@ -248,7 +248,7 @@ def test_keep_alive_notices_the_end(monkeypatch):
         ended = asyncio.Event()
         session._connection.login.on_end(lambda generation: ended.set())
         server.valid = None
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await ended.wait()
 
     with_session(test)

@@ -81,7 +81,7 @@ async def test_a_full_subscription_goes_on_from_its_rows(session, server):
     async with session.table("t").subscribe(reconnect=AT_ONCE) as live:
         live.on_state(states.append)
         stream = await first_life(server)
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         assert live.cursor == Cursor(EPOCH, 7)
         assert live.resumption is None
         updates = live.updates()
@@ -127,7 +127,7 @@ async def test_a_full_subscription_goes_on_from_its_rows(session, server):
 async def test_equal_keys_need_no_shifts(session, server):
     async with session.table("t").subscribe(reconnect=AT_ONCE) as live:
         stream = await first_life(server)
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         updates = live.updates()
         await anext(updates)
         stream.end(ConnectionLostError("gone"))
@@ -149,7 +149,7 @@ async def test_equal_keys_need_no_shifts(session, server):
 async def test_a_resumed_stream_that_breaks_at_once_is_resumed_again(session, server):
     async with session.table("t").subscribe(reconnect=AT_ONCE) as live:
         stream = await first_life(server)
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         stream.end(ConnectionLostError("gone"))
         for _ in range(2):
             stream = await server.accept()
@@ -174,7 +174,7 @@ async def test_a_resumed_stream_that_breaks_at_once_is_resumed_again(session, se
 async def test_a_snapshot_instead_says_why(session, server):
     async with session.table("t").subscribe(reconnect=AT_ONCE) as live:
         stream = await first_life(server)
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         updates = live.updates()
         await anext(updates)
         stream.end(ConnectionLostError("gone"))
@@ -194,14 +194,14 @@ async def test_without_history_nothing_is_asked(session, server):
         stream = await server.accept()
         stream.schema()
         stream.snapshot([1])
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         assert live.cursor is None
         stream.end(ConnectionLostError("gone"))
         second = await server.accept()
         assert CURSOR_HEADER not in second.request_headers
         second.schema()
         second.snapshot([2])
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         assert live.resumption == f"resnapshot ({NO_HISTORY})"
 
 
@@ -209,7 +209,7 @@ async def test_without_history_nothing_is_asked(session, server):
 async def test_resuming_can_be_switched_off(session, server):
     async with session.table("t").subscribe(reconnect=AT_ONCE, resume="off") as live:
         stream = await first_life(server)
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         assert live.cursor == Cursor(EPOCH, 7)
         stream.end(ConnectionLostError("gone"))
         second = await server.accept()
@@ -217,7 +217,7 @@ async def test_resuming_can_be_switched_off(session, server):
         second.answer = told()
         second.schema()
         second.snapshot([2])
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         assert live.resumption == f"resnapshot ({SWITCHED_OFF})"
 
 
@@ -225,12 +225,12 @@ async def test_resuming_can_be_switched_off(session, server):
 async def test_a_server_that_ignores_the_cursor(session, server):
     async with session.table("t").subscribe(reconnect=AT_ONCE) as live:
         stream = await first_life(server)
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         stream.end(ConnectionLostError("gone"))
         second = await server.accept()
         second.schema()
         second.snapshot([2])
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         assert live.resumption == "resnapshot (the server knows nothing of cursors)"
         assert live.cursor is None
 
@@ -239,7 +239,7 @@ async def test_a_server_that_ignores_the_cursor(session, server):
 async def test_steps_come_one_by_one(session, server):
     async with session.table("t").subscribe(reconnect=AT_ONCE, resume="steps") as live:
         stream = await first_life(server, keys="0-2")
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         stream.end(ConnectionLostError("gone"))
         second = await server.accept()
         assert second.request_headers[RESUME_HEADER] == "steps"
@@ -253,7 +253,7 @@ async def test_steps_come_one_by_one(session, server):
             update = await anext(updates)
             assert update.last_step == step
             assert live.cursor == Cursor(EPOCH, step)
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         assert live.state is State.LIVE
         assert xs(live) == [1, 2, 3, 8, 9, 10]
 
@@ -267,7 +267,7 @@ async def test_a_moved_view_resumes_with_the_old_rows_and_moves_then(session, se
         stream.answer = told()
         stream.schema()
         stream.view("0-2", [1, 2, 3], viewport=RowSet.parse("0-2"))
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         updates = live.updates()
         await anext(updates)
         stream.end(ConnectionLostError("gone"))
@@ -284,7 +284,7 @@ async def test_a_moved_view_resumes_with_the_old_rows_and_moves_then(session, se
         assert xs(live) == [2, 3, 4]
         request = await second.request()
         assert request.viewport == RowSet.parse("5-6")
-        waiting = asyncio.ensure_future(live.wait_ready(5))
+        waiting = asyncio.ensure_future(live.wait_ready(60))
         await asyncio.sleep(0)
         assert not waiting.done()
         second.view("0-1", [6, 7], removed="0-2", viewport=RowSet.parse("5-6"), size=101)
@@ -301,14 +301,14 @@ async def test_a_view_that_did_not_move_asks_for_nothing_more(session, server):
         stream.answer = told()
         stream.schema()
         stream.view("0-1", [1, 2], viewport=RowSet.parse("0-1"))
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         stream.end(ConnectionLostError("gone"))
         second = await server.accept()
         await second.request()
         second.answer = told("live")
         second.schema()
         second.view()
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         assert live.resumption == "live"
         assert second._to_server.empty()
         assert live.to_arrow().column_names == ["s", "x"]
@@ -321,7 +321,7 @@ async def test_a_change_while_resuming_waits(session, server):
         stream.answer = told()
         stream.schema()
         stream.view("0", [1], viewport=RowSet.parse("0"))
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         stream.end(ConnectionLostError("gone"))
         second = await server.accept()
         await second.request()
@@ -342,7 +342,7 @@ async def test_a_state_in_the_making_is_not_lost(session, server):
         stream.answer = told()
         stream.schema()
         stream.view("0-1", [1, 2], viewport=RowSet.parse("0-1"))
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         await live.set_viewport((4, 8))
         # A part of the new view: the old rows stay on show.
         stream.view("0", [5], removed="0-1", viewport=RowSet.parse("4"))
@@ -398,7 +398,7 @@ async def test_kept_rows_of_a_view_and_some_columns(session, server):
         stream.answer = told("replayed 1")
         stream.schema()
         stream.view("1", [3], removed="0", columns=(1,))
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         assert live.to_arrow().to_pydict() == {"s": ["s2", "s3"]}
 
 
@@ -412,7 +412,7 @@ async def test_kept_rows_that_do_not_fit_are_refused(session, server):
         stream.answer = told("live")
         stream.schema()
         with pytest.raises(SchemaError, match="other"):
-            await live.wait_ready(5)
+            await live.wait_ready(60)
 
 
 @asynchronous
@@ -423,7 +423,7 @@ async def test_kept_rows_may_be_of_a_wider_type(session, server):
         stream.answer = told("live")
         stream.schema()
         stream.full(step=5)
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         assert live.to_arrow().schema.types == SCHEMA.types
 
 
@@ -431,7 +431,7 @@ async def test_kept_rows_may_be_of_a_wider_type(session, server):
 async def test_a_table_with_other_columns_is_taken_anew(session, server):
     async with session.table("t").subscribe(reconnect=AT_ONCE) as live:
         stream = await first_life(server)
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         stream.end(ConnectionLostError("gone"))
         second = await server.accept()
         second.answer = told("live")
@@ -443,7 +443,7 @@ async def test_a_table_with_other_columns_is_taken_anew(session, server):
         third.answer = told()
         third.schema()
         third.snapshot([5])
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         assert live.resumption == "resnapshot (the table's columns changed)"
         assert xs(live) == [5]
 
@@ -573,7 +573,7 @@ async def test_a_view_without_columns_is_taken_anew(session, server):
         stream.answer = told()
         stream.schema()
         stream.view("0-1", [1, 2], viewport=RowSet.parse("0-1"), columns=())
-        await live.wait_ready(5)
+        await live.wait_ready(60)
         await live.set_viewport((4, 8))
         stream.view("0", [5], removed="0-1", viewport=RowSet.parse("4"), columns=())
         await until(lambda: stream.frames_read >= 3)

@@ -159,7 +159,7 @@ def test_plans_that_wait_have_a_limit_together(monkeypatch):
         table.upsert({"k": [1, 2, 3], "v": [1, 2, 3]})
         with (
             barrage.connect(server.address) as session,
-            session.table("sorted").subscribe(interval_ms=10).wait_ready(5) as live,
+            session.table("sorted").subscribe(interval_ms=10).wait_ready(60) as live,
         ):
             cursor = live.cursor
         table.upsert({"k": [4], "v": [4]})
@@ -250,7 +250,7 @@ def test_changes_while_a_plan_is_made_are_in_it(monkeypatch):
         server.publish("sorted", table.sort("-v"))
         table.upsert({"k": [1], "v": [1]})
         with barrage.connect(server.address) as session:
-            with session.table("sorted").subscribe(interval_ms=10).wait_ready(5) as live:
+            with session.table("sorted").subscribe(interval_ms=10).wait_ready(60) as live:
                 cursor, rows = live.checkpoint()
             table.upsert({"k": [2], "v": [2]})
             monkeypatch.setattr(ResumeDesk, "_build", slow)
@@ -260,7 +260,7 @@ def test_changes_while_a_plan_is_made_are_in_it(monkeypatch):
                 assert is_building.wait(60)
                 table.upsert({"k": [3], "v": [3]})
                 goes_on.set()
-                live.wait_ready(10)
+                live.wait_ready(60)
                 assert live.resumption == "replayed 2 steps"
                 assert live.to_arrow().column("k").to_pylist() == [3, 2, 1]
 

@@ -78,7 +78,7 @@ def test_bodies_elsewhere_are_read_as_far_as_the_window_goes(
         assert reader.most <= SMALL.body_window_bytes + largest
         await taken.close()
 
-    asyncio.run(asyncio.wait_for(act(), 10))
+    asyncio.run(asyncio.wait_for(act(), 60))
 
 
 def test_a_later_body_that_fills_the_window_does_not_stop_the_next_one() -> None:
@@ -102,7 +102,7 @@ def test_a_later_body_that_fills_the_window_does_not_stop_the_next_one() -> None
         assert sum(rows) == len(table)
         await taken.close()
 
-    asyncio.run(asyncio.wait_for(act(), 10))
+    asyncio.run(asyncio.wait_for(act(), 60))
 
 
 def test_nothing_is_taken_or_read_after_the_end() -> None:
@@ -126,7 +126,7 @@ def test_nothing_is_taken_or_read_after_the_end() -> None:
         assert taken.receiver._reassembly.pending_count == 0
         await taken.close()
 
-    asyncio.run(asyncio.wait_for(act(), 10))
+    asyncio.run(asyncio.wait_for(act(), 60))
 
 
 def test_what_is_ready_is_handed_out_after_a_rule_was_broken_and_nothing_more_is_read() -> None:
@@ -155,7 +155,7 @@ def test_what_is_ready_is_handed_out_after_a_rule_was_broken_and_nothing_more_is
         assert reader.most == 0
         await taken.close()
 
-    asyncio.run(asyncio.wait_for(act(), 10))
+    asyncio.run(asyncio.wait_for(act(), 60))
 
 
 def test_what_is_being_read_is_called_off_at_the_end() -> None:
@@ -184,7 +184,7 @@ def test_what_is_being_read_is_called_off_at_the_end() -> None:
         assert reader.is_cancelled
         await taken.close()
 
-    asyncio.run(asyncio.wait_for(act(), 10))
+    asyncio.run(asyncio.wait_for(act(), 60))
 
 
 def test_a_reader_that_fails_ends_the_stream_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -204,7 +204,7 @@ def test_a_reader_that_fails_ends_the_stream_at_once(caplog: pytest.LogCaptureFi
             await taken.table()
         await taken.close()
 
-    asyncio.run(asyncio.wait_for(act(), 5))
+    asyncio.run(asyncio.wait_for(act(), 60))
     assert "could not be read" in caplog.text
 
 
@@ -220,4 +220,4 @@ def test_two_lists_under_one_number_end_the_stream_before_their_header_comes() -
             await taken.table()
         await taken.close()
 
-    asyncio.run(asyncio.wait_for(act(), 10))
+    asyncio.run(asyncio.wait_for(act(), 60))

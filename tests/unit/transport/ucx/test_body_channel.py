@@ -58,7 +58,7 @@ def run(play: Any, limits: Any = DEFAULT_LIMITS) -> None:
             await scene.receiver.close()
             await scene.server.close()
 
-    asyncio.run(asyncio.wait_for(act(), 10))
+    asyncio.run(asyncio.wait_for(act(), 60))
 
 
 def frame(*parts: bytes) -> DetachedFrame:
@@ -152,7 +152,7 @@ def test_what_is_no_body_of_type_0_ends_the_channel(tag: int) -> None:
     async def play(scene: Scene) -> None:
         quiet(scene.client.peer.send_tagged(tag, b"x" * 32))
         with pytest.raises(BodyChannelError):
-            await asyncio.wait_for(scene.receiver.receive(), 1)
+            await asyncio.wait_for(scene.receiver.receive(), 60)
 
     run(play)
 
@@ -161,7 +161,7 @@ def test_an_untagged_message_ends_the_channel() -> None:
     async def play(scene: Scene) -> None:
         scene.client.peer.send_untagged(b"\0\0\0\0\0")
         with pytest.raises(BodyChannelError, match="untagged"):
-            await asyncio.wait_for(scene.receiver.receive(), 1)
+            await asyncio.wait_for(scene.receiver.receive(), 60)
 
     run(play)
 
@@ -172,7 +172,7 @@ def test_a_body_past_the_limit_ends_the_channel_unfetched() -> None:
     async def play(scene: Scene) -> None:
         quiet(scene.client.peer.send_tagged(1, b"x" * 101))
         with pytest.raises(BodyChannelError, match="limit is 100 bytes"):
-            await asyncio.wait_for(scene.receiver.receive(), 1)
+            await asyncio.wait_for(scene.receiver.receive(), 60)
         assert scene.client.fetched_tags == []
 
     run(play, limits)

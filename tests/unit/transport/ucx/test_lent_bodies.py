@@ -71,7 +71,7 @@ def reader_of(
 
 
 def run(play: Any) -> None:
-    asyncio.run(asyncio.wait_for(play, 20))
+    asyncio.run(asyncio.wait_for(play, 60))
 
 
 async def lent(service: Service, table: pa.Table) -> tuple[Taken, SharedMemoryReader]:

@@ -46,7 +46,7 @@ def play(
         finally:
             await taken.close()
 
-    asyncio.run(asyncio.wait_for(act(), 20))
+    asyncio.run(asyncio.wait_for(act(), 60))
 
 
 def test_the_sample_is_worth_its_name() -> None:
@@ -88,7 +88,7 @@ def test_headers_on_one_connection_and_bodies_on_another() -> None:
             bodies.body(i)
         assert (await reading).equals(TABLE)
 
-    asyncio.run(asyncio.wait_for(act(), 10))
+    asyncio.run(asyncio.wait_for(act(), 60))
 
 
 @pytest.mark.parametrize("first", [2**32 - 1, 2**32 - 3, 2**31])
@@ -105,7 +105,7 @@ def test_numbers_roll_over(first: int) -> None:
             peer.header(i, numbers[i])
         assert (await taken.table()).equals(TABLE)
 
-    asyncio.run(asyncio.wait_for(act(), 10))
+    asyncio.run(asyncio.wait_for(act(), 60))
 
 
 def test_a_full_window_of_later_bodies_does_not_stand_in_the_way() -> None:

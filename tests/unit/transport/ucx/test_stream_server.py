@@ -58,7 +58,7 @@ def run(play: Callable[[Scene], Awaitable[None]], scene: Callable[[], Scene] = S
         finally:
             await made.server.close()
 
-    asyncio.run(asyncio.wait_for(act(), 10))
+    asyncio.run(asyncio.wait_for(act(), 60))
 
 
 @pytest.mark.parametrize("drawn", [0, 1, 2**56, 2**55, 2**64 - 1])
