@@ -70,7 +70,7 @@ def refused(peer: DeephavenPeer, method: str, request: str, **fields: Any) -> gr
 
 @contextlib.contextmanager
 def soon(seconds: float = 60.0) -> Iterator[None]:
-    """What is done inside takes no longer, on a machine that is busy otherwise; it took for ever."""
+    """What is done inside takes no longer; it took minutes, or for ever."""
     started = time.monotonic()
     yield
     assert time.monotonic() - started < seconds
