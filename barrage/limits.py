@@ -104,6 +104,10 @@ class Limits:
     client_updates_pending_max: int = 64
     """Updates waiting for a slow iterator in the client before they are merged into one."""
 
+    spare_memory_bytes_max: int = 64 * 1024 * 1024
+    """Memory that a server which has grown may keep free in the allocator before it gives it back
+    to the system."""
+
     sessions_max: int = 10_000
     """Most open sessions of Deephaven clients."""
 

@@ -38,6 +38,7 @@ from barrage.server.method_table import MethodEntry, SessionUse, service_handler
 from barrage.server.reflection import reflection_pool
 from barrage.server.resolver import TicketResolver
 from barrage.server.sessions import SessionStore
+from barrage.server.spare_memory import SpareMemory, allocator_here
 from barrage.supervision import Role, start_awaited, start_task
 from barrage.transport.flight_messages import SERVICE_NAME
 from barrage.transport.inproc_call import SCHEME
@@ -58,6 +59,7 @@ log = logging.getLogger(__name__)
 SWEEPER = Role("barrage-sessions", "health: sessions would never end")
 STOP = Role("barrage-stop", "health, and whoever waits for the server to end")
 COUNTER = Role("barrage-body-statistics", "subscriptions of the table of bodies; health")
+TRIMMER = Role("barrage-spare-memory", "health: memory that is free would be kept")
 
 _HEALTH_SERVICE = health.SERVICE_NAME
 _PING_INTERVAL_MS_MIN = 5_000
@@ -123,6 +125,7 @@ class ServerApp:
         self._server: grpc.aio.Server | InprocListener | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
+        self._trimming: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self._failed_stop: BarrageError | None = None
@@ -168,6 +171,10 @@ class ServerApp:
         if self.bodies.is_switched_on:
             counting = BodyStatistics(self.bodies, self._tables)
             self._counting = start_task(COUNTER, counting.run(), on_death=self._fail)
+        allocator = allocator_here()
+        if allocator is not None:
+            spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
+            self._trimming = start_task(TRIMMER, spare.run(), on_death=self._fail)
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         loop = asyncio.get_running_loop()
@@ -251,7 +258,7 @@ class ServerApp:
         await self._health.enter_graceful_shutdown()
         if server is None:
             return
-        for task in (self._sweeping, self._counting):
+        for task in (self._sweeping, self._counting, self._trimming):
             if task is not None:
                 task.cancel()
         await self._flush(grace_s)

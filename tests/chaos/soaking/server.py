@@ -12,6 +12,7 @@ import threading
 import pyarrow as pa
 
 from barrage.server import Server, ServerConfig
+from barrage.server.spare_memory import Glibc
 
 MIB = 1024 * 1024
 
@@ -23,9 +24,12 @@ def counts(server: Server) -> dict[str, int]:
     assert app is not None
     assert app.bodies.arena is not None
     arena = app.bodies.arena.statistics()
+    heap = Glibc()
     return {
         "tasks": len(asyncio.all_tasks(loop)),
         "python_threads": threading.active_count(),
+        "heap_bytes": heap.used_bytes(),
+        "heap_free_bytes": heap.free_bytes(),
         "arrow_bytes": pa.total_allocated_bytes(),
         "arena_bytes": arena.bytes_in_use,
         "arena_bodies": arena.placed_count,
