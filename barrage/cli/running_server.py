@@ -1,14 +1,12 @@
-"""Starting a server from the command line: settings, tables from files, and its end by signal."""
+"""Starting a server from the command line: settings and tables from files."""
 
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from barrage.cli.data_file import read_data_file
 from barrage.cli.failures import CommandError, usage_error
@@ -120,40 +118,3 @@ def host_tables(server: Server) -> HostTables:
     from barrage.cli.host_tables import HostTables
 
     return HostTables(server)
-
-
-class StopSignals:
-    """SIGINT and SIGTERM as something to wait for, while the block runs; on the main thread."""
-
-    def __init__(self) -> None:
-        # The system may give a signal to any thread. Python then runs the handler on the main
-        # thread once that wakes up, which waiting for a lock or an event it does not; the byte
-        # that is written for each signal wakes it whoever got it.
-        self._waiting, self._written = socket.socketpair()
-        self._written.setblocking(False)
-        self._previous: dict[int, Any] = {}
-        self._previous_wakeup = -1
-
-    def __enter__(self) -> Self:
-        self._previous_wakeup = signal.set_wakeup_fd(self._written.fileno())
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._previous_wakeup)
-        self._waiting.close()
-        self._written.close()
-
-    def wait(self) -> int:
-        """Block until one comes; its number."""
-        while True:
-            (number,) = self._waiting.recv(1)
-            if number in self._previous:
-                return number
-
-    @staticmethod
-    def _note(_number: int, _frame: object) -> None:
-        """Have the signal handled by Python, which writes its number."""

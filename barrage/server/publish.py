@@ -18,13 +18,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import queue
-import signal
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from barrage.errors import LocalProtocolError
 from barrage.server.serving import ServingParts, effective_config
+from barrage.server.stop_signals import StopSignals
 from barrage.server.table_handle import (
     SourceHandle,
     TableHandle,
@@ -368,8 +367,8 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._death: WorkerDiedError | None = None
-        # An Event would block for ever when a signal comes while its own lock is held.
-        self._stop_requests: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_stopped = False
+        self._stop_signals: StopSignals | None = None
 
     # --- life ---
 
@@ -401,12 +400,19 @@ class Server:
         if not started.done():
             started.set_exception(error)
         self._death = error
-        self._stop_requests.put(None)
+        self._end_serving()
+
+    def _end_serving(self) -> None:
+        """Let :meth:`serve_forever` return, now or as soon as it is called."""
+        # In this order: who waits looks at them in the other one.
+        self._is_stopped = True
+        if self._stop_signals is not None:
+            self._stop_signals.end()
 
     def stop(self, grace: float | None = None) -> None:
         """Stop serving: streams get what is queued for them and end with UNAVAILABLE; what is left
         after ``grace`` seconds is cut. Then the engine ends. Idempotent."""
-        self._stop_requests.put(None)
+        self._end_serving()
         loop, app, thread = self._loop, self._app, self._thread
         if loop is not None and app is not None and thread is not None and thread.is_alive():
             grace_ms = None if grace is None else int(grace * 1000)
@@ -420,15 +426,12 @@ class Server:
         if need be. WorkerDiedError when the event loop has died."""
         if self._thread is None:
             self.start()
-        before = {
-            number: signal.signal(number, lambda *_: self._stop_requests.put(None))
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
         try:
-            self._stop_requests.get()
+            with StopSignals() as signals:
+                self._stop_signals = signals
+                if not self._is_stopped:
+                    signals.wait()
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
             self.stop()
         if self._death is not None:
             raise self._death

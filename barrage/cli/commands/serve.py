@@ -11,7 +11,6 @@ import typer
 
 from barrage.cli.failures import EXIT_INTERRUPTED
 from barrage.cli.running_server import (
-    StopSignals,
     host_tables,
     listen,
     new_server,
@@ -154,6 +153,9 @@ def serve(
         live = host_tables(server) if demo is Demo.HOST else nullcontext()
         listen(server)
         stack.enter_context(live)
+        # What a server is made of is loaded only once there is to be one.
+        from barrage.server.stop_signals import StopSignals
+
         signals = stack.enter_context(StopSignals())
         _announce(server.address, as_json=as_json)
         if signals.wait() == signal.SIGINT:

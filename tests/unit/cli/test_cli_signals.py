@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-SCRIPT = """
+SENDING = """
 import signal, sys, threading
-from barrage.cli.running_server import StopSignals
 
 number = int(sys.argv[1])
 is_waiting = threading.Event()
@@ -21,17 +20,37 @@ def send():
     signal.pthread_kill(threading.get_ident(), number)
     threading.Event().wait()
 
+threading.Thread(target=send, daemon=True).start()
+"""
+WAITING = """
+from barrage.server.stop_signals import StopSignals
+
 with StopSignals() as signals:
-    threading.Thread(target=send, daemon=True).start()
     is_waiting.set()
     print(signals.wait(), flush=True)
 """
+SERVING = """
+from barrage.server import Server
+
+server = Server()
+server.start()
+
+def look():
+    while server._stop_signals is None:
+        threading.Event().wait(0.002)
+    is_waiting.set()
+
+threading.Thread(target=look, daemon=True).start()
+server.serve_forever()
+print(number)
+"""
 
 
+@pytest.mark.parametrize("script", [WAITING, SERVING], ids=["signals", "server"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_another_thread_gets_is_heard(number: int) -> None:
+def test_a_signal_that_another_thread_gets_is_heard(number: int, script: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(int(number))],
+        [sys.executable, "-c", SENDING + script, str(int(number))],
         capture_output=True,
         text=True,
         check=False,
