@@ -39,7 +39,7 @@ from barrage.server.reflection import reflection_pool
 from barrage.server.resolver import TicketResolver
 from barrage.server.sessions import SessionStore
 from barrage.server.spare_memory import SpareMemory, allocator_here
-from barrage.supervision import Role, start_awaited, start_task
+from barrage.supervision import Role, no_dependants, start_awaited, start_task
 from barrage.transport.flight_messages import SERVICE_NAME
 from barrage.transport.inproc_call import SCHEME
 from barrage.transport.inproc_listener import InprocListener
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 SWEEPER = Role("barrage-sessions", "health: sessions would never end")
 STOP = Role("barrage-stop", "health, and whoever waits for the server to end")
 COUNTER = Role("barrage-body-statistics", "subscriptions of the table of bodies; health")
-TRIMMER = Role("barrage-spare-memory", "health: memory that is free would be kept")
+TRIMMER = Role("barrage-spare-memory", "nothing: memory that is free is kept")
 
 _HEALTH_SERVICE = health.SERVICE_NAME
 _PING_INTERVAL_MS_MIN = 5_000
@@ -174,7 +174,7 @@ class ServerApp:
         allocator = allocator_here()
         if allocator is not None:
             spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
-            self._trimming = start_task(TRIMMER, spare.run(), on_death=self._fail)
+            self._trimming = start_task(TRIMMER, spare.run(), on_death=no_dependants)
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         loop = asyncio.get_running_loop()

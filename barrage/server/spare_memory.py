@@ -15,6 +15,8 @@ import logging
 import os
 from typing import Final, Protocol
 
+from barrage.supervision import in_thread
+
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 5.0
@@ -100,7 +102,7 @@ class SpareMemory:
         """Look until cancelled, beside the event loop."""
         while True:
             await asyncio.sleep(INTERVAL_S)
-            await asyncio.to_thread(self.look)
+            await in_thread(self.look)
 
     def look(self) -> bool:
         """Whether memory was given back: much of it is free, and since the last time the process
