@@ -32,6 +32,13 @@ class RowMemory:
         self._free: Int64Array = np.empty(0, dtype=np.int64)
         self._slots_used = 0
 
+    def pinned(self) -> RowMemory:
+        """The rows there are now, for :meth:`take` on any thread."""
+        copied = RowMemory.__new__(RowMemory)
+        copied._columns = [column.pinned() for column in self._columns]
+        copied._slot_of = self._slot_of.copy()
+        return copied
+
     def add(self, rows: Int64Array, cells: Sequence[pa.Array]) -> None:
         """Enter rows, none of them present."""
         reused = self._free[len(self._free) - min(len(rows), len(self._free)) :]

@@ -19,7 +19,9 @@ from barrage.errors import LimitExceededError, SlowConsumerError
 from barrage.server.delivery import EncodedUpdate, LazyUpdate, StreamEnded, convert
 from barrage.server.exchange_stream import ExchangeStream
 from barrage.server.resume_jobs import ResumeJobs
+from barrage.server.snapshot_work import SnapshotWork
 from barrage.server.subscription_desk import SubscriptionDesk
+from barrage.supervision import in_thread
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.update_codec import EncodeOptions
@@ -74,6 +76,8 @@ class ExchangeHub:
         self._streams: dict[int, ExchangeStream] = {}
         self._ids = itertools.count(1)
         self._releases: list[ExchangeStream] = []
+        self._reading = asyncio.Lock()
+        """One large snapshot is read at a time."""
 
     @property
     def stream_count(self) -> int:
@@ -206,9 +210,16 @@ class ExchangeHub:
         """The messages answering a snapshot request and the encoder for them."""
         source = await self._resolver.source(ticket, session)
         types = None if session is None else session.types
-        request = (columns, viewport, options, is_reverse, way)
-        read = partial(self._desk.snapshot, source, types, *request)
-        encoder, messages = await asyncio.wrap_future(self._runtime.submit(read))
+        work = SnapshotWork(columns=columns, viewport=viewport, is_reverse=is_reverse)
+        begin = partial(self._desk.snapshot, source, types, options, way, work)
+        try:
+            encoder = await asyncio.wrap_future(self._runtime.submit(begin))
+            messages = work.messages
+            if messages is None:
+                async with self._reading:
+                    messages = await in_thread(work.read)
+        finally:
+            self._runtime.post(work.pinned.clear)
         return encoder, messages
 
     async def plans(

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
-from barrage.engine.snapshot import snapshot_messages
 from barrage.engine.subscription import SubscriptionSpec
 from barrage.errors import (
     BarrageError,
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from barrage.engine.producer import Producer
     from barrage.engine.table import Table
     from barrage.limits import Limits
-    from barrage.model.update import FullUpdate
-    from barrage.model.viewport import ColumnSet, Viewport
     from barrage.proto.events import SubscriptionRequested
     from barrage.server.body_frames import Frame
     from barrage.server.body_service import BodyService
@@ -45,6 +42,7 @@ if TYPE_CHECKING:
     from barrage.server.resume_desk import ResumeWork
     from barrage.server.resume_jobs import Applicant, Headers
     from barrage.server.runtime import EngineRuntime
+    from barrage.server.snapshot_work import SnapshotWork
     from barrage.server.table_lease import TableLease
     from barrage.wire.dissociated.ways import BodyWay
     from barrage.wire.update_codec import EncodeOptions
@@ -209,18 +207,15 @@ class SubscriptionDesk:
         self,
         source: TableSource,
         types: SessionTypes | None,
-        columns: ColumnSet | None,
-        viewport: Viewport | None,
         options: EncodeOptions,
-        is_reverse: bool,
         way: BodyWay,
-    ) -> tuple[UpdateEncoder[Frame], list[FullUpdate]]:
-        """The messages answering a snapshot request, and the encoder for them."""
+        work: SnapshotWork,
+    ) -> UpdateEncoder[Frame]:
+        """Begin a snapshot: the table as it is now, to be read by :meth:`SnapshotWork.read`, here
+        where that is little work. Returns the encoder for its messages."""
         table, encoder = self._shown(source, types, options, way)
-        messages = snapshot_messages(
-            table, columns, viewport, step=self._runtime.graph.step, is_reverse_echo=is_reverse
-        )
-        return encoder, messages
+        work.begin(table, self._runtime.graph.step, self._limits)
+        return encoder
 
     def _shown(
         self,

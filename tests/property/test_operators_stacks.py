@@ -26,6 +26,7 @@ from barrage.engine import (
 from barrage.engine import gaps as gaps_module
 from barrage.engine import grouping as grouping_module
 from barrage.engine import key_map as key_map_module
+from barrage.engine.operators import select as select_module
 from barrage.engine.operators.convert import ColumnConversion
 from barrage.engine.operators.sort import SortKey
 from tests.helpers import model
@@ -334,14 +335,15 @@ TestOperatorStacks = OperatorStacks.TestCase
 
 
 class CrowdedStacks(OperatorStacks):
-    """The same with the smallest key spacing, sparse key maps and groups that are renumbered at the
-    first occasion, so that all of it is common."""
+    """The same with the smallest key spacing, sparse key maps, groups that are renumbered at the
+    first occasion, and computed cells that are kept, so that all of it is common."""
 
     _SETTINGS = (
         (gaps_module, "SPACING", 2),
         (gaps_module, "WINDOW_ROWS", 1),
         (key_map_module, "DENSE_SLACK", 4),
         (grouping_module, "FREE_GROUPS_MIN", 1),
+        (select_module, "KEPT_OPERATIONS", 1),
     )
 
     def __init__(self) -> None:

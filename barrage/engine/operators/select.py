@@ -2,7 +2,8 @@
 
 Computed cells are not stored: they are evaluated when read. Each cycle evaluates them once for the
 rows that changed, so that a value that cannot be computed fails the table in that cycle and never a
-later read.
+later read. Cells of long formulas are kept from that evaluation on, so that a read of many rows is
+never much more work than reading the parent's.
 """
 
 from __future__ import annotations
@@ -17,17 +18,22 @@ from barrage.engine import work
 from barrage.engine.expression import BoundExpression, bind
 from barrage.engine.expression_text import Column
 from barrage.engine.operators.values import EVALUATED_ROWS, single_chunks
+from barrage.engine.row_memory import RowMemory
 from barrage.engine.row_sets import union_of
 from barrage.engine.table import DerivedTable
 from barrage.errors import SchemaError, near_miss
 from barrage.model.update import TableUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from barrage.engine.expression import Expression
     from barrage.engine.table import Cells, Int64Array, Table, TableTraits
     from barrage.rowset import RowSet
+
+
+KEPT_OPERATIONS = 32
+"""Formulas of so many row operations are evaluated once per change and kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,29 +111,60 @@ class SelectTable(DerivedTable):
         super().__init__(parent, schema, _selected_traits(parent, selection))
         self._selection = selection
         self._outputs = selection.outputs
-        # Computed cells are evaluated again by every read.
-        self.reading += work.of_selection(selection)
+        costs = [
+            0 if output.computed is None else work.of_expression(output.computed)
+            for output in self._outputs
+        ]
+        self._kept = {
+            index: RowMemory([self._outputs[index].field.type])
+            for index, cost in enumerate(costs)
+            if cost >= KEPT_OPERATIONS
+        }
+        # Other computed cells are evaluated again by every read.
+        self.reading += sum(cost for cost in costs if cost < KEPT_OPERATIONS)
         self._row_keys = parent.row_keys
-        self._check_values(parent.row_keys, range(len(self._outputs)))
+        for index in range(len(self._outputs)):
+            self._take_in(parent.row_keys, index)
 
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
         return SelectTable(parents[0], self._selection)
 
-    def _check_values(self, keys: RowSet, columns: Sequence[int]) -> None:
-        """Evaluate computed columns and drop the result; raises what a later read would."""
-        computed = [index for index in columns if self._outputs[index].computed is not None]
-        if not computed:
+    def _pin(self, known: dict[int, Table]) -> None:
+        super()._pin(known)
+        self._kept = {index: memory.pinned() for index, memory in self._kept.items()}
+
+    def _take_in(self, added: RowSet, index: int, modified: RowSet | None = None) -> None:
+        """Evaluate a computed column for rows that are new or changed; keep the cells or drop them.
+        Raises what a later read would."""
+        if self._outputs[index].computed is None:
             return
-        for start in range(0, len(keys), EVALUATED_ROWS):
-            self.read_cells(keys.slice(start, start + EVALUATED_ROWS), computed)
+        memory = self._kept.get(index)
+        if memory is None:
+            changed = added if modified is None else added | modified
+            for part in _parts(changed):
+                self._evaluated(part, index)
+            return
+        for part in _parts(added):
+            memory.add(part.to_numpy(), [self._evaluated(part, index)])
+        for part in () if modified is None else _parts(modified):
+            memory.write(part.to_numpy(), [self._evaluated(part, index)])
+
+    def _evaluated(self, keys: RowSet, index: int) -> pa.Array:
+        output = self._outputs[index]
+        assert output.computed is not None
+        cells = single_chunks(self.parent.read_cells(keys, output.parents))
+        return output.computed.evaluate(cells, len(keys))
 
     def advance(self, update: TableUpdate) -> TableUpdate:
         self._row_keys = self.parent.row_keys
+        for memory in self._kept.values():
+            memory.remove(update.removed_keys_pre.to_numpy())
+            memory.shift(update.shifts)
         modified = []
         for index, output in enumerate(self._outputs):
             keys = union_of(update.modified_keys_post[column] for column in output.parents)
             modified.append(keys)
-            self._check_values(update.added_keys_post | keys, [index])
+            self._take_in(update.added_keys_post, index, keys)
         return TableUpdate(
             first_step=update.first_step,
             last_step=update.last_step,
@@ -139,31 +176,42 @@ class SelectTable(DerivedTable):
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         return self._compute(
-            columns, len(keys), lambda wanted: self.parent.read_cells(keys, wanted)
+            columns, len(keys), keys.to_numpy, lambda wanted: self.parent.read_cells(keys, wanted)
         )
 
     def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
         return self._compute(
-            columns, len(keys), lambda wanted: self.parent.take_cells(keys, wanted)
+            columns, len(keys), lambda: keys, lambda wanted: self.parent.take_cells(keys, wanted)
         )
 
     def _compute(
         self,
         columns: Sequence[int],
         row_count: int,
+        rows: Callable[[], Int64Array],
         fetch: Callable[[Sequence[int]], tuple[Cells, ...]],
     ) -> tuple[Cells, ...]:
-        outputs = [self._outputs[index] for index in columns]
-        wanted = sorted({parent for output in outputs for parent in output.parents})
+        read = [self._outputs[index] for index in columns if index not in self._kept]
+        wanted = sorted({parent for output in read for parent in output.parents})
         cells = dict(zip(wanted, fetch(wanted), strict=True))
         return tuple(
-            cells[output.parents[0]]
-            if output.computed is None
-            else output.computed.evaluate(
-                single_chunks(cells[parent] for parent in output.parents), row_count
-            )
-            for output in outputs
+            self._kept[index].take(rows())[0]
+            if index in self._kept
+            else _computed(self._outputs[index], cells, row_count)
+            for index in columns
         )
+
+
+def _computed(output: _Output, cells: Mapping[int, Cells], row_count: int) -> Cells:
+    if output.computed is None:
+        return cells[output.parents[0]]
+    parents = single_chunks(cells[parent] for parent in output.parents)
+    return output.computed.evaluate(parents, row_count)
+
+
+def _parts(keys: RowSet) -> Iterator[RowSet]:
+    for start in range(0, len(keys), EVALUATED_ROWS):
+        yield keys.slice(start, start + EVALUATED_ROWS)
 
 
 def _selected_traits(parent: Table, selection: Selection) -> TableTraits:

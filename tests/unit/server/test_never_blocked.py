@@ -12,6 +12,7 @@ import pytest
 
 import barrage
 from barrage.engine.grouping import RowGroups
+from barrage.engine.operators.sort import SortTable
 from barrage.engine.operators.sort_order import SortOrder
 from barrage.engine.operators.where import WhereTable
 from tests.helpers.server_process import wait_until
@@ -111,6 +112,30 @@ def test_others_get_their_updates_while_a_heavy_query_is_derived(name, server, g
         finally:
             gate.opened.set()
     assert_is_right(name, read.result())
+
+
+def test_others_get_their_updates_while_a_large_sorted_table_is_read(server, monkeypatch) -> None:
+    gate = Gate()
+    read_cells = SortTable.read_cells
+
+    def held_read(self, keys, columns):
+        if len(keys) > ROWS // 2:
+            gate.pass_through()
+        return read_cells(self, keys, columns)
+
+    server.publish("sorted", server.table("big").sort("text", "n"))
+    monkeypatch.setattr(SortTable, "read_cells", held_read)
+    small, big = server.table("small"), server.table("big")
+    read = ReadingThread(server.uri, b"s/sorted")
+    try:
+        assert gate.reached.wait(HANG_S)
+        for x in range(3):
+            small.add({"x": [x]})
+        big.add({"n": [-7], "text": ["new"]})
+    finally:
+        gate.opened.set()
+    # The rows are those of the moment at which they were asked for.
+    assert read.result().equals(BIG.sort_by([("text", "ascending"), ("n", "ascending")]))
 
 
 class ReadingThread(threading.Thread):
