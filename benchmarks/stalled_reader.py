@@ -5,6 +5,10 @@ Two servers run the same appends one after the other in fresh processes: one wit
 that stops reading after its first message, one (the baseline) without any subscriber. The growth
 that the stalled one costs is the difference; a second subscriber reads on and must have every row
 in both.
+
+Then 1 and 64 readers, full and with viewports, that are held at points of their own of keyed,
+filtered, sorted and joined tables (:mod:`benchmarks.stalled_points`): what is kept for them in
+bytes of row sets.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import grpc
 
 import barrage
 from barrage import wire
-from benchmarks import shapes
+from benchmarks import shapes, stalled_points
 from benchmarks.processes import child
 from benchmarks.report import Measurement, result
 
@@ -107,7 +111,8 @@ def run(*, quick: bool = False) -> dict[str, Any]:
                 baseline_value=alone / 2**20,
                 goal=f"< {GROWTH_MIB_MAX} MiB",
                 met=extra_mib < GROWTH_MIB_MAX,
-            )
+            ),
+            *stalled_points.lines(quick=quick),
         ],
     )
 

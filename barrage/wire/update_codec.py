@@ -75,6 +75,10 @@ _SINGLE_BATCH_ROWS = 512
 _FRAMING_BYTES_MAX = 40
 """Tags, lengths and alignment of one FlightData around header, metadata and body."""
 
+_TARGETS_MAX = 4
+"""Most times the size aimed at that a batch of several rows may have: rows may be fewer than were
+estimated, and differ."""
+
 _SIZE_MARGIN = 0.9
 """Share of the message size limit that a batch aims at (section 8.3)."""
 
@@ -328,8 +332,9 @@ class UpdateEncoder(Generic[Sent]):
         count = min(step, rows - start, self.options.batch_rows_max)
         sink = self._build(columns, start, count)
         while count > 1 and self._is_too_large(sink, start):
-            share = self._target_bytes / (sink.position + self._frame_bytes)
-            count = max(1, min(count // 2, int(count * share)))
+            # Building collects slices; what costs time is to join them, which is done once. Halves,
+            # because it may be one row that is so large.
+            count //= 2
             sink = self._build(columns, start, count)
         if sink.position > self._target_bytes or start + count < rows:
             step = max(1, count * self._target_bytes // max(sink.position, 1))
@@ -347,6 +352,8 @@ class UpdateEncoder(Generic[Sent]):
         # The limit compares the whole FlightData (trap 38); metadata rides on the first batch only,
         # and its size is not known for the draft, so a fixed allowance stands for it.
         allowance = 1024 if start == 0 else 0
+        if sink.position > _TARGETS_MAX * self._target_bytes:
+            return True
         return sink.position + self._frame_bytes + allowance >= self._message_bytes_max
 
     def _rows_that_fit(self, columns: Sequence[Column], rows: int) -> int:
