@@ -79,6 +79,11 @@ class Limits:
     held_server_bytes_max: int = 512 * 1024 * 1024
     """The same for all tables together; the one that keeps most gives way first."""
 
+    propagation_bytes_max: int = 4 * 1024 * 1024
+    """Bytes of row sets worked on in one propagation. What is left waits for the next one, which
+    follows at once: commands, cycles and other tables come in between. Readers that stand far apart
+    are brought to the present one after the other, those nearest to it first."""
+
     blink_rows_max: int = 4 * 1024 * 1024
     """Rows of a blink table kept for a held subscriber; past it the oldest cycles are dropped, as
     blink rows are defined to live for one cycle only."""

@@ -141,6 +141,13 @@ class Lagging:
         self._recount()
         return True
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether somebody is to be told, or ended, as soon as possible."""
+        return bool(self.doomed) or any(
+            self._roster.state[slot] != HELD and slot not in self._patient for slot in self.known
+        )
+
     def ready(self, is_due: BoolArray) -> list[int]:
         """Slots that are to be resynchronised now, oldest first: all but those still held, and
         those whose long interval is not over."""
@@ -150,6 +157,10 @@ class Lagging:
             for slot in self.known
             if states[slot] != HELD and (slot not in self._patient or is_due[slot])
         ]
+
+    def hurry(self, slot: int) -> None:
+        """The reader in ``slot`` is due, but has to wait for the next propagation."""
+        self._patient.discard(slot)
 
     def take(self, slot: int) -> Known:
         """What the reader in ``slot`` knows, which is forgotten here."""

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from barrage.engine.held_bytes import HeldBytes
+from barrage.engine.intervals import IntervalGroup, rounded_interval_ns
 from barrage.engine.lagging import Lagging
 from barrage.engine.open_plans import OpenPlans
 from barrage.engine.propagation.blink_feed import BlinkFeed
@@ -54,7 +55,7 @@ from barrage.errors import (
     SlowConsumerError,
     TableFailedError,
 )
-from barrage.limits import DEFAULT_LIMITS, NANOS_PER_MS, Limits
+from barrage.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -72,9 +73,8 @@ REVERSE_BLINK_REFUSED = "Reverse viewport is not supported for blink tables"
 ALREADY_FAILED = "Table is already failed"
 """Texts of the reference server (barrage-wire.md section 13)."""
 
-COARSE_INTERVAL_NS = 1000 * NANOS_PER_MS
-"""Intervals from here on are rounded up to tenths of a second, shorter ones to
-``limits.interval_ns_min``."""
+RESYNCS_MAX = 1
+"""Whole tables told in one propagation to readers of row keys whose changes were given up."""
 
 JITTER_DIVISOR = 8
 """A group's next propagation counts from when the last one was due, up to interval / 8 before it
@@ -99,21 +99,6 @@ class Disconnect:
     error: BarrageError
 
 
-@dataclass(slots=True)
-class _Group:
-    """Subscribers of one interval. ``round`` counts its propagations."""
-
-    interval_ns: int
-    last_ns: int
-    members: int = 0
-    round: int = 0
-    is_pending: bool = False
-
-    @property
-    def due_ns(self) -> int:
-        return self.last_ns + self.interval_ns
-
-
 @dataclass(frozen=True, slots=True)
 class _Request:
     """A subscription request that awaits its snapshot. ``shape`` is None for the first one: the
@@ -121,17 +106,6 @@ class _Request:
 
     shape: int | None
     asked_ns: int
-
-
-def rounded_interval_ns(interval_ns: int, limits: Limits) -> int:
-    """The interval a subscriber gets: the default for 0, never below the minimum, rounded up so
-    that few differ."""
-    if interval_ns <= 0:
-        interval_ns = limits.interval_ns_default
-    quantum = max(limits.interval_ns_min, 1)
-    if interval_ns > COARSE_INTERVAL_NS:
-        quantum = max(quantum, 100 * NANOS_PER_MS)
-    return max(1, -(-interval_ns // quantum)) * quantum
 
 
 class Producer:
@@ -158,7 +132,7 @@ class Producer:
             else TableFeed(table, limits, step=step)
         )
         self._roster = Roster()
-        self._groups: dict[int, _Group] = {}
+        self._groups: dict[int, IntervalGroup] = {}
         self._requests: dict[int, _Request] = {}
         self._held_ns: dict[int, int] = {}
         self._held_rounds: dict[int, int] = {}
@@ -224,7 +198,7 @@ class Producer:
             encoding=spec.encoding,
             is_resumed=resume is not None,
         )
-        group = self._groups.setdefault(interval_ns, _Group(interval_ns, last_ns=now_ns))
+        group = self._groups.setdefault(interval_ns, IntervalGroup(interval_ns, last_ns=now_ns))
         group.members += 1
         if resume is None:
             self._requests[slot] = _Request(shape=None, asked_ns=now_ns)
@@ -397,7 +371,7 @@ class Producer:
             for slot, request in self._requests.items()
             if roster.state[slot] != HELD
         ]
-        if roster.catching_up_count or self._lagging.doomed:
+        if roster.catching_up_count or self._lagging.is_urgent:
             due.append(0)
         if self._held_ns:
             due.append(min(self._held_ns.values()) + self._limits.stall_ns_max)
@@ -423,7 +397,8 @@ class Producer:
         if self._table.is_blink and not self._table.size:
             self._await_removals(now_ns)
         self._plans.close_due(now_ns)
-        self._feed.settle()
+        if not self._roster.catching_up_count:
+            self._feed.settle()
         self._held.note(self)
         return output
 
@@ -436,7 +411,7 @@ class Producer:
                 if group.due_ns <= now_ns:
                     group.last_ns = now_ns
 
-    def _has_news(self, group: _Group) -> bool:
+    def _has_news(self, group: IntervalGroup) -> bool:
         roster = self._roster
         members = (roster.group == group.interval_ns) & (roster.state == FLOWING)
         points = distinct(roster.point[members & (roster.point != NOWHERE)])
@@ -475,8 +450,11 @@ class Producer:
         together: dict[tuple[int, int], dict[int, list[int]]] = {}
         known_by: dict[int, Known] = {}
         for slot in self._lagging.ready(is_due):
-            known = self._lagging.take(slot)
-            known_by[id(known)] = known
+            known = self._lagging.known[slot]
+            if known.keys and id(known) not in known_by and len(known_by) >= RESYNCS_MAX:
+                self._lagging.hurry(slot)
+                continue
+            known_by[id(known)] = self._lagging.take(slot)
             alike = together.setdefault((id(known), int(roster.shape[slot])), {})
             alike.setdefault(int(roster.encoding[slot]), []).append(slot)
         for (known_id, shape), by_encoding in together.items():
@@ -491,15 +469,27 @@ class Producer:
         roster = self._roster
         points = roster.point[due]
         ended: list[tuple[int, BarrageError]] = []
-        for point in distinct(points).tolist():
+        told: list[list[Delivery | Disconnect]] = []
+        spent_bytes = 0
+        # The newest first: what leads from there is part of what leads from the older ones.
+        for point in reversed(distinct(points).tolist()):
             slots = due[points == point]
+            is_too_much = spent_bytes > self._limits.propagation_bytes_max
+            if is_too_much and self._requests.keys().isdisjoint(slots.tolist()):
+                for slot in slots.tolist():
+                    roster.move(slot, SlotInput.DEFER)
+                continue
             roster.sent(slots)
             if not self._feed.has_news(point):
                 continue
             numbers, shape_index = distinct_and_index(roster.shape[slots])
             answer = self._feed.messages(point, numbers, roster.shapes)
-            self._deliver(answer, answer.which[shape_index], slots, output, ended)
+            spent_bytes += answer.work_bytes
+            told.append([])
+            self._deliver(answer, answer.which[shape_index], slots, told[-1], ended)
             roster.place(slots, self._feed.advance(point, len(slots)))
+        for deliveries in reversed(told):
+            output += deliveries
         output += [self._disconnect(slot, error) for slot, error in ended]
 
     def _deliver(

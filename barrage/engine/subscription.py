@@ -169,6 +169,8 @@ class SlotInput(Enum):
     RELEASE_BEHIND = auto()
     """Released after a propagation of its interval passed it by."""
     SEND = auto()
+    DEFER = auto()
+    """Due, but left for the next propagation, which follows at once."""
     REMOVE = auto()
 
 
@@ -182,6 +184,7 @@ SLOT_TRANSITIONS: dict[tuple[SlotState, SlotInput], SlotState] = {
     (_S.FLOWING, _I.RELEASE): _S.FLOWING,
     (_S.FLOWING, _I.RELEASE_BEHIND): _S.FLOWING,
     (_S.FLOWING, _I.SEND): _S.FLOWING,
+    (_S.FLOWING, _I.DEFER): _S.CATCHING_UP,
     (_S.FLOWING, _I.REMOVE): _S.FREE,
     (_S.HELD, _I.HOLD): _S.HELD,
     (_S.HELD, _I.RELEASE): _S.FLOWING,
@@ -191,6 +194,7 @@ SLOT_TRANSITIONS: dict[tuple[SlotState, SlotInput], SlotState] = {
     (_S.CATCHING_UP, _I.RELEASE): _S.CATCHING_UP,
     (_S.CATCHING_UP, _I.RELEASE_BEHIND): _S.CATCHING_UP,
     (_S.CATCHING_UP, _I.SEND): _S.FLOWING,
+    (_S.CATCHING_UP, _I.DEFER): _S.CATCHING_UP,
     (_S.CATCHING_UP, _I.REMOVE): _S.FREE,
 }
 """Every legal move. Holding twice and releasing what flows are harmless; a driver may do either."""

@@ -278,6 +278,11 @@ class EngineRuntime:
         if self._has_pending:
             self._cycle()
         self._propagate(self._clock.monotonic_ns() + self._limits.stall_ns_max // 2)
+        # Readers that stand far apart are brought to the present one after the other.
+        while self._outlet is not None and any(
+            producer.next_due_ns() == 0 for producer in self._producers.values()
+        ):
+            self._propagate(self._clock.monotonic_ns())
         self._hand_over()
 
     # --- the thread ---

@@ -78,11 +78,18 @@ class ProducerMachine(RuleBasedStateMachine):
 
     subscribers = Bundle("subscribers")
 
-    @initialize(seed=seeds, size=st.integers(0, 12), held_bytes_max=st.sampled_from(HELD_BYTES_MAX))
-    def start(self, seed: int, size: int, held_bytes_max: int) -> None:
+    @initialize(
+        seed=seeds,
+        size=st.integers(0, 12),
+        held_bytes_max=st.sampled_from(HELD_BYTES_MAX),
+        is_one_at_a_time=st.booleans(),
+    )
+    def start(self, seed: int, size: int, held_bytes_max: int, is_one_at_a_time: bool) -> None:
         keys = sorted(Random(seed).sample(range(40), size))
         self.table = FakeTable(keys)
         self.limits = replace(LIMITS, held_table_bytes_max=held_bytes_max)
+        if is_one_at_a_time:
+            self.limits = replace(self.limits, propagation_bytes_max=0)
         self.producer = Producer(self.table, self.limits)
         self.now_ns = 0
         self.live: dict[int, Subscriber] = {}
@@ -163,7 +170,12 @@ class ProducerMachine(RuleBasedStateMachine):
     def propagate(self, delta_ms: int) -> None:
         self.now_ns += delta_ms * NANOS_PER_MS
         told = set()
-        for item in self.producer.propagate(self.now_ns):
+        items = self.producer.propagate(self.now_ns)
+        while (due := self.producer.next_due_ns()) is not None and due <= self.now_ns:
+            again = self.producer.propagate(self.now_ns)
+            assert again, "what is left for the next propagation is told by it"
+            items += again
+        for item in items:
             if isinstance(item, Disconnect):
                 self.is_no_room_left_for(self.live.pop(item.subscription_id), item.error)
                 continue
@@ -173,8 +185,6 @@ class ProducerMachine(RuleBasedStateMachine):
                 told.add(number)
         for number in told:
             self.check(self.live[number])
-        due = self.producer.next_due_ns()
-        assert due is None or due > self.now_ns
         if delta_ms == 60:
             self.check_everybody_is_up_to_date()
 

@@ -17,6 +17,7 @@ class HeldOptions:
 
     table_bytes_max: int = DEFAULT_LIMITS.held_table_bytes_max
     server_bytes_max: int = DEFAULT_LIMITS.held_server_bytes_max
+    propagation_bytes_max: int = DEFAULT_LIMITS.propagation_bytes_max
     extra_kind: str | None = None
     """Kind of the additional table."""
     extra_share: float = 0.0
@@ -30,6 +31,7 @@ class HeldOptions:
         return cls(
             table_bytes_max=random.choice([0, 500, 1000, 2000, 4000, cls().table_bytes_max]),
             server_bytes_max=random.choice([0, 1000, 4000, *[cls().server_bytes_max] * 3]),
+            propagation_bytes_max=random.choice([0, cls().propagation_bytes_max]),
             extra_kind=random.choice(EXTRA_KINDS),
             extra_share=random.choice([0.3, 0.6]),
         )
@@ -38,4 +40,5 @@ class HeldOptions:
         return {
             "held_table_bytes_max": self.table_bytes_max,
             "held_server_bytes_max": self.server_bytes_max,
+            "propagation_bytes_max": self.propagation_bytes_max,
         }

@@ -35,6 +35,8 @@ class Messages:
 
     which: Int64Array
     messages: list[Message | LimitExceededError] = field(default_factory=list)
+    work_bytes: int = 0
+    """Bytes of the row sets that were worked on."""
 
     def append(self, message: Message | LimitExceededError) -> int:
         self.messages.append(message)

@@ -24,6 +24,7 @@ from barrage.engine.viewport_plan import PositionDelta, SpanPlan, Spans
 from barrage.errors import LimitExceededError
 from barrage.model.update import STATIC_STEP, TableUpdate
 from barrage.rowset import RowSet
+from barrage.rowset.resting import resident_bytes
 
 if TYPE_CHECKING:
     from barrage.engine.table import Table
@@ -143,6 +144,10 @@ class TableFeed:
                 answer.which[i] = quiet.index(is_reverse=shape.is_reverse)
             else:
                 answer.which[i] = answer.append(self._checked(message, shape))
+        answer.work_bytes = update.resident_bytes()
+        if (kinds != ShapeKind.FULL).any() and not update.removed_keys_pre.is_empty:
+            # Positions are looked up in the row keys of both ends.
+            answer.work_bytes += 2 * resident_bytes(self._table.row_keys)
         return answer
 
     def _answer_spans(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from barrage.engine import KeyedTable, UpdateGraph
-from barrage.engine.producer import Disconnect, Producer
+from barrage.engine.producer import Delivery, Disconnect, Producer
 from barrage.engine.subscription import SubscriptionSpec
 from barrage.limits import NANOS_PER_MS, Limits
 from barrage.model.viewport import Viewport
@@ -123,14 +123,22 @@ class Scene:
     def propagate(self, after_ms: int = 100) -> list[Disconnect]:
         self.now_ns += after_ms * MS
         ended = []
-        for item in self.producer.propagate(self.now_ns):
+        for item in self.items():
             if isinstance(item, Disconnect):
                 ended.append(item)
                 continue
             for number in item.subscription_ids:
                 self.receivers[number].receive(item.message)
-        self.producer.validate()
         return ended
+
+    def items(self) -> list[Delivery | Disconnect]:
+        """Everything due now; what one propagation leaves, the next one tells."""
+        items = self.producer.propagate(self.now_ns)
+        self.producer.validate()
+        while self.producer.next_due_ns() == 0:
+            items += self.producer.propagate(self.now_ns)
+            self.producer.validate()
+        return items
 
     def release_all(self) -> None:
         for number in self.receivers:
@@ -185,7 +193,7 @@ def test_a_reader_whose_changes_were_forgotten_gets_the_whole_table_as_one_updat
     scene.release_all()
     messages = []
     scene.now_ns += 100 * MS
-    for item in scene.producer.propagate(scene.now_ns):
+    for item in scene.items():
         messages.append(item.message)
         for number in item.subscription_ids:
             scene.receivers[number].receive(item.message)
@@ -309,3 +317,84 @@ def test_past_the_bound_of_the_server_the_table_that_keeps_most_gives_way() -> N
         for number in scene.receivers:
             scene.producer.remove(number)
     assert not held._holders
+
+
+# --- bringing them to the present -----------------------------------------------------------------
+
+
+def far_apart(limits: Limits, readers: int = 6) -> Scene:
+    """Readers held at as many points, then released at once."""
+    scene = Scene(limits)
+    for _ in range(readers):
+        scene.hold_one()
+        scene.change()
+    scene.release_all()
+    scene.now_ns += 100 * MS
+    return scene
+
+
+def told_each_time(scene: Scene) -> list[list[int]]:
+    """Who is told by each propagation until nothing is due."""
+    told = []
+    while scene.producer.next_due_ns() == 0 or not told:
+        items = scene.producer.propagate(scene.now_ns)
+        scene.producer.validate()
+        told.append([number for item in items for number in item.subscription_ids])
+        for item in items:
+            for number in item.subscription_ids:
+                scene.receivers[number].receive(item.message)
+    return told
+
+
+def test_readers_far_apart_come_to_the_present_one_after_the_other() -> None:
+    """The ones nearest to it first."""
+    scene = far_apart(replace(Limits(), propagation_bytes_max=0))
+    assert told_each_time(scene) == [[5], [4], [3], [2], [1], [0]]
+    scene.check(*scene.receivers)
+
+
+def test_up_to_the_bound_they_come_together() -> None:
+    assert told_each_time(far_apart(Limits())) == [[0, 1, 2, 3, 4, 5]]
+    work = []
+    scene = far_apart(replace(Limits(), propagation_bytes_max=0))
+    honest = scene.producer._feed.messages
+
+    def messages(*arguments):
+        answer = honest(*arguments)
+        work.append(answer.work_bytes)
+        return answer
+
+    scene.producer._feed.messages = messages
+    told_each_time(scene)
+    two = work[0] + work[1]
+    at_bound = far_apart(replace(Limits(), propagation_bytes_max=two))
+    past_it = far_apart(replace(Limits(), propagation_bytes_max=two - 1))
+    assert told_each_time(at_bound)[0] == [3, 4, 5]
+    assert told_each_time(past_it)[0] == [4, 5]
+
+
+def test_a_change_in_between_reaches_those_who_still_wait() -> None:
+    scene = far_apart(replace(Limits(), propagation_bytes_max=0))
+    for _ in range(3):
+        for item in scene.producer.propagate(scene.now_ns):
+            for number in item.subscription_ids:
+                scene.receivers[number].receive(item.message)
+    scene.change()
+    scene.producer.hold(2, scene.now_ns)
+    scene.now_ns += 200 * MS
+    assert scene.propagate() == []
+    scene.check(0, 1, 3, 4, 5)
+    scene.producer.release(2)
+    assert scene.propagate() == []
+    scene.check(*scene.receivers)
+
+
+def test_whole_tables_are_told_one_at_a_time() -> None:
+    scene = run(replace(Limits(), held_table_bytes_max=most_held(None) // 2))
+    given_up = len(scene.producer._lagging.known)
+    assert given_up > 1
+    scene.release_all()
+    scene.now_ns += 100 * MS
+    told = told_each_time(scene)
+    assert len(told) == given_up
+    scene.check(*scene.receivers)
