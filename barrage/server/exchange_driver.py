@@ -184,6 +184,9 @@ class ExchangeHub:
     async def subscribe(self, stream: ExchangeStream, event: SubscriptionRequested) -> Headers:
         """Start the subscription a client asked for; the headers of the answer."""
         source = await self._resolver.source(event.ticket, stream.session)
+        if stream.session is not None:
+            # Both leases live until the subscription has its table.
+            source, _view = await self._resolver.viewed(source, stream.session)
         options = EncodeOptions.for_subscription(
             event.options,
             self._limits,
@@ -209,6 +212,8 @@ class ExchangeHub:
     ) -> tuple[UpdateEncoder[Frame], list[FullUpdate]]:
         """The messages answering a snapshot request and the encoder for them."""
         source = await self._resolver.source(ticket, session)
+        if session is not None:
+            source, _view = await self._resolver.viewed(source, session)
         types = None if session is None else session.types
         work = SnapshotWork(columns=columns, viewport=viewport, is_reverse=is_reverse)
         begin = partial(self._desk.snapshot, source, types, options, way, work)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from barrage.errors import LimitExceededError, StatusCode, TicketError
+from barrage.server.presentation import lease_of, shown_table
 from barrage.server.query import QueryRun
 from barrage.server.table_lease import TableLease
 from barrage.server.tickets import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from barrage.limits import Limits
     from barrage.server.catalog import Catalog, Publication
+    from barrage.server.deephaven.types import SessionTypes
     from barrage.server.exports import Export
     from barrage.server.sessions import Session
     from barrage.server.table_service import TableService
@@ -93,6 +95,12 @@ class TicketResolver:
         if route is Route.APPLICATION:
             return partial(self._published, field_of_ticket(ticket))
         return partial(self._published, table_name_of_ticket(ticket, self._limits))
+
+    async def viewed(self, source: TableSource, session: Session) -> tuple[TableLease, TableLease]:
+        """The table of a source, and the table the session sees in its place. That may be an
+        operator which looks at all rows, so it is derived like a query."""
+        work = partial(self._viewed, source, session.types)
+        return await asyncio.wrap_future(self._tables.derive(work, session))
 
     def ticket_of_descriptor(self, descriptor: Descriptor) -> bytes:
         """The ticket a descriptor stands for. TicketError."""
@@ -161,6 +169,10 @@ class TicketResolver:
             name=publication.name,
             input_target=publication.input_target,
         )
+
+    def _viewed(self, source: TableSource, types: SessionTypes) -> tuple[TableLease, TableLease]:
+        lease = lease_of(source)
+        return lease, TableLease(self._tables, shown_table(lease, types))
 
     def _published(self, name: str) -> TableLease:
         return self.lease_of_publication(self._catalog.live(name))

@@ -57,6 +57,11 @@ class TableLease:
         return self._held[0].schema
 
     @property
+    def is_static(self) -> bool:
+        """Whether the rows never change; any thread."""
+        return self._held[0].is_static
+
+    @property
     def input_target(self) -> SourceTable | None:
         """The table rows may be written to through this lease; None when it is for reading."""
         return self._held[1] if self._is_input else None  # type: ignore[return-value]

@@ -6,17 +6,22 @@ from __future__ import annotations
 
 import random
 import weakref
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize
+from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from barrage.engine.derivation import Derivation
+from barrage.engine.operators.sort import SortTable
+from barrage.engine.operators.sort_order import SortOrder
 from barrage.engine.table import DerivedTable, OperatorPlan, Table
+from barrage.errors import BarrageError
 from barrage.limits import DEFAULT_LIMITS
 from tests.property.test_operators_combined import CombinedTables, Join, Merge, joins, merges
 from tests.property.test_operators_combined import stacks as short_stacks
@@ -26,6 +31,7 @@ from tests.property.test_operators_stacks import (
     OperatorStacks,
     Step,
     cells,
+    sort_step,
     steps,
     table_of,
 )
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from barrage.engine import SourceTable
+    from barrage.model.update import TableUpdate
 
 KINDS = sorted(set(SOURCES) - {"blink"})
 """Rows of a blink table are new in every cycle, so there is nothing to follow."""
@@ -216,3 +223,71 @@ class CombinedBeside(CombinedTables):
 
 CombinedBeside.TestCase.settings = settings(stateful_step_count=15, deadline=None)
 TestCombinedBeside = CombinedBeside.TestCase
+
+
+# --- canaries -------------------------------------------------------------------------------------
+
+
+def forget_what_changed() -> AbstractContextManager[object]:
+    """An operator joins the graph as it was made, whatever has changed since."""
+
+    def nothing(_: Derivation, updates: Sequence[TableUpdate | None]) -> list[TableUpdate]:
+        return []
+
+    def stay(table: Table, updates: Sequence[TableUpdate]) -> TableUpdate | None:
+        return advance_all(table, updates) if updates else None
+
+    advance_all = SortTable.advance_all
+    patches = ExitStack()
+    patches.enter_context(mock.patch.object(Derivation, "_aligned", nothing))
+    patches.enter_context(mock.patch.object(SortTable, "advance_all", stay))
+    return patches
+
+
+def read_what_is_not_pinned() -> AbstractContextManager[object]:
+    """Operators are made upon the tables themselves, which change meanwhile."""
+    return mock.patch.object(Table, "pinned", lambda table, known=None: table)
+
+
+def keep_the_stand_ins() -> AbstractContextManager[object]:
+    """An operator that has joined goes on reading what its parents were."""
+    return mock.patch.object(SortOrder, "parent", property(_first, _set_first), create=True)
+
+
+def _first(order: SortOrder) -> Table:
+    return order.__dict__["first"]  # type: ignore[no-any-return]
+
+
+def _set_first(order: SortOrder, parent: Table) -> None:
+    order.__dict__.setdefault("first", parent)
+
+
+class SortsBeside(StacksBeside):
+    """Sorts only, so that a fault in how they are made shows soon."""
+
+    @initialize(
+        kind=st.sampled_from(["keyed", "list"]),
+        first=st.lists(cells, min_size=2, max_size=20),
+        seed=st.integers(0, 2**32),
+    )
+    def start(self, kind: str, first: list[dict[str, Any]], seed: int) -> None:  # type: ignore[override]
+        sorting = sort_step([("a", False, False)])
+        super().start(kind, [[sorting]], first, seed)
+
+
+@pytest.mark.parametrize(
+    "canary", [forget_what_changed, read_what_is_not_pinned, keep_the_stand_ins]
+)
+def test_canaries(canary: Callable[[], AbstractContextManager[object]]) -> None:
+    """Each of these faults is found."""
+    seeded = settings(
+        max_examples=100,
+        stateful_step_count=10,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+    )
+    with canary(), pytest.raises((AssertionError, BarrageError, IndexError, ValueError)):
+        run_state_machine_as_test(SortsBeside, settings=seeded)
+    run_state_machine_as_test(SortsBeside, settings=seeded)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from barrage.engine.source import StaticTable
-from barrage.errors import SchemaError
 from barrage.server.deephaven.column_statistics import statistics_of
 from barrage.server.deephaven.operations import (
     Operation,
     OperationContext,
     OperationError,
-    check_count,
     derived,
-    on_engine,
 )
-from barrage.server.deephaven.schema import announced_schema, deephaven_view, view_schema
-from barrage.server.presentation import lease_of
+from barrage.server.deephaven.reading import read_column
+from barrage.server.deephaven.schema import announced_schema, view_schema
 from barrage.server.table_lease import TableLease
 from barrage.supervision import in_thread
 from barrage.wire.wire_schema import FIELD_TYPE
@@ -62,22 +58,10 @@ async def column_statistics(
     limit = request.unique_value_limit if request.HasField("unique_value_limit") else None
     if limit is not None and limit < 0:
         raise OperationError(f"column_statistics: cannot list {limit} values")
-    work = partial(read_column, sources[0], request.column_name, context)
-    cells = await on_engine(context.tables, work)
+    cells = await read_column(sources[0], request.column_name, context)
     found = await in_thread(statistics_of, cells, limit)
     table = await asyncio.wrap_future(context.tables.create_static(found))
     return TableLease(context.tables, table)
-
-
-def read_column(lease: TableLease, name: str, context: OperationContext) -> pa.ChunkedArray:
-    """Engine thread: the cells of a column in a type clients read. SchemaError,
-    LimitExceededError."""
-    table = lease_of(lease).table
-    if name not in table.schema.names:
-        raise SchemaError(f"the table has no column {name!r}")
-    check_count("column", table.size, context.limits.ingest_batch_rows_max, "rows")
-    view = deephaven_view(table.select(name), context.types)
-    return view.to_arrow().column(0)
 
 
 OPERATIONS = (

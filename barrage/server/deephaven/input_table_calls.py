@@ -9,7 +9,6 @@ further columns, and a key must not be null. Answered once a cycle has committed
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from barrage.engine.hashing import hash_rows
 from barrage.engine.key_index import first_duplicate
 from barrage.errors import BarrageError, LimitExceededError, SchemaError, StatusCode
 from barrage.server.deephaven.big_numbers import big_numbers, holds_big_numbers
+from barrage.server.deephaven.reading import read_table
 from barrage.server.method_table import MethodEntry, SessionUse
 from barrage.server.rows import key_columns_of
 from barrage.server.table_service import Change
@@ -97,21 +97,13 @@ class InputTableCalls:
     ) -> None:
         source = input_table(target)
         lease = await self._resolver.resolve(bytes(ticket.ticket), session)
-        rows = await asyncio.wrap_future(self._tables.run(partial(self._read, lease)))
+        rows = await read_table(self._tables, lease, "table of rows to write", self._limits)
+        check_size("table of rows to write", rows.nbytes, self._limits.upload_bytes_max, "bytes")
         if len(rows) > ROWS_ON_LOOP_MAX:
             fitting = await in_thread(prepare, source, rows)
         else:
             fitting = prepare(source, rows)
         await asyncio.wrap_future(self._tables.change([Change(source, operation, (fitting,))]))
-
-    def _read(self, lease: TableLease) -> pa.Table:
-        """Engine thread: the rows. LimitExceededError for more than one write may have: a table
-        added to itself again and again would double in size every time."""
-        table = lease.table
-        check_size("table of rows to write", table.size, self._limits.ingest_batch_rows_max, "rows")
-        rows = table.to_arrow()
-        check_size("table of rows to write", rows.nbytes, self._limits.upload_bytes_max, "bytes")
-        return rows
 
 
 def check_size(what: str, actual: int, maximum: int, unit: str) -> None:

@@ -3,6 +3,7 @@ snapshot."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,7 +23,9 @@ from barrage.server.deephaven.operations import (
     check_not_negative,
     derived,
 )
+from barrage.server.deephaven.reading import read_table
 from barrage.server.deephaven.row_variables import with_row_variables
+from barrage.server.table_lease import TableLease
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,10 +141,16 @@ def flatten(_request: Any, sources: Sequence[Table], _context: OperationContext)
     return sources[0].flatten()
 
 
-def snapshot(_request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
-    """The rows as they are now."""
-    check_count("snapshot", sources[0].size, context.limits.ingest_batch_rows_max, "rows")
-    return sources[0].snapshot()
+async def snapshot(
+    _request: Any, sources: Sequence[TableLease], context: OperationContext
+) -> TableLease:
+    """The rows as they are now, in a table that does not keep the source alive."""
+    [source] = sources
+    if source.is_static:
+        return source
+    rows = await read_table(context.tables, source, "snapshot", context.limits)
+    table = await asyncio.wrap_future(context.tables.create_static(rows))
+    return TableLease(context.tables, table)
 
 
 def merge(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
@@ -188,7 +197,7 @@ OPERATIONS = (
         name="snapshot",
         method="Snapshot",
         request="SnapshotTableRequest",
-        perform=derived(snapshot),
+        perform=snapshot,
     ),
     Operation(
         name="merge",

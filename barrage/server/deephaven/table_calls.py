@@ -18,7 +18,6 @@ from barrage.server.deephaven.creation_response import (
     look_at,
     ticket_reference,
 )
-from barrage.server.deephaven.described_operations import read_column
 from barrage.server.deephaven.operation_table import OPERATIONS, REFUSED
 from barrage.server.deephaven.operations import (
     OperationContext,
@@ -27,6 +26,7 @@ from barrage.server.deephaven.operations import (
     check_count,
     on_engine,
 )
+from barrage.server.deephaven.reading import read_column
 from barrage.server.deephaven.seek_row import find_row
 from barrage.server.deephaven.time_tables import TimeTables
 from barrage.server.method_table import MethodEntry, SessionUse
@@ -123,8 +123,7 @@ class TableCalls:
         message = MESSAGES.decode("SeekRowRequest", request)
         ticket = bytes(message.source_id.ticket)
         lease: TableLease = await self._resolver.resolve(ticket, session)
-        work = partial(read_column, lease, message.column_name, self._context(session))
-        cells = await on_engine(self._tables, work)
+        cells = await read_column(lease, message.column_name, self._context(session))
         row = await in_thread(find_row, cells, message)
         return MESSAGES.encode("SeekRowResponse", result_row=row)
 

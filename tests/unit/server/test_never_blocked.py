@@ -11,10 +11,14 @@ import pyarrow.flight as flight
 import pytest
 
 import barrage
+from barrage.engine import Table
 from barrage.engine.grouping import RowGroups
 from barrage.engine.operators.sort import SortTable
 from barrage.engine.operators.sort_order import SortOrder
 from barrage.engine.operators.where import WhereTable
+from barrage.transport.deephaven_messages import MESSAGES, TABLE_SERVICE
+from tests.helpers.deephaven_peer import DeephavenPeer, reference
+from tests.helpers.deephaven_peer import ticket as ticket_message
 from tests.helpers.server_process import wait_until
 
 HANG_S = 60
@@ -136,6 +140,36 @@ def test_others_get_their_updates_while_a_large_sorted_table_is_read(server, mon
         gate.opened.set()
     # The rows are those of the moment at which they were asked for.
     assert read.result().equals(BIG.sort_by([("text", "ascending"), ("n", "ascending")]))
+
+
+def test_others_get_their_updates_while_a_column_is_looked_at(server, monkeypatch) -> None:
+    gate = Gate()
+    to_arrow = Table.to_arrow
+
+    def held_read(self):
+        if self.size > ROWS // 2:
+            gate.pass_through()
+        return to_arrow(self)
+
+    monkeypatch.setattr(Table, "to_arrow", held_read)
+    small = server.table("small")
+    peer = DeephavenPeer(server.address)
+    request = MESSAGES.encode(
+        "ColumnStatisticsRequest",
+        result_id=ticket_message(peer.new_ticket()),
+        source_id=reference(b"s/big"),
+        column_name="n",
+    )
+    asked = peer.begin(TABLE_SERVICE, "ComputeColumnStatistics", request)
+    try:
+        assert gate.reached.wait(HANG_S)
+        for x in range(3):
+            small.add({"x": [x]})
+    finally:
+        gate.opened.set()
+    answer = MESSAGES.decode("ExportedTableCreationResponse", asked.result(HANG_S))
+    assert answer.success
+    peer.close()
 
 
 class ReadingThread(threading.Thread):

@@ -208,7 +208,7 @@ def test_columns_too_long_to_look_at(bench: Bench, monkeypatch: pytest.MonkeyPat
     client.made(
         column, "View", "SelectOrUpdateRequest", source_id=reference(blank), column_specs=["a = ii"]
     )
-    limit = "barrage.server.deephaven.described_operations.check_count"
+    limit = "barrage.server.deephaven.reading.check_count"
 
     def refuse(what: str, actual: int, maximum: int, unit: str) -> None:
         raise LimitExceededError(what, actual=actual, maximum=maximum, unit=unit)
