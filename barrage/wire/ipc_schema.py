@@ -146,15 +146,16 @@ class _SchemaReader:
         parameters = table.table(10)
         if parameters is None:
             raise RemoteProtocolError(f"column {name!r} has no type")
+        metadata = self.metadata(table, 16)
         try:
             kind = read(parameters, children)
             if encoding is not None:
                 index = encoding.table(6)
                 index_type = pa.int32() if index is None else _integer(index, [])
                 kind = pa.dictionary(index_type, kind, ordered=encoding.boolean(8))
+            return pa.field(name, kind, nullable=table.boolean(6), metadata=metadata)
         except (pa.ArrowException, ValueError, TypeError, KeyError, IndexError) as error:
             raise RemoteProtocolError(f"column {name!r} has a malformed type: {error}") from error
-        return pa.field(name, kind, nullable=table.boolean(6), metadata=self.metadata(table, 16))
 
 
 def _only(children: list[pa.Field]) -> pa.Field:

@@ -8,6 +8,7 @@ import pytest
 
 from barrage.errors import RemoteProtocolError
 from barrage.wire import decode_schema
+from barrage.wire.ipc_schema import encode_schema
 
 V5 = 4
 
@@ -120,3 +121,17 @@ def test_one_field_repeated_by_reference_is_counted_every_time():
         layer = schema.field(13, schema.table(1), [layer] * 30)
     with pytest.raises(RemoteProtocolError, match="over 100000 fields"):
         decode_schema(schema.message([layer]))
+
+
+def test_a_null_column_that_is_never_null_is_refused():
+    """Arrow refuses to make such a field, so one bit in a schema is enough."""
+    header = bytearray(encode_schema(pa.schema([pa.field("c", pa.null())])))
+    refused = 0
+    for at in range(len(header)):
+        header[at] ^= 1
+        try:
+            decode_schema(bytes(header))
+        except RemoteProtocolError as error:
+            refused += "malformed type" in str(error)
+        header[at] ^= 1
+    assert refused > 0

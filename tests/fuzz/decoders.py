@@ -1,0 +1,226 @@
+"""Every decoder of bytes that a peer sends or a disk has, with valid samples of them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from barrage.journal.file_history import read_witness, witness
+from barrage.journal.framing import FramingError
+from barrage.journal.identity import HistoryBegin, TableRecord, decode_facts
+from barrage.journal.segment import read_header, scan
+from barrage.journal.segment_index import decode_segment_index
+from barrage.limits import Limits
+from barrage.model.query import Query
+from barrage.proto.server_exchange import ServerExchange
+from barrage.server import Server, ServerConfig
+from barrage.server.deephaven.filter_text import parse_filters
+from barrage.server.deephaven.selection_text import parse_selection
+from barrage.server.flight.journal_tickets import parse_plan, parse_ticket
+from barrage.server.flight.stage_calls import commit_request
+from barrage.server.tickets import route_of, table_name_of_ticket
+from barrage.transport.deephaven_messages import MESSAGES
+from barrage.transport.flight_messages import Descriptor
+from barrage.wire import (
+    EncodeOptions,
+    WireRevision,
+    decode_bit_set,
+    decode_flight_data,
+    decode_row_set,
+    decode_schema,
+    decode_shifts,
+    decode_wrapper,
+    encode_flight_data,
+)
+from barrage.wire.dissociated.location import UcxLocation
+from barrage.wire.dissociated.negotiation import Answer, Claim, Offer, Outcome
+from barrage.wire.dissociated.ranges import decode_addresses, decode_ranges
+from barrage.wire.dissociated.references import BodyReference
+from barrage.wire.dissociated.untagged import decode_untagged
+from barrage.wire.ipc import decode_batch_header
+from barrage.wire.ipc_schema import encode_schema
+from tests.fuzz import test_body_fuzz, test_row_set_fuzz, test_wire_fuzz
+from tests.fuzz.test_formula_fuzz import message_of
+from tests.helpers.frame_factory import assembler_for, subscription_frame
+from tests.interop.expression_cases import CONDITIONS, DATA, FILTERS, FORMULAS
+
+LIMITS = Limits(
+    message_bytes_max=1 << 20,
+    row_set_ranges_max=100_000,
+    ingest_batch_rows_max=100_000,
+    body_ranges_max=64,
+)
+R1, DRAFT = WireRevision.R1_0_0, WireRevision.DRAFT_2020
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """``decode`` is to return, or to raise a BarrageError or one of ``refusals``."""
+
+    decode: Callable[[bytes], object]
+    samples: Sequence[bytes]
+    refusals: tuple[type[Exception], ...] = ()
+
+
+def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda raw: parse(raw.decode("utf-8", "replace"))
+
+
+def _update(kind: str) -> Decoder:
+    """Frames of an update with one column type. The first byte of an input says which frame the
+    rest is instead of."""
+    options = EncodeOptions()
+    frames = test_wire_fuzz._frames_of(kind, options)
+    samples = [bytes([n]) + b for n, f in enumerate(frames) if (b := _encoded(f))]
+
+    def decode(raw: bytes) -> None:
+        number, frame = raw[:1], decode_flight_data(raw[1:], LIMITS)
+        assembler = assembler_for(options)
+        for at, each in enumerate(frames):
+            received = assembler.receive_frame(frame if number == bytes([at]) else each)
+            for name in ("added_columns", "modified_columns"):
+                for column in getattr(received, name, ()):
+                    column.validate(full=True)
+
+    return Decoder(decode, samples)
+
+
+def _encoded(frame: Any) -> bytes:
+    return bytes(encode_flight_data(frame))
+
+
+def _exchange(raw: bytes) -> None:
+    exchange = ServerExchange(1, limits=LIMITS)
+    exchange.receive_frame(raw)
+    exchange.validate()
+
+
+@cache
+def _journal_files() -> dict[str, bytes]:
+    """The files of a table that was written by a real server."""
+    with tempfile.TemporaryDirectory() as where:
+        config = ServerConfig(data=where, journal_segment_bytes=65536, journal_reserve_bytes=0)
+        with Server(config=config) as server:
+            schema = pa.schema({"k": pa.int64(), "t": pa.string()})
+            table = server.create_table("t", schema, key="k")
+            for n in range(200):
+                rows = pa.table({"k": [n % 5], "t": ["x" * 500]})
+                table.upsert(rows, producer="p", sequence=n + 1)
+        return {
+            str(path.relative_to(where)): path.read_bytes()
+            for path in Path(where).rglob("*")
+            if path.is_file()
+        }
+
+
+def _files(end: str) -> list[bytes]:
+    return [content for path, content in _journal_files().items() if path.endswith(end)]
+
+
+def _segment(raw: bytes) -> None:
+    data = pa.py_buffer(raw)
+    header, message = read_header(data)
+    for _ in scan(data, header, message, name="t", is_last=True):
+        pass
+
+
+def _conditions() -> list[bytes]:
+    return [bytes(message_of(each).SerializeToString()) for each in CONDITIONS]
+
+
+def _bodies(decode: Any) -> Sequence[bytes]:
+    samples: Sequence[bytes] = test_body_fuzz.SAMPLES[decode]
+    return samples
+
+
+def _texts(parse: Any) -> list[bytes]:
+    return [text.encode() for text in test_body_fuzz.TEXTS[parse]]
+
+
+def _json(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+QUERIES = [
+    _json(table="t", ops=[["where", "a > 1"], ["sort", "-a"], ["head", 10]]),
+    _json(table="t", ops=[["where", "a > 1"], ["natural_join", {"table": "u"}, ["k"], ["v"]]]),
+    _json(table="t", ops=[["agg_by", ["k"], {"n": "count"}]]),
+]
+TICKETS = [b"s/quotes", b"a/app/f/field", b"e\x01\0\0\0", b"h/0a0b", b"q/" + QUERIES[1]]
+PLANS = [
+    b"j/" + _json(table="t", epoch="0" * 16, mode="changes", **{"from": 1, "to": 9}, splits=2),
+    b"j/" + _json(table="t", epoch="0" * 16, mode="snapshot", version=7),
+    b"j/" + _json(table="t", mode="watch", consumer="c", lease_ms=1000),
+]
+COMMITS = [
+    _json(table="t", writer="w", batch=3, staged=[[0, 5], [1, 2**50]], mode="upsert", key=["a"])
+]
+
+
+def decoders() -> dict[str, Decoder]:
+    """All of them, by name."""
+    frames = [_encoded(frame) for frame in test_wire_fuzz._FRAMES][::7]
+    metadata = test_wire_fuzz._METADATA
+    schemas = [
+        encode_schema(pa.schema([(kind, of.type)])) for kind, of in test_wire_fuzz._KINDS.items()
+    ]
+    made = {
+        "row set": Decoder(lambda b: decode_row_set(b, LIMITS), test_row_set_fuzz.SEEDS),
+        "shifts": Decoder(lambda b: decode_shifts(b, LIMITS), test_row_set_fuzz.SHIFT_SEEDS),
+        "bit set": Decoder(decode_bit_set, [b"\x05", b"\xff" * 9]),
+        "metadata 1.0.0": Decoder(lambda b: decode_wrapper(b, R1), metadata),
+        "metadata 2020": Decoder(lambda b: decode_wrapper(b, DRAFT), metadata),
+        "flight data": Decoder(lambda b: decode_flight_data(b, LIMITS), frames),
+        "schema": Decoder(decode_schema, schemas),
+        "record batch header": Decoder(
+            lambda b: decode_batch_header(b, 32), test_body_fuzz.HEADERS
+        ),
+        "exchange request": Decoder(_exchange, [subscription_frame(), *frames[:40]]),
+        "untagged message": Decoder(lambda b: decode_untagged(b, LIMITS), _bodies(decode_untagged)),
+        "body ranges": Decoder(lambda b: decode_ranges(b, LIMITS), _bodies(decode_ranges)),
+        "body addresses": Decoder(lambda b: decode_addresses(b, LIMITS), _bodies(decode_addresses)),
+        "body reference": Decoder(BodyReference.decode, [BodyReference(64, 100, 3).encode()]),
+        "offer of bodies": Decoder(Offer.from_json, _bodies(Offer.from_json)),
+        "answer of bodies": Decoder(Answer.from_json, _bodies(Answer.from_json)),
+        "UCX location": Decoder(_text(UcxLocation.parse), _texts(UcxLocation.parse)),
+        "claim of bodies": Decoder(_text(Claim.parse), _texts(Claim.parse)),
+        "outcome of bodies": Decoder(_text(Outcome.parse), _texts(Outcome.parse)),
+        "query": Decoder(lambda b: Query.parse(b, LIMITS), QUERIES),
+        "ticket": Decoder(
+            lambda b: (route_of(b, LIMITS), table_name_of_ticket(b, LIMITS)), TICKETS
+        ),
+        "descriptor": Decoder(Descriptor.decode, [b"\x08\x02\x12\x02hi", b"\x08\x01\x1a\x01t"]),
+        "journal ticket": Decoder(lambda b: parse_ticket(b, LIMITS), PLANS),
+        "journal plan": Decoder(lambda b: parse_plan(b, LIMITS), PLANS),
+        "commit": Decoder(lambda b: commit_request(b, LIMITS), COMMITS),
+        "filters": Decoder(
+            _text(lambda t: parse_filters([t], DATA.schema, LIMITS)),
+            [text.encode() for texts in FILTERS for text in texts],
+        ),
+        "formulas": Decoder(
+            _text(lambda t: parse_selection([t], DATA.schema)),
+            [text.encode() for text in FORMULAS],
+        ),
+        "Deephaven condition": Decoder(lambda b: MESSAGES.decode("Condition", b), _conditions()),
+        "journal segment": Decoder(_segment, _files(".arrow"), (FramingError,)),
+        "journal index": Decoder(decode_segment_index, _files(".index")),
+        "journal record of a table": Decoder(
+            lambda b: TableRecord.decode(b, path="table.json"), _files("table.json")
+        ),
+        "journal facts": Decoder(lambda b: decode_facts(b, path="f"), _files("steps.json")),
+        "journal begin": Decoder(
+            lambda b: HistoryBegin.decode(b, path="begin.json"),
+            [HistoryBegin(version=7, segment=2).encode()],
+        ),
+        "journal witness": Decoder(lambda b: read_witness(b, "0" * 16), [witness("0" * 16, 42)]),
+    }
+    for kind in sorted(test_wire_fuzz._KINDS):
+        made[f"update of {kind}"] = _update(kind)
+    return made
