@@ -67,8 +67,14 @@ SCENARIOS = {
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_kills_under_load(name: str, tmp_path: Path) -> None:
-    scenario = SCENARIOS[name]
-    data, port = tmp_path / "data", free_port()
+    told = killed(SCENARIOS[name], tmp_path)
+    sys.stderr.write(f"\n{name}: {told}\n")
+
+
+def killed(scenario: Scenario, where: Path) -> dict[str, Any]:
+    """Run a scenario; AssertionError when something was lost. How many kills there were, and what
+    every producer was acknowledged."""
+    data, port = where / "data", free_port()
     starter = scenario.starter(data, port)
     run = Run(scenario, starter)
     has_local = not scenario.is_command
@@ -81,7 +87,7 @@ def test_kills_under_load(name: str, tmp_path: Path) -> None:
     assert min(told["acknowledged"].values()) > run.kills // 5, told
     assert told["resent"] > 0
     verify(data)
-    sys.stderr.write(f"\n{name}: {run.kills} kills, {told}, seconds {run.spent}\n")
+    return {"kills": run.kills, "acknowledged": told["acknowledged"], "resent": told["resent"]}
 
 
 class Run:
