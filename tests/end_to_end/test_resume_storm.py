@@ -23,19 +23,19 @@ SOON = Backoff(first_seconds=0.3, seconds_max=0.5)
 def work(monkeypatch):
     """Counts plans that are made, and updates that are encoded."""
     counts = Counter()
-    finish, encode = ResumeDesk.finish, UpdateEncoder.encode
+    finish, plan = ResumeDesk.finish, UpdateEncoder.plan
 
     def counted_finish(self, *arguments):
         counts["plans"] += 1
         return finish(self, *arguments)
 
-    def counted_encode(self, message):
+    def counted_plan(self, message, **options):
         if isinstance(message, FullUpdate | ViewUpdate):
             counts["snapshots" if message.is_snapshot else "updates"] += 1
-        return encode(self, message)
+        return plan(self, message, **options)
 
     monkeypatch.setattr(ResumeDesk, "finish", counted_finish)
-    monkeypatch.setattr(UpdateEncoder, "encode", counted_encode)
+    monkeypatch.setattr(UpdateEncoder, "plan", counted_plan)
     return counts
 
 
