@@ -252,7 +252,7 @@ class Limits:
     body_arena_bytes: int = 512 * 1024 * 1024
     """Shared memory for bodies, in all; past it bodies stay inline."""
 
-    body_segment_bytes: int = 64 * 1024 * 1024
+    body_segment_bytes: int = 16 * 1024 * 1024
     """Size of one piece of the shared memory; pieces are made when they are needed."""
 
     body_ranges_max: int = 65_536

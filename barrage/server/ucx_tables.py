@@ -84,7 +84,9 @@ class UcxTables:
                 "clients may not read this server's memory; that needs ucx_rma = true, and a "
                 "network you trust"
             )
-        self._memory = RemoteMemory(self._context, self._limits.body_segment_bytes)
+        self._memory = RemoteMemory(
+            self._context, max(self._limits.body_segment_bytes, self._limits.body_window_bytes)
+        )
         self._streams.memory = self._memory
 
     async def close(self) -> None:
