@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SIZE = struct.Struct("<q")
 
 
-def read_schema_message(message: bytes) -> pa.Schema:
+def read_schema_message(message: bytes | memoryview) -> pa.Schema:
     """The schema in an encapsulated IPC message.
 
     Arrow takes names that are not UTF-8 and fails only when somebody asks for them, so all of them

@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from barrage.errors import LimitExceededError, RemoteProtocolError, UnsupportedError
@@ -46,6 +47,9 @@ MODES = ("append", "upsert", "create", "replace", "delete")
 _COMMAND_FIELDS = frozenset(
     {"table", "mode", "key", "kind", "capacity", "journal", "producer", "sequence", "epoch"}
 )
+COPIED_AT_ONCE_BYTES_MAX = 1024 * 1024
+"""Longer bodies are copied without the interpreter's lock."""
+
 _CONTINUATION = struct.pack("<i", -1)
 
 
@@ -121,7 +125,7 @@ class BatchReader:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._schema: pa.Schema | None = None
-        self._schema_message = b""
+        self._schema_message: bytes | memoryview = b""
         self._dictionaries: _DictionaryStream | None = None
         self._has_deephaven_nulls = False
 
@@ -177,18 +181,20 @@ class BatchReader:
             raise RemoteProtocolError("serialization options come before the schema of an upload")
         self._has_deephaven_nulls = options.use_deephaven_nulls
 
-    def _take_schema(self, message_bytes: bytes) -> None:
+    def _take_schema(self, message_bytes: bytes | memoryview) -> None:
         if self._schema is not None:
             raise RemoteProtocolError("an upload has one schema")
         self._schema = read_schema_message(message_bytes)
         self._schema_message = message_bytes
 
-    def _take_dictionary(self, header: bytes, message_bytes: bytes, decompressed: int) -> None:
+    def _take_dictionary(
+        self, header: bytes, message_bytes: bytes | memoryview, decompressed: int
+    ) -> None:
         if self._dictionaries is None:
             self._dictionaries = _DictionaryStream(self._schema_message, self._limits)
         self._dictionaries.add(header, message_bytes, max(decompressed, len(message_bytes)))
 
-    def _decoded(self, message_bytes: bytes) -> pa.RecordBatch:
+    def _decoded(self, message_bytes: bytes | memoryview) -> pa.RecordBatch:
         if self._dictionaries is not None:
             return self._dictionaries.read_batch(message_bytes)
         message = pa.ipc.read_message(pa.py_buffer(message_bytes))
@@ -215,7 +221,7 @@ class _DictionaryStream:
     so that each is read once however many batches use it, and knows those that replace others and
     those that add to them."""
 
-    def __init__(self, schema_message: bytes, limits: Limits) -> None:
+    def __init__(self, schema_message: bytes | memoryview, limits: Limits) -> None:
         self._limits = limits
         self._messages = _MessageFile()
         self._messages.add(schema_message)
@@ -227,7 +233,7 @@ class _DictionaryStream:
         """Id, whether it adds to what is there, and bytes of those the reader has not read yet."""
         self._unread_bytes = 0
 
-    def add(self, header: bytes, message_bytes: bytes, size: int) -> None:
+    def add(self, header: bytes, message_bytes: bytes | memoryview, size: int) -> None:
         """Take a dictionary that will have ``size`` bytes; LimitExceededError when all of them
         together are too large."""
         dictionary = open_message(header).table.table(8)
@@ -245,7 +251,7 @@ class _DictionaryStream:
         self._unread_bytes += size
         self._messages.add(message_bytes)
 
-    def read_batch(self, message_bytes: bytes) -> pa.RecordBatch:
+    def read_batch(self, message_bytes: bytes | memoryview) -> pa.RecordBatch:
         """The batch in a message, with the dictionaries that came before it."""
         self._messages.add(message_bytes)
         batch = self._reader.read_next_batch()
@@ -266,7 +272,7 @@ class _MessageFile(io.RawIOBase):
         super().__init__()
         self._waiting: deque[memoryview] = deque()
 
-    def add(self, message_bytes: bytes) -> None:
+    def add(self, message_bytes: bytes | memoryview) -> None:
         self._waiting.append(memoryview(message_bytes))
 
     def readable(self) -> bool:
@@ -310,8 +316,15 @@ def _kind_of(header: bytes) -> int:
         raise RemoteProtocolError(f"not a valid Arrow message: {error}") from error
 
 
-def _encapsulated(header: bytes, body: bytes | memoryview | None) -> bytes:
+def _encapsulated(header: bytes, body: bytes | memoryview | None) -> bytes | memoryview:
     """Header and body as one encapsulated IPC message: marker, padded length, header, body."""
     padding = -len(header) % 8
     prefix = _CONTINUATION + struct.pack("<i", len(header) + padding)
-    return b"".join((prefix, header, bytes(padding), b"" if body is None else body))
+    front = b"".join((prefix, header, bytes(padding)))
+    if body is None or len(body) <= COPIED_AT_ONCE_BYTES_MAX:
+        return front if body is None else b"".join((front, body))
+    # Joining bytes would stop all other threads of the process for as long as it copies.
+    joined = np.empty(len(front) + len(body), dtype=np.uint8)
+    joined[: len(front)] = np.frombuffer(front, dtype=np.uint8)
+    joined[len(front) :] = np.frombuffer(body, dtype=np.uint8)
+    return joined.data
