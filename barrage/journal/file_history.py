@@ -129,7 +129,7 @@ class FileHistory:
     def earliest(self) -> int:
         return self._begin.version
 
-    def write(self, entry: Entry, frontier: int) -> None:
+    def write(self, entry: Entry, frontier: int, *, is_joint: bool = False) -> None:
         if self._end is not None and entry.step <= self._end.step:
             # The disk got full after this was synced with the segment before.
             return
@@ -137,7 +137,7 @@ class FileHistory:
         if writer is None or self._is_long(writer, entry):
             writer = self._next_segment()
             self._begun_wall_ns, self._begun_count = entry.wall_ns, 0
-        self._written.append(writer.write(entry, frontier))
+        self._written.append(writer.write(entry, frontier, is_joint=is_joint))
         self._begun_count += 1
         self._frontier = frontier
 
@@ -173,7 +173,7 @@ class FileHistory:
         try:
             file.truncate(0)
             self._writer = SegmentWriter.begin(file, header, self._encoder)
-        except OSError:
+        except BaseException:
             file.close()
             raise
         return self._writer

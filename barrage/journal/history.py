@@ -30,8 +30,8 @@ class History(Protocol):
         """Oldest version whose state can be had."""
         ...
 
-    def write(self, entry: Entry, frontier: int) -> None:
-        """Keep an entry."""
+    def write(self, entry: Entry, frontier: int, *, is_joint: bool = False) -> None:
+        """Keep an entry; ``is_joint``: other tables have some of the same cycle."""
         ...
 
     def sync(self) -> None:

@@ -44,7 +44,7 @@ class MemoryHistory:
     def earliest(self) -> int:
         return self._base.version
 
-    def write(self, entry: Entry, frontier: int) -> None:
+    def write(self, entry: Entry, frontier: int, *, is_joint: bool = False) -> None:
         self._entries[entry.step] = entry
         self._written.append(
             IndexRow(

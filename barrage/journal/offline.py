@@ -14,6 +14,7 @@ from barrage.journal.checkpoint import read_checkpoint
 from barrage.journal.file_history import segment_path
 from barrage.journal.framing import FramingError
 from barrage.journal.identity import TableRecord, directory_of
+from barrage.journal.opening import TABLES
 from barrage.journal.options import DEFAULT_JOURNAL_OPTIONS
 from barrage.journal.recovery import (
     RECORD_FILE,
@@ -24,7 +25,6 @@ from barrage.journal.recovery import (
 )
 from barrage.journal.segment import read_header, scan
 from barrage.journal.steps import Steps
-from barrage.journal.store import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,7 +79,7 @@ def look_at(storage: Storage, table: FoundTable) -> RecoveredTable:
     """A table as a restart would find it, without touching its files; JournalCorruptError."""
     if table.damage is not None:
         raise table.damage
-    return recover_table(storage, table.directory, DEFAULT_JOURNAL_OPTIONS, is_repaired=False)
+    return recover_table(storage, table.directory, DEFAULT_JOURNAL_OPTIONS)
 
 
 def salvaged(
@@ -191,6 +191,8 @@ def compact(storage: Storage, table: FoundTable) -> Compacted:
     if table.damage is not None:
         raise table.damage
     recovered = recover_table(storage, table.directory, DEFAULT_JOURNAL_OPTIONS)
+    # Before anything is removed that the rows could still be had from.
+    recovered.settle(storage, sure_step=-1)
     steps = Steps.read(storage)
     history = recovered.history(
         storage, DEFAULT_JOURNAL_OPTIONS, first_step=0 if steps is None else steps.first_step

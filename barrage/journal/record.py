@@ -14,7 +14,9 @@ As bytes an entry is one Arrow IPC record batch message (see :mod:`.framing`). I
 * ``previous``: the CRC of the record before it;
 * ``removed``, ``shifts``, ``added``: row sets of the update as they go over the wire, in base 64;
 * ``modified``: pairs of columns (as ranges) and their row set, each distinct row set once;
-* ``positions``: producer to sequence.
+* ``positions``: producer to sequence;
+* ``joint``: true when other tables have changes of this cycle, too, which all count or none (see
+  :mod:`.commits`).
 
 What is empty is left out.
 """
@@ -164,6 +166,8 @@ class Surroundings:
     frontier: int
     synced: int
     previous_crc: int
+    is_joint: bool = False
+    """Whether the cycle changed other tables on disk, too."""
 
 
 class _PieceSink:
@@ -257,6 +261,8 @@ def _metadata(entry: Entry, surroundings: Surroundings) -> dict[str, str]:
         facts["modified"] = modified
     if entry.positions:
         facts["positions"] = dict(entry.positions)
+    if surroundings.is_joint:
+        facts["joint"] = True
     text = json.dumps(facts)
     if entry.positions:
         # The CRC is found by its tag, and producers choose their names.
@@ -305,6 +311,7 @@ def read_head(message: Message) -> RecordHead:
                 frontier=facts["frontier"],
                 synced=facts["synced"],
                 previous_crc=facts["previous"],
+                is_joint=facts.get("joint") is True,
             ),
             facts=facts,
         )

@@ -1,8 +1,13 @@
 """Reading a table's files back after a restart, however the process before it ended.
 
 What a crash may leave is taken away: a torn tail of the last segment, a last segment whose header
-is not whole, files that were not finished. Everything else that is not as it was written is damage
-and raises JournalCorruptError with file and offset: nothing that was acknowledged is skipped.
+is not whole, files that were not finished, changes of a cycle over several tables that was not
+committed (see :mod:`.commits`). Everything else that is not as it was written is damage and raises
+JournalCorruptError with file and offset: nothing that was acknowledged is skipped.
+
+Reading changes nothing. What is read may never have reached the disk, as a process that is killed
+leaves what it wrote in the system's cache; :meth:`RecoveredTable.settle` makes sure of it, and
+nobody is told of any of it before.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from barrage.errors import JournalCorruptError
 from barrage.journal.checkpoint import list_checkpoints, read_checkpoint
+from barrage.journal.commits import read_commit
 from barrage.journal.file_history import (
     BEGIN_FILE,
     WITNESS_FILE,
@@ -39,7 +45,7 @@ if TYPE_CHECKING:
     from barrage.journal.checkpoint import CheckpointFile
     from barrage.journal.framing import Message
     from barrage.journal.options import JournalOptions
-    from barrage.journal.record import Entry
+    from barrage.journal.record import Entry, RecordHead
     from barrage.journal.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -61,6 +67,30 @@ class RecoveredTable:
     state: TableState
     frontier: int
     """Step up to which all tables' changes were on the disk, as this table's records know."""
+    synced: int = 0
+    """Bytes of the last segment that its records say were synced; 0 without records."""
+    left_overs: tuple[str, ...] = ()
+    """Files to be removed, in this order."""
+
+    def settle(self, storage: Storage, *, sure_step: int) -> None:
+        """Put on the disk what has been read, and take off what has been left out. OSError.
+
+        Up to ``sure_step`` everything is known to have been synced by who wrote it. Names come
+        before removals: what a removal relies upon must not be undone by a power cut after it.
+        """
+        for part in ("wal", "checkpoints"):
+            storage.sync_directory(f"{self.directory}/{part}")
+        storage.sync_directory(self.directory)
+        for path in self.left_overs:
+            storage.remove(path)
+        end = self.end
+        if end is None:
+            return
+        # What was synced is not written again, but the file is synced in any case: a process that
+        # was killed right here may have cut it off already, in the cache alone.
+        is_sure = end.step <= sure_step and self.synced > 0
+        start = end.byte_count if is_sure else min(self.synced, end.byte_count)
+        storage.settle(segment_path(self.directory, end.number), start, end.byte_count)
 
     def history(self, storage: Storage, options: JournalOptions, *, first_step: int) -> FileHistory:
         """The history, ready to be written on."""
@@ -78,25 +108,19 @@ class RecoveredTable:
         )
 
 
-def recover_table(
-    storage: Storage, directory: str, options: JournalOptions, *, is_repaired: bool = True
-) -> RecoveredTable:
-    """Read a table back. ``is_repaired``: cut torn tails off the files, too; without it nothing is
-    written, for looking at a directory in use."""
+def recover_table(storage: Storage, directory: str, options: JournalOptions) -> RecoveredTable:
+    """Read a table back, writing nothing: of a directory in use, too."""
     path = f"{directory}/{RECORD_FILE}"
     record = TableRecord.decode(storage.read(path).to_pybytes(), path=path)
-    if is_repaired:
-        _remove_unfinished(storage, directory)
-    # Before the segments: of a table in use it goes on while they are read.
+    # Before the segments, and in the order in which they are written: of a table in use they go on
+    # while they are read.
     acknowledged = _acknowledged(storage, directory, record)
-    checkpoints = list_checkpoints(storage, checkpoint_directory(directory))
-    numbers = segment_numbers(storage, directory)
+    committed = read_commit(storage)
+    found = list_checkpoints(storage, checkpoint_directory(directory))
+    all_numbers = segment_numbers(storage, directory)
     begin = _begin(storage, directory, record)
-    if is_repaired:
-        _remove_forgotten(storage, directory, begin, numbers, checkpoints)
-    checkpoints = [each for each in checkpoints if each.version >= begin.version]
-    numbers = [number for number in numbers if number >= begin.segment]
-    reader = _Reader(storage, directory, record, is_repaired=is_repaired)
+    checkpoints = [each for each in found if each.version >= begin.version]
+    numbers = [number for number in all_numbers if number >= begin.segment]
     _check_beginning(directory, begin, numbers, checkpoints, created_step=record.created_step)
     base = (
         read_checkpoint(storage, checkpoints[-1], table=record.identity.name, epoch=record.epoch)
@@ -107,21 +131,13 @@ def recover_table(
             wall_ns=record.created_wall_ns,
         )
     )
+    # Of what was acknowledged, or is in a checkpoint, it is known without the commit's word.
+    sure = None if committed is None else max(committed, acknowledged, base.version)
+    reader = _Reader(storage, directory, record, committed=sure)
     state = replayed(
         base, reader.entries_after(numbers, base.version), producers_max=options.producers_max
     )
-    if checkpoints and (reader.end is None or reader.end.step < base.version):
-        raise JournalCorruptError(
-            f"{directory}/wal",
-            offset=0,
-            reason=f"there is a checkpoint of version {base.version}, which the files do not reach",
-        )
-    if acknowledged > state.version:
-        raise JournalCorruptError(
-            f"{directory}/wal",
-            offset=0,
-            reason=f"version {acknowledged} was acknowledged, but the files end at {state.version}",
-        )
+    _check_end(directory, reader.end, state, base=base if checkpoints else None, told=acknowledged)
     return RecoveredTable(
         record=record,
         directory=directory,
@@ -131,7 +147,44 @@ def recover_table(
         end=reader.end,
         state=state,
         frontier=reader.frontier,
+        synced=reader.synced,
+        left_overs=(
+            *_unfinished(storage, directory),
+            *_forgotten(directory, begin, all_numbers, found),
+            *reader.left_overs,
+        ),
     )
+
+
+def _check_end(
+    directory: str,
+    end: SegmentEnd | None,
+    state: TableState,
+    *,
+    base: TableState | None,
+    told: int,
+) -> None:
+    """The files must reach the newest checkpoint, and what was acknowledged."""
+    if base is not None and (end is None or end.step < base.version):
+        raise JournalCorruptError(
+            f"{directory}/wal",
+            offset=0,
+            reason=f"there is a checkpoint of version {base.version}, which the files do not reach",
+        )
+    if told > state.version:
+        raise JournalCorruptError(
+            f"{directory}/wal",
+            offset=0,
+            reason=f"version {told} was acknowledged, but the files end at {state.version}",
+        )
+
+
+def remove_table(storage: Storage, directory: str) -> None:
+    """Remove a table, or what is left of one. Without its record the rest is a left-over, which the
+    next start removes; so that goes first, and for good, before anything else does."""
+    storage.remove(f"{directory}/{RECORD_FILE}")
+    storage.sync_directory(directory)
+    storage.remove(directory)
 
 
 def salvage_table(storage: Storage, directory: str) -> RecoveredTable:
@@ -141,7 +194,7 @@ def salvage_table(storage: Storage, directory: str) -> RecoveredTable:
     path = f"{directory}/{RECORD_FILE}"
     record = TableRecord.decode(storage.read(path).to_pybytes(), path=path)
     checkpoints, state = _newest_whole(storage, directory, record)
-    reader = _Reader(storage, directory, record, is_repaired=False)
+    reader = _Reader(storage, directory, record, committed=read_commit(storage))
     entries: list[Entry] = []
     try:
         for entry in reader.entries_after(segment_numbers(storage, directory), state.version):
@@ -183,11 +236,13 @@ def _newest_whole(
     return [], nothing
 
 
-def _remove_unfinished(storage: Storage, directory: str) -> None:
-    for part in (directory, checkpoint_directory(directory)):
-        for name in storage.list(part):
-            if name.endswith(".pending"):
-                storage.remove(f"{part}/{name}")
+def _unfinished(storage: Storage, directory: str) -> list[str]:
+    return [
+        f"{part}/{name}"
+        for part in (directory, checkpoint_directory(directory))
+        for name in storage.list(part)
+        if name.endswith(".pending")
+    ]
 
 
 def _begin(storage: Storage, directory: str, record: TableRecord) -> HistoryBegin:
@@ -199,21 +254,15 @@ def _begin(storage: Storage, directory: str, record: TableRecord) -> HistoryBegi
         return HistoryBegin(version=record.created_step, segment=1)
 
 
-def _remove_forgotten(
-    storage: Storage,
-    directory: str,
-    begin: HistoryBegin,
-    numbers: list[int],
-    checkpoints: list[CheckpointFile],
-) -> None:
+def _forgotten(
+    directory: str, begin: HistoryBegin, numbers: list[int], checkpoints: list[CheckpointFile]
+) -> list[str]:
     """What retention had given up when a crash came."""
+    gone = []
     for number in numbers:
         if number < begin.segment:
-            storage.remove(index_path(directory, number))
-            storage.remove(segment_path(directory, number))
-    for each in checkpoints:
-        if each.version < begin.version:
-            storage.remove(each.path)
+            gone += [index_path(directory, number), segment_path(directory, number)]
+    return gone + [each.path for each in checkpoints if each.version < begin.version]
 
 
 def _check_beginning(
@@ -248,22 +297,37 @@ class _Reader:
     """Goes through the segments of one table, checking that each follows on the one before."""
 
     def __init__(
-        self, storage: Storage, directory: str, record: TableRecord, *, is_repaired: bool
+        self, storage: Storage, directory: str, record: TableRecord, *, committed: int | None
     ) -> None:
+        """``committed``: the step up to which cycles over several tables are whole; None when all
+        of them are."""
         self.index = Index()
         self.end: SegmentEnd | None = None
         self.frontier = -1
+        self.synced = 0
+        self.left_overs: list[str] = []
+        self._committed = committed
+        self._is_cut = False
         self._storage = storage
         self._directory = directory
         self._record = record
-        self._is_repaired = is_repaired
 
     def entries_after(self, numbers: list[int], version: int) -> Iterator[Entry]:
         """Every entry past ``version``; all are put into the index."""
-        for number in numbers:
+        for place, number in enumerate(numbers):
             is_last = number == numbers[-1]
             if is_last or not self._skip(number, version):
                 yield from self._segment(number, version, is_last=is_last)
+            if self._is_cut:
+                # Newest first, so that what a crash leaves of them follows on each other.
+                for gone in reversed(numbers[place + 1 :]):
+                    self._leave_out(gone)
+                self.left_overs.append(index_path(self._directory, number))
+                return
+
+    def _leave_out(self, number: int) -> None:
+        self.left_overs.append(index_path(self._directory, number))
+        self.left_overs.append(segment_path(self._directory, number))
 
     def _skip(self, number: int, version: int) -> bool:
         """Take a closed segment whose entries are all in the checkpoint from its index."""
@@ -310,10 +374,15 @@ class _Reader:
             return
         header, message = self._header(path, data)
         self.end = header.beginning(byte_count=message.stop, crc=message.crc)
+        self.synced = 0
         schema = self._record.identity.entry_schema
         rows = []
         for found in scan(data, header, message, name=path, is_last=is_last):
+            if self._is_half(found.head):
+                self._is_cut = True
+                break
             rows.append(found.row)
+            self.synced = max(self.synced, found.head.surroundings.synced)
             self.frontier = max(self.frontier, found.head.surroundings.frontier)
             self.end = SegmentEnd(
                 number=number,
@@ -330,8 +399,12 @@ class _Reader:
                         path, offset=found.message.start, reason=str(error)
                     ) from error
         self.index.extend(rows)
-        if self.end.byte_count < data.size and self._is_repaired:
-            self._cut(path, self.end.byte_count)
+
+    def _is_half(self, head: RecordHead) -> bool:
+        """Whether a record is of a cycle over several tables that was not committed."""
+        if self._committed is None or head.step <= self._committed:
+            return False
+        return head.surroundings.is_joint
 
     def _is_unfinished(self, path: str, data: pa.Buffer) -> bool:
         """Whether a crash came while the segment was begun: its header is not whole, and no record
@@ -341,18 +414,9 @@ class _Reader:
         except FramingError:
             if next_message(data, 0) is not None:
                 return False
-            if self._is_repaired:
-                self._storage.remove(path)
+            self.left_overs.append(path)
             return True
         return False
-
-    def _cut(self, path: str, size: int) -> None:
-        file = self._storage.append_to(path)
-        try:
-            file.truncate(size)
-            file.sync()
-        finally:
-            file.close()
 
 
 def _acknowledged(storage: Storage, directory: str, record: TableRecord) -> int:

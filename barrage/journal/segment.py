@@ -19,7 +19,7 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from barrage.errors import JournalCorruptError
+from barrage.errors import JournalCorruptError, JournalFailedError
 from barrage.journal.framing import (
     CRC_BLANK,
     CRC_KEY,
@@ -130,14 +130,17 @@ class SegmentWriter:
         can be sure that the header was once whole."""
         content, crc = header.encode(encoder.schema)
         file.write([content])
-        file.sync()
+        _sync(file)
         end = header.beginning(byte_count=len(content), crc=crc)
         return cls(file, encoder, end, synced=end.byte_count)
 
-    def write(self, entry: Entry, frontier: int) -> IndexRow:
+    def write(self, entry: Entry, frontier: int, *, is_joint: bool = False) -> IndexRow:
         """Append an entry; it is sure to be there after :meth:`sync`."""
         surroundings = Surroundings(
-            frontier=frontier, synced=self._synced, previous_crc=self.end.crc
+            frontier=frontier,
+            synced=self._synced,
+            previous_crc=self.end.crc,
+            is_joint=is_joint,
         )
         pieces, crc = self._encoder.encode(entry, surroundings)
         place = self.end.byte_count
@@ -161,14 +164,23 @@ class SegmentWriter:
         )
 
     def sync(self) -> None:
-        """Return when everything written is on the disk."""
-        self.file.sync()
+        """Return when everything written is on the disk. JournalFailedError."""
+        _sync(self.file)
         self._synced = self.end.byte_count
 
     def rewind(self, end: SegmentEnd) -> None:
         """Take back what was written after ``end``."""
         self.file.truncate(end.byte_count)
         self.end = end
+
+
+def _sync(file: AppendFile) -> None:
+    """A sync that fails is final, whatever the reason: the system may count what it could not write
+    as written, so nothing can be made good in this file, not even when there was only no room."""
+    try:
+        file.sync()
+    except OSError as error:
+        raise JournalFailedError(f"a file could not be synced: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,10 @@ it one. A round is due when ``group_bytes`` wait or the oldest change has waited
 at once when nothing was synced during the last ``group_ns``, so that an idle journal acknowledges
 without delay.
 
+A round takes cycles whole: what was handed over becomes due when the engine says that its cycle is
+complete (:meth:`step_committed`). A cycle that changed several tables on disk counts once all their
+files are synced and the commit says so (:mod:`.commits`).
+
 A disk without room is no failure: what waits is written with the help of a reserve, then writes are
 refused (:meth:`check_writable`) until there is room again. Any other error of the storage is final
 until a restart: after a failed sync nobody knows what is on the disk. So is the death of one of the
@@ -14,15 +18,13 @@ two threads, whatever it was. Upkeep of one table that fails is counted, logged 
 
 from __future__ import annotations
 
-import errno
 import logging
 import secrets
 import threading
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barrage.clock import SystemClock
 from barrage.errors import (
@@ -36,9 +38,11 @@ from barrage.journal.file_history import FileHistory
 from barrage.journal.identity import TableIdentity, TableRecord, directory_of
 from barrage.journal.index import Index
 from barrage.journal.memory_history import MemoryHistory
+from barrage.journal.opening import TABLES, open_directory
 from barrage.journal.options import DEFAULT_JOURNAL_OPTIONS, JournalOptions
-from barrage.journal.recovery import RECORD_FILE, RecoveredTable, recover_table
-from barrage.journal.steps import Steps, next_run
+from barrage.journal.recovery import RECORD_FILE, remove_table
+from barrage.journal.room import NO_ROOM, Room
+from barrage.journal.steps import Steps
 from barrage.journal.table_journal import TableJournal
 from barrage.journal.table_state import TableState
 from barrage.journal.upkeep import Upkeep
@@ -49,7 +53,9 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from barrage.clock import Clock
+    from barrage.journal.commits import CommitLog
     from barrage.journal.history import History
+    from barrage.journal.opening import OnDamage, OnTable
     from barrage.journal.record import Entry
     from barrage.journal.steps import StepGap
     from barrage.journal.storage import Storage
@@ -61,9 +67,6 @@ logger = logging.getLogger(__name__)
 WRITER = Role("barrage-journal", "writes to durable tables; health")
 KEEPER = Role("barrage-journal-upkeep", "writes to durable tables; health")
 
-TABLES: Final = "tables"
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
-RESERVE_FILE: Final = "reserve"
 UPKEEP_SECONDS: Final = 1.0
 """How often checkpoints and retention are looked at, when little is written."""
 
@@ -73,6 +76,22 @@ too, an id for each row, and a header."""
 
 _ROOM_CHECK_NS: Final = 200_000_000
 """How often a full disk is looked at again."""
+
+
+class _Waiting(NamedTuple):
+    """A change that was handed over and is not written yet."""
+
+    ticket: int
+    journal: TableJournal
+    step: int
+    size: int
+    handed_ns: int
+
+
+def rewind_all(journals: list[TableJournal]) -> None:
+    """Take back what a round has written."""
+    for journal in journals:
+        journal.history.rewind()
 
 
 class JournalStore:
@@ -98,12 +117,16 @@ class JournalStore:
         self._frontier = 0
         self._last_ticket = 0
         self._synced_ticket = 0
-        self._waiting: deque[tuple[int, TableJournal, int, int]] = deque()
+        self._cycle: list[_Waiting] = []
+        """What was handed over of cycles that are not complete yet. The engine's thread only."""
+        self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
+        self._joint_steps: set[int] = set()
+        """Cycles among those waiting that changed several tables on disk."""
+        self._commits: CommitLog | None = None
         self._synced_at_ns: int | None = None
         self._failure: JournalFailedError | None = None
-        self._is_full = False
-        self._has_reserve = False
+        self._room = None if storage is None else Room(storage, options.reserve_bytes)
         self._room_check_ns = 0
         self._wake = threading.Condition()
         self._pump_lock = threading.Lock()
@@ -121,8 +144,8 @@ class JournalStore:
     def open_all(
         self,
         *,
-        on_damage: Callable[[str, JournalCorruptError], None] | None = None,
-        on_table: Callable[[str, int, int], None] | None = None,
+        on_damage: OnDamage | None = None,
+        on_table: OnTable | None = None,
     ) -> list[TableJournal]:
         """Lock the directory and read every table back. ConfigError when another process has the
         directory, JournalCorruptError when something acknowledged is not as it was written; with
@@ -143,47 +166,21 @@ class JournalStore:
     def _open(
         self,
         storage: Storage,
-        on_damage: Callable[[str, JournalCorruptError], None] | None,
-        on_table: Callable[[str, int, int], None] | None,
+        on_damage: OnDamage | None,
+        on_table: OnTable | None,
     ) -> None:
-        before = Steps.read(storage)
-        recovered = []
-        names = storage.list(TABLES)
-        for number, name in enumerate(names):
-            if on_table is not None:
-                on_table(unquote(name), number, len(names))
-            try:
-                table = self._recover(storage, f"{TABLES}/{name}")
-            except JournalCorruptError as error:
-                if on_damage is None:
-                    raise
-                self._damaged.add(f"{TABLES}/{name}")
-                on_damage(unquote(name), error)
-                continue
-            if table is not None:
-                recovered.append(table)
-        newest = max((table.state.version for table in recovered), default=0)
-        frontier = max((table.frontier for table in recovered), default=0)
-        self._steps = next_run(
-            before,
-            recovered_step=newest,
-            frontier=frontier,
-            reserved_steps=self._options.reserved_steps,
+        assert self._room is not None
+        opened = open_directory(
+            storage, self._options, self._room, on_damage=on_damage, on_table=on_table
         )
-        self._steps.write(storage)
+        self._steps, self._commits = opened.steps, opened.commits
+        self._damaged = opened.damaged
         self._committed_step = self._frontier = self._steps.first_step
-        for table in recovered:
+        for table in opened.tables:
             history = table.history(storage, self._options, first_step=self.first_step)
             self._add(table.record.identity, table.record.epoch, history, table.state)
         self._is_open = True
-        self._look_for_room(storage)
-
-    def _recover(self, storage: Storage, directory: str) -> RecoveredTable | None:
-        if RECORD_FILE not in storage.list(directory):
-            # Creating or dropping it was not finished.
-            storage.remove(directory)
-            return None
-        return recover_table(storage, directory, self._options)
+        self._look_for_room()
 
     def start(self) -> None:
         """Pump, and look after checkpoints and retention, in two threads of our own."""
@@ -212,6 +209,8 @@ class JournalStore:
         self._upkeep_wake.set()
         for thread in self._threads:
             thread.join()
+        if self._cycle:
+            self.step_committed(max(item.step for item in self._cycle))
         with self._pump_lock:
             if self._failure is None:
                 self._contained(lambda: self._round(self._clock.monotonic_ns()))
@@ -266,14 +265,11 @@ class JournalStore:
                 directory, offset=0, reason="its files are kept as they are; move them away first"
             )
         try:
-            self._storage.remove(directory)
+            remove_table(self._storage, directory)
             self._storage.replace(f"{directory}/{RECORD_FILE}", record.encode())
         except OSError as error:
             if error.errno in NO_ROOM:
-                with self._wake:
-                    # The writer looks for room again and again from now on.
-                    self._is_full = True
-                    self._wake.notify_all()
+                self._note_full()
                 raise self._full_error() from error
             raise JournalFailedError(f"table {identity.name!r}: {error}") from error
         history = FileHistory(
@@ -319,10 +315,7 @@ class JournalStore:
             journal.is_dropped = True
             journal.history.close()
             if self._storage is not None and journal.is_durable:
-                directory = f"{TABLES}/{directory_of(name)}"
-                # Without this file the rest is what a crash has left of a table.
-                self._storage.remove(f"{directory}/{RECORD_FILE}")
-                self._storage.remove(directory)
+                remove_table(self._storage, f"{TABLES}/{directory_of(name)}")
 
     # --- the engine's side ------------------------------------------------------------------------
 
@@ -346,25 +339,32 @@ class JournalStore:
         """Bytes handed over and not yet written."""
         return self._waiting_bytes
 
-    def _enqueue(self, journal: TableJournal, size: int) -> int:
-        with self._wake:
-            self._last_ticket += 1
-            if self._failure is not None:
-                # Nobody writes any more: it would wait for ever.
-                return self._last_ticket if journal.is_durable else 0
-            self._waiting.append((self._last_ticket, journal, size, self._clock.monotonic_ns()))
-            was_short = self._waiting_bytes < self._options.group_bytes
-            self._waiting_bytes += size
-            if len(self._waiting) == 1 or (
-                was_short and self._waiting_bytes >= self._options.group_bytes
-            ):
-                self._wake.notify_all()
-            return self._last_ticket if journal.is_durable else 0
+    def _enqueue(self, journal: TableJournal, step: int, size: int) -> int:
+        self._last_ticket += 1
+        now_ns = self._clock.monotonic_ns()
+        self._cycle.append(_Waiting(self._last_ticket, journal, step, size, now_ns))
+        return self._last_ticket if journal.is_durable else 0
 
     def step_committed(self, step: int) -> None:
-        """The engine has handed over every change of the cycles up to ``step``."""
-        if self._failure is None:
+        """The engine has handed over every change of the cycles up to ``step``: they are written in
+        the next round, each whole or not at all."""
+        cycle = [item for item in self._cycle if item.step <= step]
+        self._cycle = [item for item in self._cycle if item.step > step]
+        durable = Counter(item.step for item in cycle if item.journal.is_durable)
+        with self._wake:
+            if self._failure is not None:
+                # Whoever waits for these finds the failure; nobody would write them.
+                return
             self._committed_step = step
+            if not cycle:
+                return
+            self._joint_steps.update(each for each, count in durable.items() if count > 1)
+            was_idle = not self._waiting
+            was_short = self._waiting_bytes < self._options.group_bytes
+            self._waiting.extend(cycle)
+            self._waiting_bytes += sum(item.size for item in cycle)
+            if was_idle or (was_short and self._waiting_bytes >= self._options.group_bytes):
+                self._wake.notify_all()
 
     def check_writable(self, byte_count: int = 0) -> None:
         """Raise JournalFullError or JournalFailedError when durable tables take no writes, or none
@@ -377,6 +377,21 @@ class JournalStore:
             room = self._storage.free_bytes() + self._options.reserve_bytes // 2
             if self._waiting_bytes + RECORD_GROWTH * byte_count > room:
                 raise self._full_error()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._room is not None and self._room.is_full
+
+    def _note_full(self) -> None:
+        """The writer looks for room again and again from now on."""
+        if self._room is not None:
+            with self._wake:
+                self._room.is_full = True
+                self._wake.notify_all()
+
+    def _look_for_room(self) -> None:
+        if self._room is not None:
+            self._room.look()
 
     def _full_error(self) -> JournalFullError:
         name = "the disk" if self._storage is None else self._storage.name
@@ -394,7 +409,7 @@ class JournalStore:
                 if self._is_closing or self._failure is not None:
                     return
                 if due_ns is None:
-                    if not self._waiting and not self._is_full:
+                    if not self._waiting or self._failure is not None:
                         self._wake.wait()
                 else:
                     wait_ns = due_ns - self._clock.monotonic_ns()
@@ -413,9 +428,9 @@ class JournalStore:
 
     def _pump(self, now_ns: int) -> int | None:
         due_ns = self._due_ns()
-        if self._is_full and self._storage is not None and now_ns >= self._room_check_ns:
+        if self._is_full and now_ns >= self._room_check_ns:
             self._room_check_ns = now_ns + _ROOM_CHECK_NS
-            self._look_for_room(self._storage)
+            self._look_for_room()
         if due_ns is not None and due_ns <= now_ns:
             self._round(now_ns)
             due_ns = self._due_ns()
@@ -437,20 +452,22 @@ class JournalStore:
                 return None
             if self._waiting_bytes >= self._options.group_bytes or self._synced_at_ns is None:
                 return 0
-            oldest_ns = self._waiting[0][3]
+            oldest_ns = self._waiting[0].handed_ns
             return min(oldest_ns, self._synced_at_ns) + self._options.group_ns
 
     def _round(self, now_ns: int) -> None:
         """Write and sync everything that waits."""
-        committed_step = self._committed_step
         with self._wake:
+            committed_step = self._committed_step
             items = list(self._waiting)
             self._waiting.clear()
-            size = sum(item[2] for item in items)
+            joint_steps, self._joint_steps = self._joint_steps, set()
+            size = sum(item.size for item in items)
         if items:
-            journals = list(dict.fromkeys(item[1] for item in items if not item[1].is_dropped))
+            journals = dict.fromkeys(item.journal for item in items)
+            living = [journal for journal in journals if not journal.is_dropped]
             try:
-                self._write(journals)
+                self._write(living, committed_step, joint_steps)
             except Exception as error:
                 self._fail(error)
                 return
@@ -460,38 +477,41 @@ class JournalStore:
             if self._upkeep_bytes >= self._options.upkeep_bytes:
                 self._upkeep_wake.set()
             self._synced_at_ns = now_ns
-            self._synced_ticket = items[-1][0]
-            self._keeping.touch(journals)
+            self._synced_ticket = items[-1].ticket
+            self._keeping.touch(living)
         self._frontier = committed_step
-        if self._storage is not None and self._is_open:
+        if self._storage is not None and self._room is not None and self._is_open:
             self._reserve_steps(self._storage)
             if self._storage.free_bytes() < self._options.reserve_bytes:
-                self._is_full = True
+                self._room.is_full = True
         if items and self._on_synced is not None:
             self._on_synced(self._synced_ticket)
 
-    def _write(self, journals: list[TableJournal]) -> None:
-        work = [(journal, journal.build()) for journal in journals]
-        try:
-            self._write_all(work)
-        except OSError as error:
-            if error.errno not in NO_ROOM or self._storage is None or not self._has_reserve:
-                raise
-            self._use_reserve(self._storage)
-            for journal, _ in work:
-                journal.history.rewind()
-            self._write_all(work)
+    def _write(self, living: list[TableJournal], step: int, joint_steps: set[int]) -> None:
+        work = [(journal, journal.build(step)) for journal in living]
+        if self._room is None:
+            self._write_all(work, joint_steps)
+        else:
+            self._room.with_reserve(
+                lambda: self._write_all(work, joint_steps),
+                before_again=lambda: rewind_all(living),
+            )
+        for journal, entries in work:
+            if entries:
+                journal.history.sync()
+        if joint_steps and self._commits is not None:
+            self._commits.commit(step)
         for journal, entries in work:
             if entries:
                 journal.publish(entries[-1].step)
 
-    def _write_all(self, work: list[tuple[TableJournal, list[Entry]]]) -> None:
+    def _write_all(
+        self, work: list[tuple[TableJournal, list[Entry]]], joint_steps: set[int]
+    ) -> None:
         for journal, entries in work:
             for entry in entries:
-                journal.history.write(entry, self._frontier)
-        for journal, entries in work:
-            if entries:
-                journal.history.sync()
+                is_joint = entry.step in joint_steps
+                journal.history.write(entry, self._frontier, is_joint=is_joint)
 
     def _fail(self, error: Exception) -> None:
         """Nothing more is acknowledged: whoever waits is told. The first reason counts."""
@@ -518,43 +538,13 @@ class JournalStore:
             return
         steps = replace(self._steps, reserved=self._committed_step + self._options.reserved_steps)
         try:
-            steps.write(storage)
+            if self._room is not None:
+                self._room.with_reserve(lambda: steps.write(storage))
         except OSError as error:
             if error.errno not in NO_ROOM:
                 self._fail(error)
             return
         self._steps = steps
-
-    # --- room -------------------------------------------------------------------------------------
-
-    def _use_reserve(self, storage: Storage) -> None:
-        logger.warning("%s is full: writes are refused, the reserve is used up", storage.name)
-        storage.remove(RESERVE_FILE)
-        self._has_reserve = False
-        self._is_full = True
-
-    def _look_for_room(self, storage: Storage) -> None:
-        """Set the reserve aside. Without it, and without as much again, nothing more is accepted:
-        the one is for what is staged already, the other for what must not fail meanwhile."""
-        if self._options.reserve_bytes == 0:
-            self._is_full = storage.free_bytes() == 0
-            return
-        try:
-            if storage.size(RESERVE_FILE) == self._options.reserve_bytes:
-                self._has_reserve = True
-                self._is_full = storage.free_bytes() < self._options.reserve_bytes
-                return
-        except FileNotFoundError:
-            self._has_reserve = False
-        try:
-            storage.allocate(RESERVE_FILE, self._options.reserve_bytes)
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            self._is_full = True
-            return
-        self._has_reserve = True
-        self._is_full = storage.free_bytes() < self._options.reserve_bytes
 
     # --- upkeep -----------------------------------------------------------------------------------
 

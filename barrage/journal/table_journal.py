@@ -75,7 +75,7 @@ class TableJournal:
         options: JournalOptions,
         *,
         gaps: Callable[[], tuple[StepGap, ...]],
-        queue: Callable[[TableJournal, int], int],
+        queue: Callable[[TableJournal, int, int], int],
         wall_ns: Callable[[], int],
         committed_step: Callable[[], int],
         has_failed: Callable[[], bool],
@@ -165,7 +165,8 @@ class TableJournal:
         wall_ns: int,
         positions: Mapping[str, int] | None = None,
     ) -> int:
-        """Hand over what a cycle did to the table. Steps ascend. Cheap: nothing is copied.
+        """Hand over what a cycle did to the table. Steps ascend. Cheap: nothing is copied. It is
+        written once the store is told that the cycle is complete.
 
         Answers the store's ticket: the change is acknowledged when ``store.synced_ticket`` has
         reached it. Tables in memory answer 0, which it always has.
@@ -189,16 +190,18 @@ class TableJournal:
             next_offset=latest.next_offset + rows,
             positions=moved_positions(latest.positions, moved, self._options.producers_max),
         )
-        return self._queue(self, self._byte_estimate.of(change))
+        return self._queue(self, step, self._byte_estimate.of(change))
 
     # --- the writer -------------------------------------------------------------------------------
 
-    def build(self) -> list[Entry]:
-        """Number everything handed over; answers what is to be written. The writer calls this."""
+    def build(self, upto: int) -> list[Entry]:
+        """Number everything handed over; answers what is to be written of the versions up to
+        ``upto``. The writer calls this."""
         with self._lock:
             self._build()
-            entries = list(self._unwritten)
-            self._unwritten.clear()
+            entries = []
+            while self._unwritten and self._unwritten[0].step <= upto:
+                entries.append(self._unwritten.popleft())
             return entries
 
     def _build(self) -> None:

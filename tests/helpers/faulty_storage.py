@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from barrage.journal import storage as storage_module
-from barrage.journal.storage import LocalAppendFile, LocalStorage
+from barrage.journal.storage import LocalStorage, SystemCalls
 
 
 class Disk:
@@ -36,26 +36,23 @@ class Disk:
             raise OSError(errno.ENOSPC, "no space left on the device of this test")
 
 
-class _File(LocalAppendFile):
-    def __init__(self, path: Path, disk: Disk) -> None:
-        super().__init__(path)
+class _System(SystemCalls):
+    def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    def sync(self) -> None:
+    def sync(self, file: int) -> None:
         self._disk.syncing.set()
         assert self._disk.may_sync.wait(60)
         if self._disk.breaks:
             raise OSError(errno.EIO, "the disk of this test is broken")
-        super().sync()
+        super().sync(file)
 
 
 class _Storage(LocalStorage):
     disk: Disk
 
-    def append_to(self, path: str) -> _File:
-        target = self._at(path)
-        self._make_directory(target.parent)
-        return _File(target, self.disk)
+    def __init__(self, root: Path | str) -> None:
+        super().__init__(root, _System(self.disk))
 
     def allocate(self, path: str, size: int) -> None:
         self.disk.check_room()

@@ -14,8 +14,9 @@ from barrage.engine.delta_log import DeltaLog
 from barrage.engine.held_bytes import HeldBytes
 from barrage.engine.lagging import Lagging
 from barrage.engine.propagation import table_feed
-from barrage.journal import file_history, recovery, segment, store
+from barrage.journal import file_history, opening, recovery, segment, store
 from barrage.journal.steps import Steps
+from barrage.journal.storage import LocalStorage
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.proto import outgoing_bodies
 from barrage.proto.body_window import BodyWindow
@@ -182,7 +183,7 @@ def use_steps_again() -> AbstractContextManager[object]:
     def next_run(before: Steps | None, *, recovered_step: int, **_: int) -> Steps:
         return Steps(first_step=recovered_step, reserved=recovered_step + 1000, is_clean=False)
 
-    return mock.patch.object(store, "next_run", next_run)
+    return mock.patch.object(opening, "next_run", next_run)
 
 
 def forget_too_much() -> AbstractContextManager[object]:
@@ -198,6 +199,66 @@ def forget_too_much() -> AbstractContextManager[object]:
 def run_out_of_room_without_a_reserve() -> AbstractContextManager[object]:
     """A full disk is noticed when it is too late."""
     return mock.patch.object(store.JournalStore, "_look_for_room", return_value=None)
+
+
+def trust_what_a_killed_process_left() -> AbstractContextManager[object]:
+    """What is read back is adopted as it is: nobody asks whether it is on the disk."""
+    return mock.patch.object(recovery.RecoveredTable, "settle", _settle_without_syncs)
+
+
+def _settle_without_syncs(
+    self: recovery.RecoveredTable, storage: LocalStorage, *, sure_step: int
+) -> None:
+    for path in self.left_overs:
+        storage.remove(path)
+    if self.end is not None:
+        file = storage.append_to(file_history.segment_path(self.directory, self.end.number))
+        if file.size > self.end.byte_count:
+            file.truncate(self.end.byte_count)
+        file.close()
+
+
+def trust_directories_that_are_there() -> AbstractContextManager[object]:
+    """A directory that is there is taken for one that will be there after a power cut."""
+
+    def make_directory(self, directory):
+        if self._system.is_directory(str(directory)):
+            return
+        make_directory(self, directory.parent)
+        self._system.make_directory(str(directory))
+        self._system.sync_names(str(directory.parent))
+
+    return _Both(
+        mock.patch.object(LocalStorage, "_make_directory", make_directory),
+        mock.patch.object(LocalStorage, "sync_directory", _nothing),
+    )
+
+
+def trust_a_file_whose_sync_failed() -> AbstractContextManager[object]:
+    """A sync that succeeds is believed, though one before it in that file has failed."""
+    honest = LocalStorage.settle
+
+    def settle(self, path, start, stop):
+        honest(self, path, stop, stop)
+
+    return mock.patch.object(LocalStorage, "settle", settle)
+
+
+def commit_table_by_table() -> AbstractContextManager[object]:
+    """A cycle counts in each table as soon as it is in that table's file."""
+    return mock.patch.object(recovery, "read_commit", return_value=None)
+
+
+def commit_before_the_files() -> AbstractContextManager[object]:
+    """The commit of a cycle is written before the files of its tables are synced."""
+    honest = store.JournalStore._write_all
+
+    def write_all(self, work, joint_steps):
+        honest(self, work, joint_steps)
+        if joint_steps:
+            self._commits.commit(max(joint_steps))
+
+    return mock.patch.object(store.JournalStore, "_write_all", write_all)
 
 
 class _Both(AbstractContextManager[object]):
@@ -222,6 +283,11 @@ JOURNAL_CANARIES: dict[str, Callable[[], AbstractContextManager[object]]] = {
         use_steps_again,
         forget_too_much,
         run_out_of_room_without_a_reserve,
+        trust_what_a_killed_process_left,
+        trust_directories_that_are_there,
+        trust_a_file_whose_sync_failed,
+        commit_table_by_table,
+        commit_before_the_files,
     )
 }
 

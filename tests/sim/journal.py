@@ -1,13 +1,16 @@
-"""The journal as a component of the simulator: tables that change, a store that is pumped on one
-thread and one virtual clock, and a disk that crashes, tears writes, loses syncs, fails and gets
-full, all drawn from one seed.
+"""The journal as a component of the simulator: tables that change, several in one cycle, a store
+that is pumped on one thread and one virtual clock, and a disk that tells its cache from its
+platter, loses syncs, fails and gets full. The process is killed, or the power cut, at any call to
+the disk, also while it reads back what the last one left; all drawn from one seed.
 
 The checker beside it knows what was handed over and what was acknowledged, and asks after every
-restart for nothing less than the second and nothing but the first.
+restart for nothing less than the second and nothing but the first, and for every cycle in all of
+its tables or in none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -16,10 +19,10 @@ from barrage.errors import JournalCorruptError, JournalFailedError, JournalFullE
 from barrage.journal import JournalOptions, JournalStore, TableJournal
 from barrage.journal.file_history import WITNESS_FILE, read_witness
 from tests.helpers.journal_histories import RandomHistory, content, identity
-from tests.helpers.memory_storage import Faults, MemoryStorage
+from tests.helpers.memory_storage import MemoryStorage
+from tests.helpers.simulated_disk import NO_LIMIT, Faults, Killed, SimulatedDisk
 
 TICK_NS = 2_000_000
-NO_LIMIT = 1 << 40
 
 
 class JournalSimulationError(AssertionError):
@@ -30,8 +33,11 @@ class JournalSimulationError(AssertionError):
 class JournalFaults:
     """Chances per tick. 0 means never."""
 
-    crash: float
+    kill: float
+    cut: float
     restart: float
+    fault_at_start: float
+    """Of the faults of the disk while a process starts."""
     full: float
     drop: float
     lost_sync: float
@@ -46,12 +52,14 @@ class JournalFaults:
             return random.uniform(0, high) if random.random() < chance else 0.0
 
         return cls(
-            crash=sometimes(0.7, 0.06),
+            kill=sometimes(0.7, 0.08),
+            cut=sometimes(0.7, 0.06),
             restart=sometimes(0.3, 0.03),
+            fault_at_start=sometimes(0.3, 0.2),
             full=sometimes(0.4, 0.05),
-            drop=sometimes(0.2, 0.01),
+            drop=sometimes(0.3, 0.04),
             lost_sync=sometimes(0.3, 0.2),
-            failed_sync=sometimes(0.2, 0.01),
+            failed_sync=sometimes(0.2, 0.04),
             failed_write=sometimes(0.2, 0.01),
         )
 
@@ -88,28 +96,42 @@ class SimJournalTable:
 
 
 class JournalWorld:
-    """One simulated journal store."""
+    """One simulated disk, and one process after the other that keeps its journals there."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.faults = JournalFaults.draw(self.random)
         self.options = draw_options(self.random)
-        self.ticks = self.random.choice([100, 200])
+        self.ticks = self.random.choice([60, 120])
         self.clock = VirtualClock(1)
-        self.storage = MemoryStorage(Random(self.random.getrandbits(64)))
+        self.disk = SimulatedDisk(Random(self.random.getrandbits(64)))
+        self.disk.on_call = self._on_call
         self.tables: dict[str, SimJournalTable] = {}
+        self.cycles: dict[int, list[SimJournalTable]] = {}
+        """The tables that cycles changed, until they are found whole or gone."""
         self.step = 0
         self.states_checked = 0
-        self.restarts = 0
+        self.restarts = self.kills = self.cuts = self.joint_lost = 0
         self.is_over = False
-        self.store = self._new_store()
-        self.store.open_all()
         self._next_name = 0
+        self._calls_left = -1
+        """Calls until the end of the process; below 0: none is planned."""
+        self._is_cut = False
+        self._creating: SimJournalTable | None = None
+        self._dropping = ""
+        self.store: JournalStore
+
+    def _on_call(self, name: str, path: str) -> None:
+        if self._calls_left < 0:
+            return
+        self._calls_left -= 1
+        if self._calls_left < 0:
+            raise Killed
 
     def _new_store(self) -> JournalStore:
         return JournalStore(
-            self.storage,
+            MemoryStorage(disk=self.disk),
             self.options,
             clock=self.clock,
             new_epoch=lambda: f"{self.random.getrandbits(64):016x}",
@@ -118,10 +140,12 @@ class JournalWorld:
     def run(self) -> None:
         """All ticks, then a clean end. Raises JournalSimulationError."""
         try:
+            self._start()
             for _ in range(self.ticks):
                 if not self.is_over:
-                    self._tick()
+                    self._attempt(self._tick)
             if not self.is_over:
+                self._calls_left = -1
                 self._finish()
         except Exception as error:
             raise JournalSimulationError(
@@ -129,17 +153,25 @@ class JournalWorld:
                 f"{self.options}\nrepeat with: python -m tests.sim --journal --seed {self.seed}"
             ) from error
 
+    def _attempt(self, work: Callable[[], None]) -> None:
+        """Do something that may be the end of the process."""
+        try:
+            work()
+        except Killed:
+            self._crash()
+
     # --- one tick ---------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         self.clock.advance(TICK_NS)
         random, faults = self.random, self.faults
-        self.storage.faults = Faults(faults.lost_sync, faults.failed_sync, faults.failed_write)
+        self._plan_the_end()
+        self.disk.faults = self._disk_faults()
         if random.random() < faults.full:
-            used = NO_LIMIT - self.storage_free()
-            self.storage.room = used + random.randrange(2 * self.options.reserve_bytes)
+            used = self.disk.used_bytes()
+            self.disk.room = used + random.randrange(2 * self.options.reserve_bytes)
         elif random.random() < 0.2:
-            self.storage.room = NO_LIMIT
+            self.disk.room = NO_LIMIT
         if not self._is_writable():
             return
         if not self.tables or (len(self.tables) < 3 and random.random() < 0.1):
@@ -150,17 +182,23 @@ class JournalWorld:
         self._read_something()
         if self.tables and random.random() < faults.drop:
             self._drop()
-        if random.random() < faults.crash:
-            self._crash()
-        elif random.random() < faults.restart:
+        if random.random() < faults.restart:
             self._restart()
 
-    def storage_free(self) -> int:
-        """Room left if the disk had no limit."""
-        room, self.storage.room = self.storage.room, NO_LIMIT
-        free = self.storage.free_bytes()
-        self.storage.room = room
-        return free
+    def _plan_the_end(self) -> None:
+        """Perhaps the process is to end after some more calls to the disk."""
+        if self._calls_left >= 0:
+            return
+        fate = self.random.random()
+        if fate < self.faults.kill + self.faults.cut:
+            self._plan(is_cut=fate >= self.faults.kill)
+
+    def _plan(self, *, is_cut: bool) -> None:
+        self._is_cut = is_cut
+        self._calls_left = self.random.randint(0, self.random.choice([0, 5, 15, 40]))
+
+    def _disk_faults(self) -> Faults:
+        return Faults(self.faults.lost_sync, self.faults.failed_sync, self.faults.failed_write)
 
     def _is_writable(self) -> bool:
         """Whether writes are taken; a failed store is started again as after a crash."""
@@ -172,101 +210,183 @@ class JournalWorld:
             return False
         except JournalFailedError:
             assert self.faults.failed_sync or self.faults.failed_write, "failed without a fault"
+            self._is_cut = self.random.random() < 0.5
             self._crash()
             return False
         return True
 
     def _create(self) -> None:
-        name = f"t{self._next_name}"
+        name = f"t{self._next_name}" if self.random.random() < 0.7 else "t"
+        if name in self.tables:
+            return
         kind = self.random.choice(["list", "append-only"])
         history = RandomHistory(
             Random(self.random.getrandbits(64)), self.step, is_append_only=kind == "append-only"
         )
+        table = SimJournalTable(name, kind, "", history, acknowledged=self.step)
+        self._creating = table
+        if self._calls_left < 0 and self.random.random() < 4 * self.faults.kill:
+            self._plan(is_cut=False)
         try:
-            journal = self.store.create(identity(name, kind), step=self.step)
+            table.epoch = self.store.create(identity(name, kind), step=self.step).epoch
         except (JournalFullError, JournalFailedError):
-            return
-        self._next_name += 1
-        self.tables[name] = SimJournalTable(
-            name, kind, journal.epoch, history, acknowledged=self.step
-        )
+            pass
+        else:
+            self._next_name += 1
+            self.tables[name] = table
+        self._creating = None
 
     def _cycle(self) -> None:
         self.step += 1
-        for table in self.tables.values():
-            if self.random.random() < 0.6:
-                change, positions = table.history.next_change(self.step)
-                ticket = self.store.journals[table.name].append(
-                    change, step=self.step, wall_ns=self.clock.wall_ns(), positions=positions
-                )
-                table.tickets[ticket] = self.step
+        changed = [table for table in self.tables.values() if self.random.random() < 0.6]
+        for table in changed:
+            change, positions = table.history.next_change(self.step)
+            ticket = self.store.journals[table.name].append(
+                change, step=self.step, wall_ns=self.clock.wall_ns(), positions=positions
+            )
+            table.tickets[ticket] = self.step
+        if len(changed) > 1:
+            self.cycles[self.step] = changed
         self.store.step_committed(self.step)
 
     def _pump(self) -> None:
         self.store.pump(self.clock.monotonic_ns())
+        self._take_what_was_told()
+
+    def _take_what_was_told(self) -> None:
         for table in self.tables.values():
             for ticket in [each for each in table.tickets if each <= self.store.synced_ticket]:
                 table.acknowledged = max(table.acknowledged, table.tickets.pop(ticket))
-            durable = self.store.journals[table.name].durable_version
-            assert durable <= self.step
-            table.acknowledged = max(table.acknowledged, durable)
+            if table.name in self.store.journals:
+                durable = self.store.journals[table.name].durable_version
+                assert durable <= self.step
+                table.acknowledged = max(table.acknowledged, durable)
 
     def _drop(self) -> None:
         name = self.random.choice(sorted(self.tables))
+        self._dropping = name
         self.store.drop(name)
         del self.tables[name]
+        self._dropping = ""
 
     # --- ends and beginnings ----------------------------------------------------------------------
 
     def _crash(self) -> None:
-        self.storage.crash()
-        self._open(is_clean=False)
+        """The process ends, and others begin until one stays."""
+        self._take_what_was_told()
+        self._end()
+        self._start()
+
+    def _end(self) -> None:
+        self._calls_left = -1
+        if self._is_cut:
+            self.cuts += 1
+            self.disk.cut()
+        else:
+            self.kills += 1
+            self.disk.kill()
 
     def _restart(self) -> None:
-        self.storage.faults = Faults()
+        self.disk.faults = Faults()
         self.store.close()
-        if self.storage.room == NO_LIMIT:
+        is_written = self.disk.room == NO_LIMIT and not self._has_failed()
+        if is_written:
             for table in self.tables.values():
                 table.acknowledged = table.history.step
-        self._open(is_clean=self.storage.room == NO_LIMIT)
+        else:
+            self._take_what_was_told()
+        self._start()
 
-    def _open(self, *, is_clean: bool) -> None:
+    def _has_failed(self) -> bool:
+        try:
+            self.store.check_writable()
+        except JournalFullError:
+            return False
+        except JournalFailedError:
+            return True
+        return False
+
+    def _start(self) -> None:
+        """Start processes until one stays."""
+        while not self._open():
+            self._end()
+
+    def _open(self) -> bool:
+        """Start a process; False when it ended while it started."""
         self.restarts += 1
+        self._plan_the_end()
+        if self._calls_left < 0 and not self._is_cut and self.random.random() < self.faults.cut * 8:
+            # What a kill leaves in the cache is only told from the platter by a cut after it.
+            self._plan(is_cut=True)
+        self.disk.room = NO_LIMIT
+        is_faulty = self.random.random() < self.faults.fault_at_start
+        self.disk.faults = self._disk_faults() if is_faulty else Faults()
         witnesses = {name: self._witness(table) for name, table in self.tables.items()}
-        self.storage.room = NO_LIMIT
-        self.storage.faults = Faults()
         self.store = self._new_store()
         try:
             self.store.open_all()
         except JournalCorruptError:
-            assert self.storage.lost_syncs, "damage on an honest disk"
+            assert self.disk.lost_syncs, "damage on an honest disk"
             self.is_over = True
-            return
-        assert self.store.first_step >= self.step or self.storage.lost_syncs, "steps used twice"
-        assert set(self.store.journals) == set(self.tables) or self.storage.lost_syncs
+            return True
+        except Killed:
+            return False
+        except OSError:
+            assert is_faulty
+            self._is_cut = self.random.random() < 0.5
+            return False
+        self._check_names()
+        self._check_cycles()
+        assert self.store.first_step >= self.step or self.disk.lost_syncs, "steps used twice"
         for name, table in self.tables.items():
             if name in self.store.journals:
-                self._check_recovered(table, self.store.journals[name], witnesses[name])
+                self._check_recovered(table, self.store.journals[name], witnesses.get(name, -1))
         # A disk that lies is only simulated once: what it lost is gone from our books, too.
-        self.is_over = self.storage.lost_syncs > 0
+        self.is_over = self.disk.lost_syncs > 0
         self.step = max(self.step, self.store.first_step)
-        if is_clean:
-            assert all(
-                not table.lost or table.lost[-1] < self.step for table in self.tables.values()
-            )
+        return True
+
+    def _check_names(self) -> None:
+        """A table whose creating or dropping was cut short is there whole or not at all."""
+        table, self._creating = self._creating, None
+        if table is not None and table.name in self.store.journals:
+            table.epoch = self.store.journals[table.name].epoch
+            self.tables[table.name] = table
+            self._next_name += 1
+        if self._dropping and self._dropping not in self.store.journals:
+            del self.tables[self._dropping]
+        self._dropping = ""
+        if not self.disk.lost_syncs:
+            assert set(self.store.journals) == set(self.tables), "tables came or went"
+
+    def _check_cycles(self) -> None:
+        """A cycle that changed several tables is there in all of them or in none."""
+        cycles, self.cycles = self.cycles, {}
+        if self.disk.lost_syncs:
+            return
+        for step, changed in cycles.items():
+            journals = [
+                self.store.journals[table.name]
+                for table in changed
+                if self.tables.get(table.name) is table
+            ]
+            is_there = {journal.latest_version >= step for journal in journals}
+            assert len(is_there) <= 1, f"half of cycle {step} is there"
+            self.joint_lost += is_there == {False}
 
     def _witness(self, table: SimJournalTable) -> int:
-        directory = f"tables/{table.name}/{WITNESS_FILE}"
-        if directory not in self.storage.files:
+        try:
+            content = MemoryStorage(disk=self.disk).read(f"tables/{table.name}/{WITNESS_FILE}")
+        except FileNotFoundError:
             return -1
-        return read_witness(bytes(self.storage.files[directory].content), table.epoch)
+        return read_witness(content.to_pybytes(), table.epoch)
 
     def _check_recovered(self, table: SimJournalTable, journal: TableJournal, witness: int) -> None:
         version = journal.latest_version
         assert journal.epoch == table.epoch, "another epoch"
         known = [snapshot.version for snapshot in table.history.snapshots]
         assert version in known, f"version {version} was never handed over"
-        if self.storage.lost_syncs:
+        if self.disk.lost_syncs:
             # What a lying disk lost is only noticed if something of later is left.
             assert version >= witness, "an acknowledged version is gone and nobody said so"
         else:
@@ -277,7 +397,7 @@ class JournalWorld:
         table.history.go_back_to(version)
         table.acknowledged = version
         self._check_state(table, journal, version)
-        for each in [] if self.storage.lost_syncs else table.lost:
+        for each in [] if self.disk.lost_syncs else table.lost:
             assert not journal.is_known(each), f"version {each} is gone and said to be known"
 
     # --- readers ----------------------------------------------------------------------------------
@@ -305,8 +425,8 @@ class JournalWorld:
 
     def _finish(self) -> None:
         """The disk behaves: the store must take writes again, and keep all of them."""
-        self.storage.faults = Faults()
-        self.storage.room = NO_LIMIT
+        self.disk.faults = Faults()
+        self.disk.room = NO_LIMIT
         for _ in range(200):
             self.clock.advance(TICK_NS)
             self._pump()

@@ -28,8 +28,8 @@ from barrage.journal.offline import (
     table_bytes,
     verify,
 )
+from barrage.journal.opening import TABLES
 from barrage.journal.recovery import RecoveredTable
-from barrage.journal.store import TABLES
 
 journal = typer.Typer(
     name="journal",

@@ -166,6 +166,7 @@ def test_the_thread_writes_and_close_drains(tmp_path: Path) -> None:
     journal = store.create(identity(), step=0)
     change, _ = history.next_change()
     ticket = journal.append(change, step=history.step, wall_ns=1)
+    store.step_committed(history.step)
     assert synced.wait(60)
     assert store.synced_ticket == ticket
     stop = time.monotonic() + 0.5
