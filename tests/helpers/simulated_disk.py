@@ -38,7 +38,7 @@ class Faults:
     """Chances per call. All 0: an honest disk."""
 
     lost_sync: float = 0.0
-    """The disk says that it synced what it did not."""
+    """The disk says that it synced a segment, and did not."""
     failed_sync: float = 0.0
     failed_write: float = 0.0
 
@@ -436,7 +436,7 @@ class SimulatedDisk(SystemCalls):
         if self.random.random() < self.faults.failed_sync:
             node.fail_to_sync(self.random)
             raise OSError(errno.EIO, "the disk does not sync")
-        if self.random.random() < self.faults.lost_sync:
+        if "/wal/" in self._paths[file] and self.random.random() < self.faults.lost_sync:
             self.lost_syncs += 1
             return
         node.sync()

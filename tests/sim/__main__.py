@@ -62,7 +62,7 @@ def run_network(seeds: Sequence[int], *, is_one: bool) -> int:
 
 def run_journals(seeds: Sequence[int], *, is_one: bool) -> int:
     """Journals on a bad disk; answers how many seeds failed."""
-    states = failures = restarts = 0
+    states = failures = restarts = kills = cuts = lost = 0
     for seed in seeds:
         world = JournalWorld(seed)
         try:
@@ -74,7 +74,13 @@ def run_journals(seeds: Sequence[int], *, is_one: bool) -> int:
                 raise
         states += world.states_checked
         restarts += world.restarts
-    print(f"journals: {failures} failures, {restarts} restarts, {states} states checked")
+        kills += world.kills
+        cuts += world.cuts
+        lost += world.joint_lost
+    print(
+        f"journals: {failures} failures, {restarts} starts after {kills} kills and {cuts} power "
+        f"cuts, {lost} unfinished cycles of several tables taken back, {states} states checked"
+    )
     return failures
 
 

@@ -58,8 +58,8 @@ class JournalFaults:
             fault_at_start=sometimes(0.3, 0.2),
             full=sometimes(0.4, 0.05),
             drop=sometimes(0.3, 0.04),
-            lost_sync=sometimes(0.3, 0.2),
-            failed_sync=sometimes(0.2, 0.04),
+            lost_sync=sometimes(0.3, 0.05),
+            failed_sync=sometimes(0.3, 0.05),
             failed_write=sometimes(0.2, 0.01),
         )
 
@@ -117,13 +117,17 @@ class JournalWorld:
         self._next_name = 0
         self._calls_left = -1
         """Calls until the end of the process; below 0: none is planned."""
+        self._ends_at_syncs = False
+        """Whether only syncs are counted: what is done and not synced is the usual trouble."""
         self._is_cut = False
+        self._is_cheated = False
+        """Whether a disk that lies has lost something by a power cut."""
         self._creating: SimJournalTable | None = None
         self._dropping = ""
         self.store: JournalStore
 
     def _on_call(self, name: str, path: str) -> None:
-        if self._calls_left < 0:
+        if self._calls_left < 0 or (self._ends_at_syncs and not name.startswith("sync")):
             return
         self._calls_left -= 1
         if self._calls_left < 0:
@@ -195,7 +199,9 @@ class JournalWorld:
 
     def _plan(self, *, is_cut: bool) -> None:
         self._is_cut = is_cut
-        self._calls_left = self.random.randint(0, self.random.choice([0, 5, 15, 40]))
+        self._ends_at_syncs = self.random.random() < 0.5
+        most = self.random.choice([0, 3, 8] if self._ends_at_syncs else [0, 5, 15, 40])
+        self._calls_left = self.random.randint(0, most)
 
     def _disk_faults(self) -> Faults:
         return Faults(self.faults.lost_sync, self.faults.failed_sync, self.faults.failed_write)
@@ -210,7 +216,7 @@ class JournalWorld:
             return False
         except JournalFailedError:
             assert self.faults.failed_sync or self.faults.failed_write, "failed without a fault"
-            self._is_cut = self.random.random() < 0.5
+            self._is_cut = self.random.random() < 0.2
             self._crash()
             return False
         return True
@@ -281,6 +287,8 @@ class JournalWorld:
         self._calls_left = -1
         if self._is_cut:
             self.cuts += 1
+            # A kill does not show that a sync was a lie.
+            self._is_cheated |= self.disk.lost_syncs > 0
             self.disk.cut()
         else:
             self.kills += 1
@@ -326,7 +334,7 @@ class JournalWorld:
         try:
             self.store.open_all()
         except JournalCorruptError:
-            assert self.disk.lost_syncs, "damage on an honest disk"
+            assert self._is_cheated, "damage on an honest disk"
             self.is_over = True
             return True
         except Killed:
@@ -337,12 +345,12 @@ class JournalWorld:
             return False
         self._check_names()
         self._check_cycles()
-        assert self.store.first_step >= self.step or self.disk.lost_syncs, "steps used twice"
+        assert self.store.first_step >= self.step or self._is_cheated, "steps used twice"
         for name, table in self.tables.items():
             if name in self.store.journals:
                 self._check_recovered(table, self.store.journals[name], witnesses.get(name, -1))
         # A disk that lies is only simulated once: what it lost is gone from our books, too.
-        self.is_over = self.disk.lost_syncs > 0
+        self.is_over = self._is_cheated
         self.step = max(self.step, self.store.first_step)
         return True
 
@@ -356,13 +364,13 @@ class JournalWorld:
         if self._dropping and self._dropping not in self.store.journals:
             del self.tables[self._dropping]
         self._dropping = ""
-        if not self.disk.lost_syncs:
+        if not self._is_cheated:
             assert set(self.store.journals) == set(self.tables), "tables came or went"
 
     def _check_cycles(self) -> None:
         """A cycle that changed several tables is there in all of them or in none."""
         cycles, self.cycles = self.cycles, {}
-        if self.disk.lost_syncs:
+        if self._is_cheated:
             return
         for step, changed in cycles.items():
             journals = [
@@ -386,7 +394,7 @@ class JournalWorld:
         assert journal.epoch == table.epoch, "another epoch"
         known = [snapshot.version for snapshot in table.history.snapshots]
         assert version in known, f"version {version} was never handed over"
-        if self.disk.lost_syncs:
+        if self._is_cheated:
             # What a lying disk lost is only noticed if something of later is left.
             assert version >= witness, "an acknowledged version is gone and nobody said so"
         else:
@@ -397,7 +405,7 @@ class JournalWorld:
         table.history.go_back_to(version)
         table.acknowledged = version
         self._check_state(table, journal, version)
-        for each in [] if self.disk.lost_syncs else table.lost:
+        for each in [] if self._is_cheated else table.lost:
             assert not journal.is_known(each), f"version {each} is gone and said to be known"
 
     # --- readers ----------------------------------------------------------------------------------
