@@ -22,7 +22,7 @@ from barrage.errors import RemoteProtocolError
 from barrage.wire.flatbuf import FlatTable, root_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -37,6 +37,11 @@ HEADER_BYTES_MAX: Final = 256 * 1024 * 1024
 """Longest header believed: a row set with very many ranges stands in it."""
 
 METADATA_ENTRIES_MAX: Final = 64
+
+_SCAN_BYTES: Final = 1 << 20
+"""Bytes that are searched for the beginning of a message at a time."""
+
+BUDGET_BYTES_MIN: Final = 1 << 16
 CRC_TAG: Final = b"crc32c:"
 CRC_BLANK: Final = "crc32c:00000000"
 _BLANK: Final = CRC_BLANK.encode()
@@ -53,6 +58,10 @@ HEADER_SCHEMA: Final = 1
 class FramingError(Exception):
     """The bytes at a place are not a whole, undamaged message; says why. Never leaves the
     journal."""
+
+
+class BudgetExhaustedError(Exception):
+    """More would have to be read than is allowed. Never leaves the journal."""
 
 
 def crc_of(pieces: Iterable[Piece | npt.NDArray[np.uint8]], crc: int = 0) -> int:
@@ -87,7 +96,9 @@ def crc_place(message: FlatTable) -> int:
     holder, slot = (content, 8) if kind == HEADER_SCHEMA else (message, 12)
     entries = None if holder is None else holder.tables(slot, count_max=METADATA_ENTRIES_MAX)
     for entry in entries or ():
-        if entry.byte_vector(4) == CRC_KEY:
+        key = entry.vector(4, 1)
+        # The length first: what is no key of ours may be of any length, and would be copied.
+        if key is not None and key.length == len(CRC_KEY) and entry.byte_vector(4) == CRC_KEY:
             span = entry.vector(6, 1)
             if span is not None and span.length == len(CRC_BLANK):
                 return PREFIX_BYTES + span.start + len(CRC_TAG)
@@ -116,11 +127,31 @@ class Message:
         return batch.int64(4)
 
 
-def read_message(data: pa.Buffer, start: int, *, is_checked: bool = True) -> Message:
+@dataclass(slots=True)
+class ReadingBudget:
+    """Bytes whose CRC may still be computed while places are tried that may be no messages."""
+
+    bytes_left: int
+
+    def spend(self, size: int) -> None:
+        """BudgetExhaustedError when that is too much."""
+        if size > self.bytes_left:
+            raise BudgetExhaustedError
+        self.bytes_left -= size
+
+
+def read_message(
+    data: pa.Buffer,
+    start: int,
+    *,
+    is_checked: bool = True,
+    budget: ReadingBudget | None = None,
+) -> Message:
     """The message at ``start``; FramingError when there is none, whole and as it was written.
 
     ``is_checked``: compute the CRC; left out only for messages that are checked when they are
-    used.
+    used. Until the header is known to be one of ours only its fields are looked at, where they
+    are; ``budget`` bounds what is read after that.
     """
     total = data.size
     if start + PREFIX_BYTES > total:
@@ -131,9 +162,9 @@ def read_message(data: pa.Buffer, start: int, *, is_checked: bool = True) -> Mes
     if not 0 < header_bytes <= min(HEADER_BYTES_MAX, total - start - PREFIX_BYTES):
         raise FramingError(f"a header of {header_bytes} bytes does not fit")
     body_start = start + PREFIX_BYTES + header_bytes
-    header = data.slice(start, PREFIX_BYTES + header_bytes).to_pybytes()
+    view = memoryview(data.slice(start, PREFIX_BYTES + header_bytes)).cast("B")
     try:
-        table = root_table(header[PREFIX_BYTES:])
+        table = root_table(view[PREFIX_BYTES:])
         body_bytes = table.int64(10)
         kind = table.uint8(6)
         place = crc_place(table)
@@ -141,24 +172,32 @@ def read_message(data: pa.Buffer, start: int, *, is_checked: bool = True) -> Mes
         raise FramingError(str(error)) from error
     if not 0 <= body_bytes <= total - body_start:
         raise FramingError(f"a body of {body_bytes} bytes does not fit")
-    crc = _check(header, place, data.slice(body_start, body_bytes), is_checked=is_checked)
-    return Message(start, body_start + body_bytes, kind, table, crc)
+    said = _said_crc(view, place)
+    if budget is not None:
+        budget.spend(len(view) + body_bytes)
+    header = view.tobytes()
+    if is_checked:
+        _check(header, place, data.slice(body_start, body_bytes))
+    # The texts in it outlive the buffer, which is a mapped file.
+    table = root_table(header[PREFIX_BYTES:])
+    return Message(start, body_start + body_bytes, kind, table, said)
 
 
-def _check(header: bytes, place: int, body: pa.Buffer, *, is_checked: bool) -> int:
+def _said_crc(header: memoryview, place: int) -> int:
+    """The CRC that stands in a header."""
+    if header[place - len(CRC_TAG) : place].tobytes() != CRC_TAG:
+        raise FramingError("no CRC in the header")
     try:
-        said = int(header[place : place + 8], 16)
+        return int(header[place : place + 8].tobytes(), 16)
     except ValueError as error:
         raise FramingError("the CRC in the header is no number") from error
-    if is_checked:
-        blank = b"".join((header[:place], b"00000000", header[place + 8 :]))
-        crc = crc_of([blank, body])
-        # Compared as text, as a number may be written in several ways.
-        if b"%08x" % crc != header[place : place + 8]:
-            raise FramingError("the CRC does not fit the content")
-    if header[place - len(CRC_TAG) : place] != CRC_TAG:
-        raise FramingError("no CRC in the header")
-    return said
+
+
+def _check(header: bytes, place: int, body: pa.Buffer) -> None:
+    blank = b"".join((header[:place], b"00000000", header[place + 8 :]))
+    # Compared as text, as a number may be written in several ways.
+    if b"%08x" % crc_of([blank, body]) != header[place : place + 8]:
+        raise FramingError("the CRC does not fit the content")
 
 
 def metadata_of(table: FlatTable, slot: int) -> dict[str, str]:
@@ -170,15 +209,44 @@ def metadata_of(table: FlatTable, slot: int) -> dict[str, str]:
         raise FramingError(str(error)) from error
 
 
-def next_message(data: pa.Buffer, start: int) -> Message | None:
+def next_message(
+    data: pa.Buffer, start: int, budget: ReadingBudget | None = None
+) -> Message | None:
     """The first undamaged message at or after ``start``: how the end of what was written is told
-    from a hole in it. Only places where a message could begin are looked at."""
-    view = memoryview(data).cast("B")
-    position = start + (-start % 8)
-    words = np.frombuffer(view[position : len(view) - (len(view) - position) % 8], dtype=np.uint32)
-    for index in np.flatnonzero(words[::2] == 0xFFFFFFFF).tolist():
+    from a hole in it. Only places where a message could begin are looked at.
+
+    Cost: one pass over the data, some fields at each place that looks like the beginning of a
+    message, and ``budget`` for places that look like a whole one; by default twice what there is to
+    read. BudgetExhaustedError past that: then cells hold many forged messages that overlap.
+    """
+    if budget is None:
+        budget = ReadingBudget(2 * max(0, data.size - start) + BUDGET_BYTES_MIN)
+    for position in _candidates(data, start):
         try:
-            return read_message(data, position + 8 * index)
+            return read_message(data, position, budget=budget)
         except FramingError:
             continue
     return None
+
+
+def _candidates(data: pa.Buffer, start: int) -> Iterator[int]:
+    """Places at or after ``start`` with a continuation word and a length that fits, block by
+    block. Messages are padded to eight bytes, so both are, too."""
+    view = memoryview(data).cast("B")
+    first = start + (-start % 8)
+    stop = first + max(0, len(view) - first) // 8 * 8
+    for place in range(first, stop, _SCAN_BYTES):
+        words = np.frombuffer(view[place : min(place + _SCAN_BYTES, stop)], dtype="<u4")
+        lengths = words[1::2].astype(np.int64)
+        places = place + 8 * np.arange(len(lengths), dtype=np.int64)
+        fits = (words[::2] == 0xFFFFFFFF) & (lengths % 8 == 0) & (lengths > 0)
+        fits &= lengths <= np.minimum(HEADER_BYTES_MAX, len(view) - PREFIX_BYTES - places)
+        yield from places[fits].tolist()
+
+
+def may_hold_message(data: pa.Buffer) -> bool:
+    """Whether a whole message is anywhere in the data, or that cannot be told."""
+    try:
+        return next_message(data, 0) is not None
+    except BudgetExhaustedError:
+        return True

@@ -29,7 +29,7 @@ from barrage.journal.file_history import (
     read_witness,
     segment_path,
 )
-from barrage.journal.framing import FramingError, next_message
+from barrage.journal.framing import FramingError, may_hold_message
 from barrage.journal.identity import HistoryBegin, TableRecord
 from barrage.journal.index import Index
 from barrage.journal.record import decode_entry
@@ -412,7 +412,7 @@ class _Reader:
         try:
             read_header(data)
         except FramingError:
-            if next_message(data, 0) is not None:
+            if may_hold_message(data):
                 return False
             self.left_overs.append(path)
             return True

@@ -21,13 +21,16 @@ from typing import TYPE_CHECKING, Final
 
 from barrage.errors import JournalCorruptError, JournalFailedError
 from barrage.journal.framing import (
+    BUDGET_BYTES_MIN,
     CRC_BLANK,
     CRC_KEY,
     HEADER_RECORD,
     HEADER_SCHEMA,
     PREFIX_BYTES,
+    BudgetExhaustedError,
     FramingError,
     Message,
+    ReadingBudget,
     crc_place,
     metadata_of,
     next_message,
@@ -235,14 +238,26 @@ def scan(
 
 
 def _is_hole(data: pa.Buffer, place: int) -> bool:
-    """Whether something that was written after ``place`` had been synced is behind it."""
-    found = next_message(data, place)
-    while found is not None:
-        try:
-            if read_head(found).surroundings.synced > place:
+    """Whether something that was written after ``place`` had been synced is behind it. The work is
+    linear in what is behind; where that is not enough to tell, it is taken for damage, as nothing
+    that may have been acknowledged is cut off."""
+    budget = ReadingBudget(2 * (data.size - place) + BUDGET_BYTES_MIN)
+    try:
+        found = next_message(data, place, budget)
+        while found is not None:
+            if _was_written_later(found, place):
                 return True
-        except FramingError:
-            # Cells may look like a message, but not like one of ours.
-            logger.debug("a message that is no record at byte %d", found.start)
-        found = next_message(data, found.stop)
+            found = next_message(data, found.stop, budget)
+    except BudgetExhaustedError:
+        logger.warning("too much behind byte %d looks like records that are none", place)
+        return True
     return False
+
+
+def _was_written_later(message: Message, place: int) -> bool:
+    try:
+        return read_head(message).surroundings.synced > place
+    except FramingError:
+        # Cells may look like a message, but not like one of ours.
+        logger.debug("a message that is no record at byte %d", message.start)
+        return False
