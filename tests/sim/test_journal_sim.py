@@ -11,8 +11,8 @@ from tests.sim.canaries import JOURNAL_CANARIES
 from tests.sim.journal import JournalSimulationError, JournalWorld
 
 SEEDS = range(2000, 2006)
-CANARY_SEEDS = (64, 51, 53, 16, 8, *range(1, 20))
-"""In most seeds the disk does not lie, or the right call is not met."""
+CANARY_SEEDS = (8, 10, *range(20))
+"""The first two are met by most of the faults."""
 
 
 @pytest.fixture(autouse=True)
