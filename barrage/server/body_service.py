@@ -12,6 +12,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from barrage.errors import BarrageError
@@ -68,8 +69,10 @@ class UcxListening(Protocol):
     def refusal(self, offer: Offer) -> str:
         """Why a client with this offer cannot connect; nothing when it can."""
 
-    def offer(self, on_connection: Callable[[Any], None], lifetime_ns: int) -> tuple[str, bytes]:
-        """A location and a single-use ticket; the connection that shows it."""
+    def offer(
+        self, on_connection: Callable[[Any], None], lifetime_ns: int, peer: str
+    ) -> tuple[str, bytes]:
+        """A location and a single-use ticket for a caller; the connection that shows it."""
 
     def outlet(self, connection: Any) -> Outlet: ...
 
@@ -213,12 +216,13 @@ class BodyService:
 
     # --- offers ---
 
-    async def offer(self, body: bytes) -> bytes:
-        """The action: the first way of the client's that can be had. RemoteProtocolError."""
+    async def offer(self, body: bytes, peer: str = "") -> bytes:
+        """The action: the first way of the client's that can be had. ``peer`` is the caller as gRPC
+        names it, nothing in this process. RemoteProtocolError."""
         offer = Offer.from_json(body)
         answers: dict[BodyWay, Callable[[Offer], Answer | str]] = {
             BodyWay.SHM: self._shared_memory_answer,
-            BodyWay.UCX: self._ucx_answer,
+            BodyWay.UCX: partial(self._ucx_answer, peer=peer),
         }
         reasons = []
         for way in offer.order:
@@ -243,7 +247,7 @@ class BodyService:
             return TOO_MANY
         return self._answer(channel, arena=self._arena.name)
 
-    def _ucx_answer(self, offer: Offer) -> Answer | str:
+    def _ucx_answer(self, offer: Offer, *, peer: str) -> Answer | str:
         if self._ucx is None:
             return NOT_SWITCHED_ON
         if offer.ucx is None:
@@ -261,7 +265,7 @@ class BodyService:
                 self._drop(channel)
 
         try:
-            location, ticket = self._ucx.offer(connected, self._limits.body_ticket_ns)
+            location, ticket = self._ucx.offer(connected, self._limits.body_ticket_ns, peer)
         except BarrageError as error:
             self._channels.discard(channel)
             return str(error)

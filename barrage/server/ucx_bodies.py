@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from barrage.server.body_outlets import UcxOutlet
+from barrage.server.ucx_hosts import hosts_of
 from barrage.server.ucx_tables import UcxTables
 from barrage.transport.ucx.body_channel import UcxBodySender
 from barrage.transport.ucx.context import UcxContext
@@ -50,12 +51,14 @@ class UcxBodies:
         return ""
 
     def offer(
-        self, on_connection: Callable[[ServedConnection], None], lifetime_ns: int
+        self, on_connection: Callable[[ServedConnection], None], lifetime_ns: int, peer: str
     ) -> tuple[str, bytes]:
-        """A location and a ticket; ``on_connection`` gets the connection that shows it.
-        LimitExceededError, TransportError."""
+        """A location and a ticket for the caller ``peer``; ``on_connection`` gets the connection
+        that shows it. LimitExceededError, TransportError."""
         location, ticket = self.streams.offer(
-            lambda connection, _: on_connection(connection), lifetime_ns=lifetime_ns
+            lambda connection, _: on_connection(connection),
+            lifetime_ns=lifetime_ns,
+            hosts=hosts_of(peer, self.streams.host),
         )
         return location.encode(), ticket
 

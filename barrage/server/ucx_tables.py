@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from barrage.errors import UnsupportedError
+from barrage.server.ucx_hosts import hosts_of
 from barrage.transport.ucx.lenders import RemoteMemory
 from barrage.transport.ucx.table_streams import BodyPlace, TableStreams, encode_messages
 
@@ -45,6 +46,7 @@ class UcxTables:
         self._context = context
         self._limits = limits
         self._memory: RemoteMemory | None = None
+        self._server = server
         self._streams = TableStreams(server, limits, clock, arena=arena)
         self._has_arena = arena is not None
 
@@ -58,10 +60,10 @@ class UcxTables:
         """What became of the bodies of all streams."""
         return self._streams.sent
 
-    def offer(self, take_snapshot: TakeSnapshot, place: BodyPlace) -> OfferedTable:
-        """Two locations and a ticket for one reading of a table, from which ``take_snapshot`` gets
-        the rows. UnsupportedError when there is no such place for bodies here,
-        LimitExceededError."""
+    def offer(self, take_snapshot: TakeSnapshot, place: BodyPlace, peer: str) -> OfferedTable:
+        """Two locations and a ticket for one reading of a table by the caller ``peer``;
+        ``take_snapshot`` gets the rows. UnsupportedError when there is no such place for bodies
+        here, LimitExceededError."""
         self._prepare(place)
 
         async def messages() -> Messages:
@@ -69,7 +71,7 @@ class UcxTables:
             pieces = [(list(each.added_columns), each.data_keys_post.size) for each in updates]
             return encode_messages(schema, pieces, self._limits)
 
-        return self._streams.offer(messages, place=place)
+        return self._streams.offer(messages, place=place, hosts=hosts_of(peer, self._server.host))
 
     def _prepare(self, place: BodyPlace) -> None:
         if place is BodyPlace.SHM and not self._has_arena:

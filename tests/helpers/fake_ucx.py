@@ -9,7 +9,7 @@ what comes, change its order, and send whatever it likes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -41,6 +41,7 @@ class FakeChannel:
         self._sending: set[asyncio.Future[None]] = set()
         self.lost: TransportError | None = None
         self.is_closed = False
+        self.is_sealed = False
         self.is_deaf = False
         """A stopped process: what comes waits."""
         self.fetched_tags: list[int] = []
@@ -176,6 +177,9 @@ class FakeChannel:
         if self._on_lost is not None:
             self._on_lost(error)
 
+    def seal(self) -> None:
+        self.is_sealed = True
+
     async def close(self, *, force: bool = True) -> None:
         if self.is_closed:
             return
@@ -201,12 +205,18 @@ class FakeListener:
         on_connection: Callable[[Any], None],
         *,
         connections_max: int,
+        patience_ns: int,
+        is_guarded: bool,
     ) -> None:
         self.port = port or 4711
         self.host = host
         self.connections_max = connections_max
+        self.admitted: Collection[object] | None = ()
         self._on_connection = on_connection
         self.is_closed = False
+
+    def admit(self, hosts: Collection[object] | None) -> None:
+        self.admitted = hosts
 
     def connect(self) -> FakeChannel:
         """A client's end; the server has the other."""

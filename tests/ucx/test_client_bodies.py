@@ -108,7 +108,7 @@ def test_a_body_that_does_not_come(server, monkeypatch):
 
 
 def test_another_release_or_setting(server, monkeypatch):
-    monkeypatch.setattr(UcxSettings, "agreement", lambda self: {"CM_USE_ALL_DEVICES": "y"})
+    monkeypatch.setattr(UcxSettings, "agreement", lambda self: {"CM_USE_ALL_DEVICES": "n"})
     with (
         barrage.connect(server.uri, bodies="ucx") as session,
         session.table("t").subscribe() as live,

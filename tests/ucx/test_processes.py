@@ -323,6 +323,8 @@ def test_nonsense_on_every_port_does_not_end_the_server(library: UcxLibrary) -> 
         while server.descriptor_count > descriptors + 20 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert server.descriptor_count <= descriptors + 20
+        while server.ask("connections") and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert server.ask("connections") == 0
 
 

@@ -18,7 +18,7 @@ import pytest
 import barrage
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.config import ServerConfig
-from barrage.transport.shared_memory.arena import DIRECTORY
+from barrage.transport import shared_memory
 from barrage.transport.ucx import UcxContext, UcxLibrary, UcxSettings, open_batches
 from barrage.transport.ucx.stream_client import open_stream
 from barrage.wire.dissociated.location import UcxLocation
@@ -219,17 +219,22 @@ def test_streams_of_the_protocol_alone_are_counted(server, library):
     assert (found.pending_count, found.pending_bytes) == (0, 0)
 
 
-def test_a_server_without_shared_memory_removes_what_a_killed_one_left() -> None:
+def test_a_server_without_shared_memory_removes_what_a_killed_one_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``body_arena_bytes`` of a server that dies would be lost until somebody uses shm again."""
     code = (
-        "import os, signal\n"
+        "import os, signal, sys\n"
         "from barrage.limits import DEFAULT_LIMITS\n"
         "from barrage.transport.shared_memory import Arena\n"
-        "print(Arena.create(DEFAULT_LIMITS).name, flush=True)\n"
+        "arena = Arena.create(DEFAULT_LIMITS, directory=sys.argv[1])\n"
+        "print(arena.name, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    left = Path(DIRECTORY) / killed.stdout.strip()
-    assert left.exists()
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    left = tmp_path / killed.stdout.strip()
+    assert left.is_file()
+    monkeypatch.setattr(shared_memory, "DIRECTORY", str(tmp_path))
     with barrage.Server(bodies="ucx"):
         assert not left.exists()

@@ -93,7 +93,8 @@ BodiesOption = Annotated[
         "--bodies",
         metavar="WAYS",
         help="Faster ways for large messages to our own clients: shm (shared memory, same host), "
-        "ucx, or shm,ucx; off by default.",
+        "ucx (only where every caller is trusted: see docs/security.md), or shm,ucx; off by "
+        "default.",
         show_default=False,
     ),
 ]

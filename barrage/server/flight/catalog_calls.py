@@ -22,6 +22,7 @@ from barrage.server.table_service import TableFacts, TableRecipe, kind_of
 from barrage.server.tickets import ticket_of
 from barrage.transport import flight_messages
 from barrage.transport.flight_messages import Descriptor, FlightInfo
+from barrage.wire.dissociated.negotiation import ACTION as BODIES_ACTION
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -76,6 +77,7 @@ class CatalogCalls:
         self._dissociated = dissociated
         self._journals = journals.calls
         self._catalog = catalog
+        self._bodies = bodies
         self._tables = tables
         self._actions: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             TABLES: self._list_tables,
@@ -112,22 +114,27 @@ class CatalogCalls:
                 info = flight_info(facts, descriptor, ticket_of(facts.name), session)
                 await context.write(info.encode())
 
-    async def get_flight_info(self, request: bytes, _: Context, session: Session | None) -> bytes:
+    async def get_flight_info(
+        self, request: bytes, context: Context, session: Session | None
+    ) -> bytes:
         descriptor = Descriptor.decode(request)
         if is_journal_request(descriptor.command):
             return await self._journals.get_flight_info(descriptor)
         if is_dissociated_request(descriptor.command):
-            return await self._dissociated_info(descriptor, session)
+            return await self._dissociated_info(descriptor, session, context.peer())
         ticket = self._resolver.ticket_of_descriptor(descriptor)
         facts = await self._facts(ticket, session)
         return flight_info(facts, descriptor, ticket, session).encode()
 
-    async def _dissociated_info(self, descriptor: Descriptor, session: Session | None) -> bytes:
+    async def _dissociated_info(
+        self, descriptor: Descriptor, session: Session | None, peer: str
+    ) -> bytes:
         """For clients that read over UCX: locations and a ticket for one snapshot."""
         request = self._dissociated.request(descriptor.command or b"")
         facts = await self._facts(request.ticket, session)
         told = flight_info(facts, descriptor, request.ticket, session)
-        return self._dissociated.flight_info(request, told, facts.schema, session).encode()
+        info = self._dissociated.flight_info(request, told, facts.schema, session, peer=peer)
+        return info.encode()
 
     async def get_schema(self, request: bytes, _: Context, session: Session | None) -> bytes:
         descriptor = Descriptor.decode(request)
@@ -149,7 +156,12 @@ class CatalogCalls:
         if act is None:
             known = ", ".join(self._actions)
             raise ActionNotFoundError(f"unknown action {name!r}; this server has {known}")
-        await context.write(flight_messages.encode_result(await act(body)))
+        if name == BODIES_ACTION:
+            # Who asks for a body channel is let in from where it asks.
+            answer = await self._bodies.offer(body, context.peer())
+        else:
+            answer = await act(body)
+        await context.write(flight_messages.encode_result(answer))
 
     async def _facts(self, ticket: bytes, session: Session | None) -> TableFacts:
         source = await self._resolver.source(ticket, session)

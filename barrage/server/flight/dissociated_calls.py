@@ -81,9 +81,11 @@ class DissociatedCalls:
         told: FlightInfo,
         schema: Any,
         session: Session | None,
+        *,
+        peer: str,
     ) -> FlightInfo:
         """``told``, the information on the table, with locations and a ticket for one snapshot of
-        it. ``schema`` is that of the table."""
+        it by the caller ``peer``. ``schema`` is that of the table."""
         from barrage.transport.ucx.table_streams import BodyPlace
 
         tables = self._bodies.ucx_tables
@@ -94,7 +96,7 @@ class DissociatedCalls:
             encoder, updates = await self._hub.snapshot(request.ticket, session, options)
             return encoder.schema, updates
 
-        offered = tables.offer(take_snapshot, BodyPlace(request.place))
+        offered = tables.offer(take_snapshot, BodyPlace(request.place), peer)
         assert offered.metadata is not None
         assert offered.bodies is not None
         travelling = wire_schema(schema, self._limits, keeps_index_types=True)

@@ -130,7 +130,7 @@ class UcxConnection:
         try:
             async with asyncio.timeout(timeout):
                 address = await ipv4_of(host)
-                worker = UcxWorker(context)
+                worker = UcxWorker(context, is_guarded=True)
                 connection = cls(worker, lambda: client_endpoint(worker, address, port, error_mode))
                 await connection.flush()
         except BaseException as error:
@@ -271,6 +271,10 @@ class UcxConnection:
         future = worker.posted(operation, pointer)
         future.add_done_callback(lambda _: worker.cancel(operation))
         return future
+
+    def seal(self) -> None:
+        """Let nobody open further connections for data, once the peer has all it needs."""
+        self._worker.restrict(())
 
     # --- memory of the peer -----------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ typedef struct { uint64_t field_mask; const void *address; int err_mode; void *e
 typedef struct { uint32_t op_attr_mask, flags; void *request, *cb; uint64_t datatype;
     void *user_data, *reply_buffer; int memory_type; void *recv_info, *memh; uint64_t pad[8]; }
     ucp_request_param_t;
+typedef struct { uint64_t field_mask; uint64_t client_address[16]; uint64_t client_id;
+    uint64_t pad[8]; } ucp_conn_request_attr_t;
 typedef struct { uint64_t sender_tag; size_t length; uint64_t pad[2]; } ucp_tag_recv_info_t;
 typedef struct { const void *buffer; size_t length; } ucp_dt_iov_t;
 typedef struct { uint64_t recv_attr; void *reply_ep; } ucp_am_recv_param_t;
@@ -52,11 +54,14 @@ void ucp_worker_destroy(void *worker);
 unsigned ucp_worker_progress(void *worker);
 ucs_status_t ucp_worker_get_efd(void *worker, int *fd);
 ucs_status_t ucp_worker_arm(void *worker);
+ucs_status_t ucp_worker_get_address(void *worker, void **address, size_t *length);
+void ucp_worker_release_address(void *worker, void *address);
 ucs_status_t ucp_worker_set_am_recv_handler(void *worker, const ucp_am_handler_param_t *param);
 
 ucs_status_t ucp_listener_create(void *worker, const ucp_listener_params_t *params,
     void **listener);
 ucs_status_t ucp_listener_query(void *listener, ucp_listener_attr_t *attributes);
+ucs_status_t ucp_conn_request_query(void *conn_request, ucp_conn_request_attr_t *attributes);
 ucs_status_t ucp_listener_reject(void *listener, void *conn_request);
 void ucp_listener_destroy(void *listener);
 
@@ -116,6 +121,7 @@ WORKER_IGNORE_REQUEST_LEAK: Final = 1
 LISTENER_SOCKADDR: Final = 1
 LISTENER_CONNECTION_HANDLER: Final = 4
 LISTENER_ATTR_SOCKADDR: Final = 1
+REQUEST_ATTR_CLIENT_ADDRESS: Final = 1
 
 EP_ERROR_MODE: Final = 2
 EP_ERROR_HANDLER: Final = 4

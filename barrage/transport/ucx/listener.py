@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import struct
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from barrage.errors import TransportError
@@ -11,12 +13,15 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.transport.ucx import declarations as d
 from barrage.transport.ucx.connection import UcxConnection
 from barrage.transport.ucx.endpoints import accepted_endpoint, ipv4_literal, pack_sockaddr
+from barrage.transport.ucx.port_filters import disconnect, listening_ports, peers_at
 from barrage.transport.ucx.worker import UcxWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import asyncio
+    from collections.abc import Callable, Collection
 
     from barrage.transport.ucx.context import UcxContext
+    from barrage.transport.ucx.port_filters import ListeningPort
 
 REQUESTS_WAITING_MAX: Final = 64
 """Requests to connect that wait for their worker, which takes about 10 ms to make."""
@@ -38,22 +43,40 @@ class UcxListener:
         on_connection: Callable[[UcxConnection], None],
         *,
         connections_max: int = DEFAULT_LIMITS.ucx_connections_max,
+        patience_ns: int = DEFAULT_LIMITS.ucx_unauthenticated_ns,
+        is_guarded: bool = False,
     ) -> None:
-        """Listen on ``host``, an IPv4 address, and ``port``; 0 takes a free one."""
+        """Listen on ``host``, an IPv4 address, and ``port``; 0 takes a free one.
+
+        What has not become a request to connect within ``patience_ns`` is ended. With
+        ``is_guarded`` nobody can connect before :meth:`admit` says who may."""
         self._context = context
         self._on_connection = on_connection
         self._connections_max = connections_max
-        self._connections: set[UcxConnection] = set()
+        self._connections: dict[UcxConnection, tuple[str, int]] = {}
+        """Accepted ones, and where they come from."""
         self.rejected_count = 0
+        self.ended_count = 0
+        """Connections that were ended because they did not become a request, or not a valid one."""
+        self._strangers: dict[tuple[int, tuple[str, int]], int] = {}
+        """Descriptors and peers that are no connections of ours, and when they were seen first."""
+        self._patience_ns = patience_ns
+        self._is_guarded = is_guarded
+        self._admitted: Collection[ipaddress.IPv4Address] | None = None
         sockaddr = _sockaddr(host, port)
-        self._worker = UcxWorker(context)
+        self._worker = UcxWorker(context, is_guarded=is_guarded)
+        self._worker.restrict(())  # it has no connections, so there is no data for it
         self._handle: Any = None
+        self._sweeping: asyncio.TimerHandle | None = None
         try:
             self._handle = self._create(sockaddr, f"{host}:{port}")
             self.port = self._query_port()
         except BaseException:
             self.close()
             raise
+        self._port = _listening_at(self.port) if is_guarded else None
+        self.admit(() if is_guarded else None)
+        self._sweeping = self._worker.loop.call_later(patience_ns / 2e9, self._sweep)
         self._worker.deliver = self._deliver
         context.listeners.add(self)
 
@@ -86,6 +109,44 @@ class UcxListener:
         """Accepted connections that are not closed yet."""
         return len(self._connections)
 
+    def admit(self, hosts: Collection[ipaddress.IPv4Address] | None) -> None:
+        """Let connections be opened from ``hosts`` only, None: from everywhere; what is connected
+        stays. Where the system cannot do that, the log says so once."""
+        self._admitted = hosts
+        if self._port is None:
+            return
+        try:
+            self._port.restrict(hosts)
+        except TransportError as error:
+            self._port = None
+            _log.warning("the port of UCX can be reached by anybody: %s", error)
+
+    def _sweep(self) -> None:
+        """End what has not become a connection in time. UCX waits for ever for whoever is silent,
+        and its thread spins when a peer goes that has sent too much."""
+        loop = self._worker.loop
+        self._sweeping = loop.call_later(self._patience_ns / 2e9, self._sweep)
+        known = set(self._connections.values())
+        known |= {self._peer_of(request) for request in self._worker.requests_to_connect}
+        now_ns = time.monotonic_ns()
+        strangers = {each for each in peers_at(self.port).items() if each[1] not in known}
+        self._strangers = {each: self._strangers.get(each, now_ns) for each in strangers}
+        for stranger, since_ns in self._strangers.items():
+            if now_ns - since_ns >= self._patience_ns and disconnect(*stranger):
+                self.ended_count += 1
+                _log.info("a connection of %s:%d to UCX led to nothing and is ended", *stranger[1])
+
+    def _peer_of(self, request: Any) -> tuple[str, int]:
+        """Where a request comes from."""
+        library = self._context.library
+        attributes = library.ffi.new("ucp_conn_request_attr_t *")
+        attributes.field_mask = d.REQUEST_ATTR_CLIENT_ADDRESS
+        status = library.functions.ucp_conn_request_query(request, attributes)
+        if status < 0:
+            return "", 0
+        raw = bytes(library.ffi.buffer(attributes.client_address))
+        return str(ipaddress.IPv4Address(raw[4:8])), int(struct.unpack_from("!H", raw, 2)[0])
+
     def _deliver(self) -> None:
         waiting = self._worker.requests_to_connect
         while len(waiting) > REQUESTS_WAITING_MAX:
@@ -104,8 +165,9 @@ class UcxListener:
         self._context.library.functions.ucp_listener_reject(self._handle, request)
 
     def _accept(self, request: Any) -> None:
+        peer = self._peer_of(request)
         try:
-            worker = UcxWorker(self._context)
+            worker = UcxWorker(self._context, is_guarded=self._is_guarded)
         except TransportError as error:
             _log.warning("cannot accept a UCX connection: %s", error)
             self._reject(request)
@@ -115,18 +177,23 @@ class UcxListener:
         except TransportError as error:
             _log.warning("a UCX connection was not accepted: %s", error)
             return
-        self._connections.add(connection)
-        connection.on_closed = lambda: self._connections.discard(connection)
+        self._connections[connection] = peer
+        connection.on_closed = lambda: self._forget(connection)
         try:
             self._on_connection(connection)
         except Exception:
             _log.exception("a UCX connection was not taken over")
             connection.abort()
 
+    def _forget(self, connection: UcxConnection) -> None:
+        self._connections.pop(connection, None)
+
     def close(self) -> None:
         """Stop listening; accepted connections stay. Idempotent."""
         if self._worker.is_destroyed:
             return
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         if not self._context.is_poisoned:
             for request in self._worker.requests_to_connect:
                 self._reject(request)
@@ -135,6 +202,14 @@ class UcxListener:
         self._worker.requests_to_connect.clear()
         self._worker.destroy()
         self._context.listeners.discard(self)
+
+
+def _listening_at(port: int) -> ListeningPort | None:
+    for each in listening_ports().values():
+        if each.address[1] == port:
+            return each
+    _log.warning("the port of UCX is not among the sockets of this process: nobody is kept off it")
+    return None
 
 
 def _sockaddr(host: str, port: int) -> bytes:

@@ -2,7 +2,7 @@
 
 The defaults keep to this host: one device (``lo``), one transport (``tcp``), no remote access to
 memory. ``CM_USE_ALL_DEVICES`` must be equal on both sides of a connection, so it is part of what
-the sides agree upon before they connect.
+the sides agree upon before they connect, and it is what clients have that set nothing.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class UcxSettings:
     """Transports, comma separated. Not ``all``: it prefers shared memory that breaks between
     users."""
 
-    all_devices: bool = False
-    """Connect through more than one device (``CM_USE_ALL_DEVICES``); equal on both sides."""
+    all_devices: bool = True
+    """Connect through more than one device (``CM_USE_ALL_DEVICES``), which is what UCX does unless
+    it is told otherwise; equal on both sides."""
 
     rma: bool = False
     """Offer memory to be read by peers. A peer can then read, and over tcp write, any memory of

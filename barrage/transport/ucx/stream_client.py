@@ -69,6 +69,7 @@ async def open_stream(
             connection = await _connect(context, place, timeout, error_mode)
             try:
                 await claim(connection, place, ticket)
+                connection.seal()
             except BaseException:
                 await connection.close()
                 raise

@@ -24,7 +24,8 @@ from barrage.wire.dissociated.location import UcxLocation
 CLOSER = Role("barrage-ucx-close", "nothing: the connection is forgotten already")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from ipaddress import IPv4Address
 
     import pyarrow as pa
 
@@ -66,6 +67,8 @@ class _Offer(NamedTuple):
     expires_ns: int
     on_stream: Callable[[ServedConnection, bytes], None]
     expiry: asyncio.TimerHandle
+    hosts: frozenset[IPv4Address] | None
+    on_asked: Callable[[ServedConnection], None] | None
 
 
 class ServedState(Enum):
@@ -152,6 +155,7 @@ class ServedConnection:
         elif self._server.has_offer(tag):
             bytes_max = self._server.limits.ucx_ticket_bytes_max
             on_message = _Claimed(self._server, self, tag)
+            self._server.asked(self, tag)
         else:
             self._drop(probed, f"message under tag {tag:#018x}, which nobody asked for")
             return
@@ -243,12 +247,14 @@ class StreamServer:
         self._clock = clock
         self._listen = listen
         self._listener: Any = None
-        self._host = ""
+        self.host = ""
+        """Where it listens."""
         self.port = 0
         self._offers: dict[int, _Offer] = {}
         self._served: set[ServedConnection] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._admitted: frozenset[IPv4Address] | None = frozenset()
 
     @property
     def connection_count(self) -> int:
@@ -272,13 +278,15 @@ class StreamServer:
             from barrage.transport.ucx.listener import UcxListener
 
             listen = UcxListener
-        self._host = host
+        self.host = host
         self._listener = listen(
             self._context,
             host,
             port,
             self._accept,
             connections_max=self.limits.ucx_connections_max,
+            patience_ns=self.limits.ucx_unauthenticated_ns,
+            is_guarded=True,
         )
         self.port = self._listener.port
 
@@ -291,9 +299,16 @@ class StreamServer:
         want_data: int | None = None,
         free_data: int | None = None,
         remote_handle: bytes | None = None,
+        hosts: Iterable[IPv4Address] | None = None,
+        on_asked: Callable[[ServedConnection], None] | None = None,
     ) -> OfferedStream:
         """Let one client take a stream: ``on_stream`` is called with its connection and the
-        ticket, once. Without ``ticket`` it is random. LimitExceededError when too many wait."""
+        ticket, once. Without ``ticket`` it is random. LimitExceededError when too many wait.
+
+        ``hosts``: from where the client may connect; by default from anywhere. Connections from
+        other places are not even accepted, unless there are offers to clients there.
+        ``on_asked`` is called before the client is told that its ticket has come, right or wrong.
+        """
         if len(self._offers) >= self.limits.body_channels_max:
             raise LimitExceededError(
                 "number of streams offered",
@@ -311,9 +326,17 @@ class StreamServer:
         loop = asyncio.get_running_loop()
         expiry = loop.call_later(lifetime / 1e9, self.withdraw, tag)
         now_ns = self._clock.monotonic_ns()
-        self._offers[tag] = _Offer(secret, now_ns + lifetime, on_stream, expiry)
+        self._offers[tag] = _Offer(
+            secret,
+            now_ns + lifetime,
+            on_stream,
+            expiry,
+            None if hosts is None else frozenset(hosts),
+            on_asked,
+        )
+        self._admit()
         location = UcxLocation(
-            host=self._host,
+            host=self.host,
             port=self.port,
             want_data=tag,
             free_data=free_data,
@@ -326,9 +349,28 @@ class StreamServer:
         offer = self._offers.pop(want_data, None)
         if offer is not None:
             offer.expiry.cancel()
+            self._admit()
 
     def has_offer(self, want_data: int) -> bool:
         return want_data in self._offers
+
+    def asked(self, served: ServedConnection, want_data: int) -> None:
+        """A ticket for an offer is being received."""
+        offer = self._offers[want_data]
+        if offer.on_asked is not None:
+            offer.on_asked(served)
+
+    def _admit(self) -> None:
+        """Let in who has been offered something, and nobody while nothing is offered."""
+        hosts: frozenset[IPv4Address] | None = frozenset()
+        for offer in self._offers.values():
+            if offer.hosts is None:
+                hosts = None
+                break
+            hosts = (hosts or frozenset()) | offer.hosts
+        if self._listener is not None and hosts != self._admitted:
+            self._admitted = hosts
+            self._listener.admit(hosts)
 
     def claim(self, served: ServedConnection, want_data: int, ticket: bytes) -> None:
         """A connection shows a ticket: it gets the stream, or is closed. A wrong ticket does not
@@ -346,6 +388,7 @@ class StreamServer:
             return
         self.withdraw(want_data)
         served.state = ServedState.CLAIMED
+        served.channel.seal()
         offer.on_stream(served, ticket)
 
     def forget(self, served: ServedConnection) -> None:

@@ -32,6 +32,8 @@ from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
 SENDER = Role("barrage-ucx-send", "the stream: its connections are closed")
 
 if TYPE_CHECKING:
+    from ipaddress import IPv4Address
+
     from barrage.clock import Clock
     from barrage.limits import Limits
     from barrage.transport.shared_memory import Arena
@@ -191,10 +193,11 @@ class TableStreams:
         is_one_location: bool = False,
         lifetime_ns: int | None = None,
         first_sequence: int = 0,
+        hosts: frozenset[IPv4Address] | None = None,
     ) -> OfferedTable:
-        """Offer one stream to one client, once. With ``is_one_location`` one request asks for
-        headers and bodies. TransportError when the place is not to be had here,
-        LimitExceededError."""
+        """Offer one stream to one client, once, which connects from one of ``hosts`` (None: from
+        anywhere). With ``is_one_location`` one request asks for headers and bodies. TransportError
+        when the place is not to be had here, LimitExceededError."""
         lender = self._lender(place)
         free_data = None if lender is None else new_tag()
         stream = _Stream(self, source, lender, free_data, first_sequence)
@@ -210,6 +213,7 @@ class TableStreams:
                     lifetime_ns=lifetime_ns,
                     free_data=free_data if has_bodies else None,
                     remote_handle=handle if has_bodies else None,
+                    hosts=hosts,
                 )
                 ticket = offered.ticket
                 stream.wanted |= set(group)

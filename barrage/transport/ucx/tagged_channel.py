@@ -79,6 +79,10 @@ class TaggedChannel(Protocol):
         """Until what was sent has left."""
         ...
 
+    def seal(self) -> None:
+        """The peer is known and connected: nobody may add to this connection any more."""
+        ...
+
     async def close(self, *, force: bool = True) -> None: ...
 
 

@@ -18,11 +18,14 @@ import pyarrow as pa
 
 from barrage.errors import ConnectionLostError, TransportError
 from barrage.transport.ucx import declarations as d
+from barrage.transport.ucx.port_filters import listening_ports, ports_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from ipaddress import IPv4Address
 
     from barrage.transport.ucx.context import UcxContext
+    from barrage.transport.ucx.port_filters import ListeningPort
 
 UNTAGGED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest untagged message; also most bytes of them kept for an owner that does not listen yet."""
@@ -90,8 +93,13 @@ class UcxWorker:
     status of the first error of its endpoint."""
 
     def __init__(
-        self, context: UcxContext, *, untagged_bytes_max: int = UNTAGGED_BYTES_MAX
+        self,
+        context: UcxContext,
+        *,
+        untagged_bytes_max: int = UNTAGGED_BYTES_MAX,
+        is_guarded: bool = False,
     ) -> None:
+        """``is_guarded``: its ports for data can be restricted (:meth:`restrict`)."""
         self.context = context
         self.library = context.library
         self.loop = asyncio.get_running_loop()
@@ -118,8 +126,12 @@ class UcxWorker:
         self._cast = ffi.cast
         self._pointer_number = ffi.typeof("uintptr_t")
         self._void = ffi.typeof("void *")
+        self._ports: list[ListeningPort] = []
+        listening = listening_ports() if is_guarded else {}
         self._handle: Any = self._create()
         try:
+            if is_guarded:
+                self._ports = ports_of(self._address(), listening)
             self._descriptor = self._open_descriptor()
             self._listen_to_untagged()
         except BaseException:
@@ -140,6 +152,30 @@ class UcxWorker:
         status = self._functions.ucp_worker_create(self.context.handle, params, worker)
         self.library.check("make a worker", status)
         return worker[0]
+
+    def _address(self) -> bytes:
+        """What peers would have to know of it, in the library's form."""
+        ffi = self.library.ffi
+        address, length = ffi.new("void **"), ffi.new("size_t *")
+        status = self._functions.ucp_worker_get_address(self._handle, address, length)
+        self.library.check("tell the address of a worker", status)
+        try:
+            return bytes(ffi.buffer(address[0], length[0]))
+        finally:
+            self._functions.ucp_worker_release_address(self._handle, address[0])
+
+    def restrict(self, hosts: Iterable[IPv4Address] | None) -> None:
+        """Let only ``hosts`` connect to its ports for data from now on, None: everybody; what is
+        connected stays. Where the system has no such filters the ports stay as they are, and the
+        log says so."""
+        if self._handle is None or self.context.is_poisoned:
+            return
+        try:
+            for port in self._ports:
+                port.restrict(hosts)
+        except TransportError as error:
+            _log.warning("ports of UCX can be reached by anybody: %s", error)
+            self._ports.clear()
 
     def _open_descriptor(self) -> int:
         out = self.library.ffi.new("int *")

@@ -115,7 +115,7 @@ class LateUcx:
     def refusal(self, offer: Offer) -> str:
         return ""
 
-    def offer(self, on_connection, lifetime_ns: int) -> tuple[str, bytes]:
+    def offer(self, on_connection, lifetime_ns: int, peer: str) -> tuple[str, bytes]:
         self.connect = on_connection
         return UcxLocation(host="127.0.0.1", port=1, want_data=1, free_data=2).encode(), b"t"
 

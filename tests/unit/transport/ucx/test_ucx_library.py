@@ -26,7 +26,7 @@ def test_the_defaults_keep_to_this_host_and_open_no_memory() -> None:
     assert UcxSettings().entries() == {
         "TLS": "tcp",
         "NET_DEVICES": "lo",
-        "CM_USE_ALL_DEVICES": "n",
+        "CM_USE_ALL_DEVICES": "y",
         "TCP_PUT_ENABLE": "n",
         "TCP_RX_SEG_SIZE": "256k",
     }
@@ -60,7 +60,7 @@ def test_remote_writes_are_switched_off_under_the_name_the_release_knows(
 def test_both_sides_agree_on_what_must_be_equal_and_nothing_else() -> None:
     ours = UcxSettings(devices="eth0", tls="tcp,cma", rma=True)
     assert ours.agreement() == UcxSettings().agreement()
-    assert UcxSettings(all_devices=True).agreement() != ours.agreement()
+    assert UcxSettings(all_devices=False).agreement() != ours.agreement()
     assert UcxSettings(put_zcopy=True).agreement() != ours.agreement()
 
 
