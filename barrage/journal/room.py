@@ -11,6 +11,8 @@ import errno
 import logging
 from typing import TYPE_CHECKING, Final
 
+from barrage.errors import JournalFullError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,6 +22,13 @@ logger = logging.getLogger(__name__)
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 RESERVE_FILE: Final = "reserve"
+
+
+def full_error(name: str) -> JournalFullError:
+    """What is told while there is no room in the storage of that name."""
+    return JournalFullError(
+        f"{name} has no room for more history; writes are refused until there is, reading goes on"
+    )
 
 
 class Room:

@@ -23,6 +23,7 @@ import secrets
 import threading
 from collections import Counter, deque
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -40,8 +41,8 @@ from barrage.journal.index import Index
 from barrage.journal.memory_history import MemoryHistory
 from barrage.journal.opening import TABLES, open_directory
 from barrage.journal.options import DEFAULT_JOURNAL_OPTIONS, JournalOptions
-from barrage.journal.recovery import RECORD_FILE, remove_table
-from barrage.journal.room import NO_ROOM, Room
+from barrage.journal.orders import Order, begin_files, carry_out, end_files, rewind_all
+from barrage.journal.room import NO_ROOM, Room, full_error
 from barrage.journal.steps import Steps
 from barrage.journal.table_journal import TableJournal
 from barrage.journal.table_state import TableState
@@ -88,12 +89,6 @@ class _Waiting(NamedTuple):
     handed_ns: int
 
 
-def rewind_all(journals: list[TableJournal]) -> None:
-    """Take back what a round has written."""
-    for journal in journals:
-        journal.history.rewind()
-
-
 class JournalStore:
     """Creates, recovers, writes and drops the journals of a server."""
 
@@ -120,6 +115,8 @@ class JournalStore:
         self._cycle: list[_Waiting] = []
         """What was handed over of cycles that are not complete yet. The engine's thread only."""
         self._waiting: deque[_Waiting] = deque()
+        self._orders: deque[Order] = deque()
+        self._measured_bytes = 0
         self._waiting_bytes = 0
         self._joint_steps: set[int] = set()
         """Cycles among those waiting that changed several tables on disk."""
@@ -187,6 +184,7 @@ class JournalStore:
         if self._threads:
             return
         self.open_all()
+        self._measure()
         for role, work in ((WRITER, self._run), (KEEPER, self._upkeep)):
             self._threads.append(start_thread(role, work, on_death=self._fail))
 
@@ -264,14 +262,6 @@ class JournalStore:
             raise JournalCorruptError(
                 directory, offset=0, reason="its files are kept as they are; move them away first"
             )
-        try:
-            remove_table(self._storage, directory)
-            self._storage.replace(f"{directory}/{RECORD_FILE}", record.encode())
-        except OSError as error:
-            if error.errno in NO_ROOM:
-                self._note_full()
-                raise self._full_error() from error
-            raise JournalFailedError(f"table {identity.name!r}: {error}") from error
         history = FileHistory(
             self._storage,
             directory,
@@ -282,7 +272,30 @@ class JournalStore:
             checkpoints=[],
             end=None,
         )
-        return self._add(identity, record.epoch, history, state)
+        journal = self._add(identity, record.epoch, history, state)
+        try:
+            begin = partial(begin_files, self._storage, directory, record)
+            journal.created_ticket = self._order(begin, journal)
+        except OSError as error:
+            del self._journals[identity.name]
+            if error.errno in NO_ROOM:
+                raise self._no_room() from error
+            raise JournalFailedError(f"table {identity.name!r}: {error}") from error
+        return journal
+
+    def _order(self, work: Callable[[], None], journal: TableJournal | None = None) -> int:
+        """Have the files of a table begun or removed before anything handed over from now on is
+        written; the ticket with which that is done. Without threads it is done now, and raises."""
+        if not self._threads:
+            with self._pump_lock:
+                work()
+            return 0
+        with self._wake:
+            self._last_ticket += 1
+            if self._failure is None:
+                self._orders.append(Order(self._last_ticket, work, journal))
+                self._wake.notify_all()
+            return self._last_ticket
 
     def _add(
         self, identity: TableIdentity, epoch: str, history: History, state: TableState
@@ -305,17 +318,16 @@ class JournalStore:
     def _gaps(self) -> tuple[StepGap, ...]:
         return self._steps.gaps
 
-    def drop(self, name: str) -> None:
-        """End the history of a table and remove its files; TableNotFoundError."""
+    def drop(self, name: str) -> int:
+        """End the history of a table and remove its files; the ticket with which they are gone.
+        TableNotFoundError."""
         journal = self._journals.get(name)
         if journal is None:
             raise TableNotFoundError(name, known=self._journals)
-        with self._pump_lock:
-            del self._journals[name]
-            journal.is_dropped = True
-            journal.history.close()
-            if self._storage is not None and journal.is_durable:
-                remove_table(self._storage, f"{TABLES}/{directory_of(name)}")
+        del self._journals[name]
+        journal.is_dropped = True
+        directory = f"{TABLES}/{directory_of(name)}"
+        return self._order(partial(end_files, self._storage, directory, journal))
 
     # --- the engine's side ------------------------------------------------------------------------
 
@@ -374,7 +386,7 @@ class JournalStore:
         if self._is_full:
             raise self._full_error()
         if byte_count and self._storage is not None:
-            room = self._storage.free_bytes() + self._options.reserve_bytes // 2
+            room = self._free_bytes() + self._options.reserve_bytes // 2
             if self._waiting_bytes + RECORD_GROWTH * byte_count > room:
                 raise self._full_error()
 
@@ -382,23 +394,29 @@ class JournalStore:
     def _is_full(self) -> bool:
         return self._room is not None and self._room.is_full
 
-    def _note_full(self) -> None:
+    def _free_bytes(self) -> int:
+        """Room as it was measured last: whoever asks must not wait for a disk."""
+        return self._measured_bytes if self._threads else self._measure()
+
+    def _measure(self) -> int:
+        if self._storage is not None:
+            self._measured_bytes = self._storage.free_bytes()
+        return self._measured_bytes
+
+    def _no_room(self) -> JournalFullError:
         """The writer looks for room again and again from now on."""
         if self._room is not None:
             with self._wake:
                 self._room.is_full = True
                 self._wake.notify_all()
+        return self._full_error()
 
     def _look_for_room(self) -> None:
         if self._room is not None:
             self._room.look()
 
     def _full_error(self) -> JournalFullError:
-        name = "the disk" if self._storage is None else self._storage.name
-        return JournalFullError(
-            f"{name} has no room for more history; writes are refused until there is, "
-            "reading goes on"
-        )
+        return full_error("the disk" if self._storage is None else self._storage.name)
 
     # --- the writer -------------------------------------------------------------------------------
 
@@ -409,9 +427,9 @@ class JournalStore:
                 if self._is_closing or self._failure is not None:
                     return
                 if due_ns is None:
-                    if not self._waiting or self._failure is not None:
+                    if not self._waiting and not self._orders:
                         self._wake.wait()
-                else:
+                elif not self._orders:
                     wait_ns = due_ns - self._clock.monotonic_ns()
                     if wait_ns > 0 and self._waiting_bytes < self._options.group_bytes:
                         self._wake.wait(wait_ns / 1e9)
@@ -448,7 +466,11 @@ class JournalStore:
 
     def _due_ns(self) -> int | None:
         with self._wake:
-            if not self._waiting or self._failure is not None:
+            if self._failure is not None:
+                return None
+            if self._orders:
+                return 0
+            if not self._waiting:
                 return None
             if self._waiting_bytes >= self._options.group_bytes or self._synced_at_ns is None:
                 return 0
@@ -463,6 +485,14 @@ class JournalStore:
             self._waiting.clear()
             joint_steps, self._joint_steps = self._joint_steps, set()
             size = sum(item.size for item in items)
+            orders = list(self._orders)
+            self._orders.clear()
+        if orders:
+            try:
+                carry_out(orders, self._no_room)
+            except Exception as error:
+                self._fail(error)
+                return
         if items:
             journals = dict.fromkeys(item.journal for item in items)
             living = [journal for journal in journals if not journal.is_dropped]
@@ -477,14 +507,15 @@ class JournalStore:
             if self._upkeep_bytes >= self._options.upkeep_bytes:
                 self._upkeep_wake.set()
             self._synced_at_ns = now_ns
-            self._synced_ticket = items[-1].ticket
             self._keeping.touch(living)
+        done = [each[-1].ticket for each in (items, orders) if each]
+        self._synced_ticket = max([self._synced_ticket, *done])
         self._frontier = committed_step
         if self._storage is not None and self._room is not None and self._is_open:
             self._reserve_steps(self._storage)
-            if self._storage.free_bytes() < self._options.reserve_bytes:
+            if self._measure() < self._options.reserve_bytes:
                 self._room.is_full = True
-        if items and self._on_synced is not None:
+        if (items or orders) and self._on_synced is not None:
             self._on_synced(self._synced_ticket)
 
     def _write(self, living: list[TableJournal], step: int, joint_steps: set[int]) -> None:
@@ -523,6 +554,7 @@ class JournalStore:
                 f"{error or type(error).__name__}"
             )
             self._waiting.clear()
+            self._orders.clear()
             self._waiting_bytes = 0
             listeners = list(self._on_failure)
             self._wake.notify_all()
@@ -552,6 +584,7 @@ class JournalStore:
         while not self._is_closing:
             self._upkeep_wake.wait(UPKEEP_SECONDS)
             self._upkeep_wake.clear()
+            self._measure()
             self.maintain()
 
     def maintain(self) -> None:

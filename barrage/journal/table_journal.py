@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from barrage.errors import HistoryLostError, LimitExceededError
+from barrage.errors import HistoryLostError, JournalError, LimitExceededError
 from barrage.journal.index import EntryIndex, IndexRow, entry_index
 from barrage.journal.numbering import (
     ByteEstimate,
@@ -91,6 +91,10 @@ class TableJournal:
         self._wall_ns = wall_ns
         self._committed_step = committed_step
         self._has_failed = has_failed
+        self.created_ticket = 0
+        """With which its files are there; 0 when they were before."""
+        self.refusal: JournalError | None = None
+        """Why its files could not be begun."""
         self.is_dropped = False
         self._latest = _Latest(
             version=state.version,
@@ -109,6 +113,11 @@ class TableJournal:
         self._holds: dict[str, _Hold] = {}
         self._listeners: list[Callable[[int], None]] = []
         self._lock = threading.RLock()
+
+    def refuse(self, error: JournalError) -> None:
+        """Its files cannot be begun: there is no such table."""
+        self.refusal = error
+        self.is_dropped = True
 
     def __repr__(self) -> str:
         return f"<TableJournal {self.identity.name!r} {self.epoch}:{self.latest_version}>"

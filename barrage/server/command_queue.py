@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from barrage.errors import LimitExceededError, TransportError
@@ -22,23 +23,34 @@ if TYPE_CHECKING:
 STOPPED: Final = "the server has stopped"
 
 
+class Outcome(Enum):
+    """When the future of a command gets what it waits for."""
+
+    DONE = "done"
+    """At once: the command's result."""
+    COMMITTED = "committed"
+    """When a cycle has committed what the command staged, and that is safe."""
+    KEPT = "kept"
+    """When recording is safe up to the ticket the command answered with."""
+
+
 class Command:
     """A function to run on the engine thread and who waits for it."""
 
-    __slots__ = ("future", "is_write", "on_failure", "run")
+    __slots__ = ("future", "on_failure", "outcome", "run")
 
     def __init__(
         self,
         run: Callable[[], Any],
         future: Future[Any] | None,
         *,
-        is_write: bool = False,
+        outcome: Outcome = Outcome.DONE,
         on_failure: Callable[[BarrageError], object] | None = None,
     ) -> None:
         """``on_failure``: told on the engine thread when ``run`` fails and nobody waits for it."""
         self.run = run
         self.future = future
-        self.is_write = is_write
+        self.outcome = outcome
         self.on_failure = on_failure
 
 

@@ -35,6 +35,10 @@ class Recorder(Protocol):
         has to."""
         ...
 
+    def refusal_of(self, tables: Iterable[Table]) -> BarrageError | None:
+        """Why one of these tables cannot be recorded at all; None when all are."""
+        ...
+
     @property
     def synced_ticket(self) -> int:
         """How far recording is safe."""
@@ -59,13 +63,16 @@ class NoRecorder:
     def ticket_of(self, tables: Iterable[Table]) -> int:
         return 0
 
+    def refusal_of(self, tables: Iterable[Table]) -> None:
+        """Nothing is refused."""
+
 
 class DurableWrites:
     """The futures of committed writes, by what has to be synced first."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._waiting: list[tuple[int, int, Future[Any], Any]] = []
+        self._waiting: list[tuple[int, int, Future[Any], Any, tuple[Table, ...]]] = []
         self._serial = itertools.count()
 
     def __len__(self) -> int:
@@ -74,20 +81,34 @@ class DurableWrites:
     def resolve(self, future: Future[Any], value: Any, tables: Iterable[Table]) -> None:
         """Give ``value`` to a future once everything recorded of ``tables`` is safe; the error
         instead when it never will be."""
-        ticket = self._recorder.ticket_of(tables)
+        touched = tuple(tables)
+        self.resolve_at(future, value, self._recorder.ticket_of(touched), touched)
+
+    def resolve_at(
+        self, future: Future[Any], value: Any, ticket: int, tables: tuple[Table, ...] = ()
+    ) -> None:
+        """Give ``value`` to a future once recording is safe up to ``ticket``; the error instead
+        when it never will be, or the recorder has refused one of ``tables``."""
         if ticket <= self._recorder.synced_ticket:
-            future.set_result(value)
+            self._resolve(future, value, tables)
         elif (failure := self._recorder.failure) is not None:
             future.set_exception(failure)
         else:
-            heapq.heappush(self._waiting, (ticket, next(self._serial), future, value))
+            heapq.heappush(self._waiting, (ticket, next(self._serial), future, value, tables))
+
+    def _resolve(self, future: Future[Any], value: Any, tables: tuple[Table, ...]) -> None:
+        refusal = self._recorder.refusal_of(tables)
+        if refusal is None:
+            future.set_result(value)
+        else:
+            future.set_exception(refusal)
 
     def settle(self) -> None:
         """Recording has been synced further, or has failed."""
         synced = self._recorder.synced_ticket
         while self._waiting and self._waiting[0][0] <= synced:
-            _, _, future, value = heapq.heappop(self._waiting)
-            future.set_result(value)
+            _, _, future, value, tables = heapq.heappop(self._waiting)
+            self._resolve(future, value, tables)
         failure = self._recorder.failure
         if failure is not None:
             self.refuse(failure)
@@ -95,5 +116,5 @@ class DurableWrites:
     def refuse(self, error: BarrageError) -> None:
         """Nothing that still waits will become safe."""
         waiting, self._waiting = self._waiting, []
-        for _, _, future, _ in sorted(waiting, key=lambda entry: entry[:2]):
+        for _, _, future, _, _ in sorted(waiting, key=lambda entry: entry[:2]):
             future.set_exception(error)

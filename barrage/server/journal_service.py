@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from barrage.clock import SystemClock
 from barrage.engine.source import SourceTable
@@ -94,6 +94,10 @@ class JournalService:
         self._whole_count = 0
         self._staged_bytes = 0
         """Bytes of rows that the next cycle gives to journals on disk."""
+        self._ended_ticket = 0
+        self._refused: WeakKeyDictionary[Table, BarrageError] = WeakKeyDictionary()
+        self.on_refused: Callable[[str, BarrageError], object] = lambda *_: None
+        """Told on the engine thread of a name whose table the disk has no room for."""
         self._failure: BarrageError | None = None
         self._on_failure: list[Callable[[BarrageError], object]] = []
         self.positions = ProducerPositions(limits.producers_max)
@@ -198,6 +202,7 @@ class JournalService:
             self._made_store().create(identity, step=table.graph.step),
             is_whole=table.size > 0 or bool(known is not None and known.committed),
         )
+        recorded.ticket = recorded.journal.created_ticket
         table.start_recording()
         self._recorded[table] = recorded
         self._whole_count += recorded.is_whole
@@ -232,7 +237,7 @@ class JournalService:
         del self._recorded[table]
         self._whole_count -= recorded.is_whole
         assert self._store is not None
-        self._store.drop(publication.name)
+        self._ended_ticket = max(self._ended_ticket, self._store.drop(publication.name))
         return recorded.journal.identity.journal_class
 
     def adopt(self, publication: Publication, journal: TableJournal) -> None:
@@ -380,6 +385,23 @@ class JournalService:
         if tickets and self._failure is not None:
             return NEVER
         return max(tickets, default=0)
+
+    def refusal_of(self, tables: Iterable[Table]) -> BarrageError | None:
+        """Why the journal of one of these tables could not begin. The table goes with it."""
+        for table in tables:
+            recorded = self._recorded.get(table) if isinstance(table, SourceTable) else None
+            if recorded is not None and recorded.journal.refusal is not None:
+                self._refused[table] = recorded.journal.refusal
+                self.on_refused(recorded.journal.identity.name, recorded.journal.refusal)
+            if table in self._refused:
+                return self._refused[table]
+        return None
+
+    @property
+    def ended_ticket(self) -> int:
+        """With which the files of every journal that has ended are gone; one that is never reached
+        when they cannot be removed."""
+        return NEVER if self._ended_ticket and self._failure is not None else self._ended_ticket
 
     @property
     def synced_ticket(self) -> int:

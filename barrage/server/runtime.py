@@ -27,14 +27,14 @@ import threading
 from collections import deque
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from barrage.engine import UpdateGraph
 from barrage.engine.held_bytes import HeldBytes, HeldStats
 from barrage.engine.producer import Producer
 from barrage.errors import BarrageError, TransportError
 from barrage.limits import NANOS_PER_MS
-from barrage.server.command_queue import STOPPED, Command, CommandQueue
+from barrage.server.command_queue import STOPPED, Command, CommandQueue, Outcome
 from barrage.server.durable_writes import DurableWrites, NoRecorder
 from barrage.server.failure import unexpected_failure
 from barrage.server.watchdog import NoWatch
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from barrage.model.update import TableUpdate
     from barrage.server.durable_writes import Recorder
     from barrage.server.watchdog import Watch
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +166,12 @@ class EngineRuntime:
         """Like :meth:`write`, for a ``stage`` that returns a function too: the future gets what it
         makes of the step that committed the changes. It runs on the engine thread after the cycle
         and must not fail."""
-        return self._enqueue(Command(stage, Future(), is_write=True))
+        return self._enqueue(Command(stage, Future(), outcome=Outcome.COMMITTED))
+
+    def submit_kept(self, run: Callable[[], tuple[int, T]]) -> Future[T]:
+        """Run ``run``, which answers with a ticket of the recorder and a value; the future gets the
+        value when recording is safe up to that ticket."""
+        return self._enqueue(Command(run, Future(), outcome=Outcome.KEPT))
 
     def post(
         self,
@@ -345,7 +352,7 @@ class EngineRuntime:
         future = command.future
         if future is not None and not future.set_running_or_notify_cancel():
             return
-        if command.is_write and self._has_given_up:
+        if command.outcome is not Outcome.DONE and self._has_given_up:
             assert future is not None
             future.set_exception(TransportError("the server is stopping"))
             return
@@ -357,10 +364,14 @@ class EngineRuntime:
             else:
                 future.set_exception(error)
             return
-        if command.is_write:
-            assert future is not None
+        if future is None:
+            return
+        if command.outcome is Outcome.COMMITTED:
             self._uncommitted.append((future, result))
-        elif future is not None:
+        elif command.outcome is Outcome.KEPT:
+            ticket, value = result
+            self._durable.resolve_at(future, value, ticket)
+        else:
             future.set_result(result)
 
     def _failed(self, command: Command) -> None:

@@ -170,6 +170,7 @@ class TableService:
         self.journals = JournalService(limits=limits) if journals is None else journals
         """The journals of the tables."""
         self.queries = QueryDesk(runtime, limits)
+        self.journals.on_refused = self._withdraw
         self._budget = IngestBudget(limits.ingest_bytes_pending_max)
 
     def create(self, recipe: TableRecipe, data: pa.Table | None) -> Future[Publication]:
@@ -225,7 +226,7 @@ class TableService:
 
     def drop(self, name: str) -> Future[None]:
         """Take a table out of the catalog and end its subscriptions; TableNotFoundError."""
-        return self._runtime.submit(partial(self._drop, name))
+        return self._runtime.submit_kept(partial(self._drop, name))
 
     def look_up(self, name: str) -> Future[Publication]:
         """The publication of that name; TableNotFoundError."""
@@ -413,11 +414,21 @@ class TableService:
         self._catalog.put(publication)
         return publication
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, name: str) -> tuple[int, None]:
         publication = self._catalog.remove(name)
         self._end_journal(publication)
         if not self._catalog.is_published(publication.table):
             self._runtime.fail_subscribers(publication.table, TableDroppedError(name))
+        return self.journals.ended_ticket, None
+
+    def _withdraw(self, name: str, error: BarrageError) -> None:
+        """A table that was published before the disk refused its journal is taken back."""
+        publication = self._catalog.find(name)
+        if publication is None:
+            return
+        self._catalog.remove(name)
+        self.journals.end(publication)
+        self._fail(publication.table, error)
 
     def _end_journal(self, publication: Publication) -> None:
         """A name stops standing for its table. The journal goes with the name it has; a table with

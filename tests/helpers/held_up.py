@@ -244,7 +244,7 @@ def nothing_is_held_up(request: pytest.FixtureRequest) -> Iterator[Findings]:
         if name not in longest or longest[name][1].took_ns < stretch.took_ns:
             longest[name] = request.node.nodeid, stretch
     may = request.node.get_closest_marker("held_up")
-    if may is None and (found := list(map(str, findings.breaches))):
+    if may is None and (found := findings.violations()):
         pytest.fail("\n\n".join(["something was held up:", *found]), pytrace=False)
 
 

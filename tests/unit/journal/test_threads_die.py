@@ -13,6 +13,7 @@ from barrage.journal import JournalStore
 from barrage.journal.upkeep import RETRY_NS_MIN
 from tests.helpers.journal_histories import RandomHistory, identity
 from tests.helpers.memory_storage import MemoryStorage
+from tests.helpers.server_process import wait_until
 from tests.unit.journal.stores import SMALL, Bench
 
 HANG_SECONDS = 60
@@ -56,6 +57,8 @@ class Threaded:
 def test_a_journal_whose_writer_dies_has_failed(error, caplog):
     storage = DeadlyStorage()
     scene = Threaded(storage)
+    created = scene.journal.created_ticket
+    wait_until(lambda: scene.store.synced_ticket >= created, HANG_SECONDS)
     storage.error = error
     ticket = scene.append()
     assert scene.has_failed.wait(HANG_SECONDS)

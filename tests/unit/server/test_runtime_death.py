@@ -45,6 +45,9 @@ class Recorder:
     def ticket_of(self, tables):
         return 1
 
+    def refusal_of(self, tables):
+        return None
+
 
 def occupied(runtime: EngineRuntime) -> threading.Event:
     """The engine is busy until the event is set."""
