@@ -222,6 +222,20 @@ class ReaderMemoryError(SlowConsumerError):
         )
 
 
+class SlowIteratorError(BarrageError):
+    """An iterator of a blink table was not read until the rows that waited for it were too many.
+    They are in no later state, so it is ended; the subscription goes on without it."""
+
+    status_code = StatusCode.RESOURCE_EXHAUSTED
+
+    def __init__(self, *, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        super().__init__(
+            f"slow iterator: the rows that wait for it are more than {bytes_max} bytes, and those "
+            "of a blink table are in no later state; read faster, or follow an append-only table"
+        )
+
+
 class RequestRefusedError(BarrageError):
     """The peer ended a call with a status that no other class stands for; keeps code and text."""
 

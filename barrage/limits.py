@@ -113,6 +113,10 @@ class Limits:
     """Memory that a server which has grown may keep free in the allocator before it gives it back
     to the system."""
 
+    client_update_bytes_pending_max: int = 64 * 1024 * 1024
+    """Bytes of a merged update waiting for a slow iterator in the client before the whole state
+    takes its place."""
+
     sessions_max: int = 10_000
     """Most open sessions of Deephaven clients."""
 

@@ -1,7 +1,7 @@
 """Callbacks of the synchronous client, on one thread per table so that slow ones hold nobody else.
 
-The thread is started with the first callback. Updates reach it through a bounded queue, so a slow
-callback pauses reading like a slow iterator does; state changes and errors are few and are not
+The thread is started with the first callback. Updates reach it through a bounded queue, in which
+they are merged while the callback is slow, as for an iterator; state changes and errors are few and are not
 bounded away.
 """
 

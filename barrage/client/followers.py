@@ -1,5 +1,5 @@
-"""Who follows a ticking table: queues of updates and callbacks, with back-pressure towards the
-stream."""
+"""Who follows a ticking table: queues of updates and callbacks. Nobody waits for any of them but
+itself: each has a queue, in which updates are merged while it is slow."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any
 
+from barrage.errors import BarrageError, SlowIteratorError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from barrage.client.state import State, StatsRecorder
     from barrage.client.update import Update
     from barrage.client.update_queue import UpdateQueue
-    from barrage.errors import BarrageError
 
     OnUpdate = Callable[[Update], Awaitable[None] | None]
     OnState = Callable[[State], Awaitable[None] | None]
@@ -36,22 +37,30 @@ class Followers:
         self._stats = stats
         self._spawn = spawn
         self._queues: list[UpdateQueue] = []
-        self._on_update: list[OnUpdate] = []
         self._on_state: list[OnState] = []
         self._on_error: list[OnError] = []
 
     @property
     def follow_updates(self) -> bool:
         """Whether anybody wants updates."""
-        return bool(self._queues or self._on_update)
+        return bool(self._queues)
 
-    def on_update(self, callback: OnUpdate, first: Update | None) -> Callable[[], None]:
-        """Call ``callback`` with ``first``, the state it starts from, and every update that
-        follows."""
-        self._on_update.append(callback)
-        if first is not None:
-            self._start_call(callback, first)
-        return lambda: _discard(self._on_update, callback)
+    def on_update(self, callback: OnUpdate, queue: UpdateQueue) -> Callable[[], None]:
+        """Call ``callback`` with every update of ``queue``, one after the other."""
+        self._spawn(self._call_with_updates(callback, queue))
+        return queue.abandon
+
+    async def _call_with_updates(self, callback: OnUpdate, queue: UpdateQueue) -> None:
+        try:
+            while (update := await queue.next_async()) is not None:
+                await self._call(callback, update)
+        except BarrageError as error:
+            # Those who listen for errors have heard it from the table, or hear it now.
+            logger.debug("table %s: updates ended: %s", self._name, error)
+            if isinstance(error, SlowIteratorError):
+                await self.tell_error(error)
+        finally:
+            queue.abandon()
 
     def on_state(self, callback: OnState) -> Callable[[], None]:
         self._on_state.append(callback)
@@ -64,15 +73,12 @@ class Followers:
     def add_queue(self, queue: UpdateQueue) -> None:
         self._queues.append(queue)
 
-    async def publish(self, update: Update) -> None:
-        """Hand out an update and wait until every queue has room."""
-        self._queues = [queue for queue in self._queues if not queue.is_abandoned]
+    def publish(self, update: Update) -> None:
+        """Hand out the update that has just been applied. Does not wait, so that whoever begins to
+        follow has either seen its effect or is handed it."""
+        self._queues = [queue for queue in self._queues if not queue.is_ended]
         for queue in self._queues:
             queue.put(update)
-        for callback in list(self._on_update):
-            await self._call(callback, update)
-        for queue in list(self._queues):
-            await queue.wait_for_room()
 
     async def tell_state(self, state: State) -> None:
         await self._tell(self._on_state, state)
@@ -90,21 +96,6 @@ class Followers:
         """Count and log what a callback raised."""
         self._stats.callback_errors += 1
         logger.error("table %s: a callback raised", self._name, exc_info=error)
-
-    def _start_call(self, callback: OnUpdate, update: Update) -> None:
-        try:
-            result = callback(update)
-        except Exception as error:
-            self.note_callback_error(error)
-            return
-        if inspect.isawaitable(result):
-            self._spawn(self._await_quietly(result))
-
-    async def _await_quietly(self, result: Awaitable[None]) -> None:
-        try:
-            await result
-        except Exception as error:
-            self.note_callback_error(error)
 
     async def _call(self, callback: Callable[[Any], Awaitable[None] | None], value: Any) -> None:
         try:

@@ -1,9 +1,10 @@
 """A subscription that keeps a table up to date: :class:`AsyncTickingTable`.
 
 One task per subscription reads the stream, feeds the exchange, applies updates to the mirror and
-hands them to consumers. It waits for consumers before it reads on, which is the back-pressure. A
-lost connection starts a new stream after a jittered delay, which goes on from the rows shown where
-the server keeps their history (``resume.py``); elsewhere they stay until the new snapshot is in.
+hands them to consumers, for which it does not wait: updates a consumer is too slow for are merged
+in its queue. A lost connection starts a new stream after a jittered delay, which goes on from the
+rows shown where the server keeps their history (``resume.py``); elsewhere they stay until the new
+snapshot is in.
 """
 
 from __future__ import annotations
@@ -65,9 +66,6 @@ SUBSCRIPTION = Role("barrage-subscription", "the ticking table")
 logger = logging.getLogger(__name__)
 
 _exchange_ids = itertools.count(1)
-
-ASYNC_UPDATES_PENDING_MAX = 2
-"""Updates an asynchronous iterator may lag before the stream is not read any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +232,7 @@ class AsyncTickingTable:
     def updates(self) -> UpdateIterator:
         """Follow the table from now on. The first update is the whole state
         (``is_replacement``)."""
-        return UpdateIterator(self.open_queue(ASYNC_UPDATES_PENDING_MAX))
+        return UpdateIterator(self.open_queue())
 
     def __aiter__(self) -> UpdateIterator:
         return self.updates()
@@ -246,7 +244,7 @@ class AsyncTickingTable:
         What it raises is logged, counted and given to ``on_error``; the subscription lives on. If
         it returns an awaitable, that is awaited before the next update.
         """
-        return self._followers.on_update(callback, self._mirror.replacement())
+        return self._followers.on_update(callback, self.open_queue())
 
     def on_state(self, callback: OnState) -> Callable[[], None]:
         """Call ``callback(state)`` at every change of state."""
@@ -494,9 +492,10 @@ class AsyncTickingTable:
         self._stats.count_update(update.row_count)
         if update.source_time_ns is not None:
             self._lag_ns = self._session.clock.wall_ns() - update.source_time_ns
+        # Nothing is awaited since the update was applied: see Followers.publish.
+        self._followers.publish(update)
         if event.is_current:
             await self._became_current(had_state=had_state)
-        await self._followers.publish(update)
 
     def _own_soon(self) -> None:
         """Rows that are kept for longer are copied out of the server's memory."""
@@ -582,7 +581,12 @@ class AsyncTickingTable:
     def open_queue(self, updates_max: int | None = None) -> UpdateQueue:
         """A queue that starts with the state shown; bounded by the limits if not by the caller. On
         the loop."""
-        queue = UpdateQueue(updates_max or self._session.limits.client_updates_pending_max)
+        limits = self._session.limits
+        queue = UpdateQueue(
+            updates_max or limits.client_updates_pending_max,
+            bytes_max=limits.client_update_bytes_pending_max,
+            whole=self._mirror.replacement,
+        )
         first = self._mirror.replacement()
         if first is not None:
             queue.put(first)

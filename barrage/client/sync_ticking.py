@@ -130,7 +130,7 @@ class TickingTable(ClosedByWith):
     def updates(self, timeout: float | None = None) -> BlockingUpdates:
         """Follow the table from now on. The first update is the whole state (``is_replacement``).
 
-        Bounded: when the consumer is slow, reading pauses and the server merges what follows.
+        Bounded: while the consumer is slow, what waits for it is merged; nobody else is held up.
         ``timeout`` is the longest wait for one update; then TimeoutError, and the iterator may be
         used again.
         """

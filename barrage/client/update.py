@@ -86,6 +86,12 @@ class Update:
         """Rows with new values."""
         return len(self.added_rows) + max(map(len, self.modified_rows.values()), default=0)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cells in here."""
+        modified = sum(cells.nbytes for cells in self._modified.values())
+        return int(self.added.nbytes + self.removed.nbytes + modified)
+
     def __repr__(self) -> str:
         parts = [f"steps {self.first_step}-{self.last_step}", f"+{len(self.added_rows)}"]
         parts.append(f"-{len(self.removed_rows)}")

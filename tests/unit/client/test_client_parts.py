@@ -242,7 +242,6 @@ def test_a_queue_serves_threads():
         thread.start()
         update = replacement(1)
         queue.put(update)
-        await queue.wait_for_room()
         await asyncio.to_thread(thread.join)
         assert got == [update]
         with pytest.raises(TimeoutError):
