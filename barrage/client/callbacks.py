@@ -1,8 +1,8 @@
 """Callbacks of the synchronous client, on one thread per table so that slow ones hold nobody else.
 
 The thread is started with the first callback. Updates reach it through a bounded queue, in which
-they are merged while the callback is slow, as for an iterator; state changes and errors are few and are not
-bounded away.
+they are merged while the callback is slow, as for an iterator; state changes and errors are few
+and are not bounded away.
 """
 
 from __future__ import annotations
