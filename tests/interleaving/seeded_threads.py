@@ -90,6 +90,7 @@ class Threads:
         self._workers = [self._main]
         self._by_ident = {self._main.ident: self._main}
         self._by_thread: dict[int, _Worker] = {}
+        self._loops: list[SeededLoop] = []
         self._story: deque[str] = deque(maxlen=60)
         self._digest = hashlib.blake2b(digest_size=8)
 
@@ -319,7 +320,16 @@ class Threads:
     # --- the world --------------------------------------------------------------------------------
 
     def new_event_loop(self) -> SeededLoop:
-        return _ThreadLoop(self)
+        loop = _ThreadLoop(self)
+        self._loops.append(loop)
+        return loop
+
+    def close_loops(self) -> None:
+        """Those that a failure has left open."""
+        for loop in self._loops:
+            if not loop.is_closed():
+                loop.set_exception_handler(lambda *_: None)
+                loop.close()
 
     def sleep(self, seconds: float) -> None:
         """In place of ``time.sleep``."""
@@ -472,6 +482,7 @@ def run_threads(
                 sys.settrace(tracer_before)
                 with mock.patch.multiple(time, sleep=_real_sleep, monotonic=time.perf_counter):
                     threads.stop()
+                threads.close_loops()
     finally:
         logging.disable(disabled_before)
         if gc_was_enabled:
