@@ -1,10 +1,9 @@
 """A subscription that keeps a table up to date: :class:`AsyncTickingTable`.
 
 One task per subscription reads the stream, feeds the exchange, applies updates to the mirror and
-hands them to consumers, for which it does not wait: updates a consumer is too slow for are merged
-in its queue. A lost connection starts a new stream after a jittered delay, which goes on from the
-rows shown where the server keeps their history (``resume.py``); elsewhere they stay until the new
-snapshot is in.
+hands them to consumers without waiting for them: a slow one gets updates merged. A lost connection
+starts a new stream after a jittered delay, which goes on from the rows shown where the server keeps
+their history (``resume.py``); elsewhere they stay until the new snapshot is in.
 """
 
 from __future__ import annotations
@@ -492,7 +491,6 @@ class AsyncTickingTable:
         self._stats.count_update(update.row_count)
         if update.source_time_ns is not None:
             self._lag_ns = self._session.clock.wall_ns() - update.source_time_ns
-        # Nothing is awaited since the update was applied: see Followers.publish.
         self._followers.publish(update)
         if event.is_current:
             await self._became_current(had_state=had_state)
