@@ -145,7 +145,7 @@ def test_who_begins_to_follow_while_a_state_is_told_is_handed_no_update_twice():
 def test_a_blocked_thread_does_not_make_the_table_stale():
     with barrage.Server() as server, barrage.connect(server.address) as session:
         table = server.create_table("t", {"k": "int64", "v": "int64"}, key="k")
-        live = session.table("t").subscribe().wait_ready(PATIENCE)
+        live = session.table("t").subscribe(interval_ms=1).wait_ready(PATIENCE)
         unread, go_on = live.updates(PATIENCE), threading.Event()
         live.on_update(lambda _: go_on.wait(PATIENCE))
         follower = live.updates(PATIENCE)
@@ -182,7 +182,7 @@ def test_rows_of_a_blink_table_are_laid_end_to_end_until_they_are_too_many(monke
     limits = Limits(client_updates_pending_max=4, client_update_bytes_pending_max=10_000)
     with barrage.Server() as server, barrage.connect(server.address, limits=limits) as session:
         events = server.create_table("t", {"x": "int64"}, kind="blink")
-        live = session.table("t").subscribe().wait_ready(PATIENCE)
+        live = session.table("t").subscribe(interval_ms=1).wait_ready(PATIENCE)
         unread, follower = live.updates(PATIENCE), live.updates(PATIENCE)
         seen = []
 
