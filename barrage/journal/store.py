@@ -198,7 +198,7 @@ class JournalStore:
             listener(failure)
 
     def close(self) -> None:
-        """Write and sync everything that waits, then release files and the directory."""
+        """Write and sync every whole cycle that waits, then release files and the directory."""
         with self._wake:
             if self._is_closing:
                 return
@@ -207,8 +207,6 @@ class JournalStore:
         self._upkeep_wake.set()
         for thread in self._threads:
             thread.join()
-        if self._cycle:
-            self.step_committed(max(item.step for item in self._cycle))
         with self._pump_lock:
             if self._failure is None:
                 self._contained(lambda: self._round(self._clock.monotonic_ns()))

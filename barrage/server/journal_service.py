@@ -302,10 +302,14 @@ class JournalService:
         return self._whole_count > 0 or self.positions.has_staged
 
     def record(self, result: CycleResult, wall_ns: int) -> None:
-        """Give the journals what a cycle changed. Never raises: a failure refuses later writes."""
+        """Give the journals what a cycle changed. Never raises: a failure refuses later writes.
+
+        After one nothing is given any more: a later cycle would take along what the failed one has
+        left, half of itself.
+        """
         moved = self.positions.commit(result.failed)
         store = self._store
-        if store is None:
+        if store is None or self._failure is not None:
             return
         self._staged_bytes = 0
         try:

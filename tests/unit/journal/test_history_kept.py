@@ -196,6 +196,7 @@ def test_producers_that_moved_longest_ago_are_forgotten_first() -> None:
     for number, name in enumerate(["a", "b", "a", "c"]):
         change, _ = bench.history.next_change()
         bench.journal.append(change, step=bench.history.step, wall_ns=1, positions={name: number})
+    bench.store.step_committed(bench.history.step)
     assert dict(bench.journal.positions) == {"a": 2, "c": 3}
     assert dict(bench.reopen().positions) == {"a": 2, "c": 3}
 

@@ -17,6 +17,7 @@ from barrage.errors import (
     SequenceError,
     TransportError,
 )
+from barrage.journal.table_journal import TableJournal
 from barrage.server import Server, ServerConfig
 from tests.helpers import faulty_storage
 from tests.helpers.faulty_storage import Disk
@@ -315,6 +316,39 @@ def test_a_write_that_could_not_be_recorded_is_not_acknowledged(tmp_path, monkey
                 write({"x": [2]})
         memory.add({"x": [1]})
         assert content(server) == [1, 2]
+    with opened(tmp_path) as server:
+        assert content(server) == [1]
+        assert content(server, "other") == []
+
+
+def test_a_cycle_that_was_recorded_by_half_leaves_no_half(tmp_path, monkeypatch):
+    """One table has handed its change over when the other fails: later cycles do not take it
+    along."""
+    with opened(tmp_path) as server:
+        table, other = (server.create_table(name, X) for name in ("t", "other"))
+        table.add({"x": [1]})
+        appended: list[object] = []
+
+        def broken_second(journal: TableJournal) -> None:
+            append = journal.append
+
+            def append_once(*given: object, **named: object) -> int:
+                if appended:
+                    raise RuntimeError("a bug of this test")
+                appended.append(given)
+                return append(*given, **named)
+
+            monkeypatch.setattr(journal, "append", append_once)
+
+        for name in ("t", "other"):
+            broken_second(server._parts.journals.journal_named(name))
+        with pytest.raises(JournalFailedError):  # noqa: PT012
+            with server.transaction() as both:
+                both.add(table, {"x": [2]})
+                both.add(other, {"x": [2]})
+        assert len(appended) == 1
+        memory = server.create_table("m", X, journal="memory")
+        memory.add({"x": [1]})
     with opened(tmp_path) as server:
         assert content(server) == [1]
         assert content(server, "other") == []
