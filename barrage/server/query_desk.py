@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -125,7 +126,9 @@ class QueryDesk:
         LimitExceededError also when it is too much work, or too much is under way.
         """
         query = _Query(work, owner, WorkMeter(self._limits, self._budget))
-        query.future.add_done_callback(partial(self._done, query))
+        # A future keeps its callbacks for good: with the query itself in one, its result would stay
+        # until the next collection of garbage, and a table with it.
+        query.future.add_done_callback(partial(self._done, weakref.ref(query)))
         self._turns.put(owner, query)
         try:
             self._ask_for_turn()
@@ -141,8 +144,9 @@ class QueryDesk:
         self._beside.end()
         self._runtime.post(self._give_up_all)
 
-    def _done(self, query: _Query[Any], future: Future[Any]) -> None:
-        if future.cancelled():
+    def _done(self, reference: weakref.ref[_Query[Any]], future: Future[Any]) -> None:
+        query = reference() if future.cancelled() else None
+        if query is not None:
             self._runtime.post(partial(self._forget, query))
 
     def _ask_for_turn(self) -> None:

@@ -145,6 +145,23 @@ def test_a_heavy_operator_sees_what_changed_while_it_was_made(scene) -> None:
     assert again is found
 
 
+class Result:
+    """Stands for the leases a query returns."""
+
+
+def test_what_a_query_returned_goes_with_its_last_holder(scene) -> None:
+    """It waits for no collection of garbage."""
+    gc.collect()
+    gc.disable()
+    try:
+        future = scene.desk.run(Result)
+        seen = weakref.ref(future.result(HANG_S))
+        del future
+        wait_until(lambda: seen() is None)  # The frame of the engine thread ends by itself.
+    finally:
+        gc.enable()
+
+
 def test_two_who_want_the_same_operator_wait_for_one(scene) -> None:
     scene.hold()
     first, second = scene.run(by_a, "one"), scene.run(by_a, "two")
