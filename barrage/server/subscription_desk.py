@@ -5,7 +5,9 @@ Everything here runs on the engine thread, between cycles.
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -19,12 +21,14 @@ from barrage.errors import (
 from barrage.limits import NANOS_PER_MS
 from barrage.proto.resumption import EPOCH_HEADER, RESUMED_HEADER, Outcome
 from barrage.server.delivery import EncodedUpdate, StreamEnded
+from barrage.server.failure import unexpected_failure
 from barrage.server.presentation import lease_of, shown_schema, shown_table
 from barrage.server.resume_desk import OTHER_TABLE, ResumeDesk, Resumption
+from barrage.supervision import contained
 from barrage.wire.update_codec import UpdateEncoder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
@@ -46,6 +50,8 @@ if TYPE_CHECKING:
     from barrage.server.table_lease import TableLease
     from barrage.wire.dissociated.ways import BodyWay
     from barrage.wire.update_codec import EncodeOptions
+
+log = logging.getLogger(__name__)
 
 _EncoderKey: TypeAlias = "tuple[EncodeOptions, BodyWay, bool, bool]"
 
@@ -163,15 +169,36 @@ class SubscriptionDesk:
     def change(self, stream: ExchangeStream) -> None:
         """Apply the latest change the stream's client wants; one that is refused ends the
         stream."""
-        event, producer = stream.take_wanted(), self._producer_of(stream)
-        if producer is None or event is None:
+        event = stream.take_wanted()
+        if event is None:
             return
         now_ns = self._clock.monotonic_ns()
+        self._act(
+            stream,
+            lambda producer: producer.change(
+                stream.stream_id, event.columns, event.viewport, now_ns
+            ),
+        )
+
+    def _act(self, stream: ExchangeStream, act: Callable[[Producer], None]) -> None:
+        """Do something about one subscription, if there is one. Whatever is wrong with it ends its
+        stream, which would otherwise wait for ever, and no other."""
+        producer = self._producer_of(stream)
+        if producer is None:
+            return
         try:
-            producer.change(stream.stream_id, event.columns, event.viewport, now_ns)
+            contained(act, producer)
         except BarrageError as error:
+            self._fail(stream, error)
+        except Exception:
+            self._fail(stream, unexpected_failure(log, "a subscription could not be changed"))
+
+    def _fail(self, stream: ExchangeStream, error: BarrageError) -> None:
+        self._runtime.emit([StreamEnded(stream.stream_id, error)])
+        try:
             self.unsubscribe(stream)
-            self._runtime.emit([StreamEnded(stream.stream_id, error)])
+        except Exception:
+            unexpected_failure(log, "a subscription that has failed could not be removed")
 
     def unsubscribe(self, stream: ExchangeStream) -> None:
         """Forget the stream's subscription, if it has one."""
@@ -185,18 +212,12 @@ class SubscriptionDesk:
         """Send nothing more to these."""
         now_ns = self._clock.monotonic_ns()
         for stream in streams:
-            producer = self._producer_of(stream)
-            if producer is not None:
-                with suppress(LocalProtocolError):  # A disconnect has crossed this.
-                    producer.hold(stream.stream_id, now_ns)
+            self._act(stream, partial(_hold, stream.stream_id, now_ns))
 
     def release(self, streams: Sequence[ExchangeStream]) -> None:
         """Send to these again."""
         for stream in streams:
-            producer = self._producer_of(stream)
-            if producer is not None:
-                with suppress(LocalProtocolError):  # A disconnect has crossed this.
-                    producer.release(stream.stream_id)
+            self._act(stream, partial(_release, stream.stream_id))
 
     def renew(self, stream: ExchangeStream) -> None:
         """A held subscriber has taken something: its stall clock starts anew."""
@@ -258,6 +279,16 @@ class SubscriptionDesk:
         if interval_ms == 0:
             return self._limits.interval_ns_default
         return max(interval_ms * NANOS_PER_MS, self._limits.interval_ns_min)
+
+
+def _hold(stream_id: int, now_ns: int, producer: Producer) -> None:
+    with suppress(LocalProtocolError):  # A disconnect has crossed this.
+        producer.hold(stream_id, now_ns)
+
+
+def _release(stream_id: int, producer: Producer) -> None:
+    with suppress(LocalProtocolError):  # A disconnect has crossed this.
+        producer.release(stream_id)
 
 
 def _encoder_key(

@@ -1,0 +1,89 @@
+"""What the engine does for one subscription fails: its stream is told, and no other."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import barrage
+from barrage.clock import SystemClock
+from barrage.engine.producer import Producer
+from barrage.errors import BarrageError
+from barrage.limits import Limits
+from barrage.server.delivery import StreamEnded
+from barrage.server.subscription_desk import SubscriptionDesk
+
+HANG_SECONDS = 60
+FATAL = [MemoryError(), KeyError("x"), SystemExit(3)]
+
+
+class BrokenProducer:
+    """Serves every subscription but number 1, which cannot even be removed."""
+
+    subscription_count = 1
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+        self.served: list[int] = []
+
+    def change(self, subscription_id: int, *_: object) -> None:
+        if subscription_id == 1:
+            raise self._error
+        self.served.append(subscription_id)
+
+    hold = release = change
+
+    def remove(self, subscription_id: int) -> None:
+        raise KeyError(subscription_id)
+
+
+class FakeRuntime:
+    def __init__(self, producer: BrokenProducer) -> None:
+        self.producer = producer
+        self.emitted: list[Any] = []
+
+    def existing_producer(self, _: object) -> BrokenProducer:
+        return self.producer
+
+    def emit(self, items: list[Any]) -> None:
+        self.emitted += items
+
+
+def stream(number: int) -> Any:
+    wanted = SimpleNamespace(columns=None, viewport=None)
+    return SimpleNamespace(stream_id=number, table="t", take_wanted=lambda: wanted)
+
+
+@pytest.mark.parametrize("error", FATAL, ids=repr)
+@pytest.mark.parametrize("what", ["hold", "release", "renew", "change"])
+def test_a_failure_ends_its_stream_and_no_other(what, error):
+    producer = BrokenProducer(error)
+    runtime: Any = FakeRuntime(producer)
+    desk = SubscriptionDesk(runtime, None, limits=Limits(), clock=SystemClock())  # type: ignore[arg-type]
+    streams = [stream(1), stream(2)]
+    if what in ("hold", "release"):
+        getattr(desk, what)(streams)
+    else:
+        for each in streams:
+            getattr(desk, what)(each)
+    [ended] = runtime.emitted
+    assert isinstance(ended, StreamEnded)
+    assert ended.subscription_id == 1
+    assert isinstance(ended.error, BarrageError)
+    assert set(producer.served) == {2}
+
+
+def test_a_viewport_that_cannot_be_changed_ends_its_subscription(monkeypatch):
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    with barrage.Server("inproc://") as server, barrage.connect(server.uri) as session:
+        server.create_table("t", data={"x": range(10)})
+        with session.table("t").subscribe(viewport=(0, 3)) as live:
+            live.wait_ready(timeout=HANG_SECONDS)
+            monkeypatch.setattr(Producer, "change", broken)
+            live.set_viewport((2, 5))
+            with pytest.raises(BarrageError, match="internal error"):
+                live.wait_ready(timeout=HANG_SECONDS)
