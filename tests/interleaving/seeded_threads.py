@@ -237,7 +237,8 @@ class Threads:
         worker = self._by_thread.get(id(thread))
         if worker is None:
             raise RuntimeError("cannot join thread before it is started")
-        if worker.ident == threading.get_ident():
+        # A thread that has finished may have left its number to this one.
+        if worker.ident == threading.get_ident() and not worker.is_finished:
             raise RuntimeError("cannot join current thread")
         self.wait_until(lambda: worker.is_finished, timeout)
 

@@ -298,3 +298,18 @@ def test_python_has_its_threads_back_afterwards():
     run_threads(lambda _: None, 0)
     after = threading.Lock, threading.RLock, queue.SimpleQueue, time.monotonic, time.sleep
     assert before == after
+
+
+def test_a_thread_may_have_the_number_of_one_that_has_ended():
+    """The system gives the numbers of finished threads again; they may still be joined."""
+
+    def test(_):
+        first = threading.Thread(target=int)
+        first.start()
+        first.join()
+        second = threading.Thread(target=first.join)
+        second.start()
+        second.join()
+
+    for seed in SEEDS:
+        run_threads(test, seed)
