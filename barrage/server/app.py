@@ -119,6 +119,7 @@ class ServerApp:
             clock=clock,
         )
         self.journals = JournalServices(tables, catalog, limits=config.limits, clock=clock)
+        self._puts = PutCalls(tables, config.limits, stages=self.journals.stages)
         self._services = self._all_services()
         self._health = HealthServicer()
         self._inproc_name = inproc_name(config.host)
@@ -271,6 +272,7 @@ class ServerApp:
             ends.push_async_callback(server.stop, grace_s)
             ends.callback(self.sessions.close_all, reason)
             ends.callback(self.journals.begin_stop, reason)
+            ends.callback(self._puts.begin_stop, reason)
             ends.callback(self._deephaven.announce_stop, DRAINING)
             ends.callback(self._hub.finish_all, reason, is_flushed=True)
 
@@ -308,8 +310,7 @@ class ServerApp:
             journals=self.journals.calls,
             journal_exchanges=JournalExchanges(self.journals.calls, self.bodies, limits),
         )
-        puts = PutCalls(self._tables, limits, stages=self.journals.stages)
-        put = MethodEntry("bidi", puts.do_put, SessionUse.OPTIONAL)
+        put = MethodEntry("bidi", self._puts.do_put, SessionUse.OPTIONAL)
         catalog = CatalogCalls(
             *(self._resolver, self._catalog, self._tables),
             journals=self.journals,

@@ -91,6 +91,7 @@ class PutCalls:
         self._budget = UploadBudget(limits.upload_bytes_max)
         self._producing: dict[tuple[SourceTable, str], _Upload] = {}
         """The call that writes for a producer of a table."""
+        self._stopped_by: BarrageError | None = None
         self.bytes_pending = 0
 
     async def do_put(self, _requests: object, context: Context, session: Session | None) -> None:
@@ -129,6 +130,16 @@ class PutCalls:
         self._producing[place] = upload
         if before is not None:
             before.fence()
+        if self._stopped_by is not None:
+            upload.end(self._stopped_by)
+
+    def begin_stop(self, reason: BarrageError) -> None:
+        """The server stops: calls that write for a producer end with ``reason`` once the batches
+        they have taken are answered. They stay open as long as their client lives, and what was
+        not taken is sent again; other uploads have an end and are waited for."""
+        self._stopped_by = reason
+        for upload in list(self._producing.values()):
+            upload.end(reason)
 
     def end_producing(self, upload: _Upload, place: tuple[SourceTable, str]) -> None:
         """``upload`` has ended."""
@@ -164,7 +175,7 @@ class _Upload:
         self._epoch: ProducerEpoch | None = None
         self._last: tuple[int, pa.RecordBatch] | None = None
         """Number and rows of the last batch, when its producer numbers them."""
-        self._is_fenced = False
+        self._ended_by: BarrageError | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._chain = WriteChain()
         self._telling: asyncio.Task[None] | None = None
@@ -194,7 +205,15 @@ class _Upload:
     def fence(self) -> None:
         """Another call writes for the producer now. This one ends once the batches before are
         answered; the engine takes none of it any more."""
-        self._is_fenced = True
+        assert self._command is not None
+        self.end(ProducerFencedError(self._command.producer or ""))
+
+    def end(self, reason: BarrageError) -> None:
+        """Take no more of a producer's batches; ``reason`` is told once those before are
+        answered."""
+        if self._ended_by is not None:
+            return
+        self._ended_by = reason
         if self._receiving is not None:
             self._receiving.cancel()
 
@@ -208,10 +227,9 @@ class _Upload:
         try:
             await self._receive_all(first)
         except asyncio.CancelledError:
-            if not self._is_fenced:
+            if self._ended_by is None:
                 raise
-            assert self._command is not None
-            await self._answers.put(ProducerFencedError(self._command.producer or ""))
+            await self._answers.put(self._ended_by)
 
     async def _receive_all(self, first: FlightFrame) -> None:
         try:

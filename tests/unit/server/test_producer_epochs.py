@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
@@ -162,3 +164,24 @@ def test_four_writers_under_one_name_lose_nothing_they_were_told_is_there(server
     assert flushed[-1] == 399
     assert len(flushed) == 100
     assert content(server) == flushed
+
+
+def test_a_server_that_stops_waits_for_no_idle_writer():
+    server = barrage.Server().start()
+    server.create_table("t", {"x": "int64"})
+    with flight.connect(server.uri) as client, barrage.connect(server.uri) as session:
+        live = session.table("t").subscribe()
+        live.wait_ready(60)
+        idle = Put(client, table="t", producer="feed", sequence=0)
+        idle.send(1)
+        with session.writer("t", producer="other") as writer:
+            writer.write({"x": [2]})
+            writer.flush(60)
+            # The grace is longer than anybody would wait for this test.
+            stopping = threading.Thread(target=server.stop, args=(3600,), daemon=True)
+            stopping.start()
+            with pytest.raises(flight.FlightUnavailableError, match="shutting down"):
+                idle.answer()
+            stopping.join(60)
+            assert not stopping.is_alive()
+            assert (writer.pending_count, writer.position) == (0, 0)
