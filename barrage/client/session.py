@@ -33,7 +33,7 @@ from barrage.errors import (
 )
 from barrage.limits import DEFAULT_LIMITS
 from barrage.model.schema_like import schema_of
-from barrage.supervision import Role, no_dependants, start_task
+from barrage.supervision import Role, no_dependants, start_awaited, start_task
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT, TLS, GrpcChannel
 from barrage.transport.inproc_channel import InprocChannel
@@ -101,6 +101,7 @@ class AsyncSession:
         self._writers: set[AsyncWriter] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     def _connect(self, address: Address, connector: FlightConnector | None = None) -> Connection:
         channel = connector or self._open_channel(address)
@@ -170,10 +171,15 @@ class AsyncSession:
 
     async def close(self) -> None:
         """End all subscriptions, the session on the server and the connection. Idempotent and
-        quiet."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        quiet; goes on to its end when whoever waits for it is cancelled."""
+        if self._closing is None:
+            self._is_closed = True
+            self._closing = start_awaited(self._close())
+        if asyncio.current_task() is not self._closing:
+            # A callback that hears of the end may ask for it once more.
+            await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         for subscription in list(self._subscriptions):
             await subscription.close()
         for writer in list(self._writers):

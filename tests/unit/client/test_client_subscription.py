@@ -385,6 +385,41 @@ def test_closing_is_idempotent_and_ends_iterators():
     run(test)
 
 
+def test_a_session_whose_close_is_cancelled_is_closed_all_the_same():
+    async def test():
+        async with scripted_session() as (session, server):
+            going_on = asyncio.Event()
+            live = await session.table("t").subscribe()
+
+            async def linger(state):
+                await going_on.wait()
+
+            live.on_state(linger)
+            await server.accept()
+            closing = asyncio.ensure_future(session.close())
+            await until(lambda: live.state is State.CLOSED)
+            closing.cancel()
+            await asyncio.wait([closing])
+            assert closing.cancelled()
+            going_on.set()
+            await session.close()
+            assert server.is_closed
+
+    run(test)
+
+
+def test_a_callback_that_hears_of_the_end_may_close_the_session():
+    async def test():
+        async with scripted_session() as (session, server):
+            live = await session.table("t").subscribe()
+            live.on_state(lambda _: session.close())
+            await server.accept()
+            await session.close()
+            assert server.is_closed
+
+    run(test)
+
+
 def test_closing_the_session_closes_its_tables():
     async def test():
         async with scripted_session() as (session, server):
