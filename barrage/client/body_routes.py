@@ -56,6 +56,10 @@ REMEMBERED_NS = 5 * 60 * 1_000_000_000
 ANSWER_SECONDS_MAX = 5.0
 """How long a stream waits for the answer to an offer before it begins inline."""
 
+TURN_SECONDS_MAX = 15.0
+"""The same where clients that connect together are told one after the other: a server gives up
+after ten seconds."""
+
 CONNECT_SECONDS_MAX = 1.0
 """How long a stream waits for a connection for its bodies."""
 
@@ -188,7 +192,8 @@ class BodyRoutes:
         """The server's answer if it is the way that was offered; TransportUnavailableError with its
         reason otherwise."""
         try:
-            results = await self._act(ACTION, offer.to_json(), ANSWER_SECONDS_MAX)
+            seconds_max = TURN_SECONDS_MAX if offer.ucx is not None else ANSWER_SECONDS_MAX
+            results = await self._act(ACTION, offer.to_json(), seconds_max)
         except TimeoutError:
             raise TransportUnavailableError(NO_ANSWER) from None
         if not results:

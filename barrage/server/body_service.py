@@ -20,6 +20,7 @@ from barrage.server.body_channels import TOO_MANY, BodyChannels, Channel, ClaimR
 from barrage.server.body_counts import BodyCounts
 from barrage.server.body_frames import loosener, placer
 from barrage.server.body_outlets import SharedMemoryOutlet
+from barrage.server.body_turns import BodyTurns
 from barrage.server.body_writer import BodyWriter
 from barrage.server.failure import unexpected_failure
 from barrage.supervision import Role, no_dependants, start_task
@@ -60,6 +61,7 @@ OTHER_HOST = "the client is on another host or belongs to another user"
 NOT_OFFERED = "the client does not offer it"
 NOT_SWITCHED_ON = "it is not switched on"
 SESSION_CALL = "sessions get bodies inline"
+TOO_MANY_CONNECT = "too many clients connect at the moment"
 NO_CLAIM = "the header is no claim"
 
 
@@ -117,6 +119,7 @@ class BodyService:
         self._arena: Arena | None = None
         self._host: HostIdentity | None = None
         self._ucx: UcxListening | None = None
+        self._turns = BodyTurns()
         self._sweeping: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -220,7 +223,7 @@ class BodyService:
         """The action: the first way of the client's that can be had. ``peer`` is the caller as gRPC
         names it, nothing in this process. RemoteProtocolError."""
         offer = Offer.from_json(body)
-        answers: dict[BodyWay, Callable[[Offer], Answer | str]] = {
+        answers: dict[BodyWay, Callable[[Offer], Awaitable[Answer | str]]] = {
             BodyWay.SHM: self._shared_memory_answer,
             BodyWay.UCX: partial(self._ucx_answer, peer=peer),
         }
@@ -228,14 +231,14 @@ class BodyService:
         for way in offer.order:
             if way is BodyWay.INLINE:
                 break
-            answer = answers[way](offer)
+            answer = await answers[way](offer)
             if isinstance(answer, Answer):
                 return answer.to_json()
             reasons.append(f"{way.value}: {answer}")
         reason = "; ".join(reasons) or "the client asks for nothing else"
         return Answer(way=BodyWay.INLINE, reason=reason).to_json()
 
-    def _shared_memory_answer(self, offer: Offer) -> Answer | str:
+    async def _shared_memory_answer(self, offer: Offer) -> Answer | str:
         if self._arena is None:
             return NOT_SWITCHED_ON
         if offer.shm is None:
@@ -247,7 +250,7 @@ class BodyService:
             return TOO_MANY
         return self._answer(channel, arena=self._arena.name)
 
-    def _ucx_answer(self, offer: Offer, *, peer: str) -> Answer | str:
+    async def _ucx_answer(self, offer: Offer, *, peer: str) -> Answer | str:
         if self._ucx is None:
             return NOT_SWITCHED_ON
         if offer.ucx is None:
@@ -255,11 +258,17 @@ class BodyService:
         refusal = self._ucx.refusal(offer)
         if refusal:
             return refusal
-        channel = self._channels.add(BodyWay.UCX)
-        if channel is None:
-            return TOO_MANY
+        try:
+            turn = await self._turns.wait(seconds_max=self._limits.body_ticket_ns / 1e9)
+        except TimeoutError:
+            return TOO_MANY_CONNECT
+        channel = None if self._ucx is None else self._channels.add(BodyWay.UCX)
+        if channel is None or self._ucx is None:
+            turn.end()
+            return NOT_SWITCHED_ON if self._ucx is None else TOO_MANY
 
         def connected(connection: Any) -> None:
+            turn.end()
             channel.connection = connection
             if not self._channels.is_known(channel):
                 self._drop(channel)
@@ -267,6 +276,7 @@ class BodyService:
         try:
             location, ticket = self._ucx.offer(connected, self._limits.body_ticket_ns, peer)
         except BarrageError as error:
+            turn.end()
             self._channels.discard(channel)
             return str(error)
         return self._answer(channel, location=location, ticket=ticket)

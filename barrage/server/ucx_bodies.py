@@ -5,8 +5,10 @@ Imported only when ``ucx`` is switched on; this is where the library is loaded.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from barrage.server.auth import is_loopback
 from barrage.server.body_outlets import UcxOutlet
 from barrage.server.ucx_hosts import hosts_of
 from barrage.server.ucx_tables import UcxTables
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from barrage.transport.shared_memory import Arena
     from barrage.transport.ucx.stream_server import ServedConnection
     from barrage.wire.dissociated.negotiation import Offer
+
+log = logging.getLogger(__name__)
 
 
 class UcxBodies:
@@ -73,6 +77,17 @@ class UcxBodies:
         self._context.close()
 
 
+def warn_of_network(host: str, port: int) -> None:
+    """Say what remains when UCX can be reached from other hosts."""
+    if not is_loopback(host):
+        log.warning(
+            "UCX listens on %s:%d: whoever may call this server, or runs on a host from which "
+            "somebody calls it, can end it; see docs/security.md",
+            host,
+            port,
+        )
+
+
 async def listen(config: ServerConfig, clock: Clock, *, arena: Arena | None = None) -> UcxBodies:
     """Listen as the configuration says. TransportUnavailableError without a usable library,
     TransportError when the address cannot be had."""
@@ -85,6 +100,7 @@ async def listen(config: ServerConfig, clock: Clock, *, arena: Arena | None = No
     except BaseException:
         context.close()
         raise
+    warn_of_network(config.ucx_host, streams.port)
     terms = UcxTerms(release=library.release, settings=settings.agreement())
     tables = UcxTables(context, streams, limits=config.limits, clock=clock, arena=arena)
     return UcxBodies(context, streams, terms, tables)

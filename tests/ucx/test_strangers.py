@@ -4,10 +4,13 @@ ended: processors, descriptors and other clients notice nothing."""
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
+import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,8 @@ from barrage.transport.ucx import (
     UcxConnection,
     UcxContext,
     UcxLibrary,
-    UcxListener,
     UcxSettings,
+    load_library,
 )
 from barrage.wire.dissociated.ways import BodyWay
 from tests.ucx.children import Child, child, echo_server
@@ -148,28 +151,57 @@ def test_a_thousand_connections_leave_nothing() -> None:
         assert server.ask("connections") == 0
 
 
-def test_clients_with_the_settings_of_ucx_itself_can_connect(
-    server: barrage.Server, library: UcxLibrary
-) -> None:
-    """They need no UCX_CM_USE_ALL_DEVICES=n."""
-    if library.is_asserting:
-        pytest.skip("this release ends the process when devices of both sides differ")
+def default_client(pipe: Connection, port: int, devices: str | None) -> None:
+    """Sends a message with the settings of UCX itself, and says how much came back."""
+    if devices is not None:
+        os.environ["UCX_NET_DEVICES"] = devices
 
-    async def scenario() -> None:
-        context = UcxContext(library, Unset())
-        accepted: list[UcxConnection] = []
-        ours = UcxContext(library, UcxSettings())
-        listener = UcxListener(ours, "127.0.0.1", 0, accepted.append)
-        client = await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=60)
-        await until(lambda: accepted)
+    async def talk() -> int:
+        context = UcxContext(load_library(), Unset())
+        client = await UcxConnection.connect(context, "127.0.0.1", port, timeout=60)
         inbox = Inbox(client)
-        large = bytes(range(256)) * 4096
-        accepted[0].send_tagged(5, large)
+        client.send_tagged(5, bytes(2_000_000))
         await until(lambda: inbox.tagged)
-        assert inbox.tagged == [(5, large)]
-        for each in (client, accepted[0]):
-            await each.close()
+        await client.close()
         context.close()
-        ours.close()
+        return len(inbox.tagged[0][1])
 
-    run(scenario())
+    pipe.send("started")
+    pipe.send(asyncio.run(talk()))
+
+
+@pytest.mark.parametrize("devices", [None, "lo"])
+def test_clients_with_the_settings_of_ucx_itself_can_connect(
+    library: UcxLibrary, devices: str | None
+) -> None:
+    """They need no UCX_CM_USE_ALL_DEVICES=n. In processes of their own: 1.13 ended the client,
+    since it was sent segments it had no room for."""
+    with child(echo_server) as server, child(default_client, server.ready, devices) as client:
+        assert client.receive() == 2_000_000
+        assert server.process.is_alive()
+
+
+def unlike_client(pipe: Connection, port: int) -> None:
+    """Connects with another CM_USE_ALL_DEVICES than the server's."""
+
+    async def connect() -> None:
+        context = UcxContext(load_library(), UcxSettings(all_devices=False))
+        client = await UcxConnection.connect(context, "127.0.0.1", port, timeout=60)
+        inbox = Inbox(client)
+        client.send_tagged(5, bytes(2_000_000))
+        await until(lambda: inbox.tagged or client.lost)
+        sys.exit(0 if inbox.tagged else 1)
+
+    pipe.send("started")
+    asyncio.run(connect())
+
+
+def test_a_client_with_other_devices_ends_no_server(library: UcxLibrary) -> None:
+    """It is refused by 1.22, and 1.13 ends its process."""
+    with child(echo_server) as server:
+        with child(unlike_client, server.ready) as client:
+            client.process.join(60)
+            assert client.process.exitcode not in (None, 0)
+        with child(default_client, server.ready, None) as client:
+            assert client.receive() == 2_000_000
+        assert server.process.is_alive()

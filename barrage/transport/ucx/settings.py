@@ -32,7 +32,12 @@ statuses."""
 RECEIVE_SEGMENT: Final = "256k"
 """Buffer of one segment over tcp. UCX does not check a peer's segments against it: one that was
 set to send larger ones than the default 8k would overwrite memory here (1.22) or end the process
-(1.13). It also means fewer calls of the system per body. What we send keeps the default size."""
+(1.13). It also means fewer calls of the system per body."""
+
+SEND_SEGMENT: Final = "64k"
+"""What peers that set nothing have room for. Releases before 1.22 take their own buffer for
+receiving as the bound of what they send without copying it, so that 1.13 ended every peer with the
+defaults; with copies the bound is this one. 1.22 copies, in segments of 8k."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,9 @@ class UcxSettings:
             _of_tcp("PUT_ENABLE", version): "y" if self.put_zcopy else "n",
             _of_tcp("RX_SEG_SIZE", version): RECEIVE_SEGMENT,
         }
+        if version < (1, 22, 0):
+            entries["ZCOPY_THRESH"] = "inf"
+            entries[_of_tcp("TX_SEG_SIZE", version)] = SEND_SEGMENT
         if self.put_zcopy:
             entries["RNDV_SCHEME"] = "put_zcopy"
         return entries

@@ -6,6 +6,7 @@ import ipaddress
 
 import pytest
 
+from barrage.server.ucx_bodies import warn_of_network
 from barrage.server.ucx_hosts import hosts_of
 
 HERE = {"127.0.0.1"}
@@ -33,3 +34,12 @@ HERE = {"127.0.0.1"}
 )
 def test_hosts_of_a_caller(peer: str, ucx_host: str, hosts: set[str]) -> None:
     assert hosts_of(peer, ucx_host) == {ipaddress.IPv4Address(each) for each in hosts}
+
+
+def test_a_port_that_other_hosts_reach_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_network("127.0.0.1", 4711)
+    assert not caplog.records
+    warn_of_network("10.0.0.1", 4711)
+    assert "10.0.0.1:4711" in caplog.text
+    assert "can end it" in caplog.text
+    assert "docs/security.md" in caplog.text

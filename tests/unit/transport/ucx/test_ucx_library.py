@@ -54,7 +54,15 @@ def test_remote_writes_are_switched_off_under_the_name_the_release_knows(
     entries = UcxSettings().entries(version)
     assert entries[name] == "n"
     assert name.replace("PUT_ENABLE", "RX_SEG_SIZE") in entries
-    assert len(entries) == 5
+
+
+def test_releases_that_send_what_they_receive_send_what_peers_with_the_defaults_have_room_for() -> (
+    None
+):
+    old, between = UcxSettings().entries((1, 13, 1)), UcxSettings().entries((1, 17, 0))
+    assert (old["ZCOPY_THRESH"], old["TX_SEG_SIZE"]) == ("inf", "64k")
+    assert (between["ZCOPY_THRESH"], between["TCP_TX_SEG_SIZE"]) == ("inf", "64k")
+    assert "ZCOPY_THRESH" not in UcxSettings().entries((1, 22, 0))
 
 
 def test_both_sides_agree_on_what_must_be_equal_and_nothing_else() -> None:
