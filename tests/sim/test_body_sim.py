@@ -19,6 +19,8 @@ from tests.sim.world import SimulationError, World
 
 SEEDS = range(3006, 3016)
 CANARY_SEEDS = {
+    "count_to_2_31": (3025,),
+    "lend_without_a_lease": (3026,),
     "use_memory_that_is_read": (3018,),
     "let_messages_overtake": (3008, 3022, 3030),
 }

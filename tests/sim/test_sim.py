@@ -15,7 +15,8 @@ from tests.sim.world import SimulationError, World
 
 HERE = Path(__file__).parent
 SEEDS = range(1000, 1008)
-CANARY_SEEDS = range(9, 50)
+CANARY_SEEDS = (17, *range(9, 50))
+"""Most faults are met in the first of them, soon."""
 
 
 def regressions() -> list[int]:
