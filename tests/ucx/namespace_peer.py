@@ -1,5 +1,5 @@
-"""One end in a network namespace of its own: ``python -m tests.ucx.namespace_peer serve ...`` or
-``... fetch ...``.
+"""One end in a network namespace of its own: ``python -m tests.ucx.namespace_peer serve ...``, and
+``fetch``, ``guard`` or ``knock``.
 
 Words go through standard input and output, one JSON text per line.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from dataclasses import replace
+from ipaddress import IPv4Address
 
 from barrage.clock import SystemClock
 from barrage.limits import DEFAULT_LIMITS
@@ -64,9 +66,43 @@ async def take(device: str, rows: int, metadata: str, bodies: str, ticket: str) 
     print(json.dumps(got.equals(table_of(rows))), flush=True)
 
 
+async def guard(host: str, device: str) -> None:
+    """Offer one stream to each address that comes in a line; say the port, and then that it is so.
+    No address: nothing is offered any more."""
+    context = UcxContext(load_library(), UcxSettings(devices=device))
+    server = StreamServer(
+        context, replace(limits_of(), body_ticket_ns=60_000_000_000), SystemClock()
+    )
+    await server.start(host, 0)
+    print(json.dumps(server.port), flush=True)
+    offered: list[int] = []
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        for tag in offered:
+            server.withdraw(tag)
+        hosts = [IPv4Address(word) for word in line.split()]
+        offered = [server.offer(lambda *_: None, hosts=[each]).location.want_data for each in hosts]
+        print(json.dumps(len(offered)), flush=True)
+    await server.close()
+    context.close()
+
+
+def knock(host: str, port: int, seconds: float) -> None:
+    """Say whether a connection can be opened."""
+    try:
+        socket.create_connection((host, port), timeout=seconds).close()
+    except TimeoutError:
+        print(json.dumps("dropped"), flush=True)
+    else:
+        print(json.dumps("open"), flush=True)
+
+
 if __name__ == "__main__":
     kind, *words = sys.argv[1:]
-    if kind == "serve":
+    if kind == "guard":
+        asyncio.run(guard(words[0], words[1]))
+    elif kind == "knock":
+        knock(words[0], int(words[1]), float(words[2]))
+    elif kind == "serve":
         asyncio.run(serve(words[0], words[1], int(words[2])))
     else:
         asyncio.run(take(words[0], int(words[1]), *words[2:]))

@@ -109,3 +109,36 @@ def test_an_address_that_nobody_can_reach(ends: Ends) -> None:
     told = subprocess.run(fetching, capture_output=True, text=True, check=False, timeout=60)
     assert told.returncode != 0
     assert "TransportUnavailableError" in told.stderr
+
+
+def test_connections_from_another_address_are_dropped_before_ucx_sees_them(ends: Ends) -> None:
+    guarding = _command(ends.server_space, "guard", ends.server_address, ends.server_device)
+    client_address = ends.server_address.removesuffix(".1") + ".2"
+    with subprocess.Popen(
+        guarding, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        port = json.loads(server.stdout.readline())
+
+        def knocked(seconds: float) -> str:
+            words = ("knock", ends.server_address, str(port), str(seconds))
+            told = subprocess.run(
+                _command(ends.client_space, *words), capture_output=True, text=True, timeout=90
+            )
+            return str(json.loads(told.stdout))
+
+        try:
+            for offered, expected in (
+                ("", "dropped"),
+                ("10.213.255.9", "dropped"),
+                (f"10.213.255.9 {client_address}", "open"),
+                ("10.213.255.9", "dropped"),
+            ):
+                server.stdin.write(offered + "\n")
+                server.stdin.flush()
+                assert json.loads(server.stdout.readline()) == len(offered.split())
+                assert knocked(60.0 if expected == "open" else 1.5) == expected
+        finally:
+            server.stdin.close()
+            server.wait(60)
