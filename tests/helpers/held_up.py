@@ -110,7 +110,7 @@ def _is_kernels(file: object) -> bool:
     if isinstance(file, int):
         with contextlib.suppress(OSError):
             file = os.readlink(f"/proc/self/fd/{file}")
-    return str(file).startswith(KERNEL_FILES)
+    return f"{file}/".startswith(KERNEL_FILES)  # The directories themselves, too.
 
 
 def _looked(function: Any, name: str) -> Any:
