@@ -102,6 +102,7 @@ class AsyncSession:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
         self._closing: asyncio.Task[None] | None = None
+        self._is_end_awaited = False
 
     def _connect(self, address: Address, connector: FlightConnector | None = None) -> Connection:
         channel = connector or self._open_channel(address)
@@ -175,9 +176,14 @@ class AsyncSession:
         if self._closing is None:
             self._is_closed = True
             self._closing = start_awaited(self._close())
-        if asyncio.current_task() is not self._closing:
-            # A callback that hears of the end may ask for it once more.
+        if self._is_end_awaited or asyncio.current_task() is self._closing:
+            # A callback that hears of the end may ask for it once more; the end waits for it.
+            return
+        self._is_end_awaited = True
+        try:
             await asyncio.shield(self._closing)
+        finally:
+            self._is_end_awaited = False
 
     async def _close(self) -> None:
         for subscription in list(self._subscriptions):

@@ -408,11 +408,16 @@ def test_a_session_whose_close_is_cancelled_is_closed_all_the_same():
     run(test)
 
 
-def test_a_callback_that_hears_of_the_end_may_close_the_session():
+async def close_in_a_task(session):
+    await asyncio.gather(session.close())
+
+
+@pytest.mark.parametrize("close", [lambda session: session.close(), close_in_a_task])
+def test_a_callback_that_hears_of_the_end_may_close_the_session(close):
     async def test():
         async with scripted_session() as (session, server):
             live = await session.table("t").subscribe()
-            live.on_state(lambda _: session.close())
+            live.on_state(lambda _: close(session))
             await server.accept()
             await session.close()
             assert server.is_closed
