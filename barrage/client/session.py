@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import secrets
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,10 @@ _APPLICATION_FIELD = re.compile(r"a/[^/]+/f/.+")
 _SHARED_ROUTE = b"h"
 
 
+_closing_session: ContextVar[AsyncSession | None] = ContextVar("closing_session", default=None)
+"""The session that is being closed by the present task, or by the one that has begun it."""
+
+
 class AsyncSession:
     """A connection to one server. Made by :func:`aconnect`; belongs to the loop it was made on."""
 
@@ -102,7 +107,6 @@ class AsyncSession:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
         self._closing: asyncio.Task[None] | None = None
-        self._is_end_awaited = False
 
     def _connect(self, address: Address, connector: FlightConnector | None = None) -> Connection:
         channel = connector or self._open_channel(address)
@@ -176,16 +180,12 @@ class AsyncSession:
         if self._closing is None:
             self._is_closed = True
             self._closing = start_awaited(self._close())
-        if self._is_end_awaited or asyncio.current_task() is self._closing:
+        if _closing_session.get() is not self:
             # A callback that hears of the end may ask for it once more; the end waits for it.
-            return
-        self._is_end_awaited = True
-        try:
             await asyncio.shield(self._closing)
-        finally:
-            self._is_end_awaited = False
 
     async def _close(self) -> None:
+        _closing_session.set(self)
         for subscription in list(self._subscriptions):
             await subscription.close()
         for writer in list(self._writers):
