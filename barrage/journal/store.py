@@ -317,15 +317,16 @@ class JournalStore:
         return self._steps.gaps
 
     def drop(self, name: str) -> int:
-        """End the history of a table and remove its files; the ticket with which they are gone.
-        TableNotFoundError."""
+        """End the history of a table and remove its files; the ticket with which they are gone, 0
+        when it has none. TableNotFoundError."""
         journal = self._journals.get(name)
         if journal is None:
             raise TableNotFoundError(name, known=self._journals)
         del self._journals[name]
         journal.is_dropped = True
         directory = f"{TABLES}/{directory_of(name)}"
-        return self._order(partial(end_files, self._storage, directory, journal))
+        ticket = self._order(partial(end_files, self._storage, directory, journal))
+        return ticket if journal.is_durable else 0
 
     # --- the engine's side ------------------------------------------------------------------------
 

@@ -164,3 +164,13 @@ def test_the_engine_thread_touches_no_file(tmp_path):
             changes.add(server.table("t"), {"x": [3]})
         server.drop_table("t")
     assert findings.file_calls == []
+
+
+def test_a_table_without_files_is_dropped_without_waiting_for_the_writer():
+    """Nobody tells the engine when a journal in memory has been let go of."""
+    with Server(port=0, journal="memory") as server:
+        server.create_table("m", X).add({"x": [1]})
+        store = server._parts.journals.store
+        with store._pump_lock:
+            drop(server, "m").result(HANG_SECONDS)
+        assert "m" not in server.table_names()
