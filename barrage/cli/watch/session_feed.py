@@ -46,6 +46,8 @@ class SessionFeed:
         self._frame: Frame | None = None
         self._version = 0
         self._death: BarrageError | None = None
+        if ticking.state is State.LIVE:
+            self._show()
         self._stop_following = ticking.on_update(self._take)
 
     @property
@@ -103,10 +105,14 @@ class SessionFeed:
             await self._is_answered.wait()
 
     def _take(self, update: Update) -> None:
-        """An update was applied. Runs on the loop, before anything else can be applied."""
+        """An update was applied. More may have been by now; each of them is told as well."""
         if update.is_snapshot and self._asked is not None:
             self._shown, self._asked = self._asked, None
             self._is_answered.set()
+        self._show()
+
+    def _show(self) -> None:
+        """Make a frame of the rows of now."""
         self._version += 1
         size = self._ticking.table_size
         self._frame = Frame(
