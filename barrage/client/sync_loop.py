@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from barrage.errors import LocalProtocolError, SubscriptionClosedError
 from barrage.supervision import Role, start_thread
+from barrage.transport.event_loop import EventLoop
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -33,7 +34,7 @@ class LoopThread:
         """Threads of the session's tables, which end with it."""
         self._lock = threading.Lock()
         self._is_ending = False
-        self._loop = asyncio.new_event_loop()
+        self._loop = EventLoop()
         self._died: WorkerDiedError | None = None
         self._waiting: set[Future[Any]] = set()
         self._thread = start_thread(SESSION_LOOP, self._serve, on_death=self._note_death, name=name)

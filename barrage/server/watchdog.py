@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from barrage.limits import NANOS_PER_MS
 from barrage.supervision import Role, start_thread
+from barrage.transport.event_loop import EventLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -307,7 +308,7 @@ def _cpu_ns(thread_id: int) -> int:
 # --- event loops ----------------------------------------------------------------------------------
 
 
-class WatchedLoop(asyncio.SelectorEventLoop):
+class WatchedLoop(EventLoop):
     """An event loop each of whose callbacks is a stretch."""
 
     def __init__(self, watch: ThreadWatch) -> None:

@@ -174,7 +174,7 @@ def _soak_line(report: Report) -> str:
     seen = ", ".join(
         f"{name.replace('_', ' ')} {_shown(name, facts['middle'])} → {_shown(name, facts['last'])}"
         for name, facts in verdict.items()
-        if name != "objects"
+        if name != "blocks"
     )
     minutes = round(report["seconds"] / 60)
     growing = sum(not facts["is_flat"] for facts in verdict.values()) + len(report["problems"])

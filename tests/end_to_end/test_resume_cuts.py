@@ -185,7 +185,7 @@ def test_watching_says_what_became_of_the_time_in_between():
             async with asyncio.timeout(60):
                 while feed.status().label != "live, replayed 1 step":
                     await asyncio.to_thread(wait_until, lambda: feed.status().resumption)
-            assert feed.frame().table_size == 2
+            await asyncio.to_thread(wait_until, lambda: feed.frame().table_size == 2)
 
     with barrage.Server(port=0, journal="memory") as server, Cutter(server.address) as cutter:
         table = make_table(server, "keyed")

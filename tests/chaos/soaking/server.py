@@ -4,7 +4,6 @@ for every line that it reads what only itself knows, as JSON."""
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import sys
 import threading
@@ -33,7 +32,7 @@ def counts(server: Server) -> dict[str, int]:
         "arrow_bytes": pa.total_allocated_bytes(),
         "arena_bytes": arena.bytes_in_use,
         "arena_bodies": arena.placed_count,
-        "objects": len(gc.get_objects()),
+        "blocks": sys.getallocatedblocks(),
     }
 
 

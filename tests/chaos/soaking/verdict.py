@@ -35,7 +35,7 @@ BOUNDS = {
     "threads": Bound(4),
     "descriptors": Bound(16),
     "tasks": Bound(16),
-    "objects": Bound(20_000, 0.05),
+    "blocks": Bound(200_000, 0.05),
 }
 
 
