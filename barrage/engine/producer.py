@@ -531,9 +531,11 @@ class Producer:
         )
 
     def _send_snapshots(self, output: list[Delivery | Disconnect]) -> None:
-        """Answer all requests of subscribers that are not held; equal ones share one message."""
+        """Answer all requests of subscribers that are not held, nor still to be resynchronised
+        before; equal ones share one message."""
         roster = self._roster
-        ready = [slot for slot in self._requests if roster.state[slot] != HELD]
+        waiting = self._lagging.known
+        ready = [s for s in self._requests if roster.state[s] != HELD and s not in waiting]
         together: dict[tuple[int | None, int], dict[int, list[int]]] = {}
         for slot in ready:
             request = self._requests.pop(slot)
