@@ -3,6 +3,7 @@ acknowledged is there."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from dataclasses import replace
@@ -11,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.power import strace
-from tests.chaos.power.black_box import BlackBox, Life, Scene
+from tests.chaos.power.black_box import BlackBox, Life, Scene, Verdict
 from tests.chaos.power.canaries import CANARIES
+from tests.chaos.power.replay import UnexplainedKillError
 from tests.chaos.power.scenes import SCENES
 
 pytestmark = pytest.mark.chaos
 
 STATES = 150
+RECORDINGS_MAX = 4
 SEED = 20_261_122
 
 
@@ -31,11 +34,22 @@ def _strace() -> None:
         pytest.skip("system calls cannot be recorded: strace is not installed or may not trace")
 
 
+def _verdict(scene: Scene, root: Path, *, states: int) -> Verdict:
+    """Record the scene and cut; once more when a kill met several calls at once, whose
+    outcome the record does not tell."""
+    for attempt in range(RECORDINGS_MAX):
+        directory = root / str(attempt)
+        directory.mkdir()
+        box = BlackBox(scene, directory)
+        box.record()
+        with contextlib.suppress(UnexplainedKillError):
+            return box.cut(states=states, seed=SEED)
+    raise AssertionError(f"no kill of {RECORDINGS_MAX} recordings can be explained")
+
+
 @pytest.mark.parametrize("name", SCENES)
 def test_what_was_acknowledged_outlives_a_power_cut(name: str, tmp_path: Path) -> None:
-    box = BlackBox(SCENES[name], tmp_path)
-    box.record()
-    verdict = box.cut(states=STATES, seed=SEED)
+    verdict = _verdict(SCENES[name], tmp_path, states=STATES)
     assert verdict.failures == []
     assert verdict.states > STATES // 3
     assert verdict.acknowledged > 50
@@ -44,6 +58,5 @@ def test_what_was_acknowledged_outlives_a_power_cut(name: str, tmp_path: Path) -
 @pytest.mark.parametrize("canary", CANARIES)
 def test_a_broken_server_is_found(canary: str, tmp_path: Path) -> None:
     scene = Scene(settings=SCENES["one life"].settings, lives=[Life(answers=80)], canary=canary)
-    box = BlackBox(replace(scene, canary=canary), tmp_path)
-    box.record()
-    assert box.cut(states=60, seed=SEED).failed_states > 0
+    scene = replace(scene, canary=canary)
+    assert _verdict(scene, tmp_path, states=60).failed_states > 0
