@@ -152,13 +152,14 @@ def _close(work: Awaitable[object], _: asyncio.Task[Any]) -> None:
 def start_awaited(work: Awaitable[T], *, name: str | None = None) -> asyncio.Task[T]:
     """A task whose outcome belongs to whoever awaits it, of whom there may be several or, in the
     end, none: then its error is nobody's."""
-    task = asyncio.get_running_loop().create_task(_without_exits(work), name=name)
+    task = asyncio.get_running_loop().create_task(contained_awaitable(work), name=name)
     task.add_done_callback(partial(_close, work))
     task.add_done_callback(_take_note)
     return task
 
 
-async def _without_exits(work: Awaitable[T]) -> T:
+async def contained_awaitable(work: Awaitable[T]) -> T:
+    """What ``work`` gives; WorkerDiedError instead of a SystemExit."""
     try:
         return await work
     except SystemExit as error:

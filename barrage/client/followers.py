@@ -1,17 +1,18 @@
 """Who follows a ticking table: queues of updates and callbacks. Nobody waits for any of them but
-itself: each has a queue, in which updates are merged while it is slow."""
+itself: each queue merges its updates while it is slow, each callback has its own calls."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 from typing import TYPE_CHECKING, Any
 
+from barrage.client.callback_calls import CallbackCalls
 from barrage.errors import BarrageError, SlowIteratorError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable
 
+    from barrage.client.callback_calls import SessionCallbacks
     from barrage.client.state import State, StatsRecorder
     from barrage.client.update import Update
     from barrage.client.update_queue import UpdateQueue
@@ -24,21 +25,16 @@ logger = logging.getLogger(__name__)
 
 
 class Followers:
-    """The consumers of one table. On its loop."""
+    """The consumers of one table. On its loop; nothing here waits."""
 
-    def __init__(
-        self,
-        name: str,
-        stats: StatsRecorder,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-    ) -> None:
-        """``spawn`` runs what a callback left to be awaited; ``stats`` counts what they raise."""
+    def __init__(self, name: str, stats: StatsRecorder, callbacks: SessionCallbacks) -> None:
+        """``stats`` counts what callbacks raise."""
         self._name = name
         self._stats = stats
-        self._spawn = spawn
+        self._callbacks = callbacks
         self._queues: list[UpdateQueue] = []
-        self._on_state: list[OnState] = []
-        self._on_error: list[OnError] = []
+        self._on_state: list[CallbackCalls] = []
+        self._on_error: list[CallbackCalls] = []
 
     @property
     def follow_updates(self) -> bool:
@@ -47,28 +43,42 @@ class Followers:
 
     def on_update(self, callback: OnUpdate, queue: UpdateQueue) -> Callable[[], None]:
         """Call ``callback`` with every update of ``queue``, one after the other."""
-        self._spawn(self._call_with_updates(callback, queue))
+        calls = self._calls(callback)
+        self._callbacks.start(calls, self._call_with_updates(calls, queue), is_endless=True)
         return queue.abandon
 
-    async def _call_with_updates(self, callback: OnUpdate, queue: UpdateQueue) -> None:
+    async def _call_with_updates(self, calls: CallbackCalls, queue: UpdateQueue) -> None:
         try:
             while (update := await queue.next_async()) is not None:
-                await self._call(callback, update)
+                await calls.call_through(update)
         except BarrageError as error:
             # Those who listen for errors have heard it from the table, or hear it now.
             logger.debug("table %s: updates ended: %s", self._name, error)
             if isinstance(error, SlowIteratorError):
-                await self.tell_error(error)
+                self.tell_error(error)
         finally:
             queue.abandon()
 
     def on_state(self, callback: OnState) -> Callable[[], None]:
-        self._on_state.append(callback)
-        return lambda: _discard(self._on_state, callback)
+        return self._listen(self._on_state, callback)
 
     def on_error(self, callback: OnError) -> Callable[[], None]:
-        self._on_error.append(callback)
-        return lambda: _discard(self._on_error, callback)
+        return self._listen(self._on_error, callback)
+
+    def _listen(
+        self, listeners: list[CallbackCalls], callback: Callable[[Any], Awaitable[None] | None]
+    ) -> Callable[[], None]:
+        calls = self._calls(callback)
+        listeners.append(calls)
+
+        def take_back() -> None:
+            if calls in listeners:
+                listeners.remove(calls)
+
+        return take_back
+
+    def _calls(self, callback: Callable[[Any], Awaitable[None] | None]) -> CallbackCalls:
+        return CallbackCalls(callback, self._callbacks, self._raised)
 
     def add_queue(self, queue: UpdateQueue) -> None:
         self._queues.append(queue)
@@ -80,11 +90,13 @@ class Followers:
         for queue in self._queues:
             queue.put(update)
 
-    async def tell_state(self, state: State) -> None:
-        await self._tell(self._on_state, state)
+    def tell_state(self, state: State) -> None:
+        for calls in list(self._on_state):
+            calls.call(state)
 
-    async def tell_error(self, error: Exception) -> None:
-        await self._tell(self._on_error, error)
+    def tell_error(self, error: Exception) -> None:
+        for calls in list(self._on_error):
+            calls.call(error)
 
     def end(self, error: BarrageError | None) -> None:
         """No more updates come."""
@@ -97,23 +109,7 @@ class Followers:
         self._stats.callback_errors += 1
         logger.error("table %s: a callback raised", self._name, exc_info=error)
 
-    async def _call(self, callback: Callable[[Any], Awaitable[None] | None], value: Any) -> None:
-        try:
-            result = callback(value)
-            if inspect.isawaitable(result):
-                await result
-        except Exception as error:
-            self.note_callback_error(error)
-            if callback not in self._on_error:
-                await self._tell(self._on_error, error)
-
-    async def _tell(
-        self, callbacks: Sequence[Callable[[Any], Awaitable[None] | None]], value: Any
-    ) -> None:
-        for callback in list(callbacks):
-            await self._call(callback, value)
-
-
-def _discard(items: list[Any], item: Any) -> None:
-    if item in items:
-        items.remove(item)
+    def _raised(self, calls: CallbackCalls, error: Exception) -> None:
+        self.note_callback_error(error)
+        if calls not in self._on_error:
+            self.tell_error(error)

@@ -7,12 +7,12 @@ import json
 import logging
 import re
 import secrets
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from barrage.client.address import Address, authorization_header, parse_address
 from barrage.client.bodies import BodyChoice, BodyStatus
+from barrage.client.callback_calls import SessionCallbacks
 from barrage.client.connection import Connection
 from barrage.client.deephaven.login import DeephavenLogin
 from barrage.client.deephaven.tables import DeephavenTables
@@ -70,10 +70,6 @@ _APPLICATION_FIELD = re.compile(r"a/[^/]+/f/.+")
 _SHARED_ROUTE = b"h"
 
 
-_closing_session: ContextVar[AsyncSession | None] = ContextVar("closing_session", default=None)
-"""The session that is being closed by the present task, or by the one that has begun it."""
-
-
 class AsyncSession:
     """A connection to one server. Made by :func:`aconnect`; belongs to the loop it was made on."""
 
@@ -105,6 +101,8 @@ class AsyncSession:
         self._subscriptions: set[AsyncTickingTable] = set()
         self._writers: set[AsyncWriter] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.callbacks = SessionCallbacks()
+        """What callbacks of the session's tables left to be awaited."""
         self._is_closed = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -176,20 +174,22 @@ class AsyncSession:
 
     async def close(self) -> None:
         """End all subscriptions, the session on the server and the connection. Idempotent and
-        quiet; goes on to its end when whoever waits for it is cancelled."""
+        quiet; goes on to its end when whoever waits for it is cancelled. Callbacks under way are
+        waited for, those that never return for a few seconds; a callback may call this."""
+        is_callback = self.callbacks.note_closer()
         if self._closing is None:
             self._is_closed = True
             self._closing = start_awaited(self._close())
-        if _closing_session.get() is not self:
-            # A callback that hears of the end may ask for it once more; the end waits for it.
-            await asyncio.shield(self._closing)
+        await asyncio.shield(self._closing)
+        if not is_callback:
+            await self.callbacks.closers_end()
 
     async def _close(self) -> None:
-        _closing_session.set(self)
         for subscription in list(self._subscriptions):
             await subscription.close()
         for writer in list(self._writers):
             await writer.abandon()
+        await self.callbacks.end()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from barrage.client.bodies import NO_STREAM, BodyStatus
@@ -109,7 +110,7 @@ class AsyncTickingTable:
         self._is_current = asyncio.Event()
         self._has_unsent_change = False
         self._refusals = 0
-        self._followers = Followers(settings.source.label, self._stats, session.spawn)
+        self._followers = Followers(settings.source.label, self._stats, session.callbacks)
         self._bodies = NO_STREAM
         self._owning: asyncio.TimerHandle | None = None
         self._exchange: ClientExchange | None = None
@@ -308,7 +309,7 @@ class AsyncTickingTable:
         self._task = start_task(
             SUBSCRIPTION,
             self._run(),
-            on_death=lambda error: self._session.spawn(self._finish(State.FAILED, error)),
+            on_death=partial(self._finish, State.FAILED),
             name=f"barrage subscription {self.name}",
         )
 
@@ -317,10 +318,11 @@ class AsyncTickingTable:
         task, self._task = self._task, None
         if self._stream is not None:
             self._stream.cancel()
+        # Before anything is waited for: whoever closes the table may be cancelled here.
+        self._finish(State.CLOSED, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
             await asyncio.wait([task])
-        await self._finish(State.CLOSED, None)
 
     async def __aenter__(self) -> AsyncTickingTable:
         return self
@@ -341,14 +343,14 @@ class AsyncTickingTable:
                     is_body_lost = isinstance(error, BodyChannelError) and self._is_outside
                     if self._state.is_final or not (is_body_lost or self._is_retried(error)):
                         raise
-                    await self._lost(error)
+                    self._lost(error)
                     if not is_body_lost:
                         await asyncio.sleep(backoff.next_delay())
         except BarrageError as error:
-            await self._finish(State.FAILED, error)
+            self._finish(State.FAILED, error)
         except Exception as error:
             logger.exception("table %s: the subscription stopped", self.name)
-            await self._finish(State.FAILED, BarrageError(f"{type(error).__name__}: {error}"))
+            self._finish(State.FAILED, BarrageError(f"{type(error).__name__}: {error}"))
         finally:
             self._drop_stream()
 
@@ -361,14 +363,14 @@ class AsyncTickingTable:
             return self._refusals == 1
         return is_worth_retrying(error, was_live=self._mirror.has_state)
 
-    async def _lost(self, error: BarrageError) -> None:
+    def _lost(self, error: BarrageError) -> None:
         self._drop_stream()
         self._is_current.clear()
         self._error = error
         self._stats.reconnects += 1
         logger.info("table %s: connection lost (%s), trying again", self.name, error)
-        await self._set_state(State.RECONNECTING)
-        await self._followers.tell_error(error)
+        self._set_state(State.RECONNECTING)
+        self._followers.tell_error(error)
 
     async def _follow_one_stream(self) -> None:
         """Subscribe and apply what comes until the stream breaks, which is an error."""
@@ -378,7 +380,7 @@ class AsyncTickingTable:
         with await connection.body_channel() as channel:
             exchange, stream, setting, frame = self._open_stream(schema, ticket, channel)
         await stream.write(frame)
-        await self._set_state(State.SNAPSHOT)
+        self._set_state(State.SNAPSHOT)
         # A callback may close the table.
         while not self._state.is_final:
             if not await self._take_frame(exchange, stream, setting):
@@ -523,18 +525,18 @@ class AsyncTickingTable:
             outcome = self._resuming.outcome
             if had_state:
                 is_resumed = outcome is not None and outcome.is_resumed
-                await self._set_state(State.RESUMED if is_resumed else State.RESNAPSHOTTED)
+                self._set_state(State.RESUMED if is_resumed else State.RESNAPSHOTTED)
             self._settings.backoff.reset()
             self._refusals = 0
             self._error = None
-            await self._set_state(State.LIVE)
+            self._set_state(State.LIVE)
         if self._has_unsent_change:
             self._has_unsent_change = False
             await self._send_change()
         else:
             self._is_current.set()
 
-    async def _set_state(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         if state is self._state and state is not State.RECONNECTING:
             return
         if state not in TRANSITIONS[self._state]:
@@ -542,9 +544,9 @@ class AsyncTickingTable:
         is_new = state is not self._state
         self._state = state
         if is_new:
-            await self._followers.tell_state(state)
+            self._followers.tell_state(state)
 
-    async def _finish(self, state: State, error: BarrageError | None) -> None:
+    def _finish(self, state: State, error: BarrageError | None) -> None:
         if self._state.is_final:
             return
         self._state = state
@@ -554,9 +556,9 @@ class AsyncTickingTable:
         self._is_current.set()
         self._session.forget(self)
         self._settings.source.release()
-        await self._followers.tell_state(state)
+        self._followers.tell_state(state)
         if error is not None:
-            await self._followers.tell_error(error)
+            self._followers.tell_error(error)
 
     def _drop_stream(self) -> None:
         stream, self._stream = self._stream, None

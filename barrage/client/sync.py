@@ -12,6 +12,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from barrage.client.bodies import BodyChoice, BodyCounter
+from barrage.client.callbacks import close_all
 from barrage.client.closing import ClosedByWith
 from barrage.client.remote_table import TIMEOUT_SECONDS
 from barrage.client.session import CONNECT_TIMEOUT_SECONDS, AsyncSession, aconnect
@@ -191,8 +192,7 @@ class Session(ClosedByWith):
             # The thread is ended anyway; closing never complains.
             pass
         finally:
-            for callbacks in list(self._thread.callbacks):
-                callbacks.close()
+            close_all(list(self._thread.callbacks))
             self._thread.close()
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from barrage.transport.event_loop import EventLoop
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from barrage.client.callbacks import CallbackThread
+    from barrage.client.callbacks import CallbackThreads
     from barrage.errors import WorkerDiedError
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class LoopThread:
     """An event loop on a daemon thread."""
 
     def __init__(self, name: str) -> None:
-        self.callbacks: weakref.WeakSet[CallbackThread] = weakref.WeakSet()
+        self.callbacks: weakref.WeakSet[CallbackThreads] = weakref.WeakSet()
         """Threads of the session's tables, which end with it."""
         self._lock = threading.Lock()
         self._is_ending = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barrage.client.callbacks import CallbackThread
+from barrage.client.callbacks import CallbackThreads, close_all
 from barrage.client.closing import ClosedByWith
 from barrage.client.remote_table import TIMEOUT_SECONDS
 from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS
@@ -35,7 +35,7 @@ class TickingTable(ClosedByWith):
     def __init__(self, table: AsyncTickingTable, thread: LoopThread) -> None:
         self._table = table
         self._thread = thread
-        self._callbacks = CallbackThread(table)
+        self._callbacks = CallbackThreads(table)
         thread.callbacks.add(self._callbacks)
 
     # --- reading: answered by the calling thread ------------------------------------------------
@@ -183,7 +183,7 @@ class TickingTable(ClosedByWith):
             # The session went first.
             pass
         finally:
-            self._callbacks.close()
+            close_all([self._callbacks])
 
     def listen(
         self,

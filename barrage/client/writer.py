@@ -211,12 +211,14 @@ class AsyncWriter:
     async def abandon(self) -> None:
         """End at once; what is not acknowledged may or may not be committed. Idempotent."""
         self._is_closing = True
-        self._session.forget_writer(self)
         self._changes.tell()
-        task, self._task = self._task, None
+        task = self._task
         if task is not None:
-            task.cancel()
+            # Once more by a later call, when the one before was cancelled while it waited here.
+            if not task.cancelling():
+                task.cancel()
             await asyncio.wait([task])
+        self._session.forget_writer(self)
 
     async def __aenter__(self) -> AsyncWriter:
         return self

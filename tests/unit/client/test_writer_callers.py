@@ -175,3 +175,36 @@ def test_twelve_threads_write_two_mebibytes_at_a_time_and_all_of_it_arrives(monk
                 for thread in threads:
                     thread.join()
         assert len(table) == 12 * 5 * len(values)
+
+
+def test_a_writer_whose_end_is_cancelled_half_way_is_waited_for_by_the_next_and_by_the_session():
+    async def test():
+        async with scripted_session() as (session, server):
+            writer, put, _ = await opened(session, server)
+            may_end, is_ending = asyncio.Event(), asyncio.Event()
+            read = put.stream.read
+
+            async def slow_to_end():
+                try:
+                    return await read()
+                except asyncio.CancelledError:
+                    is_ending.set()
+                    await may_end.wait()
+                    raise
+
+            put.stream.read = slow_to_end
+            put.answer(rows=0, sequence=None)
+            await until(put.stream._to_client.empty)
+            first = asyncio.ensure_future(writer.abandon())
+            await is_ending.wait()
+            first.cancel()
+            await asyncio.wait([first])
+            assert first.cancelled()
+            later = [asyncio.ensure_future(end()) for end in (writer.abandon, session.close)]
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not any(each.done() for each in later)
+            may_end.set()
+            await asyncio.gather(*later)
+
+    run(test)
