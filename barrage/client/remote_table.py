@@ -18,7 +18,7 @@ from barrage.client.reconnect import Backoff
 from barrage.client.resume import kept_state
 from barrage.client.rows_argument import RowsArgument, column_indices, column_names, viewport_of
 from barrage.client.snapshot import fetch_snapshot
-from barrage.client.subscription import AsyncTickingTable, SubscriptionSettings
+from barrage.client.subscription_settings import SubscriptionSettings
 from barrage.client.table_info import key_columns
 from barrage.errors import BodyChannelError, ConfigError, SubscriptionClosedError
 from barrage.proto.resumption import ResumeMode
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from barrage.client.query import Step
     from barrage.client.session import AsyncSession
     from barrage.client.sources import ExportSource, TableSource
+    from barrage.client.subscription import AsyncTickingTable
     from barrage.client.table_info import TableInfo
     from barrage.model.cursor import Cursor
     from barrage.model.viewport import Viewport

@@ -21,7 +21,7 @@ from barrage.client.opening import Opening
 from barrage.client.put import PutProgress, put_rows
 from barrage.client.remote_table import TIMEOUT_SECONDS, AsyncInputTable, AsyncRemoteTable
 from barrage.client.sources import NamedSource, TableSource, TicketSource
-from barrage.client.subscription import AsyncTickingTable, SubscriptionSettings
+from barrage.client.subscription import AsyncTickingTable
 from barrage.client.table_info import TableInfo, info_of_flight
 from barrage.client.writer import AsyncWriter, writer_settings
 from barrage.clock import SystemClock
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from barrage.client.arrow_input import TableLike
     from barrage.client.bodies import BodyCounter
     from barrage.client.reconnect import Backoff
+    from barrage.client.subscription_settings import SubscriptionSettings
     from barrage.clock import Clock
     from barrage.limits import Limits
     from barrage.model.schema_like import SchemaLike

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,8 @@ from barrage.client.bodies import NO_STREAM, BodyStatus
 from barrage.client.followers import Followers
 from barrage.client.mirror import Mirror
 from barrage.client.own_cells import LENT_SECONDS
-from barrage.client.reconnect import Backoff, is_worth_retrying
-from barrage.client.resume import KeptState, Resuming, Setting
+from barrage.client.reconnect import is_worth_retrying
+from barrage.client.resume import Resuming, Setting
 from barrage.client.rows_argument import (
     RowsArgument,
     column_indices,
@@ -42,7 +41,6 @@ from barrage.errors import (
 from barrage.model.viewport import Viewport
 from barrage.proto.client_events import ExchangeEnded, SchemaArrived, UpdateArrived
 from barrage.proto.client_exchange import ClientExchange, ClientState
-from barrage.proto.resumption import ResumeMode
 from barrage.supervision import Role, start_task
 from barrage.wire.dissociated.ways import BodyWay
 
@@ -56,31 +54,15 @@ if TYPE_CHECKING:
     from barrage.client.body_stream import BodyStream, OfferedChannel
     from barrage.client.followers import OnError, OnState, OnUpdate
     from barrage.client.session import AsyncSession
-    from barrage.client.sources import TableSource
+    from barrage.client.subscription_settings import SubscriptionSettings
     from barrage.model.cursor import Cursor
     from barrage.model.update import FullUpdate, ViewUpdate
-    from barrage.wire.messages import SubscriptionOptions
 
 SUBSCRIPTION = Role("barrage-subscription", "the ticking table")
 
 logger = logging.getLogger(__name__)
 
 _exchange_ids = itertools.count(1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionSettings:
-    """What was asked for when the subscription was opened."""
-
-    source: TableSource
-    columns: tuple[str, ...] | None
-    viewport: Viewport | None
-    options: SubscriptionOptions
-    reconnects: bool = True
-    backoff: Backoff = field(default_factory=Backoff)
-    resume: ResumeMode = ResumeMode.COALESCED
-    kept: KeptState | None = None
-    """Rows to go on from instead of a first snapshot."""
 
 
 class AsyncTickingTable:
