@@ -3,7 +3,6 @@ acknowledged is there."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 from dataclasses import replace
@@ -14,13 +13,11 @@ import pytest
 from tests.chaos.power import strace
 from tests.chaos.power.black_box import BlackBox, Life, Scene, Verdict
 from tests.chaos.power.canaries import CANARIES
-from tests.chaos.power.replay import UnexplainedKillError
 from tests.chaos.power.scenes import SCENES
 
 pytestmark = pytest.mark.chaos
 
 STATES = 150
-RECORDINGS_MAX = 4
 SEED = 20_261_122
 
 
@@ -35,16 +32,9 @@ def _strace() -> None:
 
 
 def _verdict(scene: Scene, root: Path, *, states: int) -> Verdict:
-    """Record the scene and cut; once more when a kill met several calls at once, whose
-    outcome the record does not tell."""
-    for attempt in range(RECORDINGS_MAX):
-        directory = root / str(attempt)
-        directory.mkdir()
-        box = BlackBox(scene, directory)
-        box.record()
-        with contextlib.suppress(UnexplainedKillError):
-            return box.cut(states=states, seed=SEED)
-    raise AssertionError(f"no kill of {RECORDINGS_MAX} recordings can be explained")
+    box = BlackBox(scene, root)
+    box.record()
+    return box.cut(states=states, seed=SEED)
 
 
 @pytest.mark.parametrize("name", SCENES)

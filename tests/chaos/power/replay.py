@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.power.disk import Disk, Inode, Resize, Write
+from tests.chaos.power.disk import Disk, Inode, Resize, Tree, Write
 from tests.chaos.power.strace import UNKNOWN_TO_THE_MODEL, Call, calls
 
 DELETED = " (deleted)"
 
 
 class UnexplainedKillError(Exception):
-    """What a kill left is not what the calls in doubt explain: several threads may have been in
-    the middle of one."""
+    """What a kill left is explained by no choice among the calls in which it met the threads."""
 
 
 class UnknownCallError(Exception):
@@ -71,18 +72,49 @@ class Replay:
         (said,) = call.strings()
         return [Told(json.loads(line)) for line in said.splitlines()]
 
-    def settle(self, found: dict[str, bytes | None]) -> None:
-        """Let the doubtful calls have happened that must have, for the disk to be as it was found
-        after the kill; UnexplainedKillError when doing them in order does not explain it."""
-        for call in self.doubtful:
-            if self.disk.after_a_kill() == found:
-                break
-            self.do(call)
+    def settle(self, found: Tree) -> None:
+        """Let those of the doubtful calls have happened that must have, for the disk to be as it
+        was found after the kill. Each thread was in one call at most, so any of them may have
+        happened and any may not; a write may have been cut short. UnexplainedKillError when no
+        choice explains what was found."""
+        choices = [self._outcomes(call, found) for call in self.doubtful]
         self.doubtful.clear()
+        for outcomes in sorted(itertools.product(*choices), key=_count_of_done):
+            done = [call for call in outcomes if call is not None]
+            trial = copy.deepcopy(self)
+            for call in done:
+                trial.do(call)
+            if trial.disk.after_a_kill() == found:
+                for call in done:
+                    self.do(call)
+                return
+        raise UnexplainedKillError(self._told_apart(found))
+
+    def _outcomes(self, call: Call, found: Tree) -> list[Call | None]:
+        """What may have become of a call: nothing, all of it, or the part of a write that explains
+        how long the file is. Nothing alone, where doing it changes no file."""
+        trial = copy.deepcopy(self)
+        before = trial.disk.after_a_kill()
+        trial.do(call)
+        after = trial.disk.after_a_kill()
+        outcomes: list[Call | None] = [None]
+        if after != before:
+            outcomes.append(call)
+        if call.name in ("write", "writev") and after != before:
+            (path,) = (path for path in after if after[path] != before.get(path))
+            part = len(found.get(path) or b"") - len(before.get(path) or b"")
+            if 0 < part < len(b"".join(call.strings())):
+                outcomes.append(replace(call, result=part))
+        return outcomes
+
+    def _told_apart(self, found: Tree) -> str:
         now = self.disk.after_a_kill()
-        for path in sorted({*now, *found}):
-            if now.get(path, b"absent") != found.get(path, b"absent"):
-                raise UnexplainedKillError(f"the model of the disk is wrong about {path}")
+        wrong = [
+            path
+            for path in sorted({*now, *found})
+            if now.get(path, b"absent") != found.get(path, b"absent")
+        ]
+        return f"the model of the disk is wrong about {', '.join(wrong)}"
 
     def do(self, call: Call) -> bool:
         """Whether the call changed anything beneath the root."""
@@ -232,6 +264,10 @@ class Replay:
             return False
         self.disk.sync(found[0])
         return True
+
+
+def _count_of_done(outcomes: tuple[Call | None, ...]) -> int:
+    return sum(call is not None for call in outcomes)
 
 
 _FORMS = {
