@@ -2,21 +2,26 @@
 
 Subscribers may see a cycle some milliseconds before it is on the disk. So that a step they saw and
 a crash took away is never given to other content, numbers are set aside on disk before they are
-used, and after a crash the graph goes on behind all of them. What lies between is remembered as a
-gap: versions there are unknown. A clean end leaves none.
+used, by whatever cycle, and after a crash the graph goes on behind all of them. What lies between
+is remembered as a gap: versions there are unknown. A clean end leaves none.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from barrage.errors import JournalCorruptError
 from barrage.journal.identity import decode_facts, encode_facts
+from barrage.journal.room import NO_ROOM
 
 if TYPE_CHECKING:
+    from barrage.journal.room import Room
     from barrage.journal.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 STEPS_FILE: Final = "steps.json"
 _GAPS_MAX: Final = 1000
@@ -74,6 +79,31 @@ class Steps:
     def write(self, storage: Storage) -> None:
         """Return when it is on the disk."""
         storage.replace(STEPS_FILE, self.encode())
+
+    def are_short(self, committed_step: int, reserved_steps: int) -> bool:
+        """Whether so many have been used that more are to be set aside."""
+        return committed_step + reserved_steps // 2 >= self.reserved
+
+    def set_aside(self, storage: Storage, room: Room, upto: int) -> Steps:
+        """Set aside those up to ``upto``, on the disk when this returns; these when there is no
+        room for it, of which ``room`` is told. OSError."""
+        steps = replace(self, reserved=upto)
+        try:
+            room.with_reserve(lambda: steps.write(storage))
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            room.is_full = True
+            return self
+        return steps
+
+    def end_cleanly(self, storage: Storage, committed_step: int) -> None:
+        """The run is over, and everything of it on the disk: none after ``committed_step`` was
+        used."""
+        try:
+            replace(self, reserved=committed_step, is_clean=True).write(storage)
+        except OSError as error:
+            logger.warning("the journal ends as after a crash: %s", error)
 
     def with_gap(self, gap: StepGap) -> Steps:
         """One more gap, newer than all others."""

@@ -22,7 +22,6 @@ import logging
 import secrets
 import threading
 from collections import Counter, deque
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -214,15 +213,8 @@ class JournalStore:
                 self._contained(journal.history.close)
             if self._storage is not None and self._is_open:
                 if self._failure is None and not self._is_full:
-                    self._end_cleanly(self._storage)
+                    self._steps.end_cleanly(self._storage, self._committed_step)
                 self._storage.unlock()
-
-    def _end_cleanly(self, storage: Storage) -> None:
-        steps = replace(self._steps, reserved=self._committed_step, is_clean=True)
-        try:
-            steps.write(storage)
-        except OSError as error:
-            logger.warning("the journal ends as after a crash: %s", error)
 
     # --- tables -----------------------------------------------------------------------------------
 
@@ -367,6 +359,8 @@ class JournalStore:
                 # Whoever waits for these finds the failure; nobody would write them.
                 return
             self._committed_step = step
+            if self._lacks_steps:
+                self._wake.notify_all()
             if not cycle:
                 return
             self._joint_steps.update(each for each, count in durable.items() if count > 1)
@@ -382,7 +376,7 @@ class JournalStore:
         of so many bytes of rows beside what waits already: what has been taken must fit."""
         if self._failure is not None:
             raise JournalFailedError(str(self._failure)) from self._failure
-        if self._is_full:
+        if self._is_full or self._committed_step >= self._steps.reserved:
             raise self._full_error()
         if byte_count and self._storage is not None:
             room = self._free_bytes() + self._options.reserve_bytes // 2
@@ -426,7 +420,7 @@ class JournalStore:
                 if self._is_closing or self._failure is not None:
                     return
                 if due_ns is None:
-                    if not self._waiting and not self._orders:
+                    if not self._waiting and not self._orders and not self._lacks_steps:
                         self._wake.wait()
                 elif not self._orders:
                     wait_ns = due_ns - self._clock.monotonic_ns()
@@ -451,6 +445,7 @@ class JournalStore:
         if due_ns is not None and due_ns <= now_ns:
             self._round(now_ns)
             due_ns = self._due_ns()
+        self._reserve_steps()
         if self._is_full and self._failure is None:
             return self._room_check_ns if due_ns is None else min(due_ns, self._room_check_ns)
         return due_ns
@@ -511,7 +506,6 @@ class JournalStore:
         self._synced_ticket = max([self._synced_ticket, *done])
         self._frontier = committed_step
         if self._storage is not None and self._room is not None and self._is_open:
-            self._reserve_steps(self._storage)
             if self._measure() < self._options.reserve_bytes:
                 self._room.is_full = True
         if (items or orders) and self._on_synced is not None:
@@ -564,18 +558,18 @@ class JournalStore:
         for listener in listeners:
             listener(failure)
 
-    def _reserve_steps(self, storage: Storage) -> None:
-        if self._committed_step + self._options.reserved_steps // 2 < self._steps.reserved:
-            return
-        steps = replace(self._steps, reserved=self._committed_step + self._options.reserved_steps)
-        try:
-            if self._room is not None:
-                self._room.with_reserve(lambda: steps.write(storage))
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                self._fail(error)
-            return
-        self._steps = steps
+    @property
+    def _lacks_steps(self) -> bool:
+        """Whether step numbers are to be set aside: for cycles that change nothing on disk as well,
+        since the next one that does is seen before it is written."""
+        if self._is_full or self._failure is not None:
+            return False
+        return self._steps.are_short(self._committed_step, self._options.reserved_steps)
+
+    def _reserve_steps(self) -> None:
+        if self._lacks_steps and self._storage is not None and self._room is not None:
+            upto = self._committed_step + self._options.reserved_steps
+            self._steps = self._steps.set_aside(self._storage, self._room, upto)
 
     # --- upkeep -----------------------------------------------------------------------------------
 

@@ -154,6 +154,33 @@ def test_step_numbers_are_set_aside_before_they_are_used() -> None:
     assert bench.store.first_step >= bench.history.step
 
 
+def test_a_step_is_not_used_twice_that_came_long_after_the_last_one_on_disk() -> None:
+    """A busy table in memory counts the steps up while nothing is written."""
+    bench = Bench(replace(SMALL, reserved_steps=20))
+    bench.write(2)
+    for step in range(bench.history.step + 1, bench.history.step + 200):
+        bench.store.step_committed(step)
+        bench.pump()
+    change, positions = bench.history.next_change(step + 1)
+    bench.journal.append(change, step=step + 1, wall_ns=1, positions=positions)
+    # Subscribers see it now. It is not on the disk yet, and never will be.
+    bench.store.step_committed(step + 1)
+    journal = bench.reopen(is_crash=True)
+    assert bench.store.first_step > step
+    assert not journal.is_known(step + 1)
+
+
+def test_writes_are_refused_while_no_step_is_set_aside_for_them() -> None:
+    bench = Bench(replace(SMALL, reserved_steps=20))
+    bench.write(2)
+    # The writer waits for its disk meanwhile.
+    bench.store.step_committed(bench.history.step + 30)
+    with pytest.raises(JournalFullError):
+        bench.store.check_writable()
+    bench.pump()
+    bench.store.check_writable()
+
+
 def test_a_damaged_table_keeps_its_files_and_leaves_the_others_alone() -> None:
     bench = Bench()
     bench.write(3)
