@@ -113,6 +113,9 @@ class FileHistory:
         self._writer: SegmentWriter | None = None
         self._written: list[IndexRow] = []
         self._begin = begin or HistoryBegin(version=record.created_step, segment=1)
+        self._announced = {self._begin.version}
+        """Versions the history may begin with for who reads the files: the write of another
+        beginning may have failed when it was done already."""
         self._frontier = frontier
         self._is_closed = False
         self._begun_wall_ns = self._begun_count = 0
@@ -314,7 +317,8 @@ class FileHistory:
             self.checkpoint(int(rows[-1, 0]))
 
     def checkpoint(self, version: int) -> None:
-        """Make a checkpoint of ``version``; those between the first and it are removed."""
+        """Make a checkpoint of ``version``; those that the history does not begin with are
+        removed."""
         with self._lock:
             if any(each.version == version for each in self._checkpoints):
                 return
@@ -322,9 +326,8 @@ class FileHistory:
         if made is None:
             return
         with self._lock:
-            begin = self._begin.version
-            gone = [each for each in self._checkpoints if each.version != begin]
-            kept = [each for each in self._checkpoints if each.version == begin]
+            gone = [each for each in self._checkpoints if each.version not in self._announced]
+            kept = [each for each in self._checkpoints if each.version in self._announced]
             self._checkpoints = [*kept, made]
         for each in gone:
             self._storage.remove(each.path)
@@ -387,8 +390,9 @@ class FileHistory:
         with self._lock:
             if self._is_closed:
                 return
+            self._announced.add(begin.version)
             self._storage.replace(f"{self._directory}/{BEGIN_FILE}", begin.encode())
-            self._begin = begin
+            self._begin, self._announced = begin, {begin.version}
             older = [each for each in self._checkpoints if each.version < base.version]
             later = [each for each in self._checkpoints if each.version > base.version]
             self._checkpoints = [base, *later]

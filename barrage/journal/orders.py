@@ -32,9 +32,15 @@ class Order:
 
 
 def begin_files(storage: Storage, directory: str, record: TableRecord) -> None:
-    """Make sure of the files of a new table, in place of whatever an earlier one has left."""
+    """Make sure of the files of a new table, in place of whatever an earlier one has left; nothing
+    is left of it when there was no room for them. OSError."""
     remove_table(storage, directory)
-    storage.replace(f"{directory}/{RECORD_FILE}", record.encode())
+    try:
+        storage.replace(f"{directory}/{RECORD_FILE}", record.encode())
+    except OSError:
+        # The record may be there already, and only its name not be sure.
+        remove_table(storage, directory)
+        raise
 
 
 def end_files(storage: Storage | None, directory: str, journal: TableJournal) -> None:

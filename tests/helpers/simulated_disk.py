@@ -171,15 +171,26 @@ class Directory:
         self.platter = dict(self.names)
         self.changed.clear()
 
+    def fail_to_sync(self, random: Random) -> None:
+        """Some names get there; the others wait for the next sync, as the journal of a file system
+        keeps them until it is written or the file system is shut down."""
+        for name, versions in self.changed.items():
+            if random.random() < 0.5:
+                self._bring(name, versions[-1])
+
+    def _bring(self, name: str, node: DiskFile | Directory | None) -> None:
+        self.platter.pop(name, None)
+        if node is not None:
+            self.platter[name] = node
+
     def cut(self, random: Random, seen: set[int]) -> None:
         """The power fails."""
         share = random.choice([0.0, 0.5, 1.0])
         for name, versions in self.changed.items():
             if random.random() < share:
-                node = versions[-1] if random.random() < 0.7 else random.choice(versions)
-                self.platter.pop(name, None)
-                if node is not None:
-                    self.platter[name] = node
+                self._bring(
+                    name, versions[-1] if random.random() < 0.7 else random.choice(versions)
+                )
         self.names = dict(self.platter)
         self.changed.clear()
         for child in self.names.values():
@@ -265,6 +276,8 @@ class SimulatedDisk(SystemCalls):
         """Calls that change something or make it sure."""
         self.on_call: Callable[[str, str], None] | None = None
         """Told of each such call before it happens; may raise :class:`Killed`."""
+        self.fail: Callable[[str, str], int] | None = None
+        """Asked of each such call for the error number with which it fails; 0: it does not."""
         self._handles: dict[int, _Handle] = {}
         self._paths: dict[int, str] = {}
         self._next_handle = 3
@@ -307,10 +320,16 @@ class SimulatedDisk(SystemCalls):
             raise FileNotFoundError(path)
         return node
 
-    def _called(self, name: str, path: str) -> None:
+    def _called(self, name: str, path: str, *, half: Callable[[], None] | None = None) -> None:
+        """A call is made; when it is to fail, ``half`` is what it does all the same."""
         self.calls += 1
         if self.on_call is not None:
             self.on_call(name, path)
+        number = 0 if self.fail is None else self.fail(name, path)
+        if number:
+            if half is not None:
+                half()
+            raise OSError(number, os.strerror(number), path)
 
     def open(self, path: str, flags: int) -> int:
         node = self._node(path)
@@ -380,7 +399,7 @@ class SimulatedDisk(SystemCalls):
         node = self._node(directory)
         if not isinstance(node, Directory):
             raise FileNotFoundError(directory)
-        self._called("sync names", directory)
+        self._called("sync names", directory, half=lambda: node.fail_to_sync(self.random))
         node.sync()
 
     # --- content ----------------------------------------------------------------------------------
@@ -401,10 +420,11 @@ class SimulatedDisk(SystemCalls):
 
     def append(self, file: int, pieces: Sequence[memoryview]) -> int:
         node = self._open_file(file)
-        self._called("write", self._paths[file])
+        data = b"".join(pieces)
+        half = data[: len(data) // 2]
+        self._called("write", self._paths[file], half=lambda: node.write(node.size, half))
         if self.random.random() < self.faults.failed_write:
             raise OSError(errno.EIO, "the disk does not write")
-        data = b"".join(pieces)
         room = self.free_bytes("/")
         if data and not room:
             raise OSError(errno.ENOSPC, "no room")
@@ -416,7 +436,8 @@ class SimulatedDisk(SystemCalls):
 
     def write_at(self, file: int, content: bytes, place: int) -> int:
         node = self._open_file(file)
-        self._called("write at", self._paths[file])
+        half = content[: len(content) // 2]
+        self._called("write at", self._paths[file], half=lambda: node.write(place, half))
         if self.random.random() < self.faults.failed_write:
             raise OSError(errno.EIO, "the disk does not write")
         if place + len(content) - node.size > self.free_bytes("/"):
@@ -431,7 +452,7 @@ class SimulatedDisk(SystemCalls):
 
     def sync(self, file: int) -> None:
         node = self._open_file(file)
-        self._called("sync", self._paths[file])
+        self._called("sync", self._paths[file], half=lambda: node.fail_to_sync(self.random))
         self.sync_count += 1
         if self.random.random() < self.faults.failed_sync:
             node.fail_to_sync(self.random)
