@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark test-ucx test-spark test-spark-oldest chaos night proto flatbuf fmt check clean
+.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark test-ucx test-spark test-spark-oldest chaos slow night proto flatbuf fmt check clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -73,7 +73,10 @@ test-spark-oldest: $(VENV)/.spark ## the whole pipeline on the oldest supported 
 chaos: $(VENV)/.spark ## kill servers, Spark drivers and executors at random points; nothing may be lost (under 15 minutes)
 	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m pytest -m chaos tests/chaos
 
-NIGHT ?= --kills 1000 --cuts 2000 --inputs 10000000 --seeds 10000 --soak 60
+slow: $(VENV)/.dev ## the tests that are too long for the default suite, among them all ends and failures of a journal's calls
+	$(BIN)/python -m pytest -n 2 -m slow tests
+
+NIGHT ?= --kills 1000 --cuts 2000 --calls 500 --inputs 10000000 --seeds 10000 --soak 60
 night: $(VENV)/.dev ## the machines of docs/reliability.md for hours; puts their figures into the page
 	$(BIN)/python -m tests.chaos.night $(NIGHT) --update docs/reliability.md
 

@@ -505,9 +505,8 @@ class JournalStore:
         done = [each[-1].ticket for each in (items, orders) if each]
         self._synced_ticket = max([self._synced_ticket, *done])
         self._frontier = committed_step
-        if self._storage is not None and self._room is not None and self._is_open:
-            if self._measure() < self._options.reserve_bytes:
-                self._room.is_full = True
+        if self._room is not None and self._is_open:
+            self._room.is_full |= self._measure() < self._options.reserve_bytes
         if (items or orders) and self._on_synced is not None:
             self._on_synced(self._synced_ticket)
 

@@ -1,5 +1,5 @@
-"""What takes a night: ``python -m tests.chaos.night [--kills N] [--cuts N] [--inputs N] [--seeds N]
-[--soak MINUTES] [--out DIR] [--update docs/reliability.md]``.
+"""What takes a night: ``python -m tests.chaos.night [--kills N] [--cuts N] [--calls N] [--inputs N]
+[--seeds N] [--soak MINUTES] [--out DIR] [--update docs/reliability.md]``.
 
 Each machine that is asked for runs, one after the other, and leaves a JSON file in the directory;
 ``--update`` puts a table of all files that are there into the page. The exit code says whether
@@ -20,6 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from barrage.errors import BarrageError
+
 Report = dict[str, Any]
 TABLE_BEGIN, TABLE_END = "<!-- table: begin -->", "<!-- table: end -->"
 
@@ -28,6 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.night", description=__doc__)
     parser.add_argument("--kills", type=int, default=0, help="kills of a server under load")
     parser.add_argument("--cuts", type=int, default=0, help="power-cut states per recorded scene")
+    parser.add_argument("--calls", type=int, default=0, help="cases per script and kind of trouble")
     parser.add_argument("--inputs", type=int, default=0, help="mutated inputs per decoder")
     parser.add_argument("--seeds", type=int, default=0, help="seeds of the simulator")
     parser.add_argument("--soak", type=float, default=0, metavar="MINUTES")
@@ -39,6 +42,7 @@ def main() -> int:
     machines: list[tuple[float, str, Callable[[argparse.Namespace], Report]]] = [
         (chosen.kills, "kills", kill),
         (chosen.cuts, "cuts", cut),
+        (chosen.calls, "calls", disturb),
         (chosen.seeds, "simulator", simulate),
     ]
     is_good = True
@@ -107,6 +111,23 @@ def cut(chosen: argparse.Namespace) -> Report:
     return report
 
 
+def disturb(chosen: argparse.Namespace) -> Report:
+    """Short lives of a journal, ended at calls to the disk or with calls that fail."""
+    from tests.helpers.every_call import SCRIPTS, all_kinds
+
+    report: Report = {"lives": 0, "failures": []}
+    for script in SCRIPTS:
+        for case in all_kinds(script, chosen.calls, seed=chosen.seed):
+            report["lives"] += 1
+            try:
+                lives = case.run()
+                assert not lives.untold, f"{lives.failed} was not told"
+            except (AssertionError, BarrageError) as error:
+                report["failures"].append(f"{case}: {error}")
+        print(f"{script}: {report['lives']}, {len(report['failures'])} failed", flush=True)
+    return report
+
+
 def simulate(chosen: argparse.Namespace) -> Report:
     command = [sys.executable, "-m", "tests.sim", "--seeds", str(chosen.seeds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -126,6 +147,7 @@ def table(out: Path) -> list[str]:
         ("simulator", _simulator_line),
         ("kills", _kills_line),
         ("cuts", _cuts_line),
+        ("calls", _calls_line),
         ("fuzz", _fuzz_line),
         ("soak", _soak_line),
     ):
@@ -156,6 +178,11 @@ def _kills_line(report: Report) -> str:
 def _cuts_line(report: Report) -> str:
     amount = f"{report['states']:,} states of {len(report['scenes'])} recorded servers"
     return _row("power cuts", amount, report["failed"], "--cuts N")
+
+
+def _calls_line(report: Report) -> str:
+    amount = f"{report['lives']:,} runs of short lives, ended or disturbed at a call to the disk"
+    return _row("calls to the disk", amount, len(report["failures"]), "--calls N")
 
 
 def _fuzz_line(report: Report) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
@@ -38,7 +38,7 @@ OPTIONS = JournalOptions(
     checkpoint_state_ratio=0.1,
     reserved_steps=16,
 )
-"""Files so small that each life begins segments, makes checkpoints, forgets and sets steps aside."""
+"""So small that each life begins segments, makes checkpoints, forgets, and sets steps aside."""
 
 Deed: TypeAlias = "tuple[str, str]"
 """What is done, and to which tables, one letter each: ``cycle``, ``create``, ``remember`` (create
@@ -98,6 +98,7 @@ class Lives:
     """Cycles over several tables on disk that are not found whole or gone yet."""
     damaged: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     """Of a table the damaged file, and what it was."""
+    in_memory: dict[str, RandomHistory] = field(default_factory=dict)
     step: int = 0
     calls: int = 0
     """Calls to the disk in the last life."""
@@ -109,7 +110,9 @@ class Lives:
 
     # --- lives ------------------------------------------------------------------------------------
 
-    def live(self, deeds: Sequence[Deed], *, stop: int = -1, fail: tuple[int, int] = (-1, 0)) -> bool:
+    def live(
+        self, deeds: Sequence[Deed], *, stop: int = -1, fail: tuple[int, int] = (-1, 0)
+    ) -> bool:
         """One process; False when it ended before its deeds were done: at its ``stop``-th call, or
         since the call of the number ``fail[0]`` failed with the error ``fail[1]``."""
         numbers = itertools.count()
@@ -195,6 +198,7 @@ class Lives:
 
     def _remember(self, store: JournalStore, name: str) -> None:
         store.create(identity(name, journal_class="memory"), step=self.step)
+        self.in_memory[name] = RandomHistory(Random(1), self.step)
 
     def _drop(self, store: JournalStore, name: str) -> None:
         if name not in store.journals:
@@ -215,7 +219,7 @@ class Lives:
             self.cycles.append((self.step, durable))
         for name in there:
             journal = store.journals[name]
-            history = self.books[name].history if journal.is_durable else RandomHistory(Random(1))
+            history = self.books[name].history if journal.is_durable else self.in_memory[name]
             change, positions = history.next_change(self.step)
             journal.append(
                 change, step=self.step, wall_ns=self.clock.wall_ns(), positions=positions
@@ -249,26 +253,29 @@ class Lives:
     # --- what is done without a store -------------------------------------------------------------
 
     def _compact(self, name: str) -> None:
+        if name not in self.books:
+            return
         storage = MemoryStorage(disk=self.disk)
         storage.lock()
         compact(storage, find_table(storage, name))
         storage.unlock()
 
     def _damage(self, name: str) -> None:
-        """Go past the disk's calls and change a byte in the middle of a table's oldest segment."""
-        files = MemoryStorage(disk=self.disk).files
-        path = min(path for path in files if path.startswith(f"tables/{name}/wal/"))
-        self.damaged[name] = path, bytes(files[path].content)
-        at = len(files[path].content) // 2
-        for side in (files[path].content, files[path].platter):
-            if at < len(side):
-                side[at] ^= 255
+        """Go past the disk's calls and change a byte of a table's record."""
+        if name not in self.books or self.books[name].is_going:
+            return
+        path = f"tables/{name}/table.json"
+        file = MemoryStorage(disk=self.disk).files[path]
+        self.damaged[name] = path, bytes(file.content)
+        file.content[9] ^= 1
+        file.platter[:] = file.content
 
     def _mend(self, name: str) -> None:
         """Put back the copy of what was damaged."""
-        path, whole = self.damaged.pop(name)
-        file = MemoryStorage(disk=self.disk).files[path]
-        file.content[:], file.platter[:] = whole, whole
+        if name in self.damaged:
+            path, whole = self.damaged.pop(name)
+            file = MemoryStorage(disk=self.disk).files[path]
+            file.content[:], file.platter[:] = whole, whole
 
     # --- books ------------------------------------------------------------------------------------
 
@@ -325,31 +332,48 @@ class Lives:
 _WITHOUT_A_STORE = ("compact", "damage", "mend")
 
 
-def calls_of(lives: Sequence[Sequence[Deed]], number: int) -> int:
-    """Calls to the disk in one of several lives, all of which go to their end."""
-    scene = Lives()
-    for deeds in lives[: number + 1]:
-        assert scene.live(deeds)
-        scene.end("kill")
-    return scene.calls + 1
+@dataclass(frozen=True)
+class Trouble:
+    """What happens in one of several lives: an end at a call, or a call that fails."""
+
+    life: int
+    call: int
+    error: int = 0
+    """With which the call fails; 0: the process ends there."""
 
 
 def go_through(
     lives: Sequence[Sequence[Deed]],
-    disturb: Callable[[Lives, int], bool | None],
-    *,
-    how: str,
-    seed: int,
+    *troubles: Trouble,
+    how: Sequence[str] = ("kill",),
+    seed: int = 0,
 ) -> Lives:
-    """Let one life follow the other on one disk, each ended as ``how`` says. ``disturb`` lives the
-    life of a number itself, or answers None."""
+    """Let one life follow the other on one disk. ``how`` says in which ways they end, in turn. In
+    the end a life without trouble changes the tables once more, and another finds that."""
     scene = Lives()
     scene.disk.random = Random(seed)
+    by_life = {trouble.life: trouble for trouble in troubles}
+    ends = itertools.cycle(how)
     for number, deeds in enumerate(lives):
-        if disturb(scene, number) is None:
+        trouble = by_life.get(number)
+        if trouble is None:
             assert scene.live(deeds)
-        scene.end(how, seed)
-    for last in ("only what was synced", "kill"):
-        assert scene.live([("cycle", "ab")] if last != "kill" else [])
-        scene.end(last)
+        elif trouble.error:
+            scene.live(deeds, fail=(trouble.call, trouble.error))
+        else:
+            scene.live(deeds, stop=trouble.call)
+        scene.end(next(ends), seed)
+    assert scene.live([("cycle", "ab")])
+    scene.end("only what was synced")
+    assert scene.live([])
     return scene
+
+
+def calls_of(lives: Sequence[Sequence[Deed]]) -> list[int]:
+    """How many calls to the disk each of several lives makes that has no trouble."""
+    scene, counts = Lives(), []
+    for deeds in lives:
+        assert scene.live(deeds)
+        counts.append(scene.calls + 1)
+        scene.end("kill")
+    return counts
