@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import grpc
 
+from barrage.server.grpc_calls import reading_whole
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
@@ -46,7 +48,7 @@ class MethodEntry:
 _HANDLERS: dict[str, Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {
     "unary": grpc.unary_unary_rpc_method_handler,
     "server_stream": grpc.unary_stream_rpc_method_handler,
-    "bidi": grpc.stream_stream_rpc_method_handler,
+    "bidi": lambda behavior: grpc.stream_stream_rpc_method_handler(reading_whole(behavior)),
 }
 
 

@@ -18,6 +18,7 @@ from grpc import aio
 
 from barrage.errors import ConnectionLostError, SubscriptionClosedError
 from barrage.transport.status import error_from_rpc
+from barrage.transport.whole_reads import WholeReads
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -250,6 +251,7 @@ class GrpcStream:
     def __init__(self, channel: GrpcChannel, call: Any, table: str | None) -> None:
         self._channel = channel
         self._call = call
+        self._reads = WholeReads[Any](call.read)
         self._table = table
         self._write_lock = asyncio.Lock()
         self._peers_end: aio.AioRpcError | None = None
@@ -259,7 +261,7 @@ class GrpcStream:
 
     async def read(self) -> bytes | None:
         try:
-            message = await self._call.read()
+            message = await self._reads.read()
             if message is not _EOF:
                 if not self._has_headers:
                     self._has_headers = True

@@ -30,11 +30,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--out", type=Path, default=Path("build/night/soak.json"))
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="kinds of work, with commas (all)")
+    parser.add_argument("--haste", type=float, default=1.0, help="by what the pauses are divided")
     arguments = parser.parse_args()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as data:
-        report = Soak(Path(data), seed=arguments.seed).run(arguments.minutes * 60, arguments.out)
+        report = Soak(Path(data), only=arguments.only, haste=arguments.haste).run(
+            arguments.minutes * 60, arguments.out
+        )
     print(json.dumps({name: report[name] for name in report if name != "samples"}, indent=1))
     return 0 if report["is_good"] else 1
 
@@ -42,7 +45,7 @@ def main() -> int:
 class Soak:
     """A server, its clients, and what was seen of the server."""
 
-    def __init__(self, data: Path, *, seed: int) -> None:
+    def __init__(self, data: Path, *, only: str, haste: float) -> None:
         self.samples: list[dict[str, Any]] = []
         self.problems: list[str] = []
         self.done: dict[str, int] = {}
@@ -51,8 +54,9 @@ class Soak:
             [*STARTING, "tests.chaos.soaking.server", str(data / "data")], **pipes
         )
         address = self.server.stdout.readline().strip()
+        narrowed = [f"--only={only}", f"--haste={haste}"]
         self.load = subprocess.Popen(
-            [*STARTING, "tests.chaos.soaking.load", address, str(seed)], **pipes
+            [*STARTING, "tests.chaos.soaking.load", address, *narrowed], **pipes
         )
         self._seen = psutil.Process(self.server.pid)
         self._listener = threading.Thread(target=self._listen, daemon=True)

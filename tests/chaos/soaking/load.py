@@ -1,13 +1,17 @@
-"""The clients of a soak: ``python -m tests.chaos.soaking.load ADDRESS SEED``, until its stdin ends.
+"""The clients of a soak: ``python -m tests.chaos.soaking.load ADDRESS``, until its stdin ends.
 
 Writers, subscriptions that come and go, viewports that move, readers that stop reading, floods of
 streams that are reset as soon as they are opened, one-shot reads and staged commits. Every piece of
 work rests between its turns, so that all of them together need a fraction of a core. What goes
 wrong is printed as a line; the counts of what was done are the last line.
+
+To find what makes something grow, ``--only write_ring,reset`` leaves some kinds of work, and
+``--haste 10`` makes every pause a tenth.
 """
 
 from __future__ import annotations
 
+import argparse
 import collections
 import json
 import random
@@ -38,9 +42,10 @@ STAGED_ROWS = 500
 class Load:
     """Workers, each with a thread and a chance of its own."""
 
-    def __init__(self, address: str, seed: int) -> None:
+    def __init__(self, address: str, *, only: str, haste: float) -> None:
         self.address = address
-        self.chance = random.Random(seed)
+        self.only = only.split(",") if only else ()
+        self.haste = haste
         self.is_over = threading.Event()
         self.done: collections.Counter[str] = collections.Counter()
         self.session = barrage.connect(address)
@@ -69,6 +74,7 @@ class Load:
         threads = [
             threading.Thread(target=self._work, args=(work, rest, random.Random(n)), daemon=True)
             for n, (work, rest) in enumerate(workers)
+            if not self.only or work.__name__ in self.only
         ]
         for thread in threads:
             thread.start()
@@ -88,13 +94,17 @@ class Load:
         name = work.__name__
         threading.current_thread().name = name
         with barrage.connect(self.address) as session:
-            while not self.is_over.wait(rest * chance.uniform(0.5, 1.5)):
+            while not self._rests(rest * chance.uniform(0.5, 1.5)):
                 try:
                     work(session, chance)
                     self.done[name] += 1
                 except Exception as error:
                     if not self.is_over.is_set():
                         self.complain(f"{name}: {type(error).__name__}: {error}")
+
+    def _rests(self, seconds: float) -> bool:
+        """Pause; whether that was the end."""
+        return self.is_over.wait(seconds / self.haste)
 
     def complain(self, problem: str) -> None:
         self.done["problems"] += 1
@@ -112,7 +122,7 @@ class Load:
                 writer.write(
                     pa.table({"k": keys, "v": [chance.getrandbits(30)] * 40, "text": texts}, BOOK)
                 )
-                if self.is_over.wait(0.1):
+                if self._rests(0.1):
                     return
 
     def write_ring(self, session: Session, chance: random.Random) -> None:
@@ -139,7 +149,7 @@ class Load:
             interval_ms=100
         ) as t:
             t.wait_ready(60)
-            self.is_over.wait(chance.uniform(0.5, 5))
+            self._rests(chance.uniform(0.5, 5))
             t.to_arrow()
 
     def watch_query(self, session: Session, chance: random.Random) -> None:
@@ -155,7 +165,7 @@ class Load:
         )
         with query.subscribe(interval_ms=100) as table:
             table.wait_ready(60)
-            self.is_over.wait(chance.uniform(0.5, 4))
+            self._rests(chance.uniform(0.5, 4))
 
     def watch_window(self, session: Session, chance: random.Random) -> None:
         """A viewport that moves."""
@@ -165,7 +175,7 @@ class Load:
             for _ in range(10):
                 start = chance.randrange(KEYS)
                 window.set_viewport(range(start, start + chance.randrange(1, 200)))
-                if self.is_over.wait(0.2):
+                if self._rests(0.2):
                     return
 
     def stall(self, session: Session, chance: random.Random) -> None:
@@ -173,7 +183,7 @@ class Load:
         with raw_channel(self.address) as channel, RawExchange(channel) as exchange:
             exchange.send(subscription_request(chance.choice(("book", "ring")), interval_ms=20))
             exchange.read_update()
-            self.is_over.wait(chance.uniform(1, 6))
+            self._rests(chance.uniform(1, 6))
             exchange.read_update()
 
     def reset(self, session: Session, chance: random.Random) -> None:
@@ -186,7 +196,7 @@ class Load:
                 exchange.send(request)
                 exchange.close()
                 self.done["streams reset"] += 1
-                if number % 50 == 49 and self.is_over.wait(0.02):
+                if number % 50 == 49 and self._rests(0.02):
                     return
 
     def fetch(self, session: Session, chance: random.Random) -> None:
@@ -202,4 +212,9 @@ class Load:
 
 
 if __name__ == "__main__":
-    Load(sys.argv[1], int(sys.argv[2])).run()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("address")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--haste", type=float, default=1.0)
+    arguments = parser.parse_args()
+    Load(arguments.address, only=arguments.only, haste=arguments.haste).run()

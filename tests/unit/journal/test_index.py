@@ -34,6 +34,18 @@ def test_rows_come_and_go_at_their_ends() -> None:
     assert index.byte_count == 5 * len(index)
 
 
+def test_what_was_forgotten_takes_no_memory() -> None:
+    index = Index()
+    for step in range(1, 5001):
+        index.extend([row(step)])
+        index.forget_upto(step - 100)
+        room = index.rows.base
+        assert room is not None
+        # 56 bytes an entry, and at most as many again and once more for those that come.
+        assert room.nbytes <= 56 * max(64, 2 * len(index) + 2)
+    assert len(index) == 100
+
+
 def test_spans_are_open_at_the_left_and_closed_at_the_right() -> None:
     index = Index()
     index.extend([row(step) for step in (2, 4, 6, 8)])
