@@ -3,11 +3,14 @@ use."""
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["tests.helpers.cpu_seconds"]
 
 EXAMPLES = 12
 """Of each property in the default run, the same ones every time; the profile ``ci`` has other ones
@@ -38,3 +41,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if mark is None or collection_path.parent != Path(__file__).parent:
         return None
     return True if f"not {mark}" in str(config.option.markexpr) else None
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and the modules they import are there until the end: a pass of the garbage
+    collector is not to walk through them each time."""
+    gc.collect()
+    gc.freeze()

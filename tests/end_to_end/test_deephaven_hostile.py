@@ -8,7 +8,6 @@ held the engine for minutes or left something, and random ones.
 from __future__ import annotations
 
 import contextlib
-import gc
 import random
 import threading
 import time
@@ -44,15 +43,6 @@ from tests.helpers.deephaven_scene import Scene, scene_of
 from tests.helpers.server_process import wait_until
 
 Status = grpc.StatusCode
-
-
-@pytest.fixture(scope="module", autouse=True)
-def search_only_what_is_new() -> Iterator[None]:
-    """What is left is looked for among all objects, many times: not among those of other tests."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
@@ -301,6 +291,7 @@ def test_a_failed_export_keeps_no_table(scene, peer):
         filters=["a > 1"],
     )
     before = scene.remains()["leases alive"]
+    assert before == scene.remains()["exports alive"] == 1
     fields = {"source_id": reference(filtered), "column_specs": ["z = nothing"]}
     for _ in range(20):
         refused(peer, "UpdateView", "SelectOrUpdateRequest", **fields)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -110,8 +111,9 @@ def _journal_files() -> dict[str, bytes]:
         with Server(config=config) as server:
             schema = pa.schema({"k": pa.int64(), "t": pa.string()})
             table = server.create_table("t", schema, key="k")
-            for n in range(200):
-                rows = pa.table({"k": [n % 5], "t": ["x" * 500]})
+            for n in range(40):
+                text = Random(n).randbytes(1500).hex()  # Which compression leaves as long.
+                rows = pa.table({"k": [n % 5], "t": [text]})
                 table.upsert(rows, producer="p", sequence=n + 1)
         return {
             str(path.relative_to(where)): path.read_bytes()
@@ -164,8 +166,9 @@ COMMITS = [
 ]
 
 
+@cache
 def decoders() -> dict[str, Decoder]:
-    """All of them, by name."""
+    """All of them, by name; made when they are first asked for."""
     frames = [_encoded(frame) for frame in test_wire_fuzz._FRAMES][::7]
     metadata = test_wire_fuzz._METADATA
     schemas = [

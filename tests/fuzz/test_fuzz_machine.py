@@ -11,7 +11,6 @@ from barrage.wire.dissociated.references import BodyReference
 from tests.fuzz.__main__ import fuzzed
 from tests.fuzz.decoders import LIMITS, Decoder, decoders
 
-DECODERS = decoders()
 INPUTS = 300
 
 
@@ -25,7 +24,7 @@ def takes(decoder: Decoder, sample: bytes) -> bool:
 
 def test_every_decoder_takes_a_sample_and_refuses_what_is_mutated_by_typed_errors() -> None:
     found = {}
-    for name, decoder in DECODERS.items():
+    for name, decoder in decoders().items():
         assert any(takes(decoder, sample) for sample in decoder.samples), name
         inputs = INPUTS // 10 if name == "journal segment" else INPUTS
         found[name] = fuzzed(decoder, name, inputs, seed=1)
@@ -48,5 +47,5 @@ def unchecked_reference(raw: bytes) -> object:
 @pytest.mark.parametrize("canary", [unchecked_row_set, unchecked_reference])
 def test_a_broken_decoder_is_found(canary: object) -> None:
     name = "row set" if canary is unchecked_row_set else "body reference"
-    broken = Decoder(canary, DECODERS[name].samples)  # type: ignore[arg-type]
+    broken = Decoder(canary, decoders()[name].samples)  # type: ignore[arg-type]
     assert fuzzed(broken, name, 2000, seed=1)["failure"]

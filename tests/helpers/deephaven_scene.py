@@ -18,6 +18,7 @@ from barrage.limits import Limits
 from barrage.server.config import ServerConfig
 from barrage.server.exports import Export
 from barrage.server.table_lease import TableLease
+from tests.helpers.living import Living, living
 from tests.helpers.server_process import wait_until
 
 ROWS = 10
@@ -41,8 +42,10 @@ LIMITS = Limits(export_wait_ns_max=50_000_000)
 class Scene:
     """A server with a table that ticks, and a subscriber who must not notice anything."""
 
-    def __init__(self, server: barrage.Server) -> None:
+    def __init__(self, server: barrage.Server, exports: Living, leases: Living) -> None:
         self.server = server
+        self._exports = exports
+        self._leases = leases
         self.app: Any = server._app
         self._pause = threading.Event()
         self._ticks = server.create_table("ticks", {"x": "int64"}, is_read_only=True)
@@ -81,9 +84,8 @@ class Scene:
         counted = asyncio.run_coroutine_threadsafe(self._counted(), self.app._loop_of_test)
         found = counted.result(60)
         gc.collect()
-        objects = gc.get_objects()
-        found["exports alive"] = sum(isinstance(each, Export) for each in objects)
-        found["leases alive"] = sum(isinstance(each, TableLease) for each in objects)
+        found["exports alive"] = len(self._exports)
+        found["leases alive"] = len(self._leases)
         return {what: count for what, count in found.items() if count}
 
     async def _counted(self) -> dict[str, int]:
@@ -102,9 +104,13 @@ class Scene:
 @contextlib.contextmanager
 def scene_of(**config: Any) -> Iterator[Scene]:
     config.setdefault("limits", LIMITS)
-    with barrage.Server(config=ServerConfig(**config)) as server:
+    with (
+        living(Export) as exports,
+        living(TableLease) as leases,
+        barrage.Server(config=ServerConfig(**config)) as server,
+    ):
         server._app._loop_of_test = server._loop  # type: ignore[union-attr]
-        scene = Scene(server)
+        scene = Scene(server, exports, leases)
         try:
             yield scene
         finally:

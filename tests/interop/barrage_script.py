@@ -21,6 +21,7 @@ import barrage
 from barrage.engine.table import Table
 from barrage.limits import NANOS_PER_MS, Limits
 from barrage.server import ServerConfig
+from tests.helpers.living import Living
 from tests.interop.workload import (
     AFFECTED,
     KEY_COLUMNS,
@@ -40,6 +41,7 @@ INTERVAL_NS = 20 * NANOS_PER_MS
 EXPORT_WAIT_NS = 1000 * NANOS_PER_MS
 LIMITS = Limits(interval_ns_default=INTERVAL_NS, export_wait_ns_max=EXPORT_WAIT_NS)
 
+living_tables = Living(Table).begin()
 server = barrage.Server(config=ServerConfig(port=int(sys.argv[1]), limits=LIMITS))
 versions: dict[str, int] = {}
 tables: dict = {}
@@ -125,7 +127,7 @@ def stats() -> dict:
         "sessions": len(sessions),
         "exports": sum(len(session.exports) for session in sessions),
         "producers": len(runtime._producers),
-        "tables": sum(isinstance(found, Table) for found in gc.get_objects()),
+        "tables": len(living_tables),
     }
 
 
