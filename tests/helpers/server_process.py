@@ -27,15 +27,19 @@ from barrage.wire.update_assembler import SchemaReceived, UpdateAssembler
 FLIGHT = "/arrow.flight.protocol.FlightService/"
 REVISION = wire.WireRevision.R1_0_0
 TIMEOUT_SECONDS = 60
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.001, 0.03
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = TIMEOUT_SECONDS) -> None:
-    """Return when ``condition`` holds; AssertionError when it does not within ``timeout``."""
+    """Return when ``condition`` holds; AssertionError when it does not within ``timeout``. Asks soon
+    at first and ever more seldom: what is asked may cost more than what is waited for."""
     pause = threading.Event()
+    seconds = PAUSE_SECONDS_MIN
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
-        pause.wait(0.002)
+        pause.wait(seconds)
+        seconds = min(1.5 * seconds, PAUSE_SECONDS_MAX)
 
 
 def subscription_request(
