@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from barrage import wire
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.rowset import RowSet
 from barrage.wire.update_assembler import SchemaReceived, UpdateAssembler
+from tests.helpers import warm_python
 
 FLIGHT = "/arrow.flight.protocol.FlightService/"
 REVISION = wire.WireRevision.R1_0_0
@@ -31,7 +30,7 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.001, 0.03
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = TIMEOUT_SECONDS) -> None:
-    """Return when ``condition`` holds; AssertionError when it does not within ``timeout``. Asks soon
+    """Return when ``condition`` holds; AssertionError when it never does. Asks soon
     at first and ever more seldom: what is asked may cost more than what is waited for."""
     pause = threading.Event()
     seconds = PAUSE_SECONDS_MIN
@@ -167,12 +166,8 @@ class ServerProcess:
     """A script that runs a server in a process of its own and prints its address first."""
 
     def __init__(self, script: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", script],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        self.process = warm_python.popen(
+            ["-c", script], env={**os.environ, "PYTHONUNBUFFERED": "1"}
         )
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()

@@ -21,6 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 from barrage.cli.main import app
+from tests.helpers import warm_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,10 +30,17 @@ if TYPE_CHECKING:
     from click.testing import Result
 
 SECONDS_MAX = 60
-BARRAGE = [sys.executable, "-c", "from barrage.cli.main import main; main()"]
+MAIN = ["-c", "from barrage.cli.main import main; main()"]
+BARRAGE = [sys.executable, *MAIN]
 
 
 def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own."""
+    return warm_python.run([*MAIN, *words], timeout=SECONDS_MAX, **options)
+
+
+def start(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """A command from the start of its interpreter, as users start it."""
     return subprocess.run(
         [*BARRAGE, *words], capture_output=True, text=True, timeout=SECONDS_MAX, **options
     )
@@ -44,14 +52,9 @@ def ask(*words: str, **options: object) -> Result:
 
 
 @contextmanager
-def serving(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(*words: str) -> Iterator[tuple[subprocess.Popen[str] | warm_python.WarmProcess, str]]:
     """``barrage serve`` on a free port: the process and its address."""
-    process = subprocess.Popen(
-        [*BARRAGE, "serve", "--port", "0", "--json", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = warm_python.popen([*MAIN, "serve", "--port", "0", "--json", *words])
     try:
         line = process.stdout.readline()
         assert line, process.communicate(timeout=SECONDS_MAX)[1]
@@ -150,7 +153,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 
 
 def test_the_demo_prints_lines_in_a_pipe() -> None:
-    done = run("demo", "--port", "0", "--once", "--rows", "3")
+    done = start("demo", "--port", "0", "--once", "--rows", "3")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "processes_by_cpu  live" in lines[0]
@@ -158,7 +161,7 @@ def test_the_demo_prints_lines_in_a_pipe() -> None:
 
 
 def test_help_is_quick_and_quiet() -> None:
-    done = run("--help")
+    done = start("--help")
     assert done.returncode == 0
     assert done.stderr == ""
 
@@ -246,12 +249,7 @@ def test_tables_of_a_directory_are_back_after_a_kill(tmp_path: Path) -> None:
         assert names_of(address) == ["quotes", "trades"]
         rows = json.loads(ask("snapshot", f"{address}/trades", "--json").stdout.splitlines()[0])
         assert rows == {"sym": "A", "qty": 1}
-        busy = subprocess.run(
-            [*BARRAGE, "serve", "--port", "0", "--data", data],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-        )
+        busy = run("serve", "--port", "0", "--data", data)
         assert busy.returncode != 0
         assert "another process" in busy.stderr
         assert "Traceback" not in busy.stderr

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 import pytest
+
+from tests.helpers import warm_python
 
 SENDING = """
 import signal, sys, threading
@@ -49,11 +49,5 @@ print(number)
 @pytest.mark.parametrize("script", [WAITING, SERVING], ids=["signals", "server"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_another_thread_gets_is_heard(number: int, script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SENDING + script, str(int(number))],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = warm_python.run(["-c", SENDING + script, str(int(number))], timeout=60)
     assert (done.stdout, done.returncode) == (f"{int(number)}\n", 0), done.stderr

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.helpers import warm_python
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS_MAX = 60
@@ -15,12 +15,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def run_python(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        cwd=ROOT,
+    done = warm_python.run(
+        ["-W", "error::ResourceWarning", *arguments], timeout=SECONDS_MAX, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
