@@ -41,11 +41,15 @@ $(VENV)/.ucx: $(VENV)/.dev
 run: $(VENV)/.run ## start a server with live tables of this machine and watch one tick
 	@$(BIN)/barrage demo --port $(PORT)
 
+# The tests of a file go to one process, which makes what they share once; the long files come first.
+SHARED := -n 3 --dist loadfile --no-loadscope-reorder
+
 test: $(VENV)/.dev ## the default test suite
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(SHARED)
 
 property: $(VENV)/.dev ## property tests with many more examples
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 tests/property
+	HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -n 2 -m "hypothesis and not interop and not spark and not ucx and not chaos" tests/unit tests/end_to_end
 
 sim: $(VENV)/.dev ## the seeded simulator: 100 seeds
 	$(BIN)/python -m tests.sim --seeds 100

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.helpers.cpu_seconds"]
 
-EXAMPLES = 12
+EXAMPLES = 8
 """Of each property in the default run, the same ones every time; the profile ``ci`` has other ones
 and more, ``nightly`` (``make property``) thousands. See :mod:`tests.helpers.examples` for what is
 expensive."""

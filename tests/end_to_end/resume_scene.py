@@ -120,7 +120,7 @@ class Follower:
                 row[column] = value
                 self._rows[place] = tuple(row)
 
-    def wait_for(self, version: int, timeout: float = 20) -> None:
+    def wait_for(self, version: int, timeout: float = 60) -> None:
         """Until a state at or after ``version`` has come."""
         with self._has_changed:
             came = self._has_changed.wait_for(

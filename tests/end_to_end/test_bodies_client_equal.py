@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import barrage
@@ -18,6 +18,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.server.config import ServerConfig
 from tests.end_to_end.random_tables import ALL_TYPES, arrow_rows, some_rows
 from tests.end_to_end.test_random_workload import run
+from tests.helpers.examples import examples
 from tests.helpers.server_process import wait_until
 from tests.helpers.serving import HOST
 from tests.helpers.strategies_columns import VALUES, arrays, cells
@@ -56,7 +57,7 @@ def sessions(server):
         yield shared, inline
 
 
-@settings(max_examples=15)
+@examples(5)
 @given(data=st.data())
 def test_every_column_type(server, sessions, data):
     rows = data.draw(st.integers(1, 20))

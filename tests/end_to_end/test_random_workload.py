@@ -73,13 +73,13 @@ def write_while(world: World, seed: int, changes: int, act) -> None:
     assert not failures, failures
 
 
-@pytest.mark.parametrize(("seed", "revision"), [(1, "1.0.0"), (2, "1.0.0"), (3, "2020")])
+@pytest.mark.parametrize(("seed", "revision"), [(1, "1.0.0"), (3, "2020")])
 def test_every_subscriber_holds_the_rows_of_the_server(seed, revision):
     run(seed, revision=revision, rounds=3, subscribers=12, changes=15)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("revision", ["1.0.0", "2020"])
-@pytest.mark.parametrize("seed", range(100, 106))
+@pytest.mark.parametrize("seed", [2, *range(100, 106)])
 def test_every_subscriber_holds_the_rows_of_the_server_for_long(seed, revision):
     run(seed, revision=revision, rounds=12, subscribers=20, changes=40)

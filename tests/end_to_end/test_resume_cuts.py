@@ -48,9 +48,10 @@ def pause():
     return threading.Event()
 
 
+@pytest.mark.parametrize("cuts", [3, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["coalesced", "steps"])
 @pytest.mark.parametrize("kind", list(WRITERS))
-def test_every_state_told_is_one_there_was(kind, mode, pause):
+def test_every_state_told_is_one_there_was(kind, mode, cuts, pause):
     with barrage.Server(port=0, journal="memory") as server, Cutter(server.address) as cutter:
         table = make_table(server, kind)
         server.publish("hot", table.where("v > 40").sort("-v"))
@@ -83,7 +84,7 @@ def test_every_state_told_is_one_there_was(kind, mode, pause):
                     columns=["s"],
                 ),
             ]
-            for _ in range(6):
+            for _ in range(cuts):
                 for _ in range(random.randrange(1, 8)):
                     writer.write()
                     pause.wait(random.random() * 0.02)
@@ -102,7 +103,7 @@ def test_every_state_told_is_one_there_was(kind, mode, pause):
                 follower.live.close()
                 assert follower.replacements == 1
                 follower.check(past)
-            assert cutter.cuts == 6
+            assert cutter.cuts == cuts
 
 
 def test_what_was_missed_comes_as_one_update_or_as_its_steps(pause):

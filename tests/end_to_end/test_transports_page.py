@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 import barrage
 from barrage.wire.dissociated.ways import BodyWay
+from tests.helpers import warm_python
 from tests.unit.cli.test_examples import python_blocks, shell_blocks
 
 PAGE = "docs/transports.md"
@@ -28,19 +27,14 @@ def served(command: str, directory: Path) -> Iterator[int]:
     """The port of the server that ``command`` of a page starts, but for the port."""
     program, *arguments = shlex.split(command)
     assert program == "barrage"
-    running = subprocess.Popen(
-        [sys.executable, "-c", MAIN, *arguments, "--port", "0", "--json"],
-        cwd=directory,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    words = ["-c", MAIN, *arguments, "--port", "0", "--json"]
+    running = warm_python.popen(words, cwd=directory)
     assert running.stdout is not None
     try:
         yield json.loads(running.stdout.readline())["port"]
     finally:
         running.send_signal(signal.SIGTERM)
-        running.wait(SECONDS_MAX)
-        running.stdout.close()
+        running.communicate(timeout=SECONDS_MAX)
 
 
 def test_the_page_runs(

@@ -275,19 +275,24 @@ class SortsBeside(StacksBeside):
         super().start(kind, [[sorting]], first, seed)
 
 
+SEEDED = settings(
+    max_examples=100,
+    stateful_step_count=10,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+)
+
+
 @pytest.mark.parametrize(
     "canary", [forget_what_changed, read_what_is_not_pinned, keep_the_stand_ins]
 )
 def test_canaries(canary: Callable[[], AbstractContextManager[object]]) -> None:
     """Each of these faults is found."""
-    seeded = settings(
-        max_examples=100,
-        stateful_step_count=10,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-    )
     with canary(), pytest.raises((AssertionError, BarrageError, IndexError, ValueError)):
-        run_state_machine_as_test(SortsBeside, settings=seeded)
-    run_state_machine_as_test(SortsBeside, settings=seeded)
+        run_state_machine_as_test(SortsBeside, settings=SEEDED)
+
+
+def test_nothing_is_found_without_a_fault() -> None:
+    run_state_machine_as_test(SortsBeside, settings=SEEDED)

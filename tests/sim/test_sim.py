@@ -16,7 +16,13 @@ from tests.sim.world import SimulationError, World
 HERE = Path(__file__).parent
 SEEDS = range(1000, 1008)
 CANARY_SEEDS = (17, *range(9, 50))
-"""Most faults are met in the first of them, soon."""
+MET_FIRST = {
+    "drop_shifts": 36,
+    "lose_an_update": 9,
+    "forget_modifications": 13,
+    "miscount_the_table": 21,
+}
+"""Where some faults are met soonest; most others are in the first of all."""
 
 
 def regressions() -> list[int]:
@@ -33,13 +39,13 @@ def test_a_seed_passes(seed: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
-    world = World(SEEDS[0])
+    world = World(SEEDS[-1])
     world.run()
-    again = World(SEEDS[0])
+    again = World(SEEDS[-1])
     again.run()
     assert again.trace_hash == world.trace_hash
     answer = subprocess.run(
-        [sys.executable, "-m", "tests.sim", "--seed", str(SEEDS[0])],
+        [sys.executable, "-m", "tests.sim", "--seed", str(SEEDS[-1])],
         cwd=HERE.parents[1],
         env={**os.environ, "PYTHONHASHSEED": "12345"},
         capture_output=True,
@@ -51,7 +57,7 @@ def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
 
 def is_caught(name: str | None) -> bool:
     """Whether any seed notices the breakage."""
-    for seed in CANARY_SEEDS:
+    for seed in (MET_FIRST.get(name or "", CANARY_SEEDS[0]), *CANARY_SEEDS):
         sabotage = None if name is None else CANARIES[name]()
         try:
             World(seed, sabotage=sabotage).run()

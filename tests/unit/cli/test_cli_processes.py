@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from typer.testing import CliRunner
 
+import barrage
 from barrage.cli.main import app
 from tests.helpers import warm_python
+from tests.helpers.server_process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,23 +65,23 @@ def serving(*words: str) -> Iterator[tuple[subprocess.Popen[str] | warm_python.W
         process.communicate(timeout=SECONDS_MAX)
 
 
-@pytest.fixture(scope="module")
-def host_server() -> Iterator[str]:
+def test_the_host_tables_are_there_and_tick_and_processes_are_sorted_by_cpu() -> None:
     with serving("--demo", "host") as (_, address):
-        yield address
+        check_that_the_host_tables_tick(address)
+        check_that_processes_are_sorted(address)
 
 
-def test_the_host_tables_are_there_and_tick(host_server: str) -> None:
+def check_that_the_host_tables_tick(host_server: str) -> None:
     facts = {entry["name"]: entry for entry in json.loads(ask("ls", host_server, "--json").stdout)}
     names = {name for name in facts if not name.startswith("_")}
     assert names == {"processes", "processes_by_cpu", "cpu", "memory", "disk", "network"}
     assert facts["processes"]["key"] == ["pid"]
-    watched = ask("watch", f"{host_server}/cpu", "--seconds", "1.2", "--json", "--rows", "1")
-    sizes = [json.loads(line)["table_size"] for line in watched.stdout.splitlines()]
-    assert sizes[-1] > sizes[0]
+    with barrage.connect(host_server) as session, session.table("cpu").subscribe() as live:
+        size = len(live.wait_ready(SECONDS_MAX))
+        wait_until(lambda: len(live) > size)
 
 
-def test_processes_are_sorted_by_cpu(host_server: str) -> None:
+def check_that_processes_are_sorted(host_server: str) -> None:
     deadline = time.monotonic() + SECONDS_MAX
     rows: list[dict] = []
     while not rows and time.monotonic() < deadline:

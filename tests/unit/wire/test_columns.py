@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.rowset import RowSet
 from barrage.wire import EncodeOptions, WireRevision
 from barrage.wire.columns.base import BatchSink, bits_to_mask, mask_to_bits, slice_bits
 from barrage.wire.columns.registry import CodecStyle, codec_for
+from tests.helpers.examples import examples
 from tests.helpers.frame_factory import encoded_frames, full_update, through_the_wire
 from tests.helpers.strategies_columns import VALUES, cells, columns
 
@@ -29,7 +30,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("name", sorted(VALUES))
-@settings(max_examples=max(10, settings().max_examples // 10))
+@examples(6)
 @given(data=st.data())
 def test_every_type_comes_back_as_it_went(name, data):
     kind = VALUES[name][0]

@@ -8,7 +8,7 @@ import decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from barrage.engine import AppendOnlyTable, KeyedTable, StaticTable, UpdateGraph
@@ -18,6 +18,7 @@ from barrage.server.deephaven.big_numbers import big_numbers
 from barrage.server.deephaven.schema import deephaven_schema, deephaven_view
 from barrage.server.deephaven.types import shown_type
 from barrage.transport.deephaven_messages import MESSAGES
+from tests.helpers.examples import examples
 from tests.helpers.strategies_columns import VALUES, arrays
 
 UTC_NANOS = pa.timestamp("ns", "UTC")
@@ -94,7 +95,7 @@ def test_every_type_has_its_form(kind, deephaven, java, ticking):
 
 @pytest.mark.parametrize("session_types", ["deephaven", "ticking"])
 @pytest.mark.parametrize("name", VALUES)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much])
+@examples(6, suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_values_of_every_type_that_travels_arrive(name, session_types, data):
     array = data.draw(arrays(name))
