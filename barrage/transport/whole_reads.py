@@ -14,6 +14,7 @@ where a client resets it while it does not read.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from barrage.supervision import start_awaited
@@ -39,7 +40,15 @@ class WholeReads(Generic[T]):
         reading = self._reading
         if reading is None:
             reading = self._reading = start_awaited(self._read())
-        # This leaves it alone when the caller is cancelled.
-        await asyncio.wait([reading])
+        # What ``asyncio.wait`` does, which leaves the task alone when its caller is cancelled, at
+        # half the cost of a message.
+        is_done = asyncio.get_running_loop().create_future()
+        reading.add_done_callback(partial(_tell, is_done))
+        await is_done
         self._reading = None
         return reading.result()
+
+
+def _tell(is_done: asyncio.Future[None], _: asyncio.Task[object]) -> None:
+    if not is_done.done():
+        is_done.set_result(None)
