@@ -241,10 +241,13 @@ class Lives:
 
     def _wait_for_room(self, store: JournalStore) -> None:
         for _ in range(ROUNDS_MAX):
-            with contextlib.suppress(JournalFullError):
+            try:
                 store.check_writable()
+            except JournalFullError:
+                logger.warning("writes are refused")
+                self._pump(store)
+            else:
                 return
-            self._pump(store)
         raise AssertionError("writes are refused although there is room again")
 
     def _close(self, store: JournalStore, _: str) -> None:

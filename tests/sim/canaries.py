@@ -293,7 +293,8 @@ JOURNAL_CANARIES: dict[str, Callable[[], AbstractContextManager[object]]] = {
 RARE_JOURNAL_CANARIES: dict[str, Callable[[], AbstractContextManager[object]]] = {
     each.__name__: each for each in (believe_the_files, trust_directories_that_are_there)
 }
-"""Faults that take hundreds of seeds to be met: too many for the suite."""
+"""Faults that take hundreds of seeds to be met: too many for the suite, which makes the cases that
+meet them (``tests/unit/journal/test_every_disturbance.py``)."""
 
 
 def _true(*_: object) -> bool:
