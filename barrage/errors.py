@@ -181,6 +181,18 @@ class WorkerDiedError(BarrageError):
         super().__init__(f"{worker} has died: {reason}")
 
 
+MUST_RESTART = "the server must be restarted"
+"""In the text of everything a server says that cannot go on; clients know it by that."""
+
+
+class EngineDiedError(WorkerDiedError):
+    """The engine thread has died, and nothing changes any more."""
+
+    def __init__(self, error: WorkerDiedError) -> None:
+        BarrageError.__init__(self, f"{error}; {MUST_RESTART}")
+        self.worker = error.worker
+
+
 class AuthenticationError(BarrageError):
     """Missing or wrong credentials."""
 
@@ -263,6 +275,11 @@ class TransportUnavailableError(TransportError):
 
 class ConnectionLostError(TransportError):
     """The connection broke; a subscription reconnects unless told otherwise."""
+
+
+class ServerFailedError(ConnectionLostError):
+    """The server answers, but its engine or its journal has failed for good: it must be restarted.
+    Subscriptions and writers go on when it has been; calls that wait for it do not wait longer."""
 
 
 class BodyChannelError(ConnectionLostError):

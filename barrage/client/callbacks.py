@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from barrage.client.callback_calls import PENDING_MAX
+from barrage.errors import BarrageError
 from barrage.supervision import Role, contained, start_thread
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class CallbackThreads:
                     contained(callback, update)
                 except Exception as error:
                     self._raised(None, error)
-        except Exception as error:
+        except BarrageError as error:
             # on_error has heard it from the table.
             logger.debug("table %s: updates ended: %s", self._table.name, error)
 
@@ -141,12 +142,11 @@ class _Caller:
             self._waiting.append(value)
             self._changed.notify()
             if self.thread is None:
-                self.thread = start_thread(
-                    CALLER,
-                    self._run,
-                    on_death=self._died,
-                    name=f"barrage callbacks of {self._table}",
-                )
+                self._start()
+
+    def _start(self) -> None:
+        name = f"barrage callbacks of {self._table}"
+        self.thread = start_thread(CALLER, self._run, on_death=self._died, name=name)
 
     def _run(self) -> None:
         while True:
@@ -161,9 +161,11 @@ class _Caller:
                 self._on_raised(self, error)
 
     def _died(self, error: Exception) -> None:
-        """The next call begins another thread."""
+        """What is still to be told is told by another thread."""
         with self._changed:
             self.thread = None
+            if self._waiting:
+                self._start()
         self._on_raised(self, error)
 
     def close(self) -> None:

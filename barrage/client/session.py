@@ -21,6 +21,7 @@ from barrage.client.opening import Opening
 from barrage.client.put import PutProgress, put_rows
 from barrage.client.remote_table import TIMEOUT_SECONDS, AsyncInputTable, AsyncRemoteTable
 from barrage.client.sources import NamedSource, TableSource, TicketSource
+from barrage.client.state import State
 from barrage.client.subscription import AsyncTickingTable
 from barrage.client.table_info import TableInfo, info_of_flight
 from barrage.client.writer import AsyncWriter, writer_settings
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from barrage.client.reconnect import Backoff
     from barrage.client.subscription_settings import SubscriptionSettings
     from barrage.clock import Clock
+    from barrage.errors import BarrageError
     from barrage.limits import Limits
     from barrage.model.schema_like import SchemaLike
     from barrage.transport.base import FlightConnector, FrameStream
@@ -500,6 +502,11 @@ class AsyncSession:
 
     def forget(self, subscription: AsyncTickingTable) -> None:
         self._subscriptions.discard(subscription)
+
+    def fail(self, error: BarrageError) -> None:
+        """The loop has been ended by ``error``: whoever follows a table is told."""
+        for subscription in list(self._subscriptions):
+            subscription.finish(State.FAILED, error)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` until the session closes."""

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from barrage.client.bodies import NO_STREAM, BodyStatus
+from barrage.client.changes import Changes
 from barrage.client.followers import Followers
 from barrage.client.mirror import Mirror
 from barrage.client.own_cells import LENT_SECONDS
@@ -36,6 +37,7 @@ from barrage.errors import (
     ConnectionLostError,
     LocalProtocolError,
     SchemaError,
+    ServerFailedError,
     SubscriptionClosedError,
 )
 from barrage.model.viewport import Viewport
@@ -89,7 +91,8 @@ class AsyncTickingTable:
         self._state = State.CONNECTING
         self._error: BarrageError | None = None
         self._lag_ns: int | None = None
-        self._is_current = asyncio.Event()
+        self._is_current = False
+        self._changes = Changes()
         self._has_unsent_change = False
         self._refusals = 0
         self._followers = Followers(settings.source.label, self._stats, session.callbacks)
@@ -199,17 +202,25 @@ class AsyncTickingTable:
     # --- waiting and following ------------------------------------------------------------------
 
     async def wait_ready(self, timeout: float | None = None) -> None:
-        """Until the state shown is that of the latest request. TimeoutError, or the error the
-        subscription died of."""
+        """Until the state shown is that of the latest request. TimeoutError, ServerFailedError
+        when only a restart of the server helps, or the error the subscription died of."""
         try:
             async with asyncio.timeout(timeout):
-                await self._is_current.wait()
+                await self._changes.until(lambda: self._is_current or self._server_failure)
         except TimeoutError:
             detail = f": {self._error}" if self._error else ""
             raise TimeoutError(
                 f"table {self.name!r} is {self._state.value} after {timeout} seconds{detail}"
             ) from self._error
         self._raise_if_ended()
+        if self._server_failure is not None:
+            raise self._server_failure
+
+    @property
+    def _server_failure(self) -> BarrageError | None:
+        """Why the server cannot go on, as it said when it was asked last."""
+        is_lost = self._state is State.RECONNECTING
+        return self._error if is_lost and isinstance(self._error, ServerFailedError) else None
 
     def updates(self) -> UpdateIterator:
         """Follow the table from now on. The first update is the whole state
@@ -272,7 +283,7 @@ class AsyncTickingTable:
         if exchange is None or stream is None or exchange.state is ClientState.ENDED:
             # The next stream asks for it.
             return
-        self._is_current.clear()
+        self._is_current = False
         if self._schema is None or exchange.state in _AWAITING:
             # Names become indices when the schema is here, and only a state that is complete can
             # change: one that is being resumed must be caught up first.
@@ -286,12 +297,12 @@ class AsyncTickingTable:
     # --- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin; the session does this. Ends with :meth:`_finish`, whatever happens."""
+        """Begin; the session does this. Ends with :meth:`finish`, whatever happens."""
         self._settings.source.retain()
         self._task = start_task(
             SUBSCRIPTION,
             self._run(),
-            on_death=partial(self._finish, State.FAILED),
+            on_death=partial(self.finish, State.FAILED),
             name=f"barrage subscription {self.name}",
         )
 
@@ -301,7 +312,7 @@ class AsyncTickingTable:
         if self._stream is not None:
             self._stream.cancel()
         # Before anything is waited for: whoever closes the table may be cancelled here.
-        self._finish(State.CLOSED, None)
+        self.finish(State.CLOSED, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
             await asyncio.wait([task])
@@ -329,10 +340,10 @@ class AsyncTickingTable:
                     if not is_body_lost:
                         await asyncio.sleep(backoff.next_delay())
         except BarrageError as error:
-            self._finish(State.FAILED, error)
+            self.finish(State.FAILED, error)
         except Exception as error:
             logger.exception("table %s: the subscription stopped", self.name)
-            self._finish(State.FAILED, BarrageError(f"{type(error).__name__}: {error}"))
+            self.finish(State.FAILED, BarrageError(f"{type(error).__name__}: {error}"))
         finally:
             self._drop_stream()
 
@@ -347,12 +358,13 @@ class AsyncTickingTable:
 
     def _lost(self, error: BarrageError) -> None:
         self._drop_stream()
-        self._is_current.clear()
+        self._is_current = False
         self._error = error
         self._stats.reconnects += 1
         logger.info("table %s: connection lost (%s), trying again", self.name, error)
         self._set_state(State.RECONNECTING)
         self._followers.tell_error(error)
+        self._changes.tell()
 
     async def _follow_one_stream(self) -> None:
         """Subscribe and apply what comes until the stream breaks, which is an error."""
@@ -516,7 +528,8 @@ class AsyncTickingTable:
             self._has_unsent_change = False
             await self._send_change()
         else:
-            self._is_current.set()
+            self._is_current = True
+            self._changes.tell()
 
     def _set_state(self, state: State) -> None:
         if state is self._state and state is not State.RECONNECTING:
@@ -528,14 +541,15 @@ class AsyncTickingTable:
         if is_new:
             self._followers.tell_state(state)
 
-    def _finish(self, state: State, error: BarrageError | None) -> None:
+    def finish(self, state: State, error: BarrageError | None) -> None:
         if self._state.is_final:
             return
         self._state = state
         self._error = error
         self._drop_stream()
         self._followers.end(error)
-        self._is_current.set()
+        self._is_current = True
+        self._changes.tell()
         self._session.forget(self)
         self._settings.source.release()
         self._followers.tell_state(state)
@@ -568,6 +582,7 @@ class AsyncTickingTable:
             updates_max or limits.client_updates_pending_max,
             bytes_max=limits.client_update_bytes_pending_max,
             whole=self._mirror.replacement,
+            trouble=lambda: self._error,
         )
         first = self._mirror.replacement()
         if first is not None:

@@ -20,7 +20,7 @@ from barrage.client.sync_journal import JournalBatches
 from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS, LoopThread
 from barrage.client.sync_tables import InputTable, RemoteTable
 from barrage.client.sync_writer import Writer
-from barrage.errors import SubscriptionClosedError
+from barrage.errors import SubscriptionClosedError, WorkerDiedError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.wire.revision import WireRevision
 
@@ -46,6 +46,7 @@ class Session(ClosedByWith):
         self._session = session
         self._thread = thread
         self._is_closed = False
+        thread.on_death = session.fail
         _open_sessions.add(self)
 
     def tables(self, *, timeout: float | None = TIMEOUT_SECONDS) -> list[TableInfo]:
@@ -188,7 +189,7 @@ class Session(ClosedByWith):
         _open_sessions.discard(self)
         try:
             self._thread.call(self._session.close(), CLOSE_TIMEOUT_SECONDS)
-        except (TimeoutError, SubscriptionClosedError):
+        except (TimeoutError, SubscriptionClosedError, WorkerDiedError):
             # The thread is ended anyway; closing never complains.
             pass
         finally:

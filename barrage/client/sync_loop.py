@@ -9,15 +9,14 @@ import weakref
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from barrage.errors import LocalProtocolError, SubscriptionClosedError
+from barrage.errors import LocalProtocolError, SubscriptionClosedError, WorkerDiedError
 from barrage.supervision import Role, start_thread
 from barrage.transport.event_loop import EventLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from barrage.client.callbacks import CallbackThreads
-    from barrage.errors import WorkerDiedError
 
 T = TypeVar("T")
 
@@ -32,6 +31,8 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.callbacks: weakref.WeakSet[CallbackThreads] = weakref.WeakSet()
         """Threads of the session's tables, which end with it."""
+        self.on_death: Callable[[WorkerDiedError], object] | None = None
+        """Told on the loop when something nobody expected has ended it."""
         self._lock = threading.Lock()
         self._is_ending = False
         self._loop = EventLoop()
@@ -54,6 +55,14 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+        except BaseException:
+            # Before anything is cancelled: that is how callers and tables learn of it.
+            died = WorkerDiedError(SESSION_LOOP.name, "the log says of what")
+            with self._lock:
+                self._is_ending, self._died = True, died
+            if self.on_death is not None:
+                self._loop.call_soon(self.on_death, died)
+            raise
         finally:
             self._loop.run_until_complete(_end_tasks())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())

@@ -9,7 +9,7 @@ from barrage.client.callbacks import CallbackThreads, close_all
 from barrage.client.closing import ClosedByWith
 from barrage.client.remote_table import TIMEOUT_SECONDS
 from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS
-from barrage.errors import SubscriptionClosedError
+from barrage.errors import SubscriptionClosedError, WorkerDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -179,7 +179,7 @@ class TickingTable(ClosedByWith):
         """End the subscription. Idempotent and quiet; the rows stay readable."""
         try:
             self._thread.call(self._table.close(), CLOSE_TIMEOUT_SECONDS)
-        except (TimeoutError, SubscriptionClosedError):
+        except (TimeoutError, SubscriptionClosedError, WorkerDiedError):
             # The session went first.
             pass
         finally:

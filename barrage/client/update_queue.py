@@ -39,8 +39,11 @@ class UpdateQueue:
         *,
         bytes_max: int = 64 * 1024 * 1024,
         whole: Callable[[], Update | None] | None = None,
+        trouble: Callable[[], BarrageError | None] = lambda: None,
     ) -> None:
-        """``whole`` gives the state after the update that is being put."""
+        """``whole`` gives the state after the update that is being put, ``trouble`` why none comes,
+        on any thread."""
+        self._trouble = trouble
         self._updates_max = updates_max
         self._bytes_max = bytes_max
         self._whole = whole
@@ -127,7 +130,9 @@ class UpdateQueue:
         seconds."""
         with self._condition:
             if not self._condition.wait_for(lambda: self._updates or self._is_ended, timeout):
-                raise TimeoutError(f"no update for {timeout} seconds")
+                trouble = self._trouble()
+                why = "" if trouble is None else f": {trouble}"
+                raise TimeoutError(f"no update for {timeout} seconds{why}") from trouble
             taken = self._take()
             if not taken:
                 return self._finish()

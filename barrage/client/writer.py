@@ -27,6 +27,7 @@ from barrage.errors import (
     ConnectionLostError,
     RemoteProtocolError,
     SequenceError,
+    ServerFailedError,
     SubscriptionClosedError,
     TableNotFoundError,
 )
@@ -115,6 +116,8 @@ class AsyncWriter:
         self._next = 0
         self._schema: pa.Schema | None = None
         self._error: BarrageError | None = None
+        self._trouble: ServerFailedError | None = None
+        """Why the server cannot go on, as it said when it was asked last."""
         self._is_closing = False
         self._changes = Changes()
         self._turn = asyncio.Lock()
@@ -178,8 +181,10 @@ class AsyncWriter:
             first = self._checked(sequence)
             if sequence is not None and self._position is not None and first <= self._position:
                 return first
-            await self._changes.until(self._has_room)
+            await self._changes.until(lambda: self._has_room() or self._trouble)
             self._raise_if_closed()
+            if self._trouble is not None and not self._has_room():
+                raise self._trouble
             for number, batch in enumerate(batches, first):
                 self._pending.append(_Batch(number, batch))
                 self._pending_bytes += batch.nbytes
@@ -188,13 +193,19 @@ class AsyncWriter:
             return self._next - 1
 
     async def flush(self, timeout: float | None = None) -> int | None:
-        """Until everything written before is committed; the step that committed the last of it."""
+        """Until everything written before is committed; the step that committed the last of it.
+        ServerFailedError when only a restart of the server helps: what is pending stays so, and is
+        sent when it has been."""
         last = self._next - 1
         async with asyncio.timeout(timeout):
-            await self._changes.until(lambda: self._is_committed(last) or self._is_over)
+            await self._changes.until(
+                lambda: self._is_committed(last) or self._is_over or self._trouble
+            )
         self._raise_if_failed()
         if not self._is_committed(last):
             self._raise_if_closed()
+            assert self._trouble is not None
+            raise self._trouble
         return self._step
 
     def _is_committed(self, sequence: int) -> bool:
@@ -285,6 +296,8 @@ class AsyncWriter:
                         # be going away.
                         raise
                     logger.info("writer to %s: %s, trying again", self._settings.table, error)
+                    self._trouble = error if isinstance(error, ServerFailedError) else None
+                    self._changes.tell()
                     await asyncio.sleep(backoff.next_delay())
         except BarrageError as error:
             self._fail(error)
@@ -366,6 +379,7 @@ class AsyncWriter:
             self._committed(sequence)
         if is_opening:
             self._is_open = True
+            self._trouble = None
             self.resends += self._unsure
             self._unsure = 0
 

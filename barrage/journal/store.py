@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barrage.clock import SystemClock
 from barrage.errors import (
+    MUST_RESTART,
     JournalCorruptError,
     JournalFailedError,
     JournalFullError,
@@ -542,8 +543,8 @@ class JournalStore:
             if self._failure is not None:
                 return
             self._failure = failure = JournalFailedError(
-                "the journal could not be written, nothing is acknowledged until a restart: "
-                f"{error or type(error).__name__}"
+                f"the journal could not be written, {MUST_RESTART}, nothing is acknowledged until "
+                f"a restart: {error or type(error).__name__}"
             )
             self._waiting.clear()
             self._orders.clear()

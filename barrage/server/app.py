@@ -171,7 +171,8 @@ class ServerApp:
         self.journals.start(on_death=self._fail)
         if self.bodies.is_switched_on:
             counting = BodyStatistics(self.bodies, self._tables)
-            self._counting = start_task(COUNTER, counting.run(), on_death=self._fail)
+            died = partial(self._counter_died, counting)
+            self._counting = start_task(COUNTER, counting.run(), on_death=died)
         allocator = allocator_here()
         if allocator is not None:
             spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
@@ -191,6 +192,10 @@ class ServerApp:
         log.error("the server is not healthy any more: %s", error)
         if self._telling is None:
             self._telling = start_awaited(self._health.enter_graceful_shutdown())
+
+    def _counter_died(self, counting: BodyStatistics, error: BarrageError) -> None:
+        counting.fail(error)
+        self._fail(error)
 
     def _engine_died(self, error: BarrageError) -> None:
         """Whoever waits for a change would wait for ever."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -50,10 +51,16 @@ class BodyStatistics:
         self._bodies = bodies
         self._tables = tables
         self._shown: pa.Table | None = None
+        self._table: SourceTable | None = None
+
+    def fail(self, error: BarrageError) -> None:
+        """Nothing keeps the table any more: whoever follows it is told."""
+        if self._table is not None:
+            self._tables.fail(weakref.ref(self._table), error)
 
     async def run(self) -> None:
         """Keep the table until cancelled."""
-        table = await self._make()
+        table = self._table = await self._make()
         while table is not None:
             try:
                 await self._refresh(table)

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from barrage.clock import SystemClock
 from barrage.engine.source import SourceTable
 from barrage.errors import (
+    MUST_RESTART,
     BarrageError,
     ConfigError,
     JournalError,
@@ -318,10 +319,10 @@ class JournalService:
         except Exception as error:
             if isinstance(error, JournalError):
                 log.error("step %d could not be recorded: %s", result.step, error)
-                self._fail(error)
+                cause: BarrageError = error
             else:
                 cause = unexpected_failure(log, "a step could not be recorded")
-                self._fail(JournalFailedError(str(cause)))
+            self._fail(JournalFailedError(f"{cause}; {MUST_RESTART}"))
 
     def _fail(self, error: BarrageError) -> None:
         if self._failure is None:

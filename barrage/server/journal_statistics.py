@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -125,6 +126,12 @@ class JournalStatistics:
         )
         await self._show(JOURNAL_TABLE, ("table",), facts[0])
         await self._show(CONSUMERS_TABLE, ("table", "consumer"), facts[1])
+
+    def fail(self, error: BarrageError) -> None:
+        """Nothing keeps the tables any more: whoever follows them is told."""
+        for table in self._made.values():
+            if table is not None:
+                self._tables.fail(weakref.ref(table), error)
 
     def _place(self, consumer: Consumer) -> _Place:
         left_ns = consumer.expires_ns - self._clock.monotonic_ns()

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from barrage.engine import UpdateGraph
 from barrage.engine.held_bytes import HeldBytes, HeldStats
 from barrage.engine.producer import Producer
-from barrage.errors import BarrageError, TransportError
+from barrage.errors import BarrageError, EngineDiedError, TransportError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.command_queue import STOPPED, Command, CommandQueue, Outcome
 from barrage.server.durable_writes import DurableWrites, NoRecorder
@@ -240,8 +240,9 @@ class EngineRuntime:
             if self._thread is None and not self._commands.is_ending:
                 self._thread = start_thread(ENGINE, self._run, on_death=self._died)
 
-    def _died(self, error: WorkerDiedError) -> None:
+    def _died(self, reason: WorkerDiedError) -> None:
         """On the engine thread, when nothing else runs on it any more."""
+        error = EngineDiedError(reason)
         _refuse_all(self._commands.end(error), error)
         self._refuse_uncommitted(error)
         self._durable.refuse(error)

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from barrage.errors import (
+    MUST_RESTART,
     ActionNotFoundError,
     AuthenticationError,
     BarrageError,
@@ -24,6 +25,7 @@ from barrage.errors import (
     RequestRefusedError,
     RowError,
     SequenceError,
+    ServerFailedError,
     SlowConsumerError,
     StatusCode,
     TableExistsError,
@@ -105,6 +107,8 @@ def error_from_status(
 ) -> BarrageError:
     """The error for one status."""
     text = details or ""
+    if code is StatusCode.UNAVAILABLE and MUST_RESTART in text:
+        return ServerFailedError(text)
     if code in _LOST or (code is StatusCode.INTERNAL and _BROKEN_STREAM.search(text)):
         return ConnectionLostError(text or code.name)
     if code in _REFUSED:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from barrage.clock import Clock
-    from barrage.errors import BarrageError
+    from barrage.errors import BarrageError, WorkerDiedError
     from barrage.limits import Limits
     from barrage.server.catalog import Catalog
     from barrage.server.table_service import TableService
@@ -67,7 +67,12 @@ class JournalServices:
 
     def start(self, *, on_death: OnDeath) -> None:
         """Begin to keep the statistics."""
-        self._keeping = start_task(KEEPER, self._statistics.run(), on_death=on_death)
+
+        def died(error: WorkerDiedError) -> None:
+            self._statistics.fail(error)
+            on_death(error)
+
+        self._keeping = start_task(KEEPER, self._statistics.run(), on_death=died)
 
     def fail(self, reason: BarrageError) -> None:
         """Nothing more will be kept: end who waits for it. What there is can still be read."""
