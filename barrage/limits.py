@@ -156,6 +156,10 @@ class Limits:
     """Row operations (about 10 ns each) that one turn of the engine thread does for requests; more
     is done beside it."""
 
+    makings_max: int = 2
+    """Large messages to subscribers that are made beside the engine thread at a time, for all
+    tables; each keeps a pinned state of its table alive. Who wants another one waits."""
+
     query_work_max: int = 20_000_000_000
     """Row operations of one request, those of all its operators together."""
 

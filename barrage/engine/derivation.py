@@ -240,7 +240,7 @@ def changed_rows(update: TableUpdate) -> int:
 
 def check_copies(tables: Sequence[Table], limits: Limits) -> None:
     """LimitExceededError when pinning the tables would copy too much at a time."""
-    copied = sum(source.storage.overwritten_nbytes for source in _sources(tables))
+    copied = copied_nbytes(tables)
     if copied > limits.query_copied_bytes_max:
         raise LimitExceededError(
             "cells to be copied for a query",
@@ -248,6 +248,11 @@ def check_copies(tables: Sequence[Table], limits: Limits) -> None:
             maximum=limits.query_copied_bytes_max,
             unit="bytes",
         )
+
+
+def copied_nbytes(tables: Sequence[Table]) -> int:
+    """Bytes of cells that pinning the tables copies."""
+    return sum(source.overwritten_nbytes for source in _sources(tables))
 
 
 def _sources(tables: Sequence[Table]) -> list[SourceTable]:

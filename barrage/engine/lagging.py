@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from barrage.engine.subscription import FLOWING, FREE, HELD, NOWHERE, ShapeKind
+from barrage.engine.subscription import FLOWING, FREE, IS_SILENT, NOWHERE, ShapeKind
 from barrage.errors import ReaderMemoryError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Lagging:
                 return
             slots = self._slots_at(point)
             # Only a branch may stand at the point, or a plan that is open.
-            if len(slots) and (self._roster.state[slots] == HELD).all():
+            if len(slots) and IS_SILENT[self._roster.state[slots]].all():
                 self._vacate(point, slots)
                 surplus -= 1
 
@@ -102,7 +102,7 @@ class Lagging:
             is_patient = (roster.state[slots] == FLOWING) & (
                 roster.group[slots] > PATIENT_INTERVAL_NS
             )
-            if len(slots) and (is_patient | (roster.state[slots] == HELD)).all():
+            if len(slots) and (is_patient | IS_SILENT[roster.state[slots]]).all():
                 self._patient.update(slots[is_patient].tolist())
                 self._vacate(point, slots)
                 return True
@@ -145,7 +145,8 @@ class Lagging:
     def is_urgent(self) -> bool:
         """Whether somebody is to be told, or ended, as soon as possible."""
         return bool(self.doomed) or any(
-            self._roster.state[slot] != HELD and slot not in self._patient for slot in self.known
+            not IS_SILENT[self._roster.state[slot]] and slot not in self._patient
+            for slot in self.known
         )
 
     def ready(self, is_due: BoolArray) -> list[int]:
@@ -155,7 +156,7 @@ class Lagging:
         return [
             slot
             for slot in self.known
-            if states[slot] != HELD and (slot not in self._patient or is_due[slot])
+            if not IS_SILENT[states[slot]] and (slot not in self._patient or is_due[slot])
         ]
 
     def hurry(self, slot: int) -> None:

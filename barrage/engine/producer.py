@@ -25,22 +25,29 @@ plus one tuple of ids. See `benchmarks/propagation.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from operator import methodcaller
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from barrage.engine.held_bytes import HeldBytes
+from barrage.engine.holds import NO_ROUND, Holds
 from barrage.engine.intervals import IntervalGroup, rounded_interval_ns
 from barrage.engine.lagging import Lagging
+from barrage.engine.making import Delivery, Disconnect, Making, Makings, Way
 from barrage.engine.open_plans import OpenPlans
 from barrage.engine.propagation.blink_feed import BlinkFeed
 from barrage.engine.propagation.table_feed import TableFeed
-from barrage.engine.propagation.together import distinct, distinct_and_index, runs_of_equals
+from barrage.engine.propagation.together import distinct, distinct_and_index
+from barrage.engine.spreading import spread
 from barrage.engine.subscription import (
+    AWAITING,
+    AWAITING_HELD,
     CATCHING_UP,
     FLOWING,
     FREE,
     HELD,
+    IS_SILENT,
     NOWHERE,
     Roster,
     Shape,
@@ -58,15 +65,20 @@ from barrage.errors import (
 from barrage.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable
 
-    from barrage.engine.propagation.feed import Feed, Known, Messages
+    from barrage.engine.making import MakingRoom
+    from barrage.engine.propagation.feed import Feed, Known, Message, State
+    from barrage.engine.propagation.present import Present
     from barrage.engine.resume import ResumePlan
     from barrage.engine.subscription import SubscriptionSpec
     from barrage.engine.table import Table
-    from barrage.model.update import FullUpdate, TableUpdate, ViewUpdate
+    from barrage.model.update import TableUpdate
     from barrage.model.viewport import ColumnSet, Viewport
     from barrage.rowset.arrays import BoolArray, Int64Array
+
+Told: TypeAlias = Delivery | Disconnect | Making
+"""What a propagation yields."""
 
 CHANGE_REFUSED = "cannot change from full subscription to viewport or vice versa"
 REVERSE_BLINK_REFUSED = "Reverse viewport is not supported for blink tables"
@@ -80,23 +92,6 @@ JITTER_DIVISOR = 8
 """A group's next propagation counts from when the last one was due, up to interval / 8 before it
 really happened. Otherwise every late cycle would move all later ones, and the rate would drop below
 what was asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """One message for all ``subscription_ids``, which all use ``encoding``."""
-
-    message: FullUpdate | ViewUpdate
-    subscription_ids: tuple[int, ...]
-    encoding: Hashable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disconnect:
-    """The subscription has ended with ``error``; the producer has forgotten it already."""
-
-    subscription_id: int
-    error: BarrageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +117,10 @@ class Producer:
         *,
         step: int = 0,
         held: HeldBytes | None = None,
+        room: MakingRoom | None = None,
     ) -> None:
-        """``held`` counts what all tables of a server keep for slow readers."""
+        """``held`` counts what all tables of a server keep for slow readers; with ``room`` large
+        messages are made beside."""
         self._table = table
         self._limits = limits
         self._feed: Feed = (
@@ -134,13 +131,12 @@ class Producer:
         self._roster = Roster()
         self._groups: dict[int, IntervalGroup] = {}
         self._requests: dict[int, _Request] = {}
-        self._held_ns: dict[int, int] = {}
-        self._held_rounds: dict[int, int] = {}
-        self._unstamped: list[int] = []
+        self._holds = Holds()
         self._plans = OpenPlans(self._feed)
         self._held = HeldBytes(limits) if held is None else held
         self._lagging = Lagging(self._roster, self._feed, self._plans, limits, self._held.stats)
         self._earlier: dict[int, ResumePlan] = {}
+        self._makings = Makings(self._roster, room)
 
     @property
     def table(self) -> Table:
@@ -274,8 +270,9 @@ class Producer:
         request = self._requests.pop(slot, None)
         if request is not None and request.shape is not None:
             roster.shapes.drop(request.shape)
-        self._forget_hold(slot)
+        self._holds.end(slot)
         self._lagging.forget(slot)
+        self._makings.forget(slot)
         self._earlier.pop(slot, None)
         interval_ns = int(roster.group[slot])
         group = self._groups[interval_ns]
@@ -305,15 +302,10 @@ class Producer:
         The stall limit counts from ``now_ns``; without it, from the next :meth:`propagate`.
         """
         slot = self._roster.slot_of(subscription_id)
-        if self._roster.state[slot] == FLOWING:
-            self._held_rounds[slot] = self._groups[int(self._roster.group[slot])].round
-        elif self._roster.state[slot] == CATCHING_UP:
-            self._held_rounds[slot] = NOWHERE  # it has missed a round already
+        is_flowing = self._roster.state[slot] == FLOWING
+        round_ = self._groups[int(self._roster.group[slot])].round if is_flowing else NO_ROUND
+        self._holds.begin(slot, round_, now_ns)
         self._roster.move(slot, SlotInput.HOLD)
-        if now_ns is None:
-            self._unstamped.append(slot)
-        else:
-            self._held_ns.setdefault(slot, now_ns)
 
     def release(self, subscription_id: int) -> None:
         """Send again: what was missed comes as one update with the next :meth:`propagate`.
@@ -322,33 +314,19 @@ class Producer:
         """
         slot = self._roster.slot_of(subscription_id)
         group = self._groups[int(self._roster.group[slot])]
-        is_behind = self._held_rounds.get(slot, group.round) != group.round
+        is_behind = self._holds.is_behind(slot, group.round)
         self._roster.move(slot, SlotInput.RELEASE_BEHIND if is_behind else SlotInput.RELEASE)
-        self._forget_hold(slot)
+        self._holds.end(slot)
         point = int(self._roster.point[slot])
         if point != NOWHERE and self._feed.has_news(point):
             group.is_pending = True
 
-    def _forget_hold(self, slot: int) -> None:
-        self._held_ns.pop(slot, None)
-        self._held_rounds.pop(slot, None)
-
     def _disconnect_stalled(self, now_ns: int) -> list[Disconnect]:
-        for slot in self._unstamped:
-            if slot in self._held_rounds:
-                self._held_ns.setdefault(slot, now_ns)
-        self._unstamped.clear()
         stall_ns_max = self._limits.stall_ns_max
-        if now_ns - min(self._held_ns.values(), default=now_ns) < stall_ns_max:
-            return []
-        stalled = [
-            (slot, now_ns - since)
-            for slot, since in self._held_ns.items()
-            if now_ns - since >= stall_ns_max
-        ]
+        self._holds.stamp(now_ns)
         return [
             self._disconnect(slot, SlowConsumerError(stalled_ns=ns, stall_ns_max=stall_ns_max))
-            for slot, ns in stalled
+            for slot, ns in self._holds.longer_than(stall_ns_max, now_ns)
         ]
 
     # --- time -------------------------------------------------------------------------------------
@@ -369,21 +347,24 @@ class Producer:
         due += [
             request.asked_ns
             for slot, request in self._requests.items()
-            if roster.state[slot] != HELD
+            if not IS_SILENT[roster.state[slot]]
         ]
-        if roster.catching_up_count or self._lagging.is_urgent:
+        if self._makings.is_due or roster.catching_up_count or self._lagging.is_urgent:
             due.append(0)
-        if self._held_ns:
-            due.append(min(self._held_ns.values()) + self._limits.stall_ns_max)
+        oldest_ns = self._holds.oldest_ns
+        if oldest_ns is not None:
+            due.append(oldest_ns + self._limits.stall_ns_max)
         return min(due, default=None)
 
-    def propagate(self, now_ns: int) -> list[Delivery | Disconnect]:
+    def propagate(self, now_ns: int) -> list[Told]:
         """Everything due now. Call only between cycles, after the last cycle's update was recorded.
 
-        The order matters: messages of one subscription are to be sent in list order.
+        The order matters: messages of one subscription are to be sent in list order. What is to be
+        made beside is given back to :meth:`made`, however it ended.
         """
-        output: list[Delivery | Disconnect] = []
-        if self._held_rounds:
+        output: list[Told] = []
+        self._makings.resume()
+        if self._holds:
             output += self._disconnect_stalled(now_ns)
         output += [self._disconnect(*doomed) for doomed in list(self._lagging.doomed.items())]
         if self._earlier:
@@ -399,8 +380,16 @@ class Producer:
         self._plans.close_due(now_ns)
         if not self._roster.catching_up_count:
             self._feed.settle()
+        self._makings.settle()
         self._held.note(self)
         return output
+
+    def made(self, making: Making, error: BarrageError | None = None) -> list[Disconnect]:
+        """The messages of a making have been sent, or could not be made: then their subscriptions
+        end."""
+        slots = self._makings.arrived(making)
+        making.close()
+        return [] if error is None else [self._disconnect(slot, error) for slot in slots]
 
     def _await_removals(self, now_ns: int) -> None:
         """Whoever now shows rows of a blink table that has none any more waits for their
@@ -434,42 +423,69 @@ class Producer:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def _send_earlier(self, output: list[Delivery | Disconnect]) -> None:
+    def _send_earlier(self, output: list[Told]) -> None:
         """The updates of resumed subscribers that come before the one they stand before."""
         roster = self._roster
-        together: dict[tuple[ResumePlan, int], list[int]] = {}
-        for slot in [slot for slot in self._earlier if roster.state[slot] != HELD]:
-            plan = self._earlier.pop(slot)
-            together.setdefault((plan, int(roster.encoding[slot])), []).append(slot)
-        for (plan, _), slots in together.items():
-            output += [self._delivery(message, slots) for message in plan.earlier]
+        together: dict[ResumePlan, list[int]] = {}
+        for slot in [slot for slot in self._earlier if not IS_SILENT[roster.state[slot]]]:
+            together.setdefault(self._earlier.pop(slot), []).append(slot)
+        for plan, slots in together.items():
+            for message in plan.earlier:
+                self._tell(message, slots, output)
 
-    def _send_resyncs(self, is_due: BoolArray, output: list[Delivery | Disconnect]) -> None:
+    def _send_resyncs(self, is_due: BoolArray, output: list[Told]) -> None:
         """Updates for subscribers whose changes were given up; equal ones share one message."""
         roster = self._roster
-        together: dict[tuple[int, int], dict[int, list[int]]] = {}
+        together: dict[tuple[int, int], list[int]] = {}
         known_by: dict[int, Known] = {}
         for slot in self._lagging.ready(is_due):
             known = self._lagging.known[slot]
             if known.keys and id(known) not in known_by and len(known_by) >= RESYNCS_MAX:
                 self._lagging.hurry(slot)
                 continue
-            known_by[id(known)] = self._lagging.take(slot)
-            alike = together.setdefault((id(known), int(roster.shape[slot])), {})
-            alike.setdefault(int(roster.encoding[slot]), []).append(slot)
-        for (known_id, shape), by_encoding in together.items():
-            message = self._feed.resync(roster.shapes[shape], known_by[known_id])
-            for slots in by_encoding.values():
-                output.append(self._delivery(message, slots))
+            known_by[id(known)] = known
+            together.setdefault((id(known), int(roster.shape[slot])), []).append(slot)
+        for (known_id, number), slots in together.items():
+            shape, known = roster.shapes[number], known_by[known_id]
+            way = self._makings.way(self._feed.resync_work(shape, known))
+            if way is Way.NEXT_TURN:
+                for slot in slots:
+                    self._lagging.hurry(slot)
+                continue
+            if self._told(way, slots, methodcaller("resync", shape, known), output):
+                for slot in slots:
+                    self._lagging.take(slot)
                 roster.place(np.array(slots), self._feed.join(len(slots)))
-                roster.sent(np.array(slots))
 
-    def _send_deltas(self, due: Int64Array, output: list[Delivery | Disconnect]) -> None:
+    def _told(
+        self, way: Way, slots: list[int], tell: Callable[[State], Message], output: list[Told]
+    ) -> bool:
+        """Whether ``slots`` get what ``tell`` says of the present, now or as soon as it is made;
+        otherwise they wait for room."""
+        if way is Way.BESIDE:
+            return self._make_beside(slots, tell, output)
+        self._tell(tell(self._feed.present), slots, output)
+        self._roster.sent(np.array(slots))
+        return True
+
+    def _make_beside(
+        self, slots: list[int], tell: Callable[[Present], Message], output: list[Told]
+    ) -> bool:
+        def prepare() -> Callable[[], list[Message]]:
+            pinned = self._feed.present.pinned()
+            return lambda: [tell(pinned)]
+
+        making = self._makings.begin(slots, prepare)
+        if making is not None:
+            output.append(making)
+        return making is not None
+
+    def _send_deltas(self, due: Int64Array, output: list[Told]) -> None:
         """Bring the slots ``due`` to the present, one point at a time."""
         roster = self._roster
         points = roster.point[due]
         ended: list[tuple[int, BarrageError]] = []
-        told: list[list[Delivery | Disconnect]] = []
+        told: list[list[Delivery]] = []
         spent_bytes = 0
         # The newest first: what leads from there is part of what leads from the older ones.
         for point in reversed(distinct(points).tolist()):
@@ -482,84 +498,74 @@ class Producer:
             roster.sent(slots)
             if not self._feed.has_news(point):
                 continue
+            slots = self._tell_large(point, slots, output)
+            if not len(slots):
+                continue
             numbers, shape_index = distinct_and_index(roster.shape[slots])
             answer = self._feed.messages(point, numbers, roster.shapes)
             spent_bytes += answer.work_bytes
-            told.append([])
-            self._deliver(answer, answer.which[shape_index], slots, told[-1], ended)
+            deliveries: list[Delivery] = []
+            told.append(deliveries)
+            which = answer.which[shape_index]
+            ended += spread(roster, answer, which, slots=slots, output=deliveries)
             roster.place(slots, self._feed.advance(point, len(slots)))
         for deliveries in reversed(told):
             output += deliveries
         output += [self._disconnect(slot, error) for slot, error in ended]
 
-    def _deliver(
-        self,
-        answer: Messages,
-        which: Int64Array,
-        slots: Int64Array,
-        output: list[Delivery | Disconnect],
-        ended: list[tuple[int, BarrageError]],
-    ) -> None:
-        """One Delivery per message and encoding; ``which`` tells each slot's message."""
-        encodings = self._roster.encoding[slots]
-        order, starts = runs_of_equals(which, encodings)
-        which, slots, encodings = which[order], slots[order], encodings[order]
-        ids = self._roster.ids[slots].tolist()
-        stops = [*starts[1:].tolist(), len(ids)]
-        for start, stop, index, encoding in zip(
-            starts.tolist(), stops, which[starts].tolist(), encodings[starts].tolist(), strict=True
-        ):
-            if index < 0:
-                continue
-            message = answer.messages[index]
-            if isinstance(message, LimitExceededError):
-                ended += [(slot, message) for slot in slots[start:stop].tolist()]
-                continue
-            output.append(
-                Delivery(
-                    message=message,
-                    subscription_ids=tuple(ids[start:stop]),
-                    encoding=self._roster.encodings[encoding],
-                )
-            )
+    def _tell_large(self, point: int, slots: Int64Array, output: list[Told]) -> Int64Array:
+        """Have the large messages among those that lead from ``point`` made beside; the slots that
+        get the others."""
+        numbers, shape_index = distinct_and_index(self._roster.shape[slots])
+        work = self._feed.delta_work(point, numbers, self._roster.shapes)
+        if work is None:
+            return slots
+        is_large = np.array([not self._makings.is_small(each) for each in work.tolist()])
+        for index in np.flatnonzero(is_large).tolist():
+            shape = self._roster.shapes[int(numbers[index])]
+            alike = slots[shape_index == index]
+            tell = self._feed.told_later(point, shape)
+            if self._make_beside(alike.tolist(), tell, output):
+                self._roster.place(alike, self._feed.advance(point, len(alike)))
+        rest: Int64Array = slots[~is_large[shape_index]]
+        return rest
 
-    def _delivery(self, message: FullUpdate | ViewUpdate, slots: list[int]) -> Delivery:
-        return Delivery(
-            message=message,
-            subscription_ids=tuple(self._roster.ids[slots].tolist()),
-            encoding=self._roster.encodings[int(self._roster.encoding[slots[0]])],
-        )
+    def _tell(self, message: Message, slots: list[int], output: list[Told]) -> None:
+        for encoding, ids in self._makings.readers_of(slots):
+            output.append(Delivery(message=message, subscription_ids=ids, encoding=encoding))
 
-    def _send_snapshots(self, output: list[Delivery | Disconnect]) -> None:
-        """Answer all requests of subscribers that are not held, nor still to be resynchronised
-        before; equal ones share one message."""
+    def _send_snapshots(self, output: list[Told]) -> None:
+        """Answer all requests of subscribers that are told anything now, and are not still to be
+        resynchronised before; equal ones share one message."""
         roster = self._roster
         waiting = self._lagging.known
-        ready = [s for s in self._requests if roster.state[s] != HELD and s not in waiting]
-        together: dict[tuple[int | None, int], dict[int, list[int]]] = {}
+        ready = [s for s in self._requests if not IS_SILENT[roster.state[s]] and s not in waiting]
+        together: dict[tuple[int | None, int], list[int]] = {}
         for slot in ready:
-            request = self._requests.pop(slot)
-            old = None
-            if request.shape is not None:
-                old = roster.shape_of(slot)
-                self._clear(slot, old, output)
-            number = int(roster.shape[slot]) if request.shape is None else request.shape
-            key = (None if old is None else int(roster.shape[slot]), number)
-            together.setdefault(key, {}).setdefault(int(roster.encoding[slot]), []).append(slot)
-        for (old_number, number), by_encoding in together.items():
+            wanted = self._requests[slot].shape
+            current = int(roster.shape[slot])
+            key = (None, current) if wanted is None else (current, wanted)
+            together.setdefault(key, []).append(slot)
+        for (old_number, number), slots in together.items():
+            shape = roster.shapes[number]
             old = None if old_number is None else roster.shapes[old_number]
-            message = self._feed.snapshot(roster.shapes[number], old)
-            output += [self._delivery(message, slots) for slots in by_encoding.values()]
-        for (old_number, number), by_encoding in together.items():
-            for slots in by_encoding.values():
+            way = self._makings.way(self._feed.snapshot_work(shape))
+            if way is Way.NEXT_TURN:
+                continue
+            if old is not None:
+                for slot in slots:
+                    self._clear(slot, old, output)
+            if self._told(way, slots, methodcaller("snapshot", shape, old), output):
+                for slot in slots:
+                    del self._requests[slot]
                 self._settle(slots, None if old_number is None else number)
 
-    def _clear(self, slot: int, shape: Shape, output: list[Delivery | Disconnect]) -> None:
+    def _clear(self, slot: int, shape: Shape, output: list[Told]) -> None:
         """Take away what a blink subscriber still shows, since the snapshot will say that there is
         nothing."""
         clearing = self._feed.clearing(int(self._roster.point[slot]), shape)
         if clearing is not None:
-            output.append(self._delivery(clearing, [slot]))
+            self._tell(clearing, [slot], output)
 
     def _settle(self, slots: list[int], new_shape: int | None) -> None:
         """``slots`` got a snapshot: they stand at the present, with their new shape if they changed
@@ -572,7 +578,6 @@ class Producer:
             if new_shape is not None:
                 roster.reshape(slot, new_shape)
         roster.place(np.array(slots), self._feed.join(len(slots)))
-        roster.sent(np.array(slots))
 
     def validate(self) -> None:
         """Check the invariants; for tests and simulation."""
@@ -585,6 +590,9 @@ class Producer:
         assert self._roster.shapes.use_count == len(self._roster) + changing
         assert sum(group.members for group in self._groups.values()) == len(self._roster)
         assert all(states[slot] != FREE for slot in self._requests)
-        assert set(self._held_rounds) == set(np.flatnonzero(states == HELD).tolist())
-        assert set(self._held_ns) <= set(self._held_rounds)
+        is_held = (states == HELD) | (states == AWAITING_HELD)
+        assert set(self._holds.slots) == set(np.flatnonzero(is_held).tolist())
+        is_awaiting = (states == AWAITING) | (states == AWAITING_HELD)
+        self._makings.validate(set(np.flatnonzero(is_awaiting).tolist()))
+        self._holds.validate()
         self._lagging.validate()

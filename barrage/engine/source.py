@@ -53,6 +53,10 @@ class SourceTable(Table):
         self.storage = self.storage.pinned()
 
     @property
+    def overwritten_nbytes(self) -> int:
+        return self.storage.overwritten_nbytes
+
+    @property
     def has_pending(self) -> bool:
         """Whether the next cycle changes this table."""
         return False

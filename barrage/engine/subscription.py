@@ -155,6 +155,10 @@ class SlotState(IntEnum):
     """Gets nothing; its changes coalesce."""
     CATCHING_UP = 3
     """Was released after missing a propagation: gets the next one, whatever the interval."""
+    AWAITING = 4
+    """Waits for a message that is made beside, and gets nothing else until it is there."""
+    AWAITING_HELD = 5
+    """The same, and is held besides: gets that message and then nothing."""
 
 
 class SlotInput(Enum):
@@ -171,6 +175,10 @@ class SlotInput(Enum):
     SEND = auto()
     DEFER = auto()
     """Due, but left for the next propagation, which follows at once."""
+    AWAIT = auto()
+    """Its next message is made beside."""
+    ARRIVE = auto()
+    """That message is there."""
     REMOVE = auto()
 
 
@@ -196,12 +204,27 @@ SLOT_TRANSITIONS: dict[tuple[SlotState, SlotInput], SlotState] = {
     (_S.CATCHING_UP, _I.SEND): _S.FLOWING,
     (_S.CATCHING_UP, _I.DEFER): _S.CATCHING_UP,
     (_S.CATCHING_UP, _I.REMOVE): _S.FREE,
+    (_S.FLOWING, _I.AWAIT): _S.AWAITING,
+    (_S.CATCHING_UP, _I.AWAIT): _S.AWAITING,
+    (_S.AWAITING, _I.ARRIVE): _S.CATCHING_UP,
+    (_S.AWAITING, _I.HOLD): _S.AWAITING_HELD,
+    (_S.AWAITING, _I.RELEASE): _S.AWAITING,
+    (_S.AWAITING, _I.RELEASE_BEHIND): _S.AWAITING,
+    (_S.AWAITING, _I.REMOVE): _S.FREE,
+    (_S.AWAITING_HELD, _I.ARRIVE): _S.HELD,
+    (_S.AWAITING_HELD, _I.HOLD): _S.AWAITING_HELD,
+    (_S.AWAITING_HELD, _I.RELEASE): _S.AWAITING,
+    (_S.AWAITING_HELD, _I.RELEASE_BEHIND): _S.AWAITING,
+    (_S.AWAITING_HELD, _I.REMOVE): _S.FREE,
 }
 """Every legal move. Holding twice and releasing what flows are harmless; a driver may do either."""
 
-FREE, FLOWING, HELD, CATCHING_UP = map(int, SlotState)
+FREE, FLOWING, HELD, CATCHING_UP, AWAITING, AWAITING_HELD = map(int, SlotState)
 """The states as they stand in :attr:`Roster.state`: plain numbers, because looking up and comparing
 members of an enum took a quarter of a propagation to one subscriber."""
+
+IS_SILENT = np.isin(np.arange(len(SlotState)), (HELD, AWAITING, AWAITING_HELD))
+"""By state: whether a subscription is there and is told nothing."""
 
 _AFTER_CATCHING_UP = int(SLOT_TRANSITIONS[_S.CATCHING_UP, _I.SEND])
 

@@ -145,6 +145,11 @@ class Table:
         return len(self._row_keys)
 
     @property
+    def overwritten_nbytes(self) -> int:
+        """Bytes of cells of its own that later cycles may overwrite, and that reading copies."""
+        return 0
+
+    @property
     def is_static(self) -> bool:
         return self.traits.is_static
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from barrage.engine.operators.convert import ColumnConversion
     from barrage.engine.operators.select import Selection
     from barrage.engine.operators.sort import SortKey
-    from barrage.engine.table import DerivedTable, OperatorPlan
+    from barrage.engine.table import DerivedTable, OperatorPlan, Table
     from barrage.limits import Limits
 
 SORT_COLUMN = 100
@@ -70,6 +70,33 @@ def of_aggregations(count: int) -> int:
 
 def of_conversions(conversions: Mapping[int, ColumnConversion]) -> int:
     return CONVERSION * sum(entry.may_fail for entry in conversions.values())
+
+
+READING = 40
+"""Row operations of finding a row in each table it is looked up in."""
+
+CELL = 4
+"""Row operations of copying one cell from its place."""
+
+RANGE = 3
+"""Row operations of encoding one range of a row set."""
+
+COPIED_BYTES = 32
+"""Bytes of cells in a row that are copied by one row operation."""
+
+
+def of_reading(table: Table, *, rows: int, columns: int, ranges: int) -> int:
+    """Row operations of reading rows, which lie in so many ranges, and of encoding them. The cells
+    of a source are handed out as they are where they are never overwritten and lie in a row."""
+    if not rows:
+        return ranges * RANGE
+    if table.reading > 1:
+        work = (table.reading - 1) * rows * (READING + columns * CELL)
+    elif ranges > 1:
+        work = rows * columns * CELL
+    else:
+        work = table.overwritten_nbytes * rows // max(table.size, 1) // COPIED_BYTES + 1
+    return work + ranges * RANGE
 
 
 BINDING = 500

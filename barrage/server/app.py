@@ -289,8 +289,13 @@ class ServerApp:
         """Have what is staged sent, unless the engine is busy for longer than the grace or has no
         room for another command."""
         try:
-            flushed = asyncio.wrap_future(self._runtime.submit(self._runtime.flush))
-            await asyncio.wait_for(flushed, grace_s)
+            async with asyncio.timeout(grace_s):
+                while True:
+                    flush = self._runtime.submit(self._runtime.flush)
+                    made = await asyncio.wrap_future(flush)
+                    if made is None:
+                        break
+                    await asyncio.wrap_future(made)
         except (TimeoutError, BarrageError):
             log.warning("the engine is busy; what was not sent yet is not sent any more")
             self._runtime.give_up_waiting()

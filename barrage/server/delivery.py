@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
-from barrage.engine.producer import Disconnect
+from barrage.engine.making import Disconnect
 from barrage.errors import BarrageError
 from barrage.server.failure import unexpected_failure
 from barrage.wire.update_codec import BEGINNING
@@ -24,7 +24,7 @@ from barrage.wire.update_codec import BEGINNING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from barrage.engine.producer import Delivery
+    from barrage.engine.making import Delivery
     from barrage.model.update import FullUpdate, ViewUpdate
     from barrage.server.body_frames import Frame
     from barrage.wire.update_codec import Mark

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from barrage.clock import Clock
-    from barrage.engine.producer import Delivery, Disconnect
+    from barrage.engine.making import Delivery, Disconnect
     from barrage.errors import BarrageError
     from barrage.limits import Limits
     from barrage.model.update import FullUpdate
@@ -231,12 +231,8 @@ class ExchangeHub:
         self, encoder: UpdateEncoder[Frame], messages: Sequence[FullUpdate]
     ) -> list[UpdatePlan[Frame]]:
         """The messages ready to be encoded frame by frame. What is done once for all frames of one
-        (its dictionaries and row sets) may take long and is done on the engine thread."""
-
-        def plan_all() -> list[UpdatePlan[Frame]]:
-            return [encoder.plan(message) for message in messages]
-
-        return await asyncio.wrap_future(self._runtime.submit(plan_all))
+        (its dictionaries and row sets) may take long and is done beside the loop."""
+        return await in_thread(lambda: [encoder.plan(message) for message in messages])
 
     def change_soon(self, stream: ExchangeStream) -> None:
         """Apply the change ``stream`` wants at the next cycle boundary."""

@@ -63,7 +63,7 @@ class View(TableHandle):
 
     def to_arrow(self) -> pa.Table:
         """The rows as of the last cycle."""
-        return self._service.read(self._table).result()
+        return self._service.read(self._table)
 
     def select(self, /, *columns: str, **computed: str) -> View:
         """These columns, then ``name="expression"`` ones."""

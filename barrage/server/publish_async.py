@@ -51,7 +51,7 @@ class AsyncView(TableHandle):
     """A derived table; see :class:`barrage.server.View`."""
 
     async def to_arrow(self) -> pa.Table:
-        return await asyncio.wrap_future(self._service.read(self._table))
+        return await in_thread(self._service.read, self._table)
 
     async def select(self, /, *columns: str, **computed: str) -> AsyncView:
         return await self._view("select", *columns, **computed)

@@ -31,12 +31,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from barrage.engine import UpdateGraph
 from barrage.engine.held_bytes import HeldBytes, HeldStats
+from barrage.engine.making import Making, MakingRoom
 from barrage.engine.producer import Producer
 from barrage.errors import BarrageError, EngineDiedError, TransportError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.command_queue import STOPPED, Command, CommandQueue, Outcome
 from barrage.server.durable_writes import DurableWrites, NoRecorder
 from barrage.server.failure import unexpected_failure
+from barrage.server.making_desk import MakingDesk
 from barrage.server.watchdog import NoWatch
 from barrage.supervision import Role, contained, start_thread
 
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.engine import Table
-    from barrage.engine.producer import Delivery, Disconnect
+    from barrage.engine.making import Delivery, Disconnect
     from barrage.errors import WorkerDiedError
     from barrage.limits import Limits
     from barrage.model.update import TableUpdate
@@ -77,7 +79,8 @@ class Outlet(Protocol):
     """Where the engine thread puts what is for the event loop."""
 
     def convert(self, item: Delivery | Disconnect) -> Iterable[object]:
-        """Make hand-over items of what a producer said; runs on the engine thread. Never raises."""
+        """Make hand-over items of what a producer said; on the engine thread, or for what is made
+        beside it on another one. Never raises."""
         ...
 
     def hand_over(self, items: Sequence[object]) -> None:
@@ -129,6 +132,8 @@ class EngineRuntime:
         self._rest_ns_max = rest_ns_max
         self._producers: dict[Table, Producer] = {}
         self._held = HeldBytes(limits, self.stats.held)
+        self._room = MakingRoom(limits)
+        self._makings = MakingDesk(self.post, self._deliver_made)
         self._commands = CommandQueue(limits.command_queue_max)
         self._outlet: Outlet | None = None
         self._items: list[object] = []
@@ -217,6 +222,7 @@ class EngineRuntime:
         if thread is not None:
             thread.join()
         _refuse_all(self._commands.end(TransportError(STOPPED)), TransportError(STOPPED))
+        self._makings.close()
 
     def settle_durable(self) -> None:
         """Tell the writers whose changes have become safe. On the engine thread, or on any once it
@@ -258,7 +264,13 @@ class EngineRuntime:
         """The producer of ``table``, made on first use."""
         producer = self._producers.get(table)
         if producer is None:
-            producer = Producer(table, self._limits, step=table.changed_step, held=self._held)
+            producer = Producer(
+                table,
+                self._limits,
+                step=table.changed_step,
+                held=self._held,
+                room=self._room,
+            )
             self._producers[table] = producer
         return producer
 
@@ -277,8 +289,9 @@ class EngineRuntime:
         it."""
         self._items.extend(items)
 
-    def flush(self) -> None:
-        """Commit what is staged and propagate it now, for a server that is going away.
+    def flush(self) -> Future[None] | None:
+        """Commit what is staged and propagate it now, for a server that is going away. When a
+        future is returned, something is still being made beside: flush again when that resolves.
 
         Intervals are cut short by looking half a stall limit ahead, not more: that must not make
         slow readers of subscribers that have just been held.
@@ -287,11 +300,10 @@ class EngineRuntime:
             self._cycle()
         self._propagate(self._clock.monotonic_ns() + self._limits.stall_ns_max // 2)
         # Readers that stand far apart are brought to the present one after the other.
-        while self._outlet is not None and any(
-            producer.next_due_ns() == 0 for producer in self._producers.values()
-        ):
+        while self._outlet is not None and self._is_due(self._clock.monotonic_ns()):
             self._propagate(self._clock.monotonic_ns())
         self._hand_over()
+        return self._makings.next_one()
 
     # --- the thread ---
 
@@ -461,6 +473,7 @@ class EngineRuntime:
         if outlet is None:
             return
         started_ns = self._clock.monotonic_ns()
+        self._room.begin_turn()
         has_run = False
         for table, producer in list(self._producers.items()):
             due_ns = producer.next_due_ns()
@@ -477,6 +490,9 @@ class EngineRuntime:
                 self.fail_subscribers(table, failure)
                 continue
             for item in propagated:
+                if isinstance(item, Making):
+                    self._makings.put(producer, item, outlet.convert)
+                    continue
                 self._items.extend(outlet.convert(item))
                 if len(self._items) >= HANDOVER_ITEMS:
                     self._pass_on()
@@ -484,6 +500,24 @@ class EngineRuntime:
         if has_run:
             self.stats.propagations += 1
             self.stats.propagate_ns_total += self._clock.monotonic_ns() - started_ns
+
+    def _is_due(self, now_ns: int) -> bool:
+        due = (producer.next_due_ns() for producer in self._producers.values())
+        return any(at is not None and at <= now_ns for at in due)
+
+    def _deliver_made(
+        self,
+        producer: Producer,
+        making: Making,
+        items: Sequence[object],
+        error: BarrageError | None,
+    ) -> None:
+        """Something has been made beside, or could not be."""
+        outlet, ended = self._outlet, producer.made(making, error)
+        if outlet is not None:
+            self._items.extend(items)
+            for item in ended:
+                self._items.extend(outlet.convert(item))
 
     def _hand_over(self) -> None:
         if not self._uncommitted_is_pending():

@@ -33,6 +33,7 @@ from barrage.server.config import JOURNAL_CLASSES
 from barrage.server.ingest_budget import IngestBudget
 from barrage.server.journal_service import JournalService
 from barrage.server.query_desk import QueryDesk
+from barrage.server.snapshot_work import ReadingWork
 from barrage.server.tickets import check_table_name
 from barrage.wire.wire_schema import wire_schema
 
@@ -323,9 +324,15 @@ class TableService:
         """The step of the last cycle, all of which the journals have been handed."""
         return self._runtime.submit(lambda: self._runtime.graph.step)
 
-    def read(self, table: Table) -> Future[pa.Table]:
-        """The whole table as it stands."""
-        return self._runtime.submit(table.to_arrow)
+    def read(self, table: Table) -> pa.Table:
+        """The whole table as it stands. Waits for the engine thread and then does the work, on the
+        thread that calls it: neither the engine's nor that of a loop."""
+        work = ReadingWork()
+        try:
+            self._runtime.submit(partial(work.begin, table, self._limits)).result()
+            return work.read()
+        finally:
+            self.forget(work.pinned)
 
     def release(self, table: Table) -> None:
         """Let go of a reference to ``table`` on the engine thread, where freeing it is safe."""

@@ -4,6 +4,7 @@ per-column modifications)."""
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import count
 from random import Random
 
@@ -30,6 +31,8 @@ class FakeTable:
         self.is_static = is_static
         self.is_blink = is_blink
         self.failure = None
+        self.reading = 1
+        self.overwritten_nbytes = 0
         self.step = 0
         self._numbers = count()
         self.rows = {key: self.fresh_row() for key in keys}
@@ -53,6 +56,12 @@ class FakeTable:
     @property
     def size(self) -> int:
         return len(self.rows)
+
+    def pinned(self) -> FakeTable:
+        """The rows as they are now."""
+        pinned = copy(self)
+        pinned.rows = dict(self.rows)
+        return pinned
 
     def read(self, keys: RowSet, columns=None):
         self.reads += 1

@@ -19,7 +19,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from barrage.engine.producer import Disconnect, Producer
+from barrage.engine.making import Disconnect
+from barrage.engine.producer import Producer
 from barrage.engine.subscription import SubscriptionSpec
 from barrage.errors import BarrageError, ReaderMemoryError
 from barrage.limits import NANOS_PER_MS, Limits

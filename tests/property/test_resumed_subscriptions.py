@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.engine import Table
-from barrage.engine.producer import Delivery, Producer
+from barrage.engine.making import Delivery
+from barrage.engine.producer import Producer
 from barrage.engine.resume import ResumeBuilder, ResumePlan
 from barrage.engine.subscription import SubscriptionSpec
 from barrage.limits import NANOS_PER_MS

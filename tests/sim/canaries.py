@@ -8,12 +8,17 @@ from dataclasses import replace
 from itertools import count
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 
 from barrage.engine.delta_log import DeltaLog
 from barrage.engine.held_bytes import HeldBytes
 from barrage.engine.lagging import Lagging
-from barrage.engine.propagation import table_feed
+from barrage.engine.making import Makings
+from barrage.engine.producer import Producer
+from barrage.engine.propagation import present
+from barrage.engine.propagation.present import Present
+from barrage.engine.subscription import NOWHERE, SlotInput
 from barrage.journal import file_history, opening, recovery, segment, store
 from barrage.journal.steps import Steps
 from barrage.journal.storage import LocalStorage
@@ -135,12 +140,12 @@ def lose_what_lies_between() -> AbstractContextManager[object]:
 
 def take_nothing_back() -> AbstractContextManager[object]:
     """The whole table comes, and what the reader had before stays."""
-    honest = table_feed.key_resync
+    honest = present.key_resync
 
     def key_resync(reader, shape, known, stamp):
         return replace(honest(reader, shape, known, stamp), removed_keys_pre=RowSet.empty())
 
-    return mock.patch.object(table_feed, "key_resync", key_resync)
+    return mock.patch.object(present, "key_resync", key_resync)
 
 
 def remember_the_keys_of_later() -> AbstractContextManager[object]:
@@ -153,6 +158,39 @@ def remember_the_keys_of_later() -> AbstractContextManager[object]:
     return mock.patch.object(DeltaLog, "resting_keys_at", resting_keys_at)
 
 
+def read_what_is_there_by_then() -> AbstractContextManager[object]:
+    """What is made beside is read from the table itself, which has changed meanwhile."""
+    return mock.patch.object(Present, "pinned", lambda self: self)
+
+
+def skip_what_came_meanwhile() -> AbstractContextManager[object]:
+    """Whoever waited for a message goes on at the present, not where the message left off."""
+    honest = Producer.made
+
+    def made(self, making, error=None):
+        for slot in [slot for slot, found in self._makings._begun.items() if found is making]:
+            point = int(self._roster.point[slot])
+            if point != NOWHERE:
+                self._roster.place(np.array([slot]), self._feed.advance(point, 1))
+        return honest(self, making, error)
+
+    return mock.patch.object(Producer, "made", made)
+
+
+def overtake_what_is_being_made() -> AbstractContextManager[object]:
+    """Whoever waits for a message is told what comes after it."""
+    honest = Makings.begin
+
+    def begin(self, slots, prepare):
+        making = honest(self, slots, prepare)
+        for slot in slots if making is not None else ():
+            del self._begun[slot]
+            self._roster.move(slot, SlotInput.ARRIVE)
+        return making
+
+    return mock.patch.object(Makings, "begin", begin)
+
+
 READER_CANARIES: dict[str, Callable[[], AbstractContextManager[object]]] = {
     each.__name__: each
     for each in (
@@ -160,6 +198,9 @@ READER_CANARIES: dict[str, Callable[[], AbstractContextManager[object]]] = {
         lose_what_lies_between,
         take_nothing_back,
         remember_the_keys_of_later,
+        read_what_is_there_by_then,
+        skip_what_came_meanwhile,
+        overtake_what_is_being_made,
     )
 }
 

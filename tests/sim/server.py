@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from barrage.engine import UpdateGraph
 from barrage.engine.held_bytes import HeldBytes
-from barrage.engine.producer import Delivery, Disconnect, Producer
+from barrage.engine.making import Delivery, Disconnect, Making, MakingRoom
+from barrage.engine.producer import Producer
 from barrage.engine.snapshot import snapshot_messages
 from barrage.engine.subscription import SubscriptionSpec
 from barrage.errors import BarrageError, LocalProtocolError, ProtocolError, TableNotFoundError
@@ -92,6 +93,9 @@ class SimServer:
         self.producers: dict[str, Producer] = {}
         self._encoders: dict[tuple[str, EncodeOptions, BodyWay], UpdateEncoder[Frame]] = {}
         self.held = HeldBytes(limits)
+        self.room = MakingRoom(limits)
+        self.makings: dict[Making, Producer] = {}
+        """What is being made beside; :meth:`make` ends one."""
         self._sabotage = sabotage
         self._numbers = 0
 
@@ -180,7 +184,11 @@ class SimServer:
         encoder = self._encoder(table, options, stream.bodies.way)
         if table.name not in self.producers:
             self.producers[table.name] = Producer(
-                table.table, self.limits, step=self.graph.step, held=self.held
+                table.table,
+                self.limits,
+                step=self.graph.step,
+                held=self.held,
+                room=self.room,
             )
         spec = SubscriptionSpec(
             columns=event.columns,
@@ -257,9 +265,12 @@ class SimServer:
                 due_ns = producer.next_due_ns()
                 if due_ns is None or due_ns > now_ns:
                     break
+                self.room.begin_turn()
                 for item in producer.propagate(now_ns):
                     if isinstance(item, Disconnect):
                         self._disconnect(item)
+                    elif isinstance(item, Making):
+                        self.makings[item] = producer
                     else:
                         self._deliver(item)
                 self._hold_full_streams(producer, now_ns)
@@ -267,12 +278,20 @@ class SimServer:
             else:
                 raise AssertionError("propagation leaves something due for ever")
 
+    def make(self, making: Making) -> None:
+        """Make, from what was pinned, what some wait for. Those who have gone get nothing."""
+        producer = self.makings.pop(making)
+        for delivery in making.deliveries():
+            self._deliver(delivery, is_awaited=True)
+        assert not producer.made(making)
+        producer.validate()
+
     def _disconnect(self, item: Disconnect) -> None:
         stream = self.streams[item.subscription_id]
         self._unsubscribe(stream)
         stream.finish(item.error, is_flushed=False)
 
-    def _deliver(self, item: Delivery) -> None:
+    def _deliver(self, item: Delivery, *, is_awaited: bool = False) -> None:
         message: Message | None = item.message
         if self._sabotage is not None:
             message = self._sabotage(item.message)
@@ -281,8 +300,12 @@ class SimServer:
         frames = list(item.encoding.encode(message))
         assert all(len(frame) <= self.limits.message_bytes_max for frame in frames)
         for number in item.subscription_ids:
-            stream = self.streams[number]
-            assert not stream.is_held, "a held subscription was sent something"
+            stream = self.streams.get(number)
+            if is_awaited and (stream is None or stream.table is None):
+                continue
+            assert stream is not None
+            is_allowed = is_awaited or not stream.is_held
+            assert is_allowed, "a held subscription was sent something it did not wait for"
             stream.outbox.append(deque(frames))
 
     def _hold_full_streams(self, producer: Producer, now_ns: int) -> None:
@@ -310,9 +333,10 @@ class SimServer:
                 self._drop(stream)
 
     def _write_stream(self, stream: ServerStream, now_ns: int) -> None:
-        """Snapshots and schemas may exceed the outbox limit by one update each, nothing else."""
+        """Schemas, snapshots and what is made beside may exceed the outbox limit by one update
+        each, nothing else."""
         assert stream.is_snapshot or (
-            len(stream.outbox) <= self.limits.exchange_outbox_updates_max + 3
+            len(stream.outbox) <= self.limits.exchange_outbox_updates_max + 4
         )
         while stream.outbox and stream.link.down.has_room:
             update = stream.outbox[0]

@@ -52,7 +52,9 @@ class World:
         body_random = Random(f"bodies {seed}")
         self.body_options = BodyOptions.draw(body_random)
         self._held_random = Random(f"held {seed}")
-        self.held_options = HeldOptions.draw(self._held_random)
+        self._making_random = Random(f"makings {seed}")
+        drawn = HeldOptions.draw(self._held_random)
+        self.held_options = drawn.with_makings(self._making_random)
         self.clock = VirtualClock()
         self.limits = Limits(
             stall_ns_max=self.options.stall_ms_max * NANOS_PER_MS,
@@ -146,6 +148,9 @@ class World:
             if self.graph.has_pending:
                 self.server.run_cycle(now_ns)
         self.server.propagate(now_ns)
+        for making in list(self.server.makings):
+            if self.is_calm or self._making_random.random() < self.held_options.making_chance:
+                self.server.make(making)
         order = list(self.server.streams)
         self.random.shuffle(order)
         self.server.write(now_ns, order)

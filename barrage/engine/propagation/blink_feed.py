@@ -26,6 +26,9 @@ from barrage.model.update import STATIC_STEP, FullUpdate, TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barrage.engine.propagation.present import Present
     from barrage.engine.table import Table
     from barrage.limits import Limits
     from barrage.rowset.arrays import Int64Array
@@ -154,6 +157,26 @@ class BlinkFeed:
 
     def resync(self, shape: Shape, known: Known) -> Message:
         raise NotImplementedError("blink subscribers are never resynchronised")
+
+    @property
+    def present(self) -> BlinkFeed:
+        """Its snapshots are empty, and its rows were read when they came: nothing takes long."""
+        return self
+
+    def snapshot_work(self, shape: Shape) -> int:
+        return 0
+
+    def resync_work(self, shape: Shape, known: Known) -> int:
+        return 0
+
+    def delta_work(self, point: int, numbers: Int64Array, shapes: ShapeBook) -> None:
+        return None
+
+    def told_later(self, point: int, shape: Shape) -> Callable[[Present], Message]:
+        raise NotImplementedError("blink subscribers are told at once")
+
+    def pinned(self) -> Present:
+        raise NotImplementedError("blink subscribers are told at once")
 
     # --- messages ---------------------------------------------------------------------------------
 

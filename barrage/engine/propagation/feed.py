@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from barrage.model.update import FullUpdate, ViewUpdate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barrage.engine.propagation.present import Present
     from barrage.engine.subscription import Shape, ShapeBook
     from barrage.errors import LimitExceededError
     from barrage.model.update import TableUpdate
@@ -56,9 +59,28 @@ class Known:
     def nbytes(self) -> int:
         return 0 if self.keys is None else self.keys.nbytes
 
+    @property
+    def range_count(self) -> int:
+        """Ranges of the keys, at most."""
+        return 0 if self.keys is None else self.keys.size
+
     def without_keys(self) -> Known:
         """For views in positions, which need none."""
         return replace(self, keys=None)
+
+
+class State(Protocol):
+    """What a table shows at one moment."""
+
+    def snapshot(self, shape: Shape, old: Shape | None) -> Message:
+        """This state for ``shape``; ``old`` is the shape whose rows the client holds, None for
+        none."""
+
+    def resync(self, shape: Shape, known: Known) -> Message:
+        """One delta from what was known to this state."""
+
+    def pinned(self) -> Present:
+        """The same, to be kept and used on any thread."""
 
 
 class Feed(Protocol):
@@ -98,9 +120,23 @@ class Feed(Protocol):
     def clearing(self, point: int, shape: Shape) -> Message | None:
         """What must be sent before a snapshot to somebody at ``point`` (blink tables only)."""
 
-    def snapshot(self, shape: Shape, old: Shape | None) -> Message:
-        """The present state for ``shape``; ``old`` is the shape whose rows the client holds, None
-        for none."""
+    @property
+    def present(self) -> State:
+        """What the table is now; the next cycle changes it."""
+
+    def snapshot_work(self, shape: Shape) -> int:
+        """Row operations of a snapshot."""
+
+    def resync_work(self, shape: Shape, known: Known) -> int:
+        """Row operations of a delta from what was known."""
+
+    def delta_work(self, point: int, numbers: Int64Array, shapes: ShapeBook) -> Int64Array | None:
+        """Row operations of the messages that lead from ``point`` to the present, by shape; None
+        where all are little."""
+
+    def told_later(self, point: int, shape: Shape) -> Callable[[Present], Message]:
+        """How the message for one shape is made from the present that is now, wherever it is
+        kept."""
 
     def crowded_points(self) -> list[int]:
         """Points to be vacated by held subscribers, oldest first, because there are too many."""
@@ -120,9 +156,6 @@ class Feed(Protocol):
 
     def known(self, point: int, *, with_keys: bool) -> Known:
         """What to remember of those who leave ``point`` to be resynchronised."""
-
-    def resync(self, shape: Shape, known: Known) -> Message:
-        """One delta from what was known to the present."""
 
     def validate(self) -> None:
         """Check the invariants; for tests and simulation."""

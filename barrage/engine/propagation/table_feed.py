@@ -8,27 +8,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from barrage.engine.delta_log import DeltaLog
+from barrage.engine.derivation import copied_nbytes
 from barrage.engine.propagation.feed import Known, Message, Messages
-from barrage.engine.propagation.key_messages import key_delta, key_resync, key_snapshot
-from barrage.engine.propagation.reader import Stamp, TableReader
+from barrage.engine.propagation.key_messages import key_delta
+from barrage.engine.propagation.present import Present
 from barrage.engine.propagation.span_messages import span_messages
-from barrage.engine.propagation.view_messages import (
-    is_usable,
-    quiet_view,
-    view_message,
-    view_resync,
-    view_snapshot,
-)
+from barrage.engine.propagation.view_messages import quiet_view, view_message
 from barrage.engine.subscription import Shape, ShapeBook, ShapeKind
 from barrage.engine.viewport_plan import PositionDelta, SpanPlan, Spans
+from barrage.engine.work import COPIED_BYTES, of_reading
 from barrage.errors import LimitExceededError
 from barrage.model.update import STATIC_STEP, TableUpdate
-from barrage.rowset import RowSet
 from barrage.rowset.resting import resident_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barrage.engine.propagation.reader import Stamp, TableReader
     from barrage.engine.table import Table
     from barrage.limits import Limits
+    from barrage.rowset import RowSet
     from barrage.rowset.arrays import BoolArray, Int64Array
 
 
@@ -38,9 +37,9 @@ class TableFeed:
     def __init__(self, table: Table, limits: Limits, *, step: int) -> None:
         self._table = table
         self._limits = limits
-        self._reader = TableReader(table)
-        self._step = STATIC_STEP if table.is_static else step
-        self._source_time_ns: int | None = None
+        self._present = Present(
+            table, step=STATIC_STEP if table.is_static else step, source_time_ns=None
+        )
         self._log = DeltaLog(table.row_keys)
         self._deltas: dict[int, tuple[TableUpdate, PositionDelta]] = {}
 
@@ -51,8 +50,8 @@ class TableFeed:
     def record(self, update: TableUpdate, wall_ns: int) -> None:
         self._deltas.clear()
         self._log.record(update, self._table.row_keys)
-        self._step = update.last_step
-        self._source_time_ns = wall_ns
+        self._present.step = update.last_step
+        self._present.source_time_ns = wall_ns
 
     def join(self, count: int) -> int:
         return self._log.join(count)
@@ -76,15 +75,53 @@ class TableFeed:
     def clearing(self, point: int, shape: Shape) -> Message | None:
         return None
 
-    def snapshot(self, shape: Shape, old: Shape | None) -> Message:
-        stamp = self._stamp(self._step)
-        if shape.kind in (ShapeKind.SPAN, ShapeKind.SCATTERED):
-            return view_snapshot(self._reader, shape, old, stamp)
-        held = RowSet.empty()
-        if old is not None and is_usable(old, shape):
-            keys = self._table.row_keys
-            held = keys.keys_at(old.window(len(keys)))
-        return key_snapshot(self._reader, shape, held, stamp)
+    @property
+    def present(self) -> Present:
+        return self._present
+
+    def snapshot_work(self, shape: Shape) -> int:
+        return self._reading_work(shape, self._table.size)
+
+    def resync_work(self, shape: Shape, known: Known) -> int:
+        return self._reading_work(shape, self._table.size) + known.range_count
+
+    def delta_work(self, point: int, numbers: Int64Array, shapes: ShapeBook) -> Int64Array | None:
+        update, _ = self._delta(point)
+        sets = {id(rows): rows for rows in (update.added_keys_post, *update.modified_keys_post)}
+        rows = sum(map(len, sets.values()))
+        ranges = update.removed_keys_pre.range_count
+        ranges += sum(each.range_count for each in sets.values())
+        width = len(self._table.schema)
+        most = of_reading(self._table, rows=rows, columns=width, ranges=ranges)
+        if (
+            most <= self._limits.turn_work_max
+            or most <= copied_nbytes([self._table]) // COPIED_BYTES
+        ):
+            return None
+        work = np.full(len(numbers), most, dtype=np.int64)
+        for i in np.flatnonzero(shapes.kind[numbers] != ShapeKind.FULL).tolist():
+            shape = shapes[int(numbers[i])]
+            shown = len(shape.window(self._table.size))
+            if shown > self._limits.viewport_rows_max:
+                work[i] = 0  # Nothing is read: it is refused.
+            elif 2 * shown < rows:
+                work[i] = self._reading_work(shape, shown)
+        return work
+
+    def told_later(self, point: int, shape: Shape) -> Callable[[Present], Message]:
+        update, _ = self._delta(point)
+        before = self._log.recent_keys(point)
+        return lambda present: present.delta(shape, update, before)
+
+    def _reading_work(self, shape: Shape, rows: int) -> int:
+        """Row operations of reading and encoding so many rows, or those in the window."""
+        keys = self._table.row_keys
+        ranges = keys.range_count
+        if shape.viewport is not None:
+            rows = min(rows, len(shape.window(len(keys))))
+            if shape.kind is not ShapeKind.KEYED_VIEW:
+                ranges = min(ranges, rows)
+        return of_reading(self._table, rows=rows, columns=len(shape.column_indices), ranges=ranges)
 
     def crowded_points(self) -> list[int]:
         """Every occupied point is a segment; the head has none yet."""
@@ -108,16 +145,9 @@ class TableFeed:
     def known(self, point: int, *, with_keys: bool) -> Known:
         return Known(
             size=self._log.size_at(point),
-            first_step=self._step if point == self._log.head else self._log.step_at(point),
+            first_step=self._present.step if point == self._log.head else self._log.step_at(point),
             keys=self._log.resting_keys_at(point) if with_keys else None,
         )
-
-    def resync(self, shape: Shape, known: Known) -> Message:
-        stamp = self._stamp(known.first_step)
-        if shape.kind in (ShapeKind.SPAN, ShapeKind.SCATTERED):
-            return view_resync(self._reader, shape, known.size, stamp)
-        assert known.keys is not None
-        return key_resync(self._reader, shape, known.keys.rows(), stamp)
 
     def validate(self) -> None:
         self._log.validate()
@@ -125,9 +155,9 @@ class TableFeed:
     def messages(self, point: int, numbers: Int64Array, shapes: ShapeBook) -> Messages:
         """Contiguous views are computed together, everything else one shape at a time."""
         update, delta = self._delta(point)
-        stamp = self._stamp(update.first_step)
+        stamp = self._present.stamp(update.first_step)
         answer = Messages(which=np.empty(len(numbers), dtype=np.int64))
-        quiet = _QuietViews(self._reader, stamp, answer)
+        quiet = _QuietViews(self._present.reader, stamp, answer)
         kinds = shapes.kind[numbers]
         spans = np.flatnonzero(kinds == ShapeKind.SPAN)
         if len(spans):
@@ -136,10 +166,12 @@ class TableFeed:
             shape = shapes[int(numbers[i])]
             if shape.kind is not ShapeKind.SCATTERED:
                 answer.which[i] = answer.append(
-                    self._checked(key_delta(self._reader, update, delta, shape, stamp), shape)
+                    self._checked(
+                        key_delta(self._present.reader, update, delta, shape, stamp), shape
+                    )
                 )
                 continue
-            message = view_message(self._reader, delta, shape, stamp)
+            message = view_message(self._present.reader, delta, shape, stamp)
             if message is None:
                 answer.which[i] = quiet.index(is_reverse=shape.is_reverse)
             else:
@@ -176,7 +208,7 @@ class TableFeed:
         changed = np.flatnonzero(is_changed)
         if len(changed):
             changing = [shapes[number] for number in numbers[changed].tolist()]
-            made = span_messages(self._reader, delta, plan.pick(changed), changing, stamp)
+            made = span_messages(self._present.reader, delta, plan.pick(changed), changing, stamp)
             first = len(answer.messages)
             answer.messages += made
             answer.which[places[changed]] = np.arange(first, first + len(made))
@@ -203,14 +235,6 @@ class TableFeed:
             found = update, PositionDelta(update, before, self._table.row_keys)
             self._deltas[point] = found
         return found
-
-    def _stamp(self, first_step: int) -> Stamp:
-        return Stamp(
-            first_step=first_step,
-            last_step=self._step,
-            table_size=self._table.size,
-            source_time_ns=self._source_time_ns,
-        )
 
 
 def _is_modified(

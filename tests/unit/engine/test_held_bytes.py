@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from barrage.engine import KeyedTable, UpdateGraph
-from barrage.engine.producer import Delivery, Disconnect, Producer
+from barrage.engine.making import Delivery, Disconnect
+from barrage.engine.producer import Producer
 from barrage.engine.subscription import SubscriptionSpec
 from barrage.limits import NANOS_PER_MS, Limits
 from barrage.model.viewport import Viewport

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from barrage.engine.producer import Delivery, Disconnect, Producer, rounded_interval_ns
+from barrage.engine.making import Delivery, Disconnect
+from barrage.engine.producer import Producer, rounded_interval_ns
 from barrage.engine.snapshot import snapshot_messages
 from barrage.engine.subscription import SubscriptionSpec
 from barrage.errors import (

@@ -73,7 +73,7 @@ def test_an_input_table_is_empty_and_has_no_name(tables, catalog, kind, key):
     assert table.key_columns == key
     assert list(catalog) == []
     tables.change([Change(table, "stage_add", (ROWS,))]).result()
-    assert tables.read(table).result() == ROWS
+    assert tables.read(table) == ROWS
 
 
 def test_a_blink_input_table_shows_rows_for_one_cycle(tables):
@@ -81,7 +81,7 @@ def test_a_blink_input_table_shows_rows_for_one_cycle(tables):
     assert table.is_blink
     tables.change([Change(table, "stage_add", (ROWS,))]).result()
     tables.change([Change(table, "stage_add", (ROWS.slice(1),))]).result()
-    assert tables.read(table).result().num_rows <= 1
+    assert tables.read(table).num_rows <= 1
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_input_tables_that_cannot_be_made(tables, kind, key, says):
 def test_a_static_table_holds_its_rows(tables, catalog):
     table = tables.create_static(ROWS).result()
     assert table.is_static
-    assert tables.read(table).result() == ROWS
+    assert tables.read(table) == ROWS
     assert list(catalog) == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from barrage.engine.producer import Delivery, Disconnect
+from barrage.engine.making import Delivery, Disconnect
 from barrage.errors import EngineError, RemoteProtocolError, SlowConsumerError
 from barrage.limits import Limits
 from barrage.rowset import RowSet

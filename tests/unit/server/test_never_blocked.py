@@ -13,9 +13,11 @@ import pytest
 import barrage
 from barrage.engine import Table
 from barrage.engine.grouping import RowGroups
+from barrage.engine.making import Making
 from barrage.engine.operators.sort import SortTable
 from barrage.engine.operators.sort_order import SortOrder
 from barrage.engine.operators.where import WhereTable
+from barrage.errors import BarrageError
 from barrage.transport.deephaven_messages import MESSAGES, TABLE_SERVICE
 from tests.helpers.deephaven_peer import DeephavenPeer, reference
 from tests.helpers.deephaven_peer import ticket as ticket_message
@@ -75,6 +77,22 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     made.opened.set()
 
 
+@pytest.fixture
+def held_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """What every read of a large part of a sorted table has to pass."""
+    made = Gate()
+    read_cells = SortTable.read_cells
+
+    def held_read(self, keys, columns):
+        if len(keys) > ROWS // 2:
+            made.pass_through()
+        return read_cells(self, keys, columns)
+
+    monkeypatch.setattr(SortTable, "read_cells", held_read)
+    yield made
+    made.opened.set()
+
+
 def ticket(*operations: list[object]) -> bytes:
     query = {"table": "big", "ops": list(operations)}
     return b"q/" + json.dumps(query, separators=(",", ":")).encode()
@@ -118,26 +136,17 @@ def test_others_get_their_updates_while_a_heavy_query_is_derived(name, server, g
     assert_is_right(name, read.result())
 
 
-def test_others_get_their_updates_while_a_large_sorted_table_is_read(server, monkeypatch) -> None:
-    gate = Gate()
-    read_cells = SortTable.read_cells
-
-    def held_read(self, keys, columns):
-        if len(keys) > ROWS // 2:
-            gate.pass_through()
-        return read_cells(self, keys, columns)
-
+def test_others_get_their_updates_while_a_large_sorted_table_is_read(server, held_reads) -> None:
     server.publish("sorted", server.table("big").sort("text", "n"))
-    monkeypatch.setattr(SortTable, "read_cells", held_read)
     small, big = server.table("small"), server.table("big")
     read = ReadingThread(server.uri, b"s/sorted")
     try:
-        assert gate.reached.wait(HANG_S)
+        assert held_reads.reached.wait(HANG_S)
         for x in range(3):
             small.add({"x": [x]})
         big.add({"n": [-7], "text": ["new"]})
     finally:
-        gate.opened.set()
+        held_reads.opened.set()
     # The rows are those of the moment at which they were asked for.
     assert read.result().equals(BIG.sort_by([("text", "ascending"), ("n", "ascending")]))
 
@@ -207,3 +216,110 @@ def assert_is_right(name: str, found: pa.Table) -> None:
         assert found.num_rows == 1001
         if name == "agg_by":
             assert sum(found["total"].to_pylist()) == sum(everything["n"].to_pylist())
+
+
+WATCHES = {"full": {}, "viewport": {"viewport": (0, ROWS)}}
+
+
+@pytest.mark.parametrize("name", WATCHES)
+def test_others_get_their_updates_while_a_first_snapshot_is_read(name, server, held_reads) -> None:
+    server.publish("sorted", server.table("big").sort("text", "n"))
+    small, big = server.table("small"), server.table("big")
+    with (
+        barrage.connect(server.address) as session,
+        session.table("sorted").subscribe(interval_ms=10, **WATCHES[name]) as large,
+        barrage.connect(server.address) as other,
+        other.table("small").subscribe(interval_ms=10) as seen,
+    ):
+        assert held_reads.reached.wait(HANG_S)
+        seen.wait_ready(timeout=HANG_S)
+        for x in range(3):
+            small.add({"x": [x]})
+            wait_until(lambda x=x: seen.to_arrow()["x"].to_pylist() == list(range(x + 1)))
+        # Its own table goes on, too; it gets that after the snapshot, and once.
+        big.add({"n": [-7], "text": ["a"]})
+        big.add({"n": [-8], "text": ["a"]})
+        held_reads.opened.set()
+        large.wait_ready(timeout=HANG_S)
+        wait_until(lambda: large.to_arrow()["n"].to_pylist()[:2] == [-8, -7])
+        rows = ROWS if name == "viewport" else ROWS + 2
+        assert large.to_arrow().num_rows == rows
+
+
+def test_others_get_their_updates_while_the_program_itself_reads(server, held_reads) -> None:
+    table = server.table("big").sort("text", "n")
+    small = server.table("small")
+    found: list[pa.Table] = []
+    reading = threading.Thread(target=lambda: found.append(table.to_arrow()))
+    reading.start()
+    try:
+        assert held_reads.reached.wait(HANG_S)
+        for x in range(3):
+            small.add({"x": [x]})
+        server.table("big").add({"n": [-7], "text": ["a"]})
+    finally:
+        held_reads.opened.set()
+    reading.join(HANG_S)
+    assert found[0].equals(BIG.sort_by([("text", "ascending"), ("n", "ascending")]))
+
+
+def test_who_waits_for_a_snapshot_gets_it_when_the_server_stops(held_reads) -> None:
+    with barrage.Server("inproc://") as server, barrage.connect(server.uri) as session:
+        big = server.create_table("big", data=BIG)
+        server.publish("sorted", big.sort("text", "n"))
+        states: list[int] = []
+        with session.table("sorted").subscribe(interval_ms=10) as large:
+            large.on_update(lambda update: states.append(large.to_arrow().num_rows))
+            assert held_reads.reached.wait(HANG_S)
+            big.add({"n": [-7], "text": ["a"]})
+            stopping = threading.Thread(target=server.stop)
+            stopping.start()
+            held_reads.opened.set()
+            stopping.join(HANG_S)
+            wait_until(lambda: states[-1:] == [ROWS + 1])
+
+
+def test_what_cannot_be_read_ends_who_waits_for_it_and_no_other(server, monkeypatch) -> None:
+    read_cells = SortTable.read_cells
+
+    def broken_read(self, keys, columns):
+        if len(keys) > ROWS // 2:
+            raise MemoryError
+        return read_cells(self, keys, columns)
+
+    monkeypatch.setattr(SortTable, "read_cells", broken_read)
+    server.publish("sorted", server.table("big").sort("text", "n"))
+    with (
+        barrage.connect(server.address) as session,
+        session.table("sorted").subscribe(viewport=(0, 3), interval_ms=10) as seen,
+    ):
+        seen.wait_ready(timeout=HANG_S)
+        with (
+            session.table("sorted").subscribe() as large,
+            pytest.raises(BarrageError, match="internal error"),
+        ):
+            large.wait_ready(timeout=HANG_S)
+        server.table("big").add({"n": [-7], "text": ["a"]})
+        wait_until(lambda: seen.to_arrow()["n"].to_pylist()[0] == -7)
+
+
+def test_when_the_thread_dies_who_waits_for_it_is_told_and_served_when_it_comes_again(
+    server, monkeypatch
+) -> None:
+    deaths = [SystemExit(3)]
+    deliveries = Making.deliveries
+
+    def dying(self):
+        if deaths:
+            raise deaths.pop()
+        return deliveries(self)
+
+    monkeypatch.setattr(Making, "deliveries", dying)
+    server.publish("sorted", server.table("big").sort("text", "n"))
+    with (
+        barrage.connect(server.address) as session,
+        session.table("sorted").subscribe() as large,
+    ):
+        large.wait_ready(timeout=HANG_S)
+        assert large.to_arrow().num_rows == ROWS
+        assert not deaths

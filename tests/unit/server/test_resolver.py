@@ -229,7 +229,7 @@ def test_a_query_needs_no_session(scene):
     lease = scene.resolve(b'q/{"table": "ticks", "ops": [["where", "n > 1"], ["drop", ["n"]]]}')
     assert lease.schema.names == ["sym"]
     assert lease.input_target is None
-    assert scene.tables.read(lease.table).result().to_pylist() == [{"sym": "b"}]
+    assert scene.tables.read(lease.table).to_pylist() == [{"sym": "b"}]
 
 
 @pytest.mark.parametrize(

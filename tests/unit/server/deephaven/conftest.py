@@ -48,7 +48,7 @@ class Bench:
         return self.export(export_id, self.tables.create_static(rows).result())
 
     def rows(self, table: Any) -> list[dict[str, Any]]:
-        return self.tables.read(table).result().to_pylist()
+        return self.tables.read(table).to_pylist()
 
 
 class WrittenContext:

@@ -81,7 +81,7 @@ def put(bench: Bench, sent: list[FlightFrame], **options: Any) -> Sent:
 def exported(bench: Bench) -> pa.Table:
     lease = bench.session.exports.find(1).lease
     assert lease is not None
-    return bench.tables.read(lease.table).result()
+    return bench.tables.read(lease.table)
 
 
 def test_rows_and_answers(bench):

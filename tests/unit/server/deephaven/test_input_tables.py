@@ -105,7 +105,7 @@ def test_columns_are_matched_by_name_and_cast(bench):
         }
     )
     add(bench, b"s/own", bench.static(1, shown))
-    stored = bench.tables.read(table).result()
+    stored = bench.tables.read(table)
     assert stored.schema == own
     assert [
         column.cast("int64" if n == 2 else "int32").to_pylist()
@@ -159,7 +159,7 @@ def test_nothing_is_deleted_from_a_table_without_a_key(bench, appended):
     ("limit", "unit"), [("ingest_batch_rows_max", "rows"), ("upload_bytes_max", "bytes")]
 )
 def test_a_table_that_doubles_itself_stops_at_the_limit(bench, appended, limit, unit):
-    size = {"rows": 2, "bytes": bench.tables.read(appended).result().nbytes}[unit]
+    size = {"rows": 2, "bytes": bench.tables.read(appended).nbytes}[unit]
     bench.limits = dataclasses.replace(bench.limits, **{limit: size})
     add(bench, b"s/appended", b"s/appended")
     with pytest.raises(LimitExceededError, match=f"{unit}, the limit is"):
