@@ -270,7 +270,7 @@ sys.stdout.write(server.address + " " + repr(loaded) + "\\n")
 sys.stdout.flush()
 server.serve_forever()
 """
-    with ServerProcess(script) as server:
+    with ServerProcess(script, is_cold=True) as server:
         address, _, loaded = server.address.partition(" ")
         assert loaded == "[]"
         with raw_channel(address) as channel:
@@ -324,7 +324,7 @@ def test_one_channel_serves_many_streams(server, channel):
 def test_sessions_of_deephaven_clients_get_their_bodies_inline(server, channel):
     server.create_table("t", data={"x": np.arange(50_000)})
     handshake = channel.stream_stream(FLIGHT + "Handshake")(
-        iter(()), metadata=(("authorization", "Anonymous"),), timeout=5
+        iter(()), metadata=(("authorization", "Anonymous"),), timeout=60
     )
     headers = dict(handshake.initial_metadata())
     assert list(handshake) == []

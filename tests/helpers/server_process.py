@@ -163,12 +163,12 @@ def unary(channel: grpc.Channel, method: str, request: bytes = b"", **options: A
 
 
 class ServerProcess:
-    """A script that runs a server in a process of its own and prints its address first."""
+    """A script that runs a server in a process of its own and prints its address first. A cold
+    one is for tests of what it has loaded."""
 
-    def __init__(self, script: str) -> None:
-        self.process = warm_python.popen(
-            ["-c", script], env={**os.environ, "PYTHONUNBUFFERED": "1"}
-        )
+    def __init__(self, script: str, *, is_cold: bool = False) -> None:
+        start = warm_python.cold_popen if is_cold else warm_python.popen
+        self.process = start(["-c", script], env={**os.environ, "PYTHONUNBUFFERED": "1"})
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
         assert self.address, self.process.communicate()[1]

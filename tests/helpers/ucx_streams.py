@@ -187,7 +187,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Let the loop run until ``condition`` holds; AssertionError when it does not come to that."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - conditions of tests have no events

@@ -46,12 +46,15 @@ cpu_seconds = [0.0]
 
 def popen(words: Sequence[str], **options: Any) -> subprocess.Popen[str] | WarmProcess:
     """``python *words`` with its output in two pipes of text; options are those of ``Popen``."""
-    if IS_COLD:
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            [sys.executable, *words], stdout=pipe, stderr=pipe, text=True, **options
-        )
-    return WarmProcess(words, **options)
+    return cold_popen(words, **options) if IS_COLD else WarmProcess(words, **options)
+
+
+def cold_popen(words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    """The same from the start of the interpreter."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *words], stdout=pipe, stderr=pipe, text=True, **options
+    )
 
 
 def run(

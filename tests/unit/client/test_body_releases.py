@@ -71,11 +71,8 @@ def give_back_500(bodies, first):
 
 
 async def until_told(loans, count):
-    for _ in range(1000):
-        if len(loans.told) == count:
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError(f"{len(loans.told)} of {count} were told")
+    await until(lambda: len(loans.told) >= count)
+    assert len(loans.told) == count
 
 
 def test_bodies_are_given_back_after_the_loop_is_closed():

@@ -239,7 +239,14 @@ def test_sizes_are_told_when_they_change_and_only_then(bench, quick):
     run(following(bench, sizes, steps))
 
 
-def test_many_changes_between_two_looks_are_one_message(bench, quick):
+def test_many_changes_between_two_looks_are_one_message(bench, monkeypatch):
+    looks = asyncio.Semaphore(1)
+
+    async def wait(sizes: table_updates.ExportSizes) -> bool:
+        await looks.acquire()
+        return True
+
+    monkeypatch.setattr(table_updates.ExportSizes, "wait", wait)
     ticking = bench.create("t", ROWS)
     bench.export(1, ticking)
 
@@ -248,9 +255,10 @@ def test_many_changes_between_two_looks_are_one_message(bench, quick):
         for _ in range(100):
             bench.tables.change([Change(ticking, "stage_add", (ROWS,))])
         await asyncio.wrap_future(bench.tables.change([Change(ticking, "stage_add", (ROWS,))]))
-        while told(context.messages)[-1][1] < 204:
-            await context.wait_for(len(context.messages) + 1)
-        assert len(context.messages) < 20
+        looks.release()
+        messages = await context.wait_for(2)
+        assert len(messages) == 2
+        assert told(messages)[-1][1] == 204
 
     run(following(bench, sizes, steps))
 

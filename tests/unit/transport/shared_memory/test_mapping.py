@@ -6,7 +6,6 @@ import gc
 import os
 import struct
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -436,9 +435,7 @@ def test_buffer_dropped_while_another_is_lent(
         lock(fd, start, length)
 
     monkeypatch.setattr(locks, "lock_shared", drop_then_lock)
-    started = time.monotonic()
     buffer = mapping.borrow(regions[1].reference(), told.append)
-    assert time.monotonic() - started < 1
     assert told == [regions[0].address]
     assert buffer.to_pybytes() == content(1, KIB)
 
