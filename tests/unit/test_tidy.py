@@ -186,3 +186,19 @@ def test_what_the_supervisor_must_start(text: str, is_found: bool) -> None:
 
 def test_architecture_fits_on_its_pages() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 200
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text()
+    _, _, rest = text.partition("## What was wrong, and what shows it")
+    table, _, _ = rest.partition("\n## ")
+    named = re.findall(r"`(tests/[\w/]+\.py)`: ((?:`test_\w+`(?:, )?)+)", table)
+    assert len(named) > 30
+    for file, tests in named:
+        source = (ROOT / file).read_text()
+        for test in re.findall(r"`(test_\w+)`", tests):
+            assert f"def {test}(" in source, f"{file} has no {test}"
+    # Each line names a test, and nothing that looks like one is passed over.
+    assert table.count("`test_") == sum(tests.count("`test_") for _, tests in named)
+    lines = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert all("`: `test_" in line for line in lines)

@@ -4,14 +4,17 @@ say of any version of it whether it keeps what it acknowledged."""
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
 
 from barrage.clock import VirtualClock
 from barrage.journal import JournalOptions, JournalStore, LocalStorage
+from barrage.server import Server, ServerConfig
 from tests.helpers.journal_histories import RandomHistory, content, identity
 from tests.helpers.watched_files import WatchedFiles, ending_at
 
@@ -154,3 +157,20 @@ def test_a_cycle_is_in_both_of_its_tables_or_in_neither(files: WatchedFiles, num
         process.pump()
     process.killed()
     assert Process(data).versions in ({"t": 1, "u": 1}, {"t": 2, "u": 2})
+
+
+def test_tables_come_and_go_without_a_sync_on_the_engines_thread(files: WatchedFiles) -> None:
+    synced: list[tuple[str, str]] = []
+
+    def before(name: str, path: str) -> None:
+        if "sync" in name:
+            synced.append((threading.current_thread().name, path))
+
+    config = ServerConfig(data=str(files.root / "data"), port=0, journal_reserve_bytes=0)
+    with Server(config=config) as server:
+        files.before = before
+        server.create_table("u", {"n": pa.int64()}).add({"n": [1]})
+        server.drop_table("u")
+        files.before = lambda *_: None
+    assert any("tables/u" in path for _, path in synced)
+    assert [each for each in synced if each[0] == "barrage-engine"] == []
