@@ -586,6 +586,6 @@ class JournalStore:
         if self._failure is None:
             self._keeping.run()
 
-    def upkeep_failures(self, journal: TableJournal) -> int:
-        """How often in a row upkeep of a table has failed."""
-        return self._keeping.failures(journal)
+    def upkeep_trouble(self, journal: TableJournal) -> tuple[int, str | None]:
+        """How often in a row upkeep of a table has failed, and of what the last time."""
+        return self._keeping.trouble(journal)

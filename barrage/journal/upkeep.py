@@ -29,6 +29,7 @@ RETRY_NS_MAX: Final = 64 * RETRY_NS_MIN
 class _Trouble:
     count: int
     again_ns: int
+    reason: str
 
 
 class Upkeep:
@@ -45,10 +46,11 @@ class Upkeep:
         with self._lock:
             self._touched.update(dict.fromkeys(journals))
 
-    def failures(self, journal: TableJournal) -> int:
-        """How often in a row upkeep of a journal has failed."""
+    def trouble(self, journal: TableJournal) -> tuple[int, str | None]:
+        """How often in a row upkeep of a journal has failed, and of what the last time. Any
+        thread."""
         trouble = self._troubled.get(journal)
-        return 0 if trouble is None else trouble.count
+        return (0, None) if trouble is None else (trouble.count, trouble.reason)
 
     def run(self) -> None:
         """Look after what was touched and what is due again."""
@@ -70,9 +72,9 @@ class Upkeep:
                 self._troubled.pop(journal, None)
 
     def _note(self, journal: TableJournal, error: Exception, now_ns: int) -> None:
-        count = self.failures(journal) + 1
+        count = self.trouble(journal)[0] + 1
         pause_ns = min(RETRY_NS_MIN << min(count - 1, 16), RETRY_NS_MAX)
-        self._troubled[journal] = _Trouble(count, now_ns + pause_ns)
+        self._troubled[journal] = _Trouble(count, now_ns + pause_ns, _told(error))
         logger.warning(
             "upkeep of journal %r failed %d times in a row, trying again in %d s",
             journal.identity.name,
@@ -80,3 +82,7 @@ class Upkeep:
             pause_ns // 1_000_000_000,
             exc_info=error,
         )
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

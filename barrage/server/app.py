@@ -39,6 +39,7 @@ from barrage.server.reflection import reflection_pool
 from barrage.server.resolver import TicketResolver
 from barrage.server.sessions import SessionStore
 from barrage.server.spare_memory import SpareMemory, allocator_here
+from barrage.server.thread_statistics import ThreadStatistics
 from barrage.supervision import Role, no_dependants, start_awaited, start_task
 from barrage.transport.flight_messages import SERVICE_NAME
 from barrage.transport.inproc_call import SCHEME
@@ -53,12 +54,14 @@ if TYPE_CHECKING:
     from barrage.server.deephaven.types import SessionTypes
     from barrage.server.runtime import EngineRuntime
     from barrage.server.table_service import TableService
+    from barrage.server.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
 SWEEPER = Role("barrage-sessions", "health: sessions would never end")
 STOP = Role("barrage-stop", "health, and whoever waits for the server to end")
 COUNTER = Role("barrage-body-statistics", "subscriptions of the table of bodies; health")
+THREADS = Role("barrage-thread-statistics", "subscriptions of the table of threads; health")
 TRIMMER = Role("barrage-spare-memory", "nothing: memory that is free is kept")
 
 _HEALTH_SERVICE = health.SERVICE_NAME
@@ -87,8 +90,11 @@ class ServerApp:
         catalog: Catalog,
         tables: TableService,
         clock: Clock,
+        *,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self._config = config
+        self._watchdog = watchdog
         self._runtime = runtime
         self._catalog = catalog
         self._tables = tables
@@ -126,6 +132,7 @@ class ServerApp:
         self._server: grpc.aio.Server | InprocListener | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._trimming: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
@@ -173,6 +180,10 @@ class ServerApp:
             counting = BodyStatistics(self.bodies, self._tables)
             died = partial(self._counter_died, counting)
             self._counting = start_task(COUNTER, counting.run(), on_death=died)
+        if self._watchdog is not None:
+            threads = ThreadStatistics(self._watchdog, self._tables)
+            died = partial(self._counter_died, threads)
+            self._watching = start_task(THREADS, threads.run(), on_death=died)
         allocator = allocator_here()
         if allocator is not None:
             spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
@@ -193,7 +204,9 @@ class ServerApp:
         if self._telling is None:
             self._telling = start_awaited(self._health.enter_graceful_shutdown())
 
-    def _counter_died(self, counting: BodyStatistics, error: BarrageError) -> None:
+    def _counter_died(
+        self, counting: BodyStatistics | ThreadStatistics, error: BarrageError
+    ) -> None:
         counting.fail(error)
         self._fail(error)
 
@@ -264,7 +277,7 @@ class ServerApp:
         await self._health.enter_graceful_shutdown()
         if server is None:
             return
-        for task in (self._sweeping, self._counting, self._trimming):
+        for task in (self._sweeping, self._counting, self._watching, self._trimming):
             if task is not None:
                 task.cancel()
         await self._flush(grace_s)

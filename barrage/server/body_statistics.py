@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from barrage.errors import BarrageError, TableExistsError
-from barrage.server.table_service import Change, TableRecipe, source_of
+from barrage.errors import BarrageError
+from barrage.server.statistics_table import StatisticsTable
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
-    from barrage.engine.source import SourceTable
     from barrage.server.body_service import BodyService, WayFacts
     from barrage.server.table_service import TableService
     from barrage.transport.shared_memory import Arena
@@ -49,42 +47,20 @@ class BodyStatistics:
 
     def __init__(self, bodies: BodyService, tables: TableService) -> None:
         self._bodies = bodies
-        self._tables = tables
-        self._shown: pa.Table | None = None
-        self._table: SourceTable | None = None
-
-    def fail(self, error: BarrageError) -> None:
-        """Nothing keeps the table any more: whoever follows it is told."""
-        if self._table is not None:
-            self._tables.fail(weakref.ref(self._table), error)
+        self._table = StatisticsTable(tables, BODIES_TABLE, key=("way",))
 
     async def run(self) -> None:
         """Keep the table until cancelled."""
-        table = self._table = await self._make()
-        while table is not None:
+        while True:
             try:
-                await self._refresh(table)
+                await self._table.show(body_rows(self._bodies.facts(), self._bodies.arena))
             except BarrageError as error:
                 log.debug("the statistics of bodies were not refreshed: %s", error)
             await asyncio.sleep(INTERVAL_S)
 
-    async def _make(self) -> SourceTable | None:
-        recipe = TableRecipe.checked(
-            BODIES_TABLE, BODIES_SCHEMA, key=("way",), is_read_only=True, journal="none"
-        )
-        try:
-            publication = await asyncio.wrap_future(self._tables.create(recipe, None))
-        except TableExistsError:
-            log.warning("table %r exists; the statistics of bodies are not published", BODIES_TABLE)
-            return None
-        return source_of(publication.table, BODIES_TABLE)
-
-    async def _refresh(self, table: SourceTable) -> None:
-        rows = body_rows(self._bodies.facts(), self._bodies.arena)
-        if self._shown is None or not self._shown.equals(rows):
-            change = Change(table, "stage_replace", (rows,))
-            await asyncio.wrap_future(self._tables.change([change]))
-            self._shown = rows
+    def fail(self, error: BarrageError) -> None:
+        """Nothing keeps the table any more."""
+        self._table.fail(error)
 
 
 def body_rows(facts: list[WayFacts], arena: Arena | None) -> pa.Table:

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from barrage.errors import BarrageError, HistoryLostError, TableExistsError
-from barrage.server.table_service import Change, TableRecipe, source_of
+from barrage.errors import BarrageError, HistoryLostError
+from barrage.server.statistics_table import StatisticsTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
     from barrage.clock import Clock
-    from barrage.engine.source import SourceTable
     from barrage.journal.table_journal import TableJournal
     from barrage.server.journal_leases import Consumer, JournalLeases
     from barrage.server.journal_service import JournalService
@@ -51,10 +49,13 @@ JOURNAL_SCHEMA = pa.schema(
         "bytes": pa.int64(),
         "versions": pa.int64(),
         "timestamp": _INSTANT,
+        "upkeep_failures": pa.int64(),
+        "upkeep_failure": pa.string(),
     }
 )
 """``version`` is the durable one, ``offset`` the rows of the history so far, ``bytes`` and
-``versions`` what is kept, ``timestamp`` the time of the newest version kept."""
+``versions`` what is kept, ``timestamp`` the time of the newest version kept, ``upkeep_failures``
+how often in a row checkpoints and retention have failed, ``upkeep_failure`` the last reason."""
 
 CONSUMERS_SCHEMA = pa.schema(
     {
@@ -100,9 +101,8 @@ class JournalStatistics:
         self._leases = leases
         self._clock = clock
         self._pool = pool
-        self._made: dict[str, SourceTable | None] = {}
-        """None for a name that somebody else has."""
-        self._shown: dict[str, pa.Table] = {}
+        self._journal = StatisticsTable(tables, JOURNAL_TABLE, key=("table",))
+        self._consumers = StatisticsTable(tables, CONSUMERS_TABLE, key=("table", "consumer"))
 
     async def run(self) -> None:
         """Keep the tables until cancelled."""
@@ -116,22 +116,23 @@ class JournalStatistics:
     async def refresh(self) -> None:
         """Make the tables tell what is true now; does nothing while there is no journal."""
         journals = list(self._journals.journals.values())
-        if not journals and not self._made:
+        if not journals and not self._journal.is_made:
             return
         places = [self._place(consumer) for consumer in self._leases.consumers]
         loop = asyncio.get_running_loop()
         now_ns = self._clock.wall_ns()
+        store = self._journals.store
+        trouble = no_trouble if store is None else store.upkeep_trouble
         facts = await loop.run_in_executor(
-            self._pool, lambda: (journal_rows(journals), consumer_rows(places, now_ns))
+            self._pool, lambda: (journal_rows(journals, trouble), consumer_rows(places, now_ns))
         )
-        await self._show(JOURNAL_TABLE, ("table",), facts[0])
-        await self._show(CONSUMERS_TABLE, ("table", "consumer"), facts[1])
+        await self._journal.show(facts[0])
+        await self._consumers.show(facts[1])
 
     def fail(self, error: BarrageError) -> None:
         """Nothing keeps the tables any more: whoever follows them is told."""
-        for table in self._made.values():
-            if table is not None:
-                self._tables.fail(weakref.ref(table), error)
+        self._journal.fail(error)
+        self._consumers.fail(error)
 
     def _place(self, consumer: Consumer) -> _Place:
         left_ns = consumer.expires_ns - self._clock.monotonic_ns()
@@ -143,28 +144,17 @@ class JournalStatistics:
             self._clock.wall_ns() + left_ns,
         )
 
-    async def _show(self, name: str, key: tuple[str, ...], rows: pa.Table) -> None:
-        if name not in self._made:
-            self._made[name] = await self._make(name, key, rows.schema)
-        table = self._made[name]
-        shown = self._shown.get(name)
-        if table is None or (shown is not None and shown.equals(rows)):
-            return
-        self._shown[name] = rows
-        await asyncio.wrap_future(self._tables.change([Change(table, "stage_replace", (rows,))]))
 
-    async def _make(self, name: str, key: tuple[str, ...], schema: pa.Schema) -> SourceTable | None:
-        recipe = TableRecipe.checked(name, schema, key=key, is_read_only=True, journal="none")
-        try:
-            publication = await asyncio.wrap_future(self._tables.create(recipe, None))
-        except TableExistsError:
-            log.warning("table %r exists; the statistics of journals are not published", name)
-            return None
-        return source_of(publication.table, name)
+def no_trouble(_: TableJournal) -> tuple[int, str | None]:
+    """For a server without a store."""
+    return 0, None
 
 
-def journal_rows(journals: Sequence[TableJournal]) -> pa.Table:
-    """One row per journal."""
+def journal_rows(
+    journals: Sequence[TableJournal],
+    trouble: Callable[[TableJournal], tuple[int, str | None]] = no_trouble,
+) -> pa.Table:
+    """One row per journal; ``trouble`` says how often in a row its upkeep failed, and of what."""
     columns: dict[str, Callable[[TableJournal], object]] = {
         "table": lambda journal: journal.identity.name,
         "epoch": lambda journal: journal.epoch,
@@ -177,6 +167,8 @@ def journal_rows(journals: Sequence[TableJournal]) -> pa.Table:
         "bytes": lambda journal: journal.byte_count,
         "versions": lambda journal: len(journal.history.index),
         "timestamp": _time_us,
+        "upkeep_failures": lambda journal: trouble(journal)[0],
+        "upkeep_failure": lambda journal: trouble(journal)[1],
     }
     values = {name: [read(journal) for journal in journals] for name, read in columns.items()}
     return pa.table(values, schema=JOURNAL_SCHEMA)

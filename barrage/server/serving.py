@@ -84,7 +84,10 @@ class ServingParts:
 
     def make_app(self) -> ServerApp:
         """The serving instance; call on the event loop that will run it."""
-        return ServerApp(self.config, self.runtime, self.catalog, self.tables, self.clock)
+        return ServerApp(
+            *(self.config, self.runtime, self.catalog, self.tables, self.clock),
+            watchdog=self.watchdog,
+        )
 
     def close(self) -> None:
         """End the engine, then write what it has recorded; writers learn what became safe.

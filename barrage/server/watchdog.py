@@ -111,6 +111,9 @@ class ThreadWatch:
         self.thread_id = 0
         self.excluded_ns = 0
         """Time of this stretch that is not counted."""
+        self.above_count = 0
+        """Stretches at or above the thread's bound."""
+        self._bound_ns = BOUNDS_NS[name]
         self._watchdog = watchdog
         self._clock = watchdog.clock
         self._begun_ns = 0
@@ -151,10 +154,13 @@ class ThreadWatch:
 
     def _finish(self, now_ns: int) -> None:
         took_ns = now_ns - self._begun_ns - self.excluded_ns
+        is_above = took_ns >= self._bound_ns
+        if is_above:
+            self.above_count += 1
         if took_ns > self._longest_ns:
             self._longest_ns = took_ns
             self._longest = stretch = self._told(took_ns)
-            if took_ns >= BOUNDS_NS[self.name]:
+            if is_above:
                 self._watchdog.breached(stretch)
 
     def _told(self, took_ns: int) -> Stretch:

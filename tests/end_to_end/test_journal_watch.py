@@ -18,6 +18,8 @@ from pyarrow import flight
 import barrage
 from barrage.limits import Limits
 from barrage.server.config import ServerConfig
+from barrage.server.statistics_table import StatisticsTable
+from barrage.server.thread_statistics import ThreadStatistics
 from tests.helpers.journal_client import JournalClient
 from tests.helpers.server_process import wait_until
 
@@ -354,6 +356,58 @@ def test_the_statistics_tables_tell_versions_and_lags(server, client):
     wait_until(lambda: server.table("_journal_consumers").to_arrow().num_rows == 0)
 
 
+def test_what_upkeep_fails_of_is_told_until_it_succeeds(server, monkeypatch):
+    table = server.create_table("t", X)
+    fails = [True]
+    journal = server._parts.journals.journal_named("t")
+    maintain = journal.maintain
+
+    def failing() -> None:
+        if fails:
+            raise KeyError("segment")
+        maintain()
+
+    monkeypatch.setattr(journal, "maintain", failing)
+
+    def told() -> dict[str, object]:
+        rows = server.table("_journal").to_arrow().to_pylist()
+        return next((row for row in rows if row["table"] == "t"), {})
+
+    table.add({"x": [1]})
+    wait_until(lambda: "_journal" in server.table_names())
+    wait_until(lambda: told().get("upkeep_failures", 0) > 0)
+    assert told()["upkeep_failure"] == "KeyError: 'segment'"
+    fails.clear()
+    wait_until(lambda: told()["upkeep_failures"] == 0)
+    assert told()["upkeep_failure"] is None
+
+
+@pytest.mark.held_up("it says so itself")
+def test_stretches_above_the_bound_are_counted_and_the_longest_is_told(server):
+    async def refresh() -> None:
+        statistics = ThreadStatistics(server._parts.watchdog, server._parts.tables)
+        statistics._table = StatisticsTable(server._parts.tables, "_again", key=("thread",))
+        await statistics.refresh()
+
+    server.create_table("t", X)
+    wait_until(lambda: "_threads" in server.table_names())
+    watch = server._parts.watchdog.engine
+    before = {row["thread"]: row for row in server.table("_threads").to_arrow().to_pylist()}
+    assert set(before) == {"engine", "loop"}
+    assert before["engine"]["bound_ms"] == 250
+
+    def hold_up() -> None:
+        watch.excluded_ns -= 3600 * 10**9
+
+    server._parts.runtime.submit(hold_up).result(60)
+    server._parts.runtime.submit(hold_up).result(60)
+    asyncio.run_coroutine_threadsafe(refresh(), server._loop).result(60)
+    rows = {row["thread"]: row for row in server.table("_again").to_arrow().to_pylist()}
+    assert rows["engine"]["above_bound"] >= 2
+    assert rows["engine"]["longest_ms"] >= 3_600_000
+    assert "hold_up" in rows["engine"]["longest_what"]
+
+
 def test_statistics_of_an_idle_server_cost_no_cycles(server, client):
     table = server.create_table("t", X)
     table.add({"x": [1]})
@@ -362,8 +416,9 @@ def test_statistics_of_an_idle_server_cost_no_cycles(server, client):
 
     async def take_over() -> None:
         """From here on they are looked at when this test says so."""
-        journals._keeping.cancel()
-        await asyncio.wait([journals._keeping])
+        for keeping in (journals._keeping, server._running._watching):
+            keeping.cancel()
+            await asyncio.wait([keeping])
         await journals._statistics.refresh()
 
     def on_loop(work) -> None:

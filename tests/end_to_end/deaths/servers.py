@@ -231,6 +231,11 @@ def journal_statistics(killing: Killing) -> None:
     statistics_fail(killing, "_journal", journal="memory")
 
 
+@kills("barrage-thread-statistics")
+def thread_statistics(killing: Killing) -> None:
+    statistics_fail(killing, "_threads", journal="memory")
+
+
 @kills("barrage-body-statistics")
 def body_statistics(killing: Killing) -> None:
     statistics_fail(killing, "_bodies", bodies="shm")

@@ -108,18 +108,20 @@ def test_upkeep_that_fails_is_counted_and_tried_again(error, monkeypatch, caplog
     monkeypatch.setattr(other, "maintain", lambda: maintained.append(1))
     bench.write()
     assert len(tries) == 1
-    assert bench.store.upkeep_failures(bench.journal) == 1
+    count, reason = bench.store.upkeep_trouble(bench.journal)
+    assert count == 1
+    assert reason.startswith(type(error).__name__)
     bench.write(3)
     assert len(tries) == 1, "not before its pause is over"
     for retry in range(2, 9):
         bench.pump((RETRY_NS_MIN << (retry - 2)) / 1e6)
         assert len(tries) == retry
-        assert bench.store.upkeep_failures(bench.journal) == retry
+        assert bench.store.upkeep_trouble(bench.journal)[0] == retry
     assert "trying again in 64 s" in caplog.text
     bench.store.check_writable()
     monkeypatch.undo()
     bench.pump(64_000)
-    assert bench.store.upkeep_failures(bench.journal) == 0
+    assert bench.store.upkeep_trouble(bench.journal) == (0, None)
 
 
 def test_an_append_that_crosses_a_failure_leaves_nothing_to_wait_for(monkeypatch):
