@@ -18,7 +18,9 @@ MESSAGE_BYTES_MAX = 65536
 
 def main() -> None:
     from tests.chaos import server
+    from tests.helpers import held_up
 
+    held_up.install()
     orders = socket.socket(fileno=os.dup(0))
     child = 0
     while True:

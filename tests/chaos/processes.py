@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
+from tests.chaos.held_up_report import WATCHED
+
 START_SECONDS_MAX = 60.0
 _ACK = re.compile(r"ack (\w+) (\d+) (\d+)")
 COMMAND = "import sys; from barrage.cli.main import main; sys.argv[0] = 'barrage'; main()"
@@ -107,14 +109,17 @@ class CommandLine:
 
 
 class Nursery:
-    """Starts the script of :mod:`tests.chaos.server`, by a fork of a process that has loaded it."""
+    """Starts the script of :mod:`tests.chaos.server`, by a fork of a process that has loaded it.
+    Each life is watched for what holds its threads up."""
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = arguments
         self._orders, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.nursery"], stdin=theirs
+                [sys.executable, "-m", "tests.chaos.nursery"],
+                stdin=theirs,
+                env={**os.environ, WATCHED: "1"},
             )
 
     def start(self) -> ServerLife:

@@ -12,7 +12,9 @@ import sys
 import threading
 
 from barrage.server import Server, ServerConfig
+from tests.chaos.held_up_report import WATCHED, report_path
 from tests.chaos.scripts import NOTES, PAIR, NotesScript
+from tests.helpers.held_up import watch_process
 
 PRODUCER = "local"
 
@@ -23,6 +25,8 @@ def say(line: str) -> None:
 
 def run(data: str, port: str, settings: str) -> None:
     """One life of the server."""
+    if WATCHED in os.environ:
+        watch_process(str(report_path(data)))
     config = ServerConfig(data=data, port=int(port), **json.loads(settings))
     server = Server(config=config)
     for name, schema, kind in (

@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from tests.chaos.held_up_report import HeldUp
 from tests.chaos.soaking.verdict import judged
 
 SAMPLE_SECONDS = 10
@@ -58,6 +59,7 @@ class Soak:
         self.load = subprocess.Popen(
             [*STARTING, "tests.chaos.soaking.load", address, *narrowed], **pipes
         )
+        self._data = data / "data"
         self._seen = psutil.Process(self.server.pid)
         self._listener = threading.Thread(target=self._listen, daemon=True)
 
@@ -106,11 +108,14 @@ class Soak:
     def _write(self, out: Path, *, is_over: bool) -> dict[str, Any]:
         verdict = judged(self.samples) if len(self.samples) >= 6 else {}
         is_flat = bool(verdict) and all(each["is_flat"] for each in verdict.values())
+        held_up = HeldUp.read(self._data)
         report = {
             "seconds": self.samples[-1]["seconds"] if self.samples else 0,
             "is_over": is_over,
-            "is_good": is_flat and not self.problems,
+            "is_good": is_flat and not self.problems and not held_up.violations,
             "problems": self.problems,
+            "held_up": held_up.violations,
+            "longest": held_up.longest,
             "done": self.done,
             "verdict": verdict,
             "samples": self.samples,

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.held_up_report import HeldUp
 from tests.chaos.processes import (
     COMMAND,
     CheckerProcess,
@@ -87,6 +88,11 @@ def killed(scenario: Scenario, where: Path) -> dict[str, Any]:
     assert min(told["acknowledged"].values()) > run.kills // 5, told
     assert told["resent"] > 0
     verify(data)
+    if has_local:
+        held_up = HeldUp.read(data)
+        sys.stderr.write(f"\n{held_up}\n")
+        assert set(held_up.longest) == {"engine", "loop"}, "nothing was measured"
+        assert held_up.violations == []
     return {"kills": run.kills, "acknowledged": told["acknowledged"], "resent": told["resent"]}
 
 

@@ -6,7 +6,8 @@ its bound, or a file call on the engine thread. Not counted are what tests bring
 passes of the garbage collector, which walk the heap of the whole test process, and first imports,
 which are done before.
 
-``watch_process`` does the same for the life of a process, and tells each violation as a line.
+``watch_process`` does the same for the life of a process that may be killed at any moment: each
+violation, and each stretch that is longer than any before it, goes into a file as a line of JSON.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import json
 import os
 import pkgutil
 import sys
@@ -33,7 +35,6 @@ from barrage.server.watchdog import BOUNDS_NS, LOOP, Stretch, ThreadWatch, Watch
 
 SAMPLE_NS = 4_000_000
 ENGINE_THREAD = "barrage-engine"
-LINE = "held-up"
 LOADED_LATE = ("pandas", "pyarrow.compute", "pyarrow.dataset", "pyarrow.flight", "pyarrow.parquet")
 
 FILE_EVENTS = {
@@ -170,9 +171,25 @@ class _Collector:
                 watch.excluded_ns += took_ns
 
 
+class _TellingWatch(ThreadWatch):
+    """Tells of each stretch that is longer than any before it."""
+
+    def __init__(self, name: str, dog: Watchdog, tell: Callable[[Stretch], object]) -> None:
+        super().__init__(name, dog)
+        self._tell = tell
+
+    def _finish(self, now_ns: int) -> None:
+        before = self._longest
+        super()._finish(now_ns)
+        if self._longest is not None and self._longest is not before:
+            self._tell(self._longest)
+
+
 @contextlib.contextmanager
 def strict(
-    on_violation: Callable[[str], None] | None = None, bounds_ns: dict[str, int] | None = None
+    on_violation: Callable[[str], None] | None = None,
+    bounds_ns: dict[str, int] | None = None,
+    on_longest: Callable[[Stretch], object] | None = None,
 ) -> Iterator[Findings]:
     """Watch every server made from now on."""
     install()
@@ -194,6 +211,9 @@ def strict(
     class StrictWatchdog(Watchdog):
         def __init__(self) -> None:
             super().__init__(clock=time.thread_time_ns, sample_ns=SAMPLE_NS, on_breach=breached)
+            if on_longest is not None:
+                names = list(self.watches)
+                self.watches = {name: _TellingWatch(name, self, on_longest) for name in names}
             findings.watches += [weakref.ref(watch) for watch in self.watches.values()]
 
     before = serving.Watchdog
@@ -210,9 +230,19 @@ def strict(
         findings.gather()
 
 
-def watch_process(say: Callable[[str], None]) -> None:
-    """Watch the servers of this process until it ends; each violation is one line."""
-    watching = strict(lambda text: say(f"{LINE} {text!r}"))
+def watch_process(path: str) -> None:
+    """Watch the servers of this process until it ends, however it does. What is found is added to
+    the file of that name, in the page cache of which it outlives the process."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(**facts: object) -> None:
+        os.write(file, f"{json.dumps(facts)}\n".encode())
+
+    watching = strict(
+        lambda text: write(violation=text),
+        tolerated(),
+        lambda stretch: write(thread=stretch.thread, took_ns=stretch.took_ns, longest=str(stretch)),
+    )
     watching.__enter__()
     _kept.append(watching)
 
@@ -227,6 +257,12 @@ TOLERANCE = int(os.environ.get("BARRAGE_HELD_UP_TOLERANCE", "5"))
 busy or slow, where two threads share a core and its caches. The longest ones are told against the
 bounds themselves; 1 makes them count."""
 
+
+def tolerated() -> dict[str, int]:
+    """What a test fails above."""
+    return {name: TOLERANCE * bound for name, bound in BOUNDS_NS.items()}
+
+
 LONGEST = pytest.StashKey[dict[str, tuple[str, Stretch]]]()
 
 
@@ -236,9 +272,7 @@ def nothing_is_held_up(request: pytest.FixtureRequest) -> Iterator[Findings]:
     than its bound, or the engine thread touched a file. ``@pytest.mark.held_up("reason")`` says
     why a test may."""
     longest = request.config.stash.setdefault(LONGEST, {})
-    with strict(
-        bounds_ns={name: TOLERANCE * bound for name, bound in BOUNDS_NS.items()}
-    ) as findings:
+    with strict(bounds_ns=tolerated()) as findings:
         yield findings
     for name, stretch in findings.longest.items():
         if name not in longest or longest[name][1].took_ns < stretch.took_ns:
@@ -255,4 +289,4 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"longest, of at most {bound_ms:g} ms, in {node}: {stretch}")
 
 
-__all__ = ["LINE", "LOOP", "Findings", "nothing_is_held_up", "strict", "watch_process", "watchdog"]
+__all__ = ["LOOP", "Findings", "nothing_is_held_up", "strict", "watch_process", "watchdog"]

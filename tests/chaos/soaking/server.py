@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from barrage.server import Server, ServerConfig
 from barrage.server.spare_memory import Glibc
+from tests.chaos.held_up_report import report_path
+from tests.helpers.held_up import watch_process
 
 MIB = 1024 * 1024
 
@@ -37,6 +39,7 @@ def counts(server: Server) -> dict[str, int]:
 
 
 def main() -> None:
+    watch_process(str(report_path(sys.argv[1])))
     config = ServerConfig(
         data=sys.argv[1],
         bodies="shm",

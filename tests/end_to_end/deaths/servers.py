@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,7 +20,7 @@ from barrage.errors import (
     WorkerDiedError,
 )
 from barrage.limits import Limits
-from barrage.server import ServerConfig
+from barrage.server import ServerConfig, making_desk
 from barrage.server.publish import LOOP
 from barrage.supervision import living
 from tests.end_to_end.deaths.killing import (
@@ -137,6 +137,24 @@ def queries(killing: Killing) -> None:
             told = refusal(lambda: s.session.table("t").sort("-x").snapshot())
             assert "barrage-queries has died" in str(told)
         assert len(s.session.table("t").sort("-x").snapshot()) == 100
+        s.others_go_on()
+
+
+@kills("barrage-makings")
+def makings(killing: Killing) -> None:
+    with scene(config=ServerConfig(limits=Limits(turn_work_max=1))) as s:
+        s.table.add({"x": list(range(100))})
+        wait_until(lambda: len(s.live) == 100, HANG_SECONDS)
+        made = making_desk._made
+
+        def die_once(*arguments: Any) -> Any:
+            killing.patches.setattr(making_desk, "_made", made)
+            die()
+
+        killing.patches.setattr(making_desk, "_made", die_once)
+        live = s.session.table("t").subscribe(reconnect=AT_ONCE).wait_ready(HANG_SECONDS)
+        assert live.stats.reconnects == 1
+        assert len(live) == 100
         s.others_go_on()
 
 
