@@ -30,7 +30,7 @@ def test_an_unread_iterator_stops_nobody_and_is_told_all_of_it_in_one_update():
                 stream = await server.accept()
                 stream.schema()
                 stream.snapshot([0])
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 unread, read = live.updates(), live.updates()
                 first = await anext(unread)
                 assert first.is_replacement
@@ -65,7 +65,7 @@ def test_what_waits_for_an_iterator_is_bounded():
                 stream = await server.accept()
                 stream.schema()
                 stream.snapshot([0])
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 unread = live.updates()
                 await anext(unread)
                 for step in range(1, 500):
@@ -128,7 +128,7 @@ def test_who_begins_to_follow_while_a_state_is_told_is_handed_no_update_twice():
                 stream = await server.accept()
                 stream.schema()
                 stream.snapshot([0])
-                await live.wait_ready(5)
+                await live.wait_ready(60)
                 stream.full(RowSet.parse("1"), [1], step=2)
                 for updates in opened:
                     rows = []

@@ -87,7 +87,7 @@ def test_batches_are_numbered_from_where_the_producer_was():
                 assert [await put.sequence(), await put.sequence()] == [42, 43]
                 put.answer(rows=2, step=7, sequence=42)
                 put.answer(rows=3, step=8, sequence=43)
-                assert await writer.flush(5) == 8
+                assert await writer.flush(60) == 8
                 assert writer.position == 43
                 assert writer.pending_count == 0
                 assert writer.resends == 0
@@ -112,7 +112,7 @@ def test_what_was_not_acknowledged_is_sent_again_and_nothing_else():
             assert [await again.sequence(), await again.sequence()] == [2, 3]
             assert writer.position == 1
             again.answer(rows=2, step=3, sequence=3)
-            assert await writer.flush(5) == 3
+            assert await writer.flush(60) == 3
             assert writer.resends == 2
             await writer.close()
             assert put.stream.is_cancelled
@@ -165,7 +165,7 @@ def test_refused_rows_end_the_writer():
             await writer.write(rows(1))
             put.stream.end(RowError("null key", column="x", row=0))
             with pytest.raises(RowError, match="null key"):
-                await writer.flush(5)
+                await writer.flush(60)
             with pytest.raises(RowError):
                 await writer.write(rows(2))
             with pytest.raises(RowError):
@@ -198,7 +198,7 @@ def test_acknowledgements_that_cannot_be_read(answer):
             put.stream.send([encode_put_result(answer)])
             await writer.write(rows(1))
             with pytest.raises(RemoteProtocolError):
-                await writer.flush(5)
+                await writer.flush(60)
             await writer.abandon()
 
     run(test)

@@ -146,7 +146,7 @@ def test_a_writer_names_its_epoch_when_it_comes_back_and_stays_away_once_it_is_f
             assert command["epoch"] == 17
             again.stream.end(ProducerFencedError("feed"))
             with pytest.raises(ProducerFencedError, match="'feed' is fenced"):
-                await writer.flush(5)
+                await writer.flush(60)
             with pytest.raises(ProducerFencedError):
                 await writer.write(rows(1))
             await until(lambda: server._opened.empty())

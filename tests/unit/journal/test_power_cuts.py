@@ -14,28 +14,12 @@ from barrage.journal.commits import COMMITS_FILE, PLACE_BYTES, CommitLog, read_c
 from barrage.journal.storage import LocalStorage
 from tests.helpers.journal_histories import RandomHistory, content, identity
 from tests.helpers.memory_storage import MemoryStorage
+from tests.helpers.short_lives import Harsh, Kind
 from tests.helpers.simulated_disk import Directory, Faults, Killed, SimulatedDisk
 from tests.unit.journal.stores import SMALL, Bench
 
 CUTS = 12
 """Power cuts tried, each with other luck."""
-
-
-class Harsh(Random):
-    """The luck of a power cut that leaves nothing but what was synced."""
-
-    def random(self) -> float:
-        return 1.0
-
-    def choice(self, seq):  # type: ignore[no-untyped-def]
-        return seq[0]
-
-
-class Kind(Random):
-    """The luck of a cache that keeps everything."""
-
-    def random(self) -> float:
-        return 0.0
 
 
 def stop_at(disk: SimulatedDisk, name: str, path: str, *, number: int = 1) -> None:
@@ -58,6 +42,14 @@ def killed(bench: Bench, work: Callable[[], object]) -> None:
     bench.storage.kill()
 
 
+def killed_before_the_sync(bench: Bench, path: str = "wal/") -> None:
+    """What was written last is not synced, and a new process has opened it."""
+    bench.append()
+    stop_at(bench.storage.disk, "sync", path)
+    killed(bench, lambda: bench.pump(20))
+    open_again(bench)
+
+
 def power_cut(bench: Bench) -> None:
     """Only what was synced is left."""
     bench.storage.disk.random = Harsh()
@@ -75,11 +67,7 @@ def open_again(bench: Bench) -> None:
 def test_what_a_killed_process_had_not_synced_is_on_the_disk_before_it_is_told() -> None:
     bench = Bench()
     bench.write(3)
-    bench.append()
-    # Written and not synced.
-    stop_at(bench.storage.disk, "sync", "wal/")
-    killed(bench, lambda: bench.pump(20))
-    open_again(bench)
+    killed_before_the_sync(bench)
     told = bench.journal.latest_version, dict(bench.journal.positions)
     assert told[0] == bench.history.snapshots[-1].version
     power_cut(bench)
@@ -90,10 +78,7 @@ def test_what_a_killed_process_had_not_synced_is_on_the_disk_before_it_is_told()
 def test_rows_written_after_a_kill_are_readable_after_a_power_cut() -> None:
     bench = Bench()
     bench.write(3)
-    bench.append()
-    stop_at(bench.storage.disk, "sync", "wal/")
-    killed(bench, lambda: bench.pump(20))
-    open_again(bench)
+    killed_before_the_sync(bench)
     bench.write(2)
     acknowledged = bench.journal.durable_version
     power_cut(bench)
@@ -106,10 +91,7 @@ def test_a_segment_whose_header_was_not_synced_is_safe_to_go_on_from() -> None:
     bench = Bench()
     bench.write(2)
     bench.reopen()
-    bench.append()
-    stop_at(bench.storage.disk, "sync", "wal/00000002")
-    killed(bench, lambda: bench.pump(20))
-    open_again(bench)
+    killed_before_the_sync(bench, "wal/00000002")
     bench.write(1)
     acknowledged = bench.journal.durable_version
     power_cut(bench)

@@ -66,8 +66,9 @@ def rows_of(process: Process, name: str) -> list[tuple[int, int, tuple[int | Non
     return content(journal.state_at(journal.latest_version))
 
 
-def test_what_a_start_tells_of_outlives_a_power_cut(files: WatchedFiles, tmp_path: Path) -> None:
-    data, history = files.root / "data", RandomHistory(Random(5))
+def killed_before_the_sync(files: WatchedFiles, data: Path) -> RandomHistory:
+    """The second of two steps of a table is written and not synced."""
+    history = RandomHistory(Random(5))
     process = Process(data)
     process.create("t")
     process.hand_over(1, ("t", history))
@@ -76,7 +77,13 @@ def test_what_a_start_tells_of_outlives_a_power_cut(files: WatchedFiles, tmp_pat
     with ending_at(files, "fdatasync", "/wal/00000001.arrow"):
         process.pump()
     process.killed()
-    # Written and not synced: the next process reads it back, and tells.
+    return history
+
+
+def test_what_a_start_tells_of_outlives_a_power_cut(files: WatchedFiles, tmp_path: Path) -> None:
+    data = files.root / "data"
+    killed_before_the_sync(files, data)
+    # The next process reads it back, and tells.
     told = Process(data).versions
     assert told == {"t": 2}
     assert Process(files.after_a_power_cut(tmp_path / "cut") / "data").versions == told
@@ -85,15 +92,8 @@ def test_what_a_start_tells_of_outlives_a_power_cut(files: WatchedFiles, tmp_pat
 def test_what_is_written_after_a_kill_outlives_a_power_cut(
     files: WatchedFiles, tmp_path: Path
 ) -> None:
-    data, history = files.root / "data", RandomHistory(Random(5))
-    process = Process(data)
-    process.create("t")
-    process.hand_over(1, ("t", history))
-    process.pump()
-    process.hand_over(2, ("t", history))
-    with ending_at(files, "fdatasync", "/wal/00000001.arrow"):
-        process.pump()
-    process.killed()
+    data = files.root / "data"
+    history = killed_before_the_sync(files, data)
     process = Process(data)
     process.hand_over(process.store.first_step + 1, ("t", history))
     process.pump()

@@ -10,6 +10,8 @@ import pyarrow.flight as flight
 import pytest
 
 import barrage
+from tests.helpers import faulty_storage
+from tests.helpers.faulty_storage import Disk
 from tests.helpers.server_process import raw_channel, wait_until
 from tests.helpers.serving import HOST
 
@@ -48,3 +50,11 @@ def channel(server: barrage.Server) -> Iterator[grpc.Channel]:
 def flight_client(server: barrage.Server) -> Iterator[flight.FlightClient]:
     with flight.connect(server.uri) as client:
         yield client
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """What the journals of this test's servers write to; its calls can be held up and fail."""
+    made = faulty_storage.install(monkeypatch)
+    yield made
+    made.release()

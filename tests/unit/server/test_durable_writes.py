@@ -19,20 +19,12 @@ from barrage.errors import (
 )
 from barrage.journal.table_journal import TableJournal
 from barrage.server import Server, ServerConfig
-from tests.helpers import faulty_storage
 from tests.helpers.faulty_storage import Disk
 from tests.helpers.server_process import wait_until
 from tests.unit.server.test_flight_peer import command
 
 X = {"x": "int64"}
 KV = {"k": "int64", "v": "int64"}
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    made = faulty_storage.install(monkeypatch)
-    yield made
-    made.release()
 
 
 @contextlib.contextmanager

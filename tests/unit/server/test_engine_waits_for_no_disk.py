@@ -12,20 +12,12 @@ import pytest
 from barrage.errors import JournalFailedError, TableExistsError, TransportError
 from barrage.server import Server
 from barrage.server.table_handle import recipe_and_rows
-from tests.helpers import faulty_storage
 from tests.helpers.faulty_storage import Disk
 from tests.helpers.held_up import strict
 from tests.unit.server import test_durable_writes
 from tests.unit.server.test_durable_writes import X, content
 
 HANG_SECONDS = 60
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    made = faulty_storage.install(monkeypatch)
-    yield made
-    made.release()
 
 
 @contextlib.contextmanager

@@ -24,8 +24,6 @@ from barrage.server.journal_access import (
     told_to_peers,
     wait_durable,
 )
-from tests.helpers import faulty_storage
-from tests.helpers.faulty_storage import Disk
 from tests.helpers.journal_client import JournalClient
 from tests.helpers.server_process import wait_until
 
@@ -143,13 +141,6 @@ def test_refusals_of_the_journal_get_their_words(error, text):
 
 
 # --- disks ---
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    made = faulty_storage.install(monkeypatch)
-    yield made
-    made.release()
 
 
 @contextlib.contextmanager
