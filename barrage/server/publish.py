@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
@@ -35,7 +36,6 @@ from barrage.server.watchdog import WatchedLoop
 from barrage.supervision import Role, start_thread
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
@@ -278,6 +278,7 @@ class Transaction:
         self._position = position_of(**numbered)
         self._changes: list[Change] = []
         self._is_open = True
+        self._lock = threading.Lock()
         self.step: int | None = None
         """The step that committed the changes; None before that and when there were none."""
 
@@ -290,9 +291,9 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._is_open = False
-        if kind is None and self._changes:
-            self.step = self._service.change(self._changes, self._position).result()
+        changes = self._end()
+        if kind is None and changes:
+            self.step = self._service.change(changes, self._position).result()
 
     def add(self, table: SourceHandle, rows: Any) -> None:
         """Add rows at the end of ``table``."""
@@ -319,9 +320,16 @@ class Transaction:
         self._note(table._replace(rows))
 
     def _note(self, change: Change) -> None:
-        if not self._is_open:
-            raise LocalProtocolError("the transaction has ended; open another one")
-        self._changes.append(change)
+        with self._lock:
+            if not self._is_open:
+                raise LocalProtocolError("the transaction has ended; open another one")
+            self._changes.append(change)
+
+    def _end(self) -> Sequence[Change]:
+        """The changes; whoever comes with one from here on is told that it is too late."""
+        with self._lock:
+            self._is_open = False
+            return tuple(self._changes)
 
 
 class Server:
@@ -365,7 +373,9 @@ class Server:
         self._parts = ServingParts(effective, on_progress=on_progress)
         self._app: ServerApp | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._life_lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._started: Future[None] | None = None
         self._death: WorkerDiedError | None = None
         self._is_stopped = False
         self._stop_signals: StopSignals | None = None
@@ -380,18 +390,20 @@ class Server:
 
     def start(self) -> Self:
         """Listen. Returns when clients can connect; ConfigError when the address cannot be had."""
-        if self._thread is not None:
-            raise LocalProtocolError("the server was started before")
-        started: Future[None] = concurrent.futures.Future()
-        try:
+        started: Future[None]
+        with self._life_lock:
+            if self._is_stopped:
+                raise LocalProtocolError("the server was stopped; make another one")
+            if self._thread is not None:
+                raise LocalProtocolError("the server was started before")
+            started = self._started = concurrent.futures.Future()
             self._thread = start_thread(
                 LOOP, partial(self._serve, started), on_death=partial(self._died, started)
             )
+        try:
             started.result()
         except BaseException:
-            if self._thread is not None:
-                self._thread.join()
-            self._parts.close()
+            self.stop(0)
             raise
         return self
 
@@ -403,28 +415,34 @@ class Server:
         self._end_serving()
 
     def _end_serving(self) -> None:
-        """Let :meth:`serve_forever` return, now or as soon as it is called."""
-        # In this order: who waits looks at them in the other one.
-        self._is_stopped = True
-        if self._stop_signals is not None:
-            self._stop_signals.end()
+        """Let :meth:`serve_forever` return, now or as soon as it is called; nobody starts it any
+        more."""
+        with self._life_lock:
+            # In this order: who waits looks at them in the other one.
+            self._is_stopped = True
+            if self._stop_signals is not None:
+                self._stop_signals.end()
 
     def stop(self, grace: float | None = None) -> None:
         """Stop serving: streams get what is queued for them and end with UNAVAILABLE; what is left
         after ``grace`` seconds is cut. Then the engine ends. Idempotent."""
         self._end_serving()
-        loop, app, thread = self._loop, self._app, self._thread
-        if loop is not None and app is not None and thread is not None and thread.is_alive():
-            grace_ms = None if grace is None else int(grace * 1000)
-            with contextlib.suppress(RuntimeError):  # The loop has ended in this very moment.
-                loop.call_soon_threadsafe(app.begin_stop, grace_ms)
+        thread, started = self._thread, self._started
+        if thread is not None and started is not None:
+            # Another thread may be starting it: only what has begun can be told to end.
+            concurrent.futures.wait([started])
+            loop, app = self._loop, self._app
+            if loop is not None and app is not None and thread.is_alive():
+                grace_ms = None if grace is None else int(grace * 1000)
+                with contextlib.suppress(RuntimeError):  # The loop has ended in this very moment.
+                    loop.call_soon_threadsafe(app.begin_stop, grace_ms)
             thread.join()
         self._parts.close()
 
     def serve_forever(self) -> None:
         """Serve until Ctrl+C, SIGTERM or :meth:`stop`, then drain. Call on the main thread; starts
         if need be. WorkerDiedError when the event loop has died."""
-        if self._thread is None:
+        if self._thread is None and not self._is_stopped:
             self.start()
         try:
             with StopSignals() as signals:

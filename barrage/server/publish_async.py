@@ -153,9 +153,9 @@ class AsyncTransaction(Transaction):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._is_open = False
-        if kind is None and self._changes:
-            committed = self._service.change(self._changes, self._position)
+        changes = self._end()
+        if kind is None and changes:
+            committed = self._service.change(changes, self._position)
             self.step = await asyncio.wrap_future(committed)
 
 
@@ -188,6 +188,9 @@ class AsyncServer:
         self._on_progress = on_progress
         self._opened = None if self._config.data is not None else ServingParts(self._config)
         self._app: ServerApp | None = None
+        self._life_lock = asyncio.Lock()
+        self._is_started = False
+        self._is_stopped = False
         self._unwatch: Callable[[], None] = lambda: None
 
     @property
@@ -206,30 +209,37 @@ class AsyncServer:
 
     async def start(self) -> Self:
         """Listen; ConfigError when the address cannot be had."""
-        if self._app is not None:
+        if self._is_stopped:
+            raise LocalProtocolError("the server was stopped; make another one")
+        if self._is_started:
             raise LocalProtocolError("the server was started before")
-        if self._opened is None:
-            self._opened = await in_thread(
-                ServingParts, self._config, on_progress=self._on_progress
-            )
-        app = self._parts.make_app()
-        self._unwatch = watch_iterations(asyncio.get_running_loop(), self._parts.watchdog.loop)
-        try:
-            await app.start()
-        except BaseException:
-            self._unwatch()
-            await in_thread(self._parts.close)
-            raise
-        self._app = app
+        self._is_started = True
+        async with self._life_lock:
+            if self._opened is None:
+                self._opened = await in_thread(
+                    ServingParts, self._config, on_progress=self._on_progress
+                )
+            app = self._parts.make_app()
+            self._unwatch = watch_iterations(asyncio.get_running_loop(), self._parts.watchdog.loop)
+            try:
+                await app.start()
+            except BaseException:
+                self._unwatch()
+                await in_thread(self._parts.close)
+                raise
+            self._app = app
         return self
 
     async def stop(self, grace: float | None = None) -> None:
         """Drain and stop; idempotent."""
-        if self._app is not None:
-            await self._app.stop(None if grace is None else int(grace * 1000))
-        if self._opened is not None:
-            self._unwatch()
-            await in_thread(self._opened.close)
+        self._is_stopped = True
+        # What is being started by another task can be ended when it has been.
+        async with self._life_lock:
+            if self._app is not None:
+                await self._app.stop(None if grace is None else int(grace * 1000))
+            if self._opened is not None:
+                self._unwatch()
+                await in_thread(self._opened.close)
 
     async def serve_forever(self) -> None:
         """Serve until Ctrl+C or SIGTERM (on the main thread) or :meth:`stop`, then drain."""
