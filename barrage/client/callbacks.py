@@ -39,6 +39,8 @@ class CallbackThreads:
 
     def __init__(self, table: AsyncTickingTable) -> None:
         self._table = table
+        self._lock = threading.Lock()
+        """What is begun before the end is ended with it; nothing begins after it."""
         self._callers: list[_Caller] = []
         self._followers: list[threading.Thread] = []
         self._iterators: list[Any] = []
@@ -62,9 +64,10 @@ class CallbackThreads:
 
     def _caller(self, callback: Callable[[Any], object]) -> _Caller:
         caller = _Caller(callback, self._table.name, self._raised)
-        if self._is_closed:
-            caller.close()
-        self._callers.append(caller)
+        with self._lock:
+            if self._is_closed:
+                caller.close()
+            self._callers.append(caller)
         return caller
 
     def on_update(
@@ -72,20 +75,25 @@ class CallbackThreads:
     ) -> Callable[[], None]:
         """``follow`` opens an iterator of updates."""
         iterator = follow()
-        self._iterators.append(iterator)
-        thread = start_thread(
-            FOLLOWER,
-            partial(self._run_updates, iterator, callback),
-            on_death=partial(self._raised, None),
-            name=f"barrage updates of {self._table.name}",
-        )
-        self._followers.append(thread)
+        with self._lock:
+            if self._is_closed:
+                iterator.close()
+            else:
+                thread = start_thread(
+                    FOLLOWER,
+                    partial(self._run_updates, iterator, callback),
+                    on_death=partial(self._raised, None),
+                    name=f"barrage updates of {self._table.name}",
+                )
+                self._iterators.append(iterator)
+                self._followers.append(thread)
         return lambda: iterator.close()
 
     def begin_close(self) -> list[threading.Thread]:
         """After the table was closed: what has been told is still called, nothing comes after it.
         The threads to wait for. Idempotent."""
-        self._is_closed = True
+        with self._lock:
+            self._is_closed = True
         for iterator in self._iterators:
             iterator.close()
         callers = [caller for caller in self._callers if caller not in self._on_error]

@@ -114,8 +114,8 @@ class ExchangeStream:
         unregister = None if self.session is None else self.session.on_close(self._session_ended)
         try:
             tasks += [
-                start_task(READER, self._guarded(self._read_requests()), on_death=self._died),
-                start_task(WRITER, self._guarded(self._write_updates()), on_death=self._died),
+                start_task(READER, self._guarded(self._read_requests), on_death=self._died),
+                start_task(WRITER, self._guarded(self._write_updates), on_death=self._died),
             ]
             await self._ended
         finally:
@@ -142,10 +142,10 @@ class ExchangeStream:
         """What is queued is still sent when the server goes, not when the session is over."""
         self.finish(error, is_flushed=isinstance(error, TransportError))
 
-    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+    async def _guarded(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Run one half of the stream; its error ends both."""
         try:
-            await work
+            await work()
         except asyncio.CancelledError:
             raise
         except Exception as error:

@@ -28,6 +28,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -365,6 +366,8 @@ class Threads:
             (queue, "SimpleQueue", queue._PySimpleQueue),  # type: ignore[attr-defined]
             (queue, "time", self.monotonic),
             (concurrent.futures.thread, "_global_shutdown_lock", lock()),
+            # Pools that a failure has left open are not waited for when Python ends.
+            (concurrent.futures.thread, "_threads_queues", weakref.WeakKeyDictionary()),
             (asyncio, "new_event_loop", self.new_event_loop),
             (asyncio.events, "new_event_loop", self.new_event_loop),
             (time, "monotonic", self.monotonic),

@@ -49,11 +49,13 @@ class Scene:
         self.acknowledged: Counter[tuple[str, int]] = Counter()
         self.refused: set[tuple[str, int]] = set()
         self.names: Counter[str] = Counter()
+        self.pairs: list[int] = []
 
     def run(self) -> None:
         is_stopped = self.random.random() < 0.5
         with self.server:
             self.tables = {name: self.server.create_table(name, SCHEMA) for name in ("a", "b")}
+            self.merged = self.tables["a"].merge(self.tables["b"])
             stopper = [self.stop] if is_stopped else []
             self.whole.together(*[self.call] * CALLERS, *stopper)
             if not is_stopped:
@@ -103,6 +105,7 @@ class Scene:
 
     def write_both(self) -> None:
         rows, error = self.rows(2), None
+        self.pairs += rows
         try:
             with self.server.transaction() as transaction:
                 for name in ("a", "b"):
@@ -192,6 +195,8 @@ class Scene:
         rows = self.server.table("a").to_arrow().column("x").to_pylist()
         assert {row for _, row in before} <= set(rows), "an acknowledged row is not to be seen"
         assert {"a", "b"} <= set(self.server.table_names())
+        both = Counter(self.merged.to_arrow().column("x").to_pylist())
+        assert not [row for row in list(self.pairs) if both[row] == 1], "a half of a transaction"
 
     # --- afterwards ---
 
