@@ -55,6 +55,7 @@ sim: $(VENV)/.dev ## the seeded simulator: 100 seeds
 	$(BIN)/python -m tests.sim --seeds 100
 
 interleavings: $(VENV)/.dev ## random orders of tasks and threads: 200 seeds for each object with more than one caller
+	$(BIN)/python -m tests.interleaving --canaries
 	$(BIN)/python -m tests.interleaving --seeds 200
 
 fuzz: $(VENV)/.dev ## decoders against mutated and random bytes

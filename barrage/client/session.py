@@ -157,19 +157,29 @@ class AsyncSession:
         """What needs a session on the server. One of our servers gets a second connection for it,
         when it is first needed: tables look different within a session (their types are those of
         Deephaven's clients)."""
-        self._check_open()
         async with self._opening_session:
+            self._check_open()
             if self._session_tables is None:
-                connection = self._connection
-                if connection.login is None:
-                    connection = self._connect(replace(self.address, is_deephaven=True))
-                    self._connections.append(connection)
-                await connection.open(timeout or CONNECT_TIMEOUT_SECONDS)
-                assert connection.login is not None
-                self.spawn(connection.login.keep_alive())
-                self.spawn(connection.login.watch())
-                self._session_tables = DeephavenTables(connection)
+                self._session_tables = await self._open_session(timeout)
         return self._session_tables
+
+    async def _open_session(self, timeout: float | None) -> DeephavenTables:
+        connection = self._connection
+        if connection.login is None:
+            connection = self._connect(replace(self.address, is_deephaven=True))
+        try:
+            await connection.open(timeout or CONNECT_TIMEOUT_SECONDS)
+            self._check_open()
+        except BaseException:
+            if connection is not self._connection:
+                await connection.close()
+            raise
+        if connection is not self._connection:
+            self._connections.append(connection)
+        assert connection.login is not None
+        self.spawn(connection.login.keep_alive())
+        self.spawn(connection.login.watch())
+        return DeephavenTables(connection)
 
     @property
     def is_closed(self) -> bool:

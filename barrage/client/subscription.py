@@ -21,12 +21,7 @@ from barrage.client.mirror import Mirror
 from barrage.client.own_cells import LENT_SECONDS
 from barrage.client.reconnect import is_worth_retrying
 from barrage.client.resume import Resuming, Setting
-from barrage.client.rows_argument import (
-    RowsArgument,
-    column_indices,
-    column_names,
-    viewport_of,
-)
+from barrage.client.rows_argument import RowsArgument, column_indices, column_names, viewport_of
 from barrage.client.state import TRANSITIONS, State, Stats, StatsRecorder
 from barrage.client.update_iterator import UpdateIterator
 from barrage.client.update_queue import UpdateQueue
@@ -292,7 +287,11 @@ class AsyncTickingTable:
         frame = exchange.change(
             columns=column_indices(self._schema, self._columns), viewport=self._viewport
         )
-        await stream.write(frame)
+        try:
+            await stream.write(frame)
+        except ConnectionLostError:
+            # Who reads the stream finds that out as well, and the next stream asks for it.
+            self._raise_if_ended()
 
     # --- life -----------------------------------------------------------------------------------
 

@@ -111,6 +111,8 @@ class InprocListener:
             call.finish(StatusCode.CANCELLED, "the server has cancelled the call")
             raise
         except Exception as error:
+            if call.is_cancelled:
+                return  # Nobody is there any more to be answered.
             log.exception("%s failed", call.method)
             call.finish(StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
 
@@ -129,7 +131,7 @@ class InprocListener:
             return
         request = await context.read()
         if request is _END:
-            raise asyncio.CancelledError
+            return  # The client has ended the call before it asked.
         if handler.response_streaming:
             await handler.unary_stream(request, context)
         else:

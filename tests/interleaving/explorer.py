@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from tests.interleaving import objects
 
+CANARY_SEEDS = 50
+"""Within so many a fault put back has to be found."""
+
 Canary = Callable[[], AbstractContextManager[object]]
 
 
@@ -20,6 +23,8 @@ class Explored:
     name: str
     explore: Callable[[int], None]
     canaries: dict[str, Canary]
+    is_whole: bool
+    """Whether a run has a whole server, which takes some 50 ms."""
 
 
 def explored_objects() -> dict[str, Explored]:
@@ -28,7 +33,9 @@ def explored_objects() -> dict[str, Explored]:
     for module_info in sorted(pkgutil.iter_modules(objects.__path__), key=lambda each: each.name):
         module = importlib.import_module(f"{objects.__name__}.{module_info.name}")
         canaries = {each.__name__: each for each in getattr(module, "CANARIES", ())}
-        found[module_info.name] = Explored(module_info.name, module.explore, canaries)
+        found[module_info.name] = Explored(
+            module_info.name, module.explore, canaries, is_whole=hasattr(module, "run_whole")
+        )
     return found
 
 

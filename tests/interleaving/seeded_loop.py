@@ -24,6 +24,7 @@ from collections.abc import Callable, Coroutine
 from io import StringIO
 from typing import Any, TypeVar
 
+from tests.interleaving.counts import COUNTS
 from tests.interleaving.failures import DeadlockError, HangError
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class SeededLoop(asyncio.BaseEventLoop):
         self.random = seed if isinstance(seed, random.Random) else random.Random(seed)
         self.now = 0.0
         self.steps = 0
+        self.switches = 0
         self.steps_max = steps_max
         # Some runs hardly put anything off, some nearly everything.
         self.delay_chance = self.random.choice((0.0, 0.02, 0.1, 0.3))
@@ -72,6 +74,7 @@ class SeededLoop(asyncio.BaseEventLoop):
             return
         if _is_task_step(handle) and self.random.random() < self.delay_chance:
             until = self.time() + self.random.random() * DELAY_SECONDS_MAX
+            self.switches += 1
             heapq.heappush(self._delayed, (until, next(self._numbers), handle))
             return
         self._pass_step()
@@ -200,6 +203,7 @@ def run_seeded(
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             result = runner.run(whole(), context=contextvars.copy_context())
     finally:
+        COUNTS.add(loop.steps, loop.switches)
         if gc_was_enabled:
             gc.enable()
     assert not stray, stray

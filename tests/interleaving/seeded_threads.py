@@ -37,6 +37,7 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 from unittest import mock
 
+from tests.interleaving.counts import COUNTS
 from tests.interleaving.failures import DeadlockError, HangError, InterleavingError
 from tests.interleaving.seeded_loop import SeededLoop
 
@@ -47,6 +48,11 @@ SEAM_SECONDS = 1e-6
 PREEMPT_CHANCES = (0.5, 0.2, 0.05, 0.01)
 EARLY_TIMEOUT_SECONDS_MAX = 0.2
 """A wait no longer than this may time out although others could still run."""
+
+REST_CHANCES = (0.0, 0.2, 0.6)
+REST_SEAMS = (30, 300, 3000)
+"""A thread that passes the baton on may be left aside for up to so many seams, as long as others
+can run: what happens between two of its lines is then much, not one thing."""
 
 PATIENCE_SECONDS = 60.0
 """Real time without a seam after which a thread must be blocked outside the world."""
@@ -69,6 +75,8 @@ class _Worker:
     deadline: float | None = None
     has_timed_out: bool = False
     is_finished: bool = False
+    rests_until: int = 0
+    """The seam before which others come first."""
     ident: int = 0
 
 
@@ -78,6 +86,7 @@ class Threads:
     def __init__(self, seed: int, modules: Sequence[ModuleType], *, seams_max: int) -> None:
         self.random = random.Random(seed)
         self.preempt_chance = self.random.choice(PREEMPT_CHANCES)
+        self.rest_chance = self.random.choice(REST_CHANCES)
         self.now = 1000.0
         self.seams = 0
         self.switches = 0
@@ -109,6 +118,8 @@ class Threads:
             return
         self._count()
         if self.random.random() < self.preempt_chance:
+            if self.random.random() < self.rest_chance:
+                me.rests_until = self.seams + self.random.randrange(self.random.choice(REST_SEAMS))
             self._pass_on(me)
 
     def wait_until(self, is_ready: Callable[[], bool], timeout: float | None = None) -> bool:
@@ -168,7 +179,8 @@ class Threads:
             if waiting and self.random.random() < 0.1:
                 ready = []
         if ready:
-            return self.random.choice(ready)
+            awake = [each for each in ready if each.rests_until <= self.seams]
+            return self.random.choice(awake or ready)
         if not waiting:
             return None
         first = min(waiting, key=lambda worker: worker.deadline or 0.0)
@@ -488,6 +500,7 @@ def run_threads(
                     threads.stop()
                 threads.close_loops()
     finally:
+        COUNTS.add(threads.seams, threads.switches)
         logging.disable(disabled_before)
         if gc_was_enabled:
             gc.enable()

@@ -1,5 +1,5 @@
 """A handful of seeds of every object; ``INTERLEAVING_SEEDS`` or ``python -m tests.interleaving``
-for more. Every canary is found."""
+for more. Every canary is found; those that need a whole server by ``make interleavings``."""
 
 from __future__ import annotations
 
@@ -7,23 +7,33 @@ import os
 
 import pytest
 
-from tests.interleaving.explorer import explored_objects, first_failure
+from tests.interleaving.explorer import CANARY_SEEDS, explored_objects, first_failure
 
 SEEDS = int(os.environ.get("INTERLEAVING_SEEDS", "15"))
-CANARY_SEEDS = 300
+WHOLE_SEEDS = max(SEEDS // 4, 1)
 
 OBJECTS = explored_objects()
-CANARIES = [(name, canary) for name, each in OBJECTS.items() for canary in each.canaries]
+CANARIES = [
+    pytest.param(name, canary, marks=pytest.mark.slow if each.is_whole else ())
+    for name, each in OBJECTS.items()
+    for canary in each.canaries
+]
 
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_no_order_breaks_it(name):
-    for seed in range(SEEDS):
+    explored = OBJECTS[name]
+    for seed in range(WHOLE_SEEDS if explored.is_whole else SEEDS):
         try:
-            OBJECTS[name].explore(seed)
+            explored.explore(seed)
         except Exception as error:
             error.add_note(f"python -m tests.interleaving --object {name} --seed {seed}")
             raise
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_there_are_canaries(name):
+    assert OBJECTS[name].canaries
 
 
 @pytest.mark.parametrize(("name", "canary"), CANARIES)

@@ -15,7 +15,13 @@ import logging
 from typing import TYPE_CHECKING, TypeVar
 
 from barrage.client.reconnect import Backoff
-from barrage.errors import AuthenticationError, BarrageError, ConnectionLostError, UnsupportedError
+from barrage.errors import (
+    AuthenticationError,
+    BarrageError,
+    ConnectionLostError,
+    SubscriptionClosedError,
+    UnsupportedError,
+)
 from barrage.supervision import start_awaited
 from barrage.transport.deephaven_messages import CONFIG_SERVICE, MESSAGES, SESSION_SERVICE
 from barrage.transport.status import DeadlineError
@@ -61,6 +67,7 @@ class DeephavenLogin:
         self.generation = 0
         """How many sessions were opened; what was exported belongs to one of them."""
         self._opened = asyncio.Event()
+        self._is_closed = False
         self._on_end: list[Callable[[int], None]] = []
 
     @property
@@ -94,7 +101,10 @@ class DeephavenLogin:
 
     async def renew(self) -> None:
         """Make sure of the session before something is opened again; log in anew when the server
-        does not know it. Callers at the same time share one attempt."""
+        does not know it. Callers at the same time share one attempt. SubscriptionClosedError when
+        the session has been closed from here."""
+        if self._is_closed:
+            raise SubscriptionClosedError("the session is closed")
         if self._renewal is None or self._renewal.done():
             self._renewal = start_awaited(self._renew())
         await asyncio.shield(self._renewal)
@@ -169,6 +179,7 @@ class DeephavenLogin:
     async def close(self) -> None:
         """Tell the server that the session is over. Quiet: a server that cannot be told forgets it
         by itself."""
+        self._is_closed = True
         token = self._channel.authorization or ""
         if not self.generation or not token.startswith("Bearer "):
             return

@@ -3,6 +3,8 @@ future resolves, what was refused has not run, and no write is done after one th
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -17,12 +19,15 @@ from barrage.server.command_queue import Command, CommandQueue
 from barrage.server.runtime import EngineRuntime
 from tests.interleaving.seeded_threads import Threads, run_threads
 
+MODULES = [command_queue, runtime, sys.modules[__name__]]
+"""This one, too: what a canary does has seams as the code has that it replaces."""
+
 CALLERS = 3
 CALLS = 6
 
 
 def explore(seed: int) -> None:
-    run_threads(lambda world: Scene(world).run(), seed, modules=[command_queue, runtime])
+    run_threads(lambda world: Scene(world).run(), seed, modules=MODULES)
 
 
 class Scene:
@@ -32,6 +37,10 @@ class Scene:
         self.random = world.random
         limits = Limits(command_queue_max=self.random.choice((1, 3, 1000)))
         self.runtime = EngineRuntime(limits=limits, clock=SystemClock())
+        self.begun = itertools.count()
+        self.stops_at = self.random.randrange(CALLERS * CALLS)
+        """The call at whose begin the owner begins to end it all."""
+        self.ends = threading.Event()
         self.done: list[tuple[int, int]] = []
         self.accepted: dict[tuple[int, int], Future[int]] = {}
         self.refused: set[tuple[int, int]] = set()
@@ -53,6 +62,8 @@ class Scene:
     def call(self, caller: int) -> None:
         for number in range(CALLS):
             call = caller, number
+            if next(self.begun) == self.stops_at:
+                self.ends.set()
             kind = self.kinds[call] = self.random.choice(("submit", "write", "write", "post"))
             if kind == "post":
                 self.runtime.post(partial(self.done.append, call))
@@ -75,6 +86,7 @@ class Scene:
         return ()
 
     def stop(self) -> None:
+        self.ends.wait()
         if self.random.random() < 0.5:
             self.runtime.give_up_waiting()
         self.runtime.stop()

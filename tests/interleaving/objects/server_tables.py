@@ -110,6 +110,9 @@ class Scene:
             with self.server.transaction() as transaction:
                 for name in ("a", "b"):
                     transaction.add(self.tables[name], {"x": rows})
+                if self.random.random() < 0.3:
+                    # Rows are only added to it: the whole transaction is refused.
+                    transaction.insert(self.tables["b"], 0, {"x": rows})
         except BarrageError as refusal:
             error = refusal
         for name in ("a", "b"):
