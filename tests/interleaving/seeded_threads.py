@@ -87,6 +87,8 @@ class Threads:
         self.random = random.Random(seed)
         self.preempt_chance = self.random.choice(PREEMPT_CHANCES)
         self.rest_chance = self.random.choice(REST_CHANCES)
+        scale = self.random.choice((300, 1500, 6000))
+        self.long_rests = {self.random.randrange(scale) for _ in range(self.random.choice((0, 3)))}
         self.now = 1000.0
         self.seams = 0
         self.switches = 0
@@ -117,7 +119,10 @@ class Threads:
         if me is None or self.is_ended:
             return
         self._count()
-        if self.random.random() < self.preempt_chance:
+        if self.seams in self.long_rests:
+            me.rests_until = self.seams + REST_SEAMS[-1]
+            self._pass_on(me)
+        elif self.random.random() < self.preempt_chance:
             if self.random.random() < self.rest_chance:
                 me.rests_until = self.seams + self.random.randrange(self.random.choice(REST_SEAMS))
             self._pass_on(me)

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from unittest import mock
 
 import barrage
@@ -34,6 +34,7 @@ class _NoWatchdog:
     """Measures nothing: time is virtual."""
 
     engine = loop = NoWatch()
+    watches: ClassVar[dict[str, object]] = {}
 
     def close(self) -> None:
         """There is nothing to end."""

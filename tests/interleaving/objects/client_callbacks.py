@@ -110,9 +110,4 @@ def begin_after_the_end() -> AbstractContextManager[object]:
     return mock.patch.object(CallbackThreads, "on_update", on_update)
 
 
-def close_without_waiting() -> AbstractContextManager[object]:
-    """Whoever closes does not wait for the callback that runs."""
-    return mock.patch.object(callbacks, "JOIN_TIMEOUT_SECONDS", 0.0)
-
-
-CANARIES = (begin_after_the_end, close_without_waiting)
+CANARIES = (begin_after_the_end,)

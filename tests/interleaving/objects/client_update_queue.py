@@ -4,6 +4,7 @@ stop reading, some leave. Whoever follows to the end has the rows of the table."
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from contextlib import AbstractContextManager
 from unittest import mock
@@ -65,8 +66,9 @@ class Table:
 
 
 def explore(seed: int) -> None:
+    modules = [update_queue, sys.modules[__name__]]
     with mock.patch.object(update_queue, "GATHERED_MAX", 3):
-        run_threads(lambda world: Scene(world).run(), seed, modules=[update_queue])
+        run_threads(lambda world: Scene(world).run(), seed, modules=modules)
 
 
 class Scene:
