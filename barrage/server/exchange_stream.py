@@ -193,8 +193,9 @@ class ExchangeStream:
 
     def _wake(self) -> None:
         waker = self._waker
-        if waker is not None:
-            self._waker = None
+        self._waker = None
+        # The writer may have ended where it waited.
+        if waker is not None and not waker.done():
             waker.set_result(None)
 
     async def _open(self) -> None:

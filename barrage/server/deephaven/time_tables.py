@@ -65,6 +65,8 @@ class TimeTables:
         self._clock = clock
         self._limits = limits
         self._tasks: set[asyncio.Task[None]] = set()
+        self._making_count = 0
+        self._is_closed = False
 
     async def create(
         self, *, start_ns: int | None, period_ns: int, is_blink: bool = False
@@ -90,15 +92,14 @@ class TimeTables:
             raise LimitExceededError(
                 "time table", actual=rows, maximum=self._limits.created_rows_max, unit="rows"
             )
-        if len(self._tasks) >= self._limits.time_tables_max:
-            raise LimitExceededError(
-                "number of time tables",
-                actual=len(self._tasks) + 1,
-                maximum=self._limits.time_tables_max,
-                unit="tables",
-            )
         kind = "blink" if is_blink else "append_only"
-        table = await asyncio.wrap_future(self._tables.create_input(kind, SCHEMA))
+        self._take_place()
+        try:
+            table = await asyncio.wrap_future(self._tables.create_input(kind, SCHEMA))
+        finally:
+            self._making_count -= 1
+        if self._is_closed:
+            raise TransportError("the server is stopping")
         lease = TableLease(self._tables, table)
         ticker = Ticker(table, first_ns, period_ns, self._limits.created_rows_max)
         failed = partial(self._tables.fail, weakref.ref(table))
@@ -106,6 +107,18 @@ class TimeTables:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return lease
+
+    def _take_place(self) -> None:
+        """LimitExceededError when there are too many, those that are being made included."""
+        count = len(self._tasks) + self._making_count
+        if count >= self._limits.time_tables_max:
+            raise LimitExceededError(
+                "number of time tables",
+                actual=count + 1,
+                maximum=self._limits.time_tables_max,
+                unit="tables",
+            )
+        self._making_count += 1
 
     async def _drive(self, ticker: Ticker) -> None:
         while True:
@@ -127,7 +140,8 @@ class TimeTables:
         return len(self._tasks)
 
     def close(self) -> None:
-        """Drive nothing any more."""
+        """Drive nothing any more, nor what is being made."""
+        self._is_closed = True
         for task in self._tasks:
             task.cancel()
 

@@ -172,6 +172,7 @@ class Killing:
         wait_until(lambda: bool(self.deaths), HANG_SECONDS)
         [told] = self.deaths
         assert told.startswith(f"{self.role} has died")
+        assert "could not be told" not in self._caplog.text
 
 
 class Scene:

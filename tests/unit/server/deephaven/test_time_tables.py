@@ -198,6 +198,34 @@ def test_time_tables_at_the_limit_and_one_past_it(bench: Bench) -> None:
     run(scene())
 
 
+def test_time_tables_that_are_made_at_the_same_time_count_too(bench: Bench) -> None:
+    bench.limits = dataclasses.replace(bench.limits, time_tables_max=2)
+    timed = Timed(bench)
+
+    async def scene() -> None:
+        making = [timed.time_tables.create(start_ns=None, period_ns=SECOND) for _ in range(5)]
+        made = await asyncio.gather(*making, return_exceptions=True)
+        assert sum(isinstance(each, LimitExceededError) for each in made) == 3
+        assert timed.time_tables.ticking_count == 2
+        timed.time_tables.close()
+
+    run(scene())
+
+
+def test_a_time_table_that_is_made_while_the_server_stops_is_not_driven(bench: Bench) -> None:
+    timed = Timed(bench)
+
+    async def scene() -> None:
+        making = asyncio.ensure_future(timed.time_tables.create(start_ns=None, period_ns=SECOND))
+        await asyncio.sleep(0)
+        timed.time_tables.close()
+        with pytest.raises(TransportError):
+            await making
+        assert timed.time_tables.ticking_count == 0
+
+    run(scene())
+
+
 def test_as_many_rows_at_once_as_may_be_made(bench: Bench) -> None:
     table = bench.tables.create_input("append_only", time_tables.SCHEMA).result()
     ticker = Ticker(table, NOW, SECOND, 10)
