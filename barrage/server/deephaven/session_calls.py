@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from barrage.errors import (
     BarrageError,
-    SubscriptionClosedError,
     TicketError,
     UnsupportedError,
 )
 from barrage.limits import NANOS_PER_MS
 from barrage.server.auth import AUTHORIZATION
+from barrage.server.deephaven.operations import as_failure
 from barrage.server.flight.call_guard import open_headers
 from barrage.server.method_table import MethodEntry, SessionUse
 from barrage.server.tickets import export_id_of_ticket
@@ -85,11 +85,9 @@ class SessionCalls:
         export = self._resolver.result_export(bytes(message.result_id.ticket), session)
         try:
             lease = await self._resolver.resolve(bytes(message.source_id.ticket), session)
-        except BarrageError as error:
-            export.fail(error)
-            raise
-        except asyncio.CancelledError:
-            export.fail(SubscriptionClosedError("the call that makes the export was cancelled"))
+        except BaseException as error:
+            # Whatever it is: who waits for the export must not wait until its time is up.
+            export.fail(as_failure(error))
             raise
         export.fulfil(lease)
         return MESSAGES.encode("ExportResponse")

@@ -11,6 +11,7 @@ import pytest
 
 from barrage.errors import (
     AuthenticationError,
+    BarrageError,
     LocalProtocolError,
     SubscriptionClosedError,
     TransportError,
@@ -18,6 +19,7 @@ from barrage.errors import (
 from barrage.server.deephaven import table_updates
 from barrage.server.deephaven.application_calls import ApplicationCalls
 from barrage.server.deephaven.console_calls import ConsoleCalls
+from barrage.server.deephaven.session_calls import SessionCalls
 from barrage.server.deephaven.session_end import until_session_ends
 from barrage.server.deephaven.table_updates import TableUpdates
 from barrage.server.table_service import Change
@@ -298,3 +300,28 @@ def test_a_table_that_fails_is_told_once(bench, quick):
         assert len(context.messages) == 2
 
     run(following(bench, sizes, steps))
+
+
+# --- exports whose call fails ---
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), asyncio.CancelledError(), GONE], ids=repr)
+def test_an_export_whose_call_fails_in_any_way_fails_at_once(bench, monkeypatch, error):
+    async def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(bench.resolver, "resolve", fail)
+    calls = SessionCalls(None, bench.resolver, bench.limits)
+    request = MESSAGES.encode(
+        "ExportRequest",
+        source_id=MESSAGES.new("Ticket", ticket=b"e\x01\0\0\0"),
+        result_id=MESSAGES.new("Ticket", ticket=b"e\x02\0\0\0"),
+    )
+
+    async def scene() -> None:
+        with pytest.raises(type(error)):
+            await calls.export_from_ticket(request, None, bench.session)
+        with pytest.raises(BarrageError):
+            await bench.session.exports.find(2).table_lease()
+
+    run(scene())
