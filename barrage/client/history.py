@@ -27,6 +27,7 @@ from barrage.errors import (
     UnsupportedError,
 )
 from barrage.model.cursor import Cursor
+from barrage.model.schema_message import read_schema_message
 from barrage.rowset import RowSet
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT
@@ -246,7 +247,7 @@ def _scope(source: TableSource) -> tuple[Connection, str, str | None]:
 def _schema(text: str) -> pa.Schema:
     import base64
 
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+    return read_schema_message(base64.b64decode(text))
 
 
 def _micros(moment: datetime) -> int:

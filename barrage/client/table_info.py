@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError
+from barrage.model.schema_message import read_schema_message
 from barrage.transport import flight_messages
 
 _IS_KEY = b"deephaven:inputtable.isKey"
@@ -97,6 +98,6 @@ def schema_of_message(message: bytes) -> pa.Schema:
     if not message:
         return pa.schema([])
     try:
-        return pa.ipc.read_schema(pa.py_buffer(message))
+        return read_schema_message(message)
     except (ValueError, pa.ArrowException) as error:
         raise RemoteProtocolError(f"a schema cannot be read: {error}") from error

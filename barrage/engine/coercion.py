@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from barrage.errors import LimitExceededError, RowError, SchemaError, near_miss
+from barrage.model.schema_message import every_field, is_memberless
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
@@ -39,6 +40,9 @@ def normalised_schema(schema: pa.Schema, limits: Limits) -> pa.Schema:
             raise SchemaError(f"column {name!r} occurs twice")
         seen.add(name)
     fields = [field.with_type(_stored_type(field, limits)) for field in schema]
+    for field in every_field(schema):
+        if is_memberless(field.type):
+            raise SchemaError(f"column {field.name!r} has a union without members")
     return pa.schema(fields, metadata=schema.metadata)
 
 

@@ -29,14 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from barrage.engine.derivation import Derivation, DerivationGivenUpError
-from barrage.engine.work import (
-    HeavyOperatorError,
-    HeavyPreparationError,
-    Preparation,
-    TurnBudget,
-    TurnSpentError,
-    WorkMeter,
-)
+from barrage.engine.work import HeavyOperatorError, TurnBudget, TurnSpentError, WorkMeter
 from barrage.errors import BarrageError, LimitExceededError, TransportError
 from barrage.server.failure import without_frames
 from barrage.server.turns import Turns, check_room
@@ -45,6 +38,7 @@ from barrage.supervision import Role, start_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from barrage.engine.table import OperatorPlan
     from barrage.limits import Limits
     from barrage.server.runtime import EngineRuntime
 
@@ -82,28 +76,23 @@ class _Query(Generic[Result]):
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """An operator that is made beside, or what it needs to know of its texts, and the queries that
-    wait for it."""
+    """An operator that is made beside, and the queries that wait for it."""
 
     key: Hashable
     owner: Hashable
-    task: Derivation | Preparation[Any]
+    derivation: Derivation
     queries: list[_Query[Any]] = field(default_factory=list)
     is_joined: bool = False
 
     def meet(self) -> bool:
         """Engine thread: whether the operator has joined the graph. It is kept by its queries:
         the desk's thread must not hold the last reference."""
-        if isinstance(self.task, Preparation):
-            for query in self.queries:
-                query.meter.know(self.task)
-            return True
-        made = self.task.meet()
+        made = self.derivation.meet()
         if made is None:
             return False
         for query in self.queries:
             query.meter.keep(made)
-            query.meter.made_beside(self.task.plan)
+            query.meter.made_beside(self.derivation.plan)
         self.is_joined = True
         return True
 
@@ -195,11 +184,7 @@ class QueryDesk:
             self._budget.spent = self._limits.turn_work_max
             self._continue(query)
         except HeavyOperatorError as heavy:
-            plan = heavy.plan
-            self._begin_beside(query, plan.key, lambda: Derivation(plan, self._limits))
-        except HeavyPreparationError as heavy:
-            preparation = heavy.preparation
-            self._begin_beside(query, preparation.key, lambda: preparation)
+            self._begin_beside(query, heavy.plan)
         except BaseException as error:
             query.close()
             query.fail(error)
@@ -215,17 +200,13 @@ class QueryDesk:
             query.close()
             query.fail(error)
 
-    def _begin_beside(
-        self,
-        query: _Query[Any],
-        key: Hashable,
-        begin: Callable[[], Derivation | Preparation[Any]],
-    ) -> None:
+    def _begin_beside(self, query: _Query[Any], plan: OperatorPlan) -> None:
+        key = plan.key
         job = self._jobs.get(key)
         try:
             if job is None:
                 self._check_room(query.owner)
-                job = _Job(key, query.owner, begin())
+                job = _Job(key, query.owner, Derivation(plan, self._limits))
                 job.queries.append(query)
                 self._jobs[key] = job
                 self._beside.put(job.owner, job)
@@ -261,9 +242,9 @@ class QueryDesk:
         """Nobody who comes from here on joins the job."""
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
-        job.task.give_up()
+        job.derivation.give_up()
         if self._beside.discard(job.owner, job):
-            job.task.close()
+            job.derivation.close()
 
     def _give_up_all(self) -> None:
         for job in list(self._jobs.values()):
@@ -277,12 +258,13 @@ class QueryDesk:
         """An operator has joined the graph, or will not: its queries go on."""
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
-        job.task.close()
+        plan = job.derivation.plan
+        job.derivation.close()
         queries, job.queries = job.queries, []
         for query in queries:
             if error is not None:
                 # The query is told where it asks for the operator, so that it can say which it was.
-                query.meter.refuse(job.key, error)
+                query.meter.refuse(plan.key, error)
             self._continue(query)
 
     # --- the desk's own thread ---
@@ -300,10 +282,10 @@ class QueryDesk:
     def _carry_out(self, job: _Job) -> None:
         error: BaseException | None = None
         try:
-            self._on_engine(job.task.begin)
-            job.task.make()
+            self._on_engine(job.derivation.begin)
+            job.derivation.make()
             while not self._on_engine(job.meet):
-                job.task.follow()
+                job.derivation.follow()
         except DerivationGivenUpError as given_up:
             error = without_frames(given_up)
         except Exception as failure:
@@ -339,7 +321,7 @@ class QueryDesk:
     def _fail_jobs(self, error: BarrageError) -> None:
         for job in list(self._jobs.values()):
             self._beside.discard(job.owner, job)
-            job.task.give_up()
+            job.derivation.give_up()
             self._finish(job, error)
 
 

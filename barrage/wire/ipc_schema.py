@@ -239,7 +239,12 @@ def _map(table: FlatTable, children: list[pa.Field]) -> pa.DataType:
 def _union(table: FlatTable, children: list[pa.Field]) -> pa.DataType:
     span = table.vector(6, 4)
     codes = list(range(len(children))) if span is None else table.int32s(span)
-    if len(set(codes)) != len(children) or any(not 0 <= code < 128 for code in codes):
+    # Arrow ends the process when it is asked for an array of a union of nothing.
+    if (
+        not children
+        or len(set(codes)) != len(children)
+        or any(not 0 <= code < 128 for code in codes)
+    ):
         raise ValueError(f"union of {len(children)} members with type ids {codes[:8]}")
     return pa.union(
         children, mode=("sparse", "dense")[_checked(table.int16(4), 2)], type_codes=codes

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError, SchemaError
-from barrage.server.flight.arrow_messages import read_schema_message
+from barrage.model.schema_message import read_schema_message
 from barrage.wire.wire_schema import wire_schema
 
 if TYPE_CHECKING:

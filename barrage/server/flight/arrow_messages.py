@@ -9,8 +9,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from barrage.errors import LimitExceededError, RemoteProtocolError
 from barrage.wire.ipc import HEADER_DICTIONARY, open_message
 
@@ -18,23 +16,6 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
 
 _SIZE = struct.Struct("<q")
-
-
-def read_schema_message(message: bytes | memoryview) -> pa.Schema:
-    """The schema in an encapsulated IPC message.
-
-    Arrow takes names that are not UTF-8 and fails only when somebody asks for them, so all of them
-    are asked for here. Errors: ValueError, pa.ArrowException, OSError.
-    """
-    schema = pa.ipc.read_schema(pa.py_buffer(message))
-    level = list(schema)
-    while level:
-        for field in level:
-            _ = field.name, getattr(field.type, "tz", None)
-        types = [field.type for field in level]
-        plain = [t.value_type if pa.types.is_dictionary(t) else t for t in types]
-        level = [t.field(i) for t in plain for i in range(t.num_fields)]
-    return schema
 
 
 def check_decompressed_size(header: bytes, body: bytes | memoryview, limits: Limits) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.errors import ActionNotFoundError, RemoteProtocolError, SchemaError
-from barrage.server.flight.arrow_messages import read_schema_message
+from barrage.model.schema_message import read_schema_message
 from barrage.server.flight.dissociated_calls import is_dissociated_request
 from barrage.server.flight.journal_tickets import is_journal_request
 from barrage.server.method_table import MethodEntry, SessionUse

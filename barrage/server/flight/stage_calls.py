@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.errors import LimitExceededError, RemoteProtocolError
-from barrage.server.flight.arrow_messages import read_schema_message
+from barrage.model.schema_message import read_schema_message
 from barrage.server.flight.unpacking import unpacked
 from barrage.server.flight.upload import BatchReader
 from barrage.server.grpc_calls import END_OF_STREAM

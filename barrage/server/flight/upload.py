@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from barrage.errors import LimitExceededError, RemoteProtocolError, UnsupportedError
+from barrage.model.schema_message import read_schema_message
 from barrage.server.config import JOURNAL_CLASSES
-from barrage.server.flight.arrow_messages import check_decompressed_size, read_schema_message
+from barrage.server.flight.arrow_messages import check_decompressed_size
 from barrage.server.flight.catalog_calls import parse_json_object, string_list
 from barrage.server.producer_positions import (
     check_number_of_epoch,

@@ -13,10 +13,11 @@ import pytest
 
 import barrage
 from barrage import wire
-from barrage.errors import LimitExceededError, RemoteProtocolError
+from barrage.errors import LimitExceededError, RemoteProtocolError, SchemaError, TableNotFoundError
 from barrage.limits import Limits
+from barrage.model.schema_message import read_schema_message
 from barrage.server import ServerConfig
-from barrage.server.flight.arrow_messages import check_decompressed_size, read_schema_message
+from barrage.server.flight.arrow_messages import check_decompressed_size
 from barrage.server.flight.put_calls import PutCalls
 from barrage.transport import flight_messages
 from barrage.transport.flight_messages import Descriptor
@@ -152,3 +153,21 @@ def test_rows_that_wait_for_the_engine_count_with_their_size_in_the_table(monkey
             may_go_on.set()
         assert len(list(call)) == 10
         assert len(server.table("t")) == 1_000_000
+
+
+@pytest.mark.parametrize("kind", [pa.sparse_union([]), pa.list_(pa.dense_union([]))], ids=str)
+def test_a_column_of_a_union_of_nothing_is_refused(kind):
+    """Arrow ends the process when it is asked for no rows of it, so no table may have one."""
+    schema = pa.schema([("id", pa.int64()), ("u", kind)])
+    message = schema.serialize().to_pybytes()
+    with pytest.raises(ValueError, match="union without members"):
+        read_schema_message(message)
+    upload = wire.FlightFrame(descriptor=PATH, header=message[8:], body=None)
+    with barrage.Server(port=0) as server:
+        with pytest.raises(SchemaError, match="union without members"):
+            server.create_table("t", schema)
+        with raw_channel(server.address) as channel:
+            _, code, details = put(channel, [wire.encode_flight_data(upload)])
+        assert (code, "union without members" in details) == (INVALID, True)
+        with pytest.raises(TableNotFoundError):
+            server.table("t")

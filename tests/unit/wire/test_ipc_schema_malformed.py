@@ -135,3 +135,20 @@ def test_a_null_column_that_is_never_null_is_refused():
             refused += "malformed type" in str(error)
         header[at] ^= 1
     assert refused > 0
+
+
+NOTHING = (pa.sparse_union([]), pa.dense_union([]))
+
+
+@pytest.mark.parametrize("nothing", NOTHING, ids=str)
+def test_a_union_of_nothing_is_refused_wherever_it_stands(nothing):
+    """Arrow ends the process when it is asked for no rows of it."""
+    for kind in (
+        nothing,
+        pa.list_(nothing),
+        pa.struct([("inner", nothing)]),
+        pa.map_(pa.string(), nothing),
+        pa.dictionary(pa.int8(), nothing),
+    ):
+        with pytest.raises(RemoteProtocolError, match="union of 0 members"):
+            decode_schema(encode_schema(pa.schema([("c", kind)])))
