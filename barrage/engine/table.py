@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import weakref
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from barrage.model.update import TableUpdate
 
     Int64Array = npt.NDArray[np.int64]
+
+Result = TypeVar("Result")
 
 Cells: TypeAlias = pa.Array | pa.ChunkedArray
 """The values of one column for some rows."""
@@ -260,11 +262,23 @@ class Table:
             meter.keep(child)
         return child
 
+    def prepared(self, *texts: Hashable, prepare: Callable[[], Result]) -> Result:
+        """What ``prepare`` makes of texts and the schema of this table, and of nothing else. In a
+        request it is made once, and beside the engine thread where the texts are long."""
+        meter = self.graph.meter
+        if meter is None:
+            return prepare()
+        return meter.prepared((self.serial, texts), sum(map(_length, texts)), prepare)
+
     def select(self, /, *columns: str, **computed: str | Expression) -> Table:
         """The named columns, then ``new_name="expression"`` ones; a bare name renames or copies."""
         from barrage.engine.operators.select import SelectTable, parse_selection
 
-        selection = parse_selection(self.schema, columns, computed)
+        schema = self.schema
+        selection = self.prepared(
+            *("select", columns, tuple(computed.items())),
+            prepare=lambda: parse_selection(schema, columns, computed),
+        )
         return self._derive(
             ("select", selection.identity),
             lambda table: SelectTable(table, selection),
@@ -282,7 +296,10 @@ class Table:
         from barrage.engine.expression import bind_condition
         from barrage.engine.operators.where import WhereTable
 
-        bound = bind_condition(condition, self.schema)
+        schema = self.schema
+        bound = self.prepared(
+            *("where", condition), prepare=lambda: bind_condition(condition, schema)
+        )
         return self._derive(
             ("where", bound.identity),
             lambda table: WhereTable(table, bound),
@@ -504,6 +521,13 @@ class DerivedTable(Table):
     def advance_all(self, updates: Sequence[TableUpdate]) -> TableUpdate:
         """Follow all parents, one update per entry of ``parents``; some of them may be empty."""
         return self.advance(updates[0])
+
+
+def _length(text: object) -> int:
+    """Characters of a text, of an expression that has one, or of several."""
+    if isinstance(text, tuple):
+        return sum(map(_length, text))
+    return len(text) if isinstance(text, str) else len(getattr(text, "text", ""))
 
 
 def check_count(count: int) -> None:

@@ -13,13 +13,14 @@ engine thread at all (:class:`HeavyOperatorError`: make it beside,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from barrage.engine.expression import row_operations
 from barrage.errors import LimitExceededError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from barrage.engine.expression import BoundExpression
     from barrage.engine.operators.convert import ColumnConversion
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from barrage.engine.operators.sort import SortKey
     from barrage.engine.table import DerivedTable, OperatorPlan, Table
     from barrage.limits import Limits
+
+Result = TypeVar("Result")
 
 SORT_COLUMN = 100
 """Row operations per row and column of a sort of 10^6 rows."""
@@ -103,6 +106,16 @@ BINDING = 500
 """What reading the text of one operation and fitting it to a table costs, in row operations."""
 
 
+TEXT_BYTE = 5_000
+"""What reading a byte of an expression and fitting it to a table costs, in row operations."""
+
+TEXT_BYTES_FREE = 40
+"""Shorter texts are paid for with their operator."""
+
+TEXT_BYTES_HERE = 400
+"""Longer texts are read and bound beside the engine thread."""
+
+
 class TurnSpentError(Exception):
     """Enough was done for one turn of the engine thread; what was made is kept."""
 
@@ -113,6 +126,39 @@ class HeavyOperatorError(Exception):
     def __init__(self, plan: OperatorPlan) -> None:
         super().__init__(f"{plan.work} row operations")
         self.plan = plan
+
+
+@dataclass(slots=True, eq=False)
+class Preparation(Generic[Result]):
+    """What follows from the texts of a request and a schema, and from nothing else."""
+
+    key: Hashable
+    prepare: Callable[[], Result]
+    result: Result | None = None
+
+    def make(self) -> None:
+        """Any thread."""
+        self.result = self.prepare()
+
+    def begin(self) -> None:
+        """Nothing is pinned: no table is looked at."""
+
+    def follow(self) -> None:
+        """There is nothing that changes meanwhile."""
+
+    def give_up(self) -> None:
+        """It takes seconds at most."""
+
+    def close(self) -> None:
+        """Nothing was pinned."""
+
+
+class HeavyPreparationError(Exception):
+    """The texts of a request are too long to be read on the engine thread."""
+
+    def __init__(self, preparation: Preparation[Any]) -> None:
+        super().__init__("long texts")
+        self.preparation = preparation
 
 
 class TurnBudget:
@@ -131,6 +177,7 @@ class WorkMeter:
         self._budget = budget
         self._kept: dict[int, DerivedTable] = {}
         self._refused: dict[Hashable, BaseException] = {}
+        self._prepared: dict[Hashable, Any] = {}
         self.total = 0
         """Row operations admitted so far, those of operators made beside included."""
 
@@ -156,6 +203,28 @@ class WorkMeter:
         self._budget.spent += work + OPERATOR + plan.per_row * BINDING
         self.total += work
 
+    def prepared(self, key: Hashable, byte_count: int, prepare: Callable[[], Result]) -> Result:
+        """What ``prepare`` makes of texts of so many bytes: once, here and now, or not here."""
+        refusal = self._refused.get(key)
+        if refusal is not None:
+            raise refusal
+        if key in self._prepared:
+            known: Result = self._prepared[key]
+            return known
+        if byte_count > TEXT_BYTES_HERE:
+            raise HeavyPreparationError(Preparation(key, prepare))
+        work = max(0, byte_count - TEXT_BYTES_FREE) * TEXT_BYTE
+        spent = self._budget.spent
+        if work and spent and spent + work > self._limits.turn_work_max:
+            raise TurnSpentError
+        self._budget.spent += work
+        made = self._prepared[key] = prepare()
+        return made
+
+    def know(self, preparation: Preparation[Any]) -> None:
+        """Something has been prepared beside."""
+        self._prepared[preparation.key] = preparation.result
+
     def made_beside(self, plan: OperatorPlan) -> None:
         """Count an operator that was not made here."""
         self.total += plan.work
@@ -172,6 +241,7 @@ class WorkMeter:
         """Let go of all tables. On the engine thread."""
         self._kept.clear()
         self._refused.clear()
+        self._prepared.clear()
 
 
 def check_work(work: int, limits: Limits) -> None:

@@ -29,7 +29,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from barrage.engine.derivation import Derivation, DerivationGivenUpError
-from barrage.engine.work import HeavyOperatorError, TurnBudget, TurnSpentError, WorkMeter
+from barrage.engine.work import (
+    HeavyOperatorError,
+    HeavyPreparationError,
+    Preparation,
+    TurnBudget,
+    TurnSpentError,
+    WorkMeter,
+)
 from barrage.errors import BarrageError, LimitExceededError, TransportError
 from barrage.server.failure import without_frames
 from barrage.server.turns import Turns, check_room
@@ -38,7 +45,6 @@ from barrage.supervision import Role, start_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from barrage.engine.table import OperatorPlan
     from barrage.limits import Limits
     from barrage.server.runtime import EngineRuntime
 
@@ -76,23 +82,28 @@ class _Query(Generic[Result]):
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """An operator that is made beside, and the queries that wait for it."""
+    """An operator that is made beside, or what it needs to know of its texts, and the queries that
+    wait for it."""
 
     key: Hashable
     owner: Hashable
-    derivation: Derivation
+    task: Derivation | Preparation[Any]
     queries: list[_Query[Any]] = field(default_factory=list)
     is_joined: bool = False
 
     def meet(self) -> bool:
         """Engine thread: whether the operator has joined the graph. It is kept by its queries:
         the desk's thread must not hold the last reference."""
-        made = self.derivation.meet()
+        if isinstance(self.task, Preparation):
+            for query in self.queries:
+                query.meter.know(self.task)
+            return True
+        made = self.task.meet()
         if made is None:
             return False
         for query in self.queries:
             query.meter.keep(made)
-            query.meter.made_beside(self.derivation.plan)
+            query.meter.made_beside(self.task.plan)
         self.is_joined = True
         return True
 
@@ -184,7 +195,11 @@ class QueryDesk:
             self._budget.spent = self._limits.turn_work_max
             self._continue(query)
         except HeavyOperatorError as heavy:
-            self._begin_beside(query, heavy.plan)
+            plan = heavy.plan
+            self._begin_beside(query, plan.key, lambda: Derivation(plan, self._limits))
+        except HeavyPreparationError as heavy:
+            preparation = heavy.preparation
+            self._begin_beside(query, preparation.key, lambda: preparation)
         except BaseException as error:
             query.close()
             query.fail(error)
@@ -200,13 +215,17 @@ class QueryDesk:
             query.close()
             query.fail(error)
 
-    def _begin_beside(self, query: _Query[Any], plan: OperatorPlan) -> None:
-        key = plan.key
+    def _begin_beside(
+        self,
+        query: _Query[Any],
+        key: Hashable,
+        begin: Callable[[], Derivation | Preparation[Any]],
+    ) -> None:
         job = self._jobs.get(key)
         try:
             if job is None:
                 self._check_room(query.owner)
-                job = _Job(key, query.owner, Derivation(plan, self._limits))
+                job = _Job(key, query.owner, begin())
                 job.queries.append(query)
                 self._jobs[key] = job
                 self._beside.put(job.owner, job)
@@ -242,9 +261,9 @@ class QueryDesk:
         """Nobody who comes from here on joins the job."""
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
-        job.derivation.give_up()
+        job.task.give_up()
         if self._beside.discard(job.owner, job):
-            job.derivation.close()
+            job.task.close()
 
     def _give_up_all(self) -> None:
         for job in list(self._jobs.values()):
@@ -258,13 +277,12 @@ class QueryDesk:
         """An operator has joined the graph, or will not: its queries go on."""
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
-        plan = job.derivation.plan
-        job.derivation.close()
+        job.task.close()
         queries, job.queries = job.queries, []
         for query in queries:
             if error is not None:
                 # The query is told where it asks for the operator, so that it can say which it was.
-                query.meter.refuse(plan.key, error)
+                query.meter.refuse(job.key, error)
             self._continue(query)
 
     # --- the desk's own thread ---
@@ -282,10 +300,10 @@ class QueryDesk:
     def _carry_out(self, job: _Job) -> None:
         error: BaseException | None = None
         try:
-            self._on_engine(job.derivation.begin)
-            job.derivation.make()
+            self._on_engine(job.task.begin)
+            job.task.make()
             while not self._on_engine(job.meet):
-                job.derivation.follow()
+                job.task.follow()
         except DerivationGivenUpError as given_up:
             error = without_frames(given_up)
         except Exception as failure:
@@ -321,7 +339,7 @@ class QueryDesk:
     def _fail_jobs(self, error: BarrageError) -> None:
         for job in list(self._jobs.values()):
             self._beside.discard(job.owner, job)
-            job.derivation.give_up()
+            job.task.give_up()
             self._finish(job, error)
 
 

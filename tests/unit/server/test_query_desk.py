@@ -14,12 +14,13 @@ import pyarrow as pa
 import pytest
 
 from barrage.clock import SystemClock
-from barrage.engine import BlinkTable, KeyedTable, Table
+from barrage.engine import BlinkTable, KeyedTable, Table, expression
 from barrage.engine.derivation import Derivation
 from barrage.engine.work import WorkMeter
 from barrage.errors import (
     BarrageError,
     EngineError,
+    ExpressionError,
     LimitExceededError,
     RowError,
     TableFailedError,
@@ -422,3 +423,48 @@ def test_the_meter_is_asked_nothing_outside_of_queries(scene, monkeypatch) -> No
     monkeypatch.setattr(WorkMeter, "admit", never)
     found = scene.runtime.submit(lambda: scene.table.sort("a")).result(HANG_S)
     assert scene.shown(found).num_rows == COUNT
+
+
+LONG = "a" + " + a" * 200 + " > -1"
+
+
+def test_a_long_text_is_read_once_and_beside_the_engine(scene, monkeypatch) -> None:
+    threads = []
+    bind = expression.bind_condition
+
+    def noting(*arguments):
+        threads.append(threading.current_thread().name)
+        return bind(*arguments)
+
+    monkeypatch.setattr(expression, "bind_condition", noting)
+    found = scene.run(lambda table: table.where(LONG)).result(HANG_S)
+    assert scene.runtime.submit(lambda: found.size).result(HANG_S) == COUNT
+    assert threads == ["barrage-queries"]
+
+
+def test_a_long_text_that_is_wrong_is_refused_where_it_stands(scene) -> None:
+    run = scene.run(lambda table: table.where("b" + LONG[1:]))
+    with pytest.raises(ExpressionError, match="unknown column 'b'"):
+        run.result(HANG_S)
+    assert scene.desk.beside_count == 0
+
+
+def test_texts_of_middle_length_are_read_in_several_turns_each_of_them_once(
+    scene, monkeypatch
+) -> None:
+    bound, bind = [], expression.bind_condition
+
+    def noting(*arguments):
+        bound.append(scene.runtime.turn)
+        return bind(*arguments)
+
+    monkeypatch.setattr(expression, "bind_condition", noting)
+    texts = ["a" + " + a" * 20 + f" > -{number}" for number in range(1, 4)]
+
+    def work(table):
+        for text in texts:
+            table = table.where(text)
+        return table
+
+    scene.run(work).result(HANG_S)
+    assert len(bound) == len(set(bound)) == len(texts)
