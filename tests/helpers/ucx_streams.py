@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from barrage.clock import SystemClock
+from barrage.clock import Clock, SystemClock
 from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.transport.ucx.receiver import StreamReceiver
 from barrage.transport.ucx.sender import StreamMessage
@@ -114,10 +114,11 @@ def receive_from(
     limits: Limits = SMALL,
     reader: Any = None,
     first: int = 0,
+    clock: Clock | None = None,
 ) -> Taken:
     """Attach a receiver to these ends."""
     receiver = StreamReceiver(
-        limits, SystemClock(), deadline_ns=limits.body_deadline_ns, first=first
+        limits, clock or SystemClock(), deadline_ns=limits.body_deadline_ns, first=first
     )
     bodies = metadata if bodies is None else bodies
     receiver.attach(metadata, bodies, reader)

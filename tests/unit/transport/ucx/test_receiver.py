@@ -10,6 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from barrage.clock import VirtualClock
 from barrage.errors import BodyChannelError, ConnectionLostError, RemoteProtocolError
 from barrage.limits import Limits
 from barrage.transport.ucx.body_intake import BodyIntake
@@ -379,18 +380,24 @@ def test_a_flood_of_one_body_is_fetched_one_at_a_time() -> None:
 
 
 def test_the_deadline_runs_while_somebody_waits_and_not_while_nobody_asks() -> None:
-    async def scene(peer: Peer, taken: Taken) -> None:
+    clock = VirtualClock()
+
+    async def act() -> None:
+        client, server = FakeChannel.pair()
+        limits = replace(SMALL, body_deadline_ns=60_000_000_000)
+        peer = Peer(server, messages_of(PLAIN))
+        taken = receive_from(client, limits=limits, clock=clock)
         peer.header(0)
         peer.header(1)
         await taken.batches.open()
-        await asyncio.sleep(1.2)
+        clock.advance(100_000_000_000)
         asking = asyncio.create_task(anext(taken.batches))
         await settle()
         quiet(peer.body(1))
         assert (await asking).num_rows > 0
+        await taken.close()
 
-    limits = replace(SMALL, body_deadline_ns=1_000_000_000)
-    play(scene, PLAIN, limits)
+    asyncio.run(asyncio.wait_for(act(), 60))
 
 
 def test_a_connection_that_is_closed_under_the_receiver_ends_the_stream() -> None:
