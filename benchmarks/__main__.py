@@ -35,6 +35,7 @@ NAMES = (
     "ucx_transport",
     "bodies",
     "never_blocked",
+    "standing_queries",
 )
 
 
