@@ -81,7 +81,7 @@ chaos: $(VENV)/.spark ## kill servers, Spark drivers and executors at random poi
 slow: $(VENV)/.dev ## the tests that are too long for the default suite, among them all ends and failures of a journal's calls
 	$(BIN)/python -m pytest -n 2 -m slow tests
 
-NIGHT ?= --kills 1000 --cuts 2000 --calls 500 --inputs 10000000 --seeds 10000 --soak 60
+NIGHT ?= --kills 1000 --cuts 2000 --calls 500 --inputs 10000000 --seeds 10000 --interleavings 2000 --soak 60
 night: $(VENV)/.dev ## the machines of docs/reliability.md for hours; puts their figures into the page
 	$(BIN)/python -m tests.chaos.night $(NIGHT) --update docs/reliability.md
 

@@ -1,5 +1,5 @@
 """What takes a night: ``python -m tests.chaos.night [--kills N] [--cuts N] [--calls N] [--inputs N]
-[--seeds N] [--soak MINUTES] [--out DIR] [--update docs/reliability.md]``.
+[--seeds N] [--interleavings N] [--soak MINUTES] [--out DIR] [--update docs/reliability.md]``.
 
 Each machine that is asked for runs, one after the other, and leaves a JSON file in the directory;
 ``--update`` puts a table of all files that are there into the page. The exit code says whether
@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=0, help="cases per script and kind of trouble")
     parser.add_argument("--inputs", type=int, default=0, help="mutated inputs per decoder")
     parser.add_argument("--seeds", type=int, default=0, help="seeds of the simulator")
+    parser.add_argument("--interleavings", type=int, default=0, help="seeds of each object")
     parser.add_argument("--soak", type=float, default=0, metavar="MINUTES")
     parser.add_argument("--seed", type=int, default=1, help="of all chances but the simulator's")
     parser.add_argument("--out", type=Path, default=Path("build/night"))
@@ -55,6 +56,9 @@ def main() -> int:
     if chosen.inputs:
         out, wanted = str(chosen.out / "fuzz.json"), ["--inputs", str(chosen.inputs)]
         is_good &= _ran("tests.fuzz", *wanted, "--seed", str(chosen.seed), "--json", out)
+    if chosen.interleavings:
+        out, wanted = str(chosen.out / "interleavings.json"), str(chosen.interleavings)
+        is_good &= _ran("tests.interleaving", "--seeds", wanted, "--json", out)
     if chosen.soak:
         out = str(chosen.out / "soak.json")
         is_good &= _ran("tests.chaos.soak", "--minutes", str(chosen.soak), "--out", out)
@@ -154,7 +158,23 @@ def table(out: Path) -> list[str]:
         path = out / f"{name}.json"
         if path.exists():
             lines.append(line(json.loads(path.read_text())))
+    path = out / "interleavings.json"
+    if path.exists():
+        lines += _interleaving_lines(json.loads(path.read_text()))
     return lines
+
+
+def _interleaving_lines(report: Report) -> list[str]:
+    """One for each object."""
+    return [
+        _row(
+            f"interleavings: {name.replace('_', ' ')}",
+            f"{facts['seeds']:,} orders, {facts['steps']:,} steps, {facts['switches']:,} switches",
+            len(facts["failed"]),
+            f"--interleavings {facts['seeds']}",
+        )
+        for name, facts in report["objects"].items()
+    ]
 
 
 def _row(machine: str, amount: str, failures: object, command: str) -> str:

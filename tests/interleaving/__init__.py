@@ -2,6 +2,7 @@
 
 ``seeded_loop``     an event loop whose ready tasks run in random order, in virtual time
 ``seeded_threads``  threads that run one at a time and change places at seams
+``whole``           a server and its clients, ``inproc://``, in such a world of threads
 ``objects/``        a module for each object with more than one caller: ``explore(seed)`` raises
                     when an order breaks it; ``CANARIES`` are faults put back that must be found
 
