@@ -1,8 +1,9 @@
 """Who may connect by UCX now: a few clients at a time, the others in the order they came.
 
-To accept a connection takes the event loop 10 to 25 ms inside single calls of the library. Clients
-that come together are told where to connect one after the other: other calls go in between, and
-the time that a client has for connecting begins when it is its turn.
+A connection that becomes complete takes the event loop up to 20 ms inside a single call of the
+library, and a thread as long before that, when it is accepted. Clients that come together are told
+where to connect one after the other: other calls go in between, and the time that a client has for
+connecting begins when it is its turn.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ class UcxContext:
             params = ffi.new("ucp_params_t *")
             params.field_mask = d.PARAMS_FEATURES | d.PARAMS_SHARED_WORKERS
             params.features = self.features
+            params.mt_workers_shared = 1  # threads that accept, and loops of other clients
             context = ffi.new("void **")
             major, minor, _ = library.version
             status = functions.ucp_init_version(major, minor, params, config[0], context)

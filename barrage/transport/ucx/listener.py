@@ -6,13 +6,15 @@ import ipaddress
 import logging
 import struct
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from barrage.errors import TransportError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.transport.ucx import declarations as d
+from barrage.transport.ucx.acceptance import Acceptance, Accepted
 from barrage.transport.ucx.connection import UcxConnection
-from barrage.transport.ucx.endpoints import accepted_endpoint, ipv4_literal, pack_sockaddr
+from barrage.transport.ucx.endpoints import ipv4_literal, pack_sockaddr
 from barrage.transport.ucx.port_filters import disconnect, listening_ports, peers_at
 from barrage.transport.ucx.worker import UcxWorker
 
@@ -30,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class UcxListener:
-    """Accepts connections, one per turn of the loop, and hands them to ``on_connection``.
+    """Accepts connections, one at a time and beside the loop, and hands them to ``on_connection``.
 
     A connection handed over is the owner's to close. Past ``connections_max`` they are rejected.
     """
@@ -55,17 +57,19 @@ class UcxListener:
         self._connections_max = connections_max
         self._connections: dict[UcxConnection, tuple[str, int]] = {}
         """Accepted ones, and where they come from."""
+        self._accepting: tuple[str, int] | None = None
+        """Where the one comes from that is being accepted."""
         self.rejected_count = 0
         self.ended_count = 0
         """Connections that were ended because they did not become a request, or not a valid one."""
         self._strangers: dict[tuple[int, tuple[str, int]], int] = {}
         """Descriptors and peers that are no connections of ours, and when they were seen first."""
         self._patience_ns = patience_ns
-        self._is_guarded = is_guarded
         self._admitted: Collection[ipaddress.IPv4Address] | None = None
         sockaddr = _sockaddr(host, port)
         self._worker = UcxWorker(context, is_guarded=is_guarded)
         self._worker.restrict(())  # it has no connections, so there is no data for it
+        self._acceptance = Acceptance(context, self._worker, is_guarded=is_guarded)
         self._handle: Any = None
         self._sweeping: asyncio.TimerHandle | None = None
         try:
@@ -126,7 +130,7 @@ class UcxListener:
         and its thread spins when a peer goes that has sent too much."""
         loop = self._worker.loop
         self._sweeping = loop.call_later(self._patience_ns / 2e9, self._sweep)
-        known = set(self._connections.values())
+        known = {*self._connections.values(), self._accepting}
         known |= {self._peer_of(request) for request in self._worker.requests_to_connect}
         now_ns = time.monotonic_ns()
         strangers = {each for each in peers_at(self.port).items() if each[1] not in known}
@@ -151,31 +155,26 @@ class UcxListener:
         waiting = self._worker.requests_to_connect
         while len(waiting) > REQUESTS_WAITING_MAX:
             self._reject(waiting.pop())
-        if waiting:
+        if waiting and not self._acceptance.is_under_way:
             request = waiting.pop(0)
             if len(self._connections) >= self._connections_max:
                 self._reject(request)
+                self._worker.wake()
             else:
                 self._accept(request)
-        if waiting:
-            self._worker.wake()
 
     def _reject(self, request: Any) -> None:
         self.rejected_count += 1
         self._context.library.functions.ucp_listener_reject(self._handle, request)
 
     def _accept(self, request: Any) -> None:
-        peer = self._peer_of(request)
-        try:
-            worker = UcxWorker(self._context, is_guarded=self._is_guarded)
-        except TransportError as error:
-            _log.warning("cannot accept a UCX connection: %s", error)
-            self._reject(request)
-            return
-        try:
-            connection = UcxConnection(worker, lambda: accepted_endpoint(worker, request))
-        except TransportError as error:
-            _log.warning("a UCX connection was not accepted: %s", error)
+        self._accepting = self._peer_of(request)
+        self._acceptance.begin(request, partial(self._accepted, request))
+
+    def _accepted(self, request: Any, accepted: Accepted) -> None:
+        peer, self._accepting = self._accepting, None
+        connection = self._connection(request, accepted)
+        if connection is None or peer is None:
             return
         self._connections[connection] = peer
         connection.on_closed = lambda: self._forget(connection)
@@ -184,6 +183,20 @@ class UcxListener:
         except Exception:
             _log.exception("a UCX connection was not taken over")
             connection.abort()
+
+    def _connection(self, request: Any, accepted: Accepted) -> UcxConnection | None:
+        """What a request has become, if it has."""
+        worker = accepted.worker
+        if accepted.error is not None:
+            _log.warning("a UCX connection was not accepted: %s", accepted.error)
+            if worker is None:
+                self._reject(request)
+            else:
+                worker.destroy()
+            return None
+        assert worker is not None
+        worker.start()
+        return UcxConnection(worker, lambda: accepted.endpoint)
 
     def _forget(self, connection: UcxConnection) -> None:
         self._connections.pop(connection, None)
@@ -194,6 +207,7 @@ class UcxListener:
             return
         if self._sweeping is not None:
             self._sweeping.cancel()
+        self._end_acceptance()
         if not self._context.is_poisoned:
             for request in self._worker.requests_to_connect:
                 self._reject(request)
@@ -202,6 +216,18 @@ class UcxListener:
         self._worker.requests_to_connect.clear()
         self._worker.destroy()
         self._context.listeners.discard(self)
+
+    def _end_acceptance(self) -> None:
+        """Nothing is accepted any more; what is being accepted is given up."""
+        if self._context.is_poisoned:
+            return  # Its thread is not in this process.
+        accepted = self._acceptance.close()
+        if accepted is not None and accepted.endpoint is not None:
+            connection = self._connection(None, accepted)
+            if connection is not None:
+                connection.abort()
+        elif accepted is not None and accepted.worker is not None:
+            accepted.worker.destroy()
 
 
 def _listening_at(port: int) -> ListeningPort | None:

@@ -1,10 +1,10 @@
 """A UCX worker on an asyncio loop: it makes progress when its descriptor is readable, and after
 every operation that was posted.
 
-Everything runs on the loop's thread. What libucp calls back only leaves marks; their owners hear of
-them in :meth:`UcxWorker._deliver`, outside the library, where they may post new operations. One
-turn does bounded work, so a peer that floods its connection delays the loop by about
-``TURN_NS_MAX`` and no more.
+Everything runs on the loop's thread, but that a worker may be made on another. What libucp calls
+back only leaves marks; their owners hear of them in :meth:`UcxWorker._deliver`, outside the
+library, where they may post new operations. One turn does bounded work, so a peer that floods its
+connection delays the loop by about ``TURN_NS_MAX`` and no more.
 """
 
 from __future__ import annotations
@@ -98,11 +98,13 @@ class UcxWorker:
         *,
         untagged_bytes_max: int = UNTAGGED_BYTES_MAX,
         is_guarded: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """``is_guarded``: its ports for data can be restricted (:meth:`restrict`)."""
+        """``is_guarded``: its ports for data can be restricted (:meth:`restrict`). ``loop`` is
+        given by another thread: nothing runs before :meth:`start`, on the loop's thread."""
         self.context = context
         self.library = context.library
-        self.loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop() if loop is None else loop
         self.untagged_bytes_max = untagged_bytes_max
         self.number = self.library.next_number()
         self.deliver: Callable[[], None] = _nothing
@@ -121,6 +123,7 @@ class UcxWorker:
         self.operations: dict[int, Operation] = {}
         self._fetches: list[tuple[Any, int]] = []
         self._is_woken = False
+        self._is_lent = False
         ffi = self.library.ffi
         self._functions = self.library.functions
         self._cast = ffi.cast
@@ -139,14 +142,32 @@ class UcxWorker:
             raise
         self._make_params()
         self.library.workers[self.number] = self
-        context.workers.add(self)
+        if loop is None:
+            self.start()
+
+    def start(self) -> None:
+        """Make progress from now on. On the loop's thread."""
+        self.context.workers.add(self)
         self.loop.add_reader(self._descriptor, self._pump)
         self.wake()
+
+    def lend(self) -> None:
+        """Make no progress: another thread has the library's worker until :meth:`take_back`."""
+        self._is_lent = True
+        self.loop.remove_reader(self._descriptor)
+
+    def take_back(self) -> None:
+        """The other thread is done with it."""
+        self._is_lent = False
+        if self._handle is not None and not self.context.is_poisoned:
+            self.loop.add_reader(self._descriptor, self._pump)
+            self.wake()
 
     def _create(self) -> Any:
         ffi = self.library.ffi
         params = ffi.new("ucp_worker_params_t *")
         params.field_mask = d.WORKER_THREAD_MODE | d.WORKER_FLAGS
+        params.thread_mode = d.THREAD_MODE_SERIALIZED
         params.flags = d.WORKER_IGNORE_REQUEST_LEAK
         worker = ffi.new("void **")
         status = self._functions.ucp_worker_create(self.context.handle, params, worker)
@@ -295,7 +316,7 @@ class UcxWorker:
 
     def _pump(self) -> None:
         """Progress until nothing is left or the turn is over."""
-        if self._handle is None:
+        if self._handle is None or self._is_lent:
             return
         if self.context.is_poisoned:
             self.loop.remove_reader(self._descriptor)
@@ -311,7 +332,7 @@ class UcxWorker:
                     break
             self._settle()
             self.deliver()
-            if self._handle is None:
+            if self._handle is None or self._is_lent:
                 return
             if is_idle and self._is_armed():
                 return
