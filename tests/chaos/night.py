@@ -97,15 +97,13 @@ def kill(chosen: argparse.Namespace) -> Report:
 
 def cut(chosen: argparse.Namespace) -> Report:
     """Every scene of the black box, with many states each."""
-    from tests.chaos.power.black_box import BlackBox
+    from tests.chaos.power.black_box import verdict_of
     from tests.chaos.power.scenes import SCENES
 
     report: Report = {"scenes": {}, "states": 0, "failed": 0, "acknowledged": 0, "failures": []}
     for name, scene in SCENES.items():
         with tempfile.TemporaryDirectory() as where:
-            box = BlackBox(scene, Path(where))
-            box.record()
-            verdict = box.cut(states=chosen.cuts, seed=chosen.seed)
+            verdict = verdict_of(scene, Path(where), states=chosen.cuts, seed=chosen.seed)
         report["scenes"][name] = {"states": verdict.states, "failed": verdict.failed_states}
         report["states"] += verdict.states
         report["failed"] += verdict.failed_states

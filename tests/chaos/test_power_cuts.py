@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.power import strace
-from tests.chaos.power.black_box import BlackBox, Life, Scene, Verdict
+from tests.chaos.power.black_box import Life, Scene, verdict_of
 from tests.chaos.power.canaries import CANARIES
 from tests.chaos.power.scenes import SCENES
 
@@ -31,15 +31,9 @@ def _strace() -> None:
         pytest.skip("system calls cannot be recorded: strace is not installed or may not trace")
 
 
-def _verdict(scene: Scene, root: Path, *, states: int) -> Verdict:
-    box = BlackBox(scene, root)
-    box.record()
-    return box.cut(states=states, seed=SEED)
-
-
 @pytest.mark.parametrize("name", SCENES)
 def test_what_was_acknowledged_outlives_a_power_cut(name: str, tmp_path: Path) -> None:
-    verdict = _verdict(SCENES[name], tmp_path, states=STATES)
+    verdict = verdict_of(SCENES[name], tmp_path, states=STATES, seed=SEED)
     assert verdict.failures == []
     assert verdict.states > STATES // 3
     assert verdict.acknowledged > 50
@@ -49,4 +43,4 @@ def test_what_was_acknowledged_outlives_a_power_cut(name: str, tmp_path: Path) -
 def test_a_broken_server_is_found(canary: str, tmp_path: Path) -> None:
     scene = Scene(settings=SCENES["one life"].settings, lives=[Life(answers=80)], canary=canary)
     scene = replace(scene, canary=canary)
-    assert _verdict(scene, tmp_path, states=60).failed_states > 0
+    assert verdict_of(scene, tmp_path, states=60, seed=SEED).failed_states > 0

@@ -77,8 +77,8 @@ class Replay:
         was found after the kill. Each thread was in one call at most, so any of them may have
         happened and any may not; a write may have been cut short. UnexplainedKillError when no
         choice explains what was found."""
-        choices = [self._outcomes(call, found) for call in self.doubtful]
-        self.doubtful.clear()
+        doubtful, self.doubtful = self.doubtful, []
+        choices = [self._outcomes(call, found) for call in doubtful]
         for outcomes in sorted(itertools.product(*choices), key=_count_of_done):
             done = [call for call in outcomes if call is not None]
             trial = copy.deepcopy(self)
@@ -88,7 +88,7 @@ class Replay:
                 for call in done:
                     self.do(call)
                 return
-        raise UnexplainedKillError(self._told_apart(found))
+        raise UnexplainedKillError(f"{self._told_apart(found)} after {doubtful}")
 
     def _outcomes(self, call: Call, found: Tree) -> list[Call | None]:
         """What may have become of a call: nothing, all of it, or the part of a write that explains
@@ -114,7 +114,8 @@ class Replay:
             for path in sorted({*now, *found})
             if now.get(path, b"absent") != found.get(path, b"absent")
         ]
-        return f"the model of the disk is wrong about {', '.join(wrong)}"
+        sizes = [(path, len(now.get(path) or b""), len(found.get(path) or b"")) for path in wrong]
+        return f"the model of the disk is wrong about {sizes} (path, size in it, size found)"
 
     def do(self, call: Call) -> bool:
         """Whether the call changed anything beneath the root."""
