@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from barrage.clock import VirtualClock
@@ -17,8 +18,8 @@ from barrage.proto.outgoing_bodies import OutgoingState
 from barrage.server.body_channels import BodyChannels
 from barrage.server.body_frames import PlacedFrame
 from barrage.server.body_service import BodyService
-from barrage.server.body_statistics import BODIES_SCHEMA, BodyStatistics
 from barrage.server.config import ServerConfig
+from barrage.server.statistics_table import StatisticsTable
 from barrage.transport.shared_memory import host_identity
 from barrage.wire.dissociated.detached import DetachedFrame
 from barrage.wire.dissociated.location import UcxLocation
@@ -253,18 +254,18 @@ def test_statistics_that_were_not_taken_are_offered_again():
                 future.set_result(taken.extend(changes))
             return future
 
+    rows = pa.table({"way": ["shm"], "streams": [1]})
+
     async def work() -> None:
-        bodies = service()
-        await bodies.start()
         tables = Tables()
-        statistics = BodyStatistics(bodies, tables)
+        statistics = StatisticsTable(tables, "t", key=("way",))  # type: ignore[arg-type]
+        statistics._table = object()  # type: ignore[assignment]
         with pytest.raises(RuntimeError, match="busy"):
-            await statistics._refresh(object())
+            await statistics.show(rows)
         tables.is_busy = False
-        await statistics._refresh(object())
-        await statistics._refresh(object())
-        await bodies.close()
+        await statistics.show(rows)
+        await statistics.show(rows)
 
     asyncio.run(work())
     assert len(taken) == 1, "and once only"
-    assert taken[0].arguments[0].schema.equals(BODIES_SCHEMA)
+    assert taken[0].arguments == (rows,)
