@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import weakref
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -268,7 +268,8 @@ class Table:
         meter = self.graph.meter
         if meter is None:
             return prepare()
-        return meter.prepared((self.serial, texts), sum(map(_length, texts)), prepare)
+        key = self.serial, _meaning(texts)
+        return meter.prepared(key, sum(map(_length, texts)), prepare)
 
     def select(self, /, *columns: str, **computed: str | Expression) -> Table:
         """The named columns, then ``new_name="expression"`` ones; a bare name renames or copies."""
@@ -298,7 +299,8 @@ class Table:
 
         schema = self.schema
         bound = self.prepared(
-            *("where", condition), prepare=lambda: bind_condition(condition, schema)
+            *("where", condition, getattr(condition, "scope", "")),
+            prepare=lambda: bind_condition(condition, schema),
         )
         return self._derive(
             ("where", bound.identity),
@@ -523,11 +525,18 @@ class DerivedTable(Table):
         return self.advance(updates[0])
 
 
+def _meaning(text: Any) -> Hashable:
+    """What tells texts and expressions apart; the tree of an expression nests too deep for that."""
+    if isinstance(text, tuple):
+        return tuple(map(_meaning, text))
+    return (text.scope, text.text) if hasattr(text, "scope") else text
+
+
 def _length(text: object) -> int:
-    """Characters of a text, of an expression that has one, or of several."""
+    """Characters or bytes of a text, of an expression that has one, or of several."""
     if isinstance(text, tuple):
         return sum(map(_length, text))
-    return len(text) if isinstance(text, str) else len(getattr(text, "text", ""))
+    return len(text) if isinstance(text, str | bytes) else len(getattr(text, "text", ""))
 
 
 def check_count(count: int) -> None:

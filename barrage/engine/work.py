@@ -116,11 +116,15 @@ TEXT_BYTES_HERE = 400
 """Longer texts are read and bound beside the engine thread."""
 
 
-class TurnSpentError(Exception):
+class NotHereError(Exception):
+    """Not an error: a request has to go on later, or elsewhere."""
+
+
+class TurnSpentError(NotHereError):
     """Enough was done for one turn of the engine thread; what was made is kept."""
 
 
-class HeavyOperatorError(Exception):
+class HeavyOperatorError(NotHereError):
     """An operator is too much work for the engine thread."""
 
     def __init__(self, plan: OperatorPlan) -> None:
@@ -153,7 +157,7 @@ class Preparation(Generic[Result]):
         """Nothing was pinned."""
 
 
-class HeavyPreparationError(Exception):
+class HeavyPreparationError(NotHereError):
     """The texts of a request are too long to be read on the engine thread."""
 
     def __init__(self, preparation: Preparation[Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import SchemaError
+from barrage.server.deephaven.filter_text import check_size
 from barrage.server.deephaven.operations import (
     Operation,
     OperationContext,
@@ -28,22 +29,31 @@ if TYPE_CHECKING:
 def view(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
     """The columns the texts describe; without texts all columns there are."""
     [source] = sources
-    texts = list(request.column_specs)
+    texts = tuple(request.column_specs)
     if not texts:
         return source
+    check_size(texts, context.limits)
     numbered = with_row_variables(source, texts)
-    return numbered.select(**dict(parse_selection(texts, numbered.schema, context.limits)))
+    schema, limits = numbered.schema, context.limits
+    selection = numbered.prepared(
+        *("view", texts), prepare=lambda: parse_selection(texts, schema, limits)
+    )
+    return numbered.select(**dict(selection))
 
 
 def update_view(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
     """All columns; those the texts describe are replaced where they are, or come last."""
     [source] = sources
-    texts = list(request.column_specs)
+    texts = tuple(request.column_specs)
     if not texts:
         return source
+    check_size(texts, context.limits)
     numbered = with_row_variables(source, texts)
-    selection = parse_update(texts, numbered.schema, context.limits)
-    hidden = numbered.schema.names[len(source.schema.names) :]
+    schema, limits = numbered.schema, context.limits
+    selection = numbered.prepared(
+        *("update", texts), prepare=lambda: parse_update(texts, schema, limits)
+    )
+    hidden = schema.names[len(source.schema.names) :]
     return numbered.select(**{name: each for name, each in selection if name not in hidden})
 
 

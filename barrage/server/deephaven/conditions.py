@@ -59,12 +59,8 @@ def filter_expression(
     Raises ExpressionError for what does not fit the schema, UnsupportedError for what this engine
     does not do, LimitExceededError for a condition too deep or too large.
     """
+    check_conditions(conditions)
     reader = _ConditionReader(schema, limits)
-    size = sum(condition.ByteSize() for condition in conditions)
-    if size > CONDITION_BYTES_MAX:
-        raise LimitExceededError(
-            "conditions", actual=size, maximum=CONDITION_BYTES_MAX, unit="bytes"
-        )
     nodes = [reader.read(condition, 0, negated=False) for condition in conditions]
     messages = [condition.SerializeToString(deterministic=True).hex() for condition in conditions]
     scope = " ".join([_SCOPE, *messages])
@@ -72,6 +68,15 @@ def filter_expression(
     OperationBudget().spend(expression.root)
     bind_condition(expression, schema)
     return expression
+
+
+def check_conditions(conditions: Sequence[Any]) -> None:
+    """LimitExceededError when the ``Condition`` messages are too large together."""
+    size = sum(condition.ByteSize() for condition in conditions)
+    if size > CONDITION_BYTES_MAX:
+        raise LimitExceededError(
+            "conditions", actual=size, maximum=CONDITION_BYTES_MAX, unit="bytes"
+        )
 
 
 def condition_expression(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from barrage.engine.work import HeavyOperatorError, TurnSpentError
+from barrage.engine.work import NotHereError
 from barrage.errors import (
     BarrageError,
     ConnectionLostError,
@@ -126,7 +126,7 @@ async def derive_on_engine(context: OperationContext, work: Callable[[], Result]
 def _contained(work: Callable[[], Result]) -> Result:
     try:
         return work()
-    except (HeavyOperatorError, TurnSpentError):
+    except NotHereError:
         raise
     except BarrageError as error:
         failure: BarrageError = error

@@ -13,8 +13,8 @@ from barrage.engine.expression_text import Call, Column
 from barrage.engine.operators.row_numbers import has_fixed_positions, numbered
 from barrage.engine.operators.sort_order import SortKey
 from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
-from barrage.server.deephaven.conditions import filter_expression
-from barrage.server.deephaven.filter_text import parse_filters
+from barrage.server.deephaven.conditions import check_conditions, filter_expression
+from barrage.server.deephaven.filter_text import check_size, parse_filters
 from barrage.server.deephaven.operations import (
     Operation,
     OperationContext,
@@ -38,11 +38,16 @@ SCOPE = "table service"
 def unstructured_filter(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
     """The rows for which every text holds."""
     [source] = sources
-    texts = list(request.filters)
+    texts = tuple(request.filters)
     if not texts:
         return source
+    check_size(texts, context.limits)
     shown = with_row_variables(source, texts)
-    found = shown.where(parse_filters(texts, shown.schema, context.limits))
+    schema, limits = shown.schema, context.limits
+    condition = shown.prepared(
+        *("filter texts", texts), prepare=lambda: parse_filters(texts, schema, limits)
+    )
+    found = shown.where(condition)
     return found if shown is source else found.select(*source.schema.names)
 
 
@@ -52,7 +57,13 @@ def structured_filter(request: Any, sources: Sequence[Table], context: Operation
     check_count("filter", len(request.filters), context.limits.operations_max, "conditions")
     if not request.filters:
         return source
-    return source.where(filter_expression(request.filters, source.schema, context.limits))
+    filters, schema, limits = request.filters, source.schema, context.limits
+    check_conditions(filters)
+    messages = tuple(each.SerializeToString(deterministic=True) for each in filters)
+    condition = source.prepared(
+        *("conditions", messages), prepare=lambda: filter_expression(filters, schema, limits)
+    )
+    return source.where(condition)
 
 
 def sort(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:

@@ -91,4 +91,5 @@ def bench() -> Iterator[Bench]:
     made = Bench()
     yield made
     made.session.exports.close()
+    made.tables.queries.close()
     made.runtime.stop()
