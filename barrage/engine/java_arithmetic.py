@@ -40,6 +40,11 @@ _LONG_END = 2.0**63
 JOINED_BYTES_MAX = 256 * 1024 * 1024
 """Most text that ``+`` makes at once: text joined with itself again and again doubles each time."""
 
+JOINED_BYTES_SMALL = 16 * 1024 * 1024
+JOINED_BYTES_PER_ROW = 1024
+"""A table of few rows is computed on the engine thread, so it gets less: so much, and so much for
+each of its rows."""
+
 
 def promoted(left: str, right: str) -> str:
     """The kind in which two number kinds are computed together."""
@@ -143,10 +148,10 @@ def _joined(left: JavaValue, right: JavaValue) -> JavaValue:
         len(part.as_buffer() or b"") * row_count if isinstance(part, pa.Scalar) else part.nbytes
         for part in parts
     )
-    if size > JOINED_BYTES_MAX:
+    most = min(JOINED_BYTES_MAX, JOINED_BYTES_SMALL + JOINED_BYTES_PER_ROW * row_count)
+    if size > most:
         raise ExpressionError(
-            f"joining text gives about {size} bytes for {row_count} rows, "
-            f"the limit is {JOINED_BYTES_MAX}"
+            f"joining text gives about {size} bytes for {row_count} rows, the limit is {most}"
         )
     return JavaValue("text", pc.binary_join_element_wise(*parts, ""))
 

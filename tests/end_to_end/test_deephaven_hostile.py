@@ -142,7 +142,6 @@ def test_formulas_that_double_are_computed_once(peer):
         peer.make("UpdateView", "SelectOrUpdateRequest", **fields)
 
 
-@pytest.mark.held_up("a formula is computed on the engine thread")
 def test_text_that_doubles_has_an_end(peer):
     with soon():
         fields = {"source_id": SMALL_REFERENCE, "column_specs": doubled("s + s", 40)}
