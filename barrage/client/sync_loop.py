@@ -7,8 +7,10 @@ import contextlib
 import threading
 import weakref
 from concurrent.futures import CancelledError, Future, InvalidStateError
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from barrage.client.sync_waiting import wait_in_turns
 from barrage.errors import LocalProtocolError, SubscriptionClosedError, WorkerDiedError
 from barrage.supervision import Role, start_thread
 from barrage.transport.event_loop import EventLoop
@@ -83,7 +85,8 @@ class LoopThread:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
             self._waiting.add(future)
         try:
-            return future.result(timeout)
+            wait_in_turns(partial(_is_done, future), timeout)
+            return future.result(0)
         except TimeoutError:
             if future.done():
                 raise
@@ -105,6 +108,12 @@ class LoopThread:
         if is_first:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_TIMEOUT_SECONDS)
+
+
+def _is_done(future: Future[Any], seconds: float | None) -> bool:
+    with contextlib.suppress(TimeoutError, CancelledError):
+        future.exception(seconds)
+    return future.done()
 
 
 async def _end_tasks() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from barrage.client.sync_waiting import wait_in_turns
 from barrage.client.update_merge import is_mergeable, is_of_blink_table, merged
 from barrage.errors import SlowIteratorError
 
@@ -129,7 +130,7 @@ class UpdateQueue:
         """The next update; None at the end. TimeoutError when none comes for ``timeout``
         seconds."""
         with self._condition:
-            if not self._condition.wait_for(lambda: self._updates or self._is_ended, timeout):
+            if not wait_in_turns(self._wait, timeout):
                 trouble = self._trouble()
                 why = "" if trouble is None else f": {trouble}"
                 raise TimeoutError(f"no update for {timeout} seconds{why}") from trouble
@@ -137,6 +138,9 @@ class UpdateQueue:
             if not taken:
                 return self._finish()
         return self._as_one(taken)
+
+    def _wait(self, seconds: float | None) -> bool:
+        return self._condition.wait_for(lambda: bool(self._updates) or self._is_ended, seconds)
 
     def abandon(self) -> None:
         """The consumer is gone; nothing is kept for it."""

@@ -378,7 +378,10 @@ def test_ctrl_c_ends_a_waiting_client(server):
         [sys.executable, "-c", INTERRUPTED, server.uri],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stdout.readline() == "waiting\n"
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    try:
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert (output, errors, process.returncode) == ("interrupted\n", "", 0)
