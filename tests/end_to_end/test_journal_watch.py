@@ -391,6 +391,7 @@ def test_stretches_above_the_bound_are_counted_and_the_longest_is_told(server):
 
     server.create_table("t", X)
     wait_until(lambda: "_threads" in server.table_names())
+    wait_until(lambda: server.table("_threads").to_arrow().num_rows == 2)
     watch = server._parts.watchdog.engine
     before = {row["thread"]: row for row in server.table("_threads").to_arrow().to_pylist()}
     assert set(before) == {"engine", "loop"}

@@ -359,7 +359,9 @@ def test_a_client_names_columns_as_the_server_does(server):
 
 
 INTERRUPTED = """
-import sys, barrage
+import signal, sys, barrage
+# Whoever starts the tests in the background of a shell has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with barrage.connect(sys.argv[1]) as session:
     live = session.table("t").subscribe()
     updates = live.updates()

@@ -27,6 +27,8 @@ INTERRUPTED = """
 import asyncio, signal, threading, time
 from barrage.client.sync_loop import LoopThread
 from barrage.client.update_queue import UpdateQueue
+# Whoever starts the tests in the background of a shell has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 {wait}
 def interrupt():
     time.sleep(0.3)
