@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tests.interleaving import objects
 
-CANARY_SEEDS = 50
-"""Within so many a fault put back has to be found."""
+CANARY_SEEDS = 400
+"""Within so many a fault put back has to be found. The rarest is in one of fifty."""
 
 Canary = Callable[[], AbstractContextManager[object]]
 

@@ -174,7 +174,7 @@ def clear_the_news_after_looking() -> AbstractContextManager[object]:
                     return self._finish()
             if taken:
                 return self._as_one(taken)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.005)
             self._arrived.clear()
             await self._arrived.wait()
 
