@@ -35,6 +35,7 @@ from typing import Any, NoReturn
 
 IS_COLD = bool(os.environ.get("BARRAGE_TEST_COLD_PROCESSES")) or sys.platform != "linux"
 PRELOADED = ("pandas", "pyarrow.compute", "pyarrow.parquet", "textual.app")
+REPOSITORY = Path(__file__).parents[2]
 REQUEST_BYTES_MAX = 1 << 17
 
 TOLD = struct.Struct("qqd")
@@ -163,6 +164,7 @@ class _Warm:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.helpers.warm_python", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
+            cwd=REPOSITORY,  # The test that asks first may stand elsewhere.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             start_new_session=True,  # An interrupt of the tests is theirs to deal with.
         )
