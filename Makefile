@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark test-ucx test-spark test-spark-oldest chaos slow night proto flatbuf fmt check clean
+.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark test-ucx test-spark test-spark-oldest chaos slow night proto flatbuf fmt check coverage clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -104,12 +104,20 @@ fmt: $(VENV)/.dev ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-check: $(VENV)/.dev ## lint, types, layers, spelling
+# The tests that are about the core itself; what only larger tests reach does not count.
+CORE_TESTS := $(addprefix tests/unit/,rowset model wire engine proto server/deephaven) $(wildcard tests/unit/server/test_resume_*.py) \
+	$(patsubst %,tests/property/test_%.py,row_ids storage_columns resumed_subscriptions derivations)
+
+coverage: $(VENV)/.dev ## branch coverage of the core by its own tests; fails below the floor in pyproject.toml
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(CORE_TESTS) --cov
+
+check: $(VENV)/.dev ## lint, types, layers, spelling, branch coverage of the core
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
 	$(BIN)/codespell barrage spark_sink pyspark_barrage examples tests benchmarks docs flatbuf_schemas *.md
+	@$(MAKE) --no-print-directory coverage
 
 clean: ## remove the environment and build products
 	rm -rf $(VENV) build *.egg-info
