@@ -11,9 +11,10 @@ point. It keeps the point occupied. Branches have numbers below every point's.
 
 Cost: row sets only, never values, and only of what changed: the row keys of a point are those of
 the table now with everything since undone. Only those of the newest point behind the head, where
-subscribers in step stand, are kept, which is one set per table, however many stand further back.
+subscribers in step stand, are kept, and those of the oldest, which leaves first when too much is
+kept: two sets per table, however many points there are.
 :attr:`DeltaLog.nbytes` counts the bytes of all other sets.
-Recording is O(1) until a segment has collected ``FOLD_EVERY`` updates, then one coalescing.
+Recording is O(1) until a segment has collected ``FOLD_EVERY`` updates, then they are merged.
 :meth:`DeltaLog.since` coalesces from the newest segment backwards and remembers every result until
 :meth:`DeltaLog.settle` or the next record, so all points together cost one coalescing per segment.
 """
@@ -23,8 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from barrage.model.coalesce import coalesce
-from barrage.rowset.resting import RestingRows
+from barrage.model.coalesce import coalesce, coalesce_all
+from barrage.rowset.resting import RestingRows, resident_bytes
 
 if TYPE_CHECKING:
     from barrage.model.update import TableUpdate
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 FOLD_EVERY = 8
 """Updates a segment collects before they are merged: bounds memory, and keeps the cost of a long
 wait linear."""
+
+
+FEW_POINTS = 4
+"""With so many points nobody will have to leave soon."""
+
+PENDING_MAX = 16
+"""Updates that lead to the oldest point before they are applied to the row keys kept for it."""
 
 
 @dataclass(slots=True)
@@ -55,13 +63,43 @@ class _Point:
         return self.nbytes - before
 
     def fold(self) -> TableUpdate:
-        merged = self.updates[0]
+        """All as one. The first has been merged before and is large: it takes part once."""
         if len(self.updates) > 1:
-            for update in self.updates[1:]:
-                merged = coalesce(merged, update)
+            merged = coalesce(self.updates[0], coalesce_all(self.updates[1:]))
             self.updates = [merged]
             self.nbytes = merged.resident_bytes()
-        return merged
+        return self.updates[0]
+
+
+@dataclass(slots=True)
+class _OldKeys:
+    """The row keys at the oldest point: ``keys`` once ``pending`` have been applied to them."""
+
+    point: int
+    keys: RowSet | RestingRows
+    pending: list[TableUpdate] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        keys = self.keys
+        own = keys.nbytes if isinstance(keys, RestingRows) else resident_bytes(keys)
+        return own + sum(update.resident_bytes() for update in self.pending)
+
+    def rows(self) -> RowSet:
+        rows = self.keys.rows() if isinstance(self.keys, RestingRows) else self.keys
+        return coalesce_all(self.pending).keys_after(rows) if self.pending else rows
+
+    def rest(self) -> None:
+        if not isinstance(self.keys, RestingRows):
+            self.keys = RestingRows(self.keys)
+
+    def tidy(self) -> None:
+        """Take a step towards fewer bytes, if there is one."""
+        if not isinstance(self.keys, RestingRows):
+            self.rest()
+        elif len(self.pending) >= PENDING_MAX:
+            first, self.pending = self.pending[:PENDING_MAX], self.pending[PENDING_MAX:]
+            self.keys = RestingRows(coalesce_all(first).keys_after(self.keys.rows()))
 
 
 @dataclass(slots=True)
@@ -97,7 +135,7 @@ class DeltaLog:
         self._branch_next = BRANCH_FIRST
         self._since: dict[int, TableUpdate] = {}
         self._nbytes = 0
-        self._oldest: tuple[int, RestingRows] | None = None
+        self._oldest: _OldKeys | None = None
         self._recent: tuple[int, RowSet] | None = None
 
     @property
@@ -113,8 +151,8 @@ class DeltaLog:
     @property
     def nbytes(self) -> int:
         """Bytes of all row sets kept for those who stand behind the head."""
-        oldest = 0 if self._oldest is None else self._oldest[1].nbytes
-        return self._nbytes + oldest
+        oldest = self._oldest
+        return self._nbytes + (0 if oldest is None else oldest.nbytes)
 
     def keys_at(self, point: int) -> RowSet:
         """Row keys of the table at an occupied point or branch."""
@@ -158,22 +196,20 @@ class DeltaLog:
         serials = iter(self._points)
         if point != next(serials) or point == self._head:
             return RestingRows(self.keys_at(point))
-        if self._oldest is not None and self._oldest[0] == point:
-            resting = self._oldest[1]
-            keys = resting.rows()
-        else:
-            keys = self.keys_at(point)
-            resting = RestingRows(keys)
+        oldest = self._oldest
+        keys = self.keys_at(point) if oldest is None else oldest.rows()
         following = next(serials)
         self._oldest = None
         if following != self._head:
             after = self._points[point].fold().keys_after(keys)
-            self._oldest = following, RestingRows(after)
+            self._oldest = _OldKeys(following, RestingRows(after))
         self._recount()
-        return resting
+        return RestingRows(keys)
 
     def fold(self) -> None:
         """Merge the updates of every segment, which costs fewer bytes."""
+        if self._oldest is not None:
+            self._oldest.rest()
         for point in self._points.values():
             if point.updates:
                 point.fold()
@@ -204,6 +240,7 @@ class DeltaLog:
         before, self._keys = self._keys, keys
         previous = self._points[self._head]
         if previous.standing:
+            self._keep_oldest()
             self._recent = self._head, before
             self._nbytes += previous.add([update])
         else:
@@ -212,6 +249,16 @@ class DeltaLog:
                 self._nbytes += next(reversed(self._points.values())).add([update])
         self._head += 1
         self._points[self._head] = _Point(keys.size)
+
+    def _keep_oldest(self) -> None:
+        """Keep the row keys of the oldest point from when it stops being the newest behind the
+        head: to work them out takes one coalescing per segment when there are many."""
+        oldest, recent = self._oldest, self._recent
+        if oldest is not None:
+            if len(self._points) > FEW_POINTS:
+                oldest.tidy()
+        elif recent is not None and recent[0] == next(iter(self._points)):
+            self._oldest = _OldKeys(*recent)
 
     def join(self, count: int = 1) -> int:
         """Let ``count`` subscribers stand at the head; returns the head."""
@@ -254,13 +301,21 @@ class DeltaLog:
         before = self._before(point)
         del self._points[point]
         self._since.pop(point, None)
-        if self._oldest is not None and self._oldest[0] == point:
-            self._oldest = None
+        self._leave_oldest(point, at)
         if self._recent is not None and self._recent[0] == point:
             self._recent = None
         self._nbytes -= at.nbytes
         if before is not None:
             self._nbytes += before.add(at.updates)
+
+    def _leave_oldest(self, point: int, at: _Point) -> None:
+        oldest = self._oldest
+        if oldest is None or oldest.point != point:
+            return
+        oldest.point = next(iter(self._points))
+        oldest.pending += at.updates
+        if len(self._points) <= FEW_POINTS:
+            self._oldest = None
 
     def _before(self, point: int) -> _Point | None:
         earlier: _Point | None = None
@@ -284,6 +339,38 @@ class DeltaLog:
             self._since[point] = known
             return known
         return self._since_point(point)
+
+    def updates_since(self, point: int) -> list[TableUpdate]:
+        """What :meth:`since` merges, in order; for an occupied point or branch behind the head."""
+        branch = self._branches.get(point)
+        found = [] if branch is None else [branch.update]
+        base = point if branch is None else branch.base
+        for serial, at in self._points.items():
+            if serial >= base:
+                found += at.updates
+        return found
+
+    def since_nbytes(self, point: int) -> tuple[int, int]:
+        """Bytes of the row sets that lead from an occupied point or branch to now, and of those
+        that :meth:`since` has to go through to merge them."""
+        branch = self._branches.get(point)
+        base = point if branch is None else branch.base
+        led, merged = 0, 0
+        for serial in reversed(self._points):
+            if serial < base:
+                break
+            at = self._points[serial]
+            known = self._since.get(serial)
+            if known is not None:
+                led, merged = known.resident_bytes(), 0
+            elif at.updates:
+                merged += at.nbytes * (len(at.updates).bit_length() - 1)
+                merged += led + at.nbytes if led else 0
+                led += at.nbytes
+        if branch is not None and point not in self._since:
+            merged += led + branch.nbytes if led else 0
+            led += branch.nbytes
+        return led, merged
 
     def _since_point(self, point: int) -> TableUpdate:
         later: TableUpdate | None = None
@@ -309,7 +396,9 @@ class DeltaLog:
         counted = self._nbytes
         self._recount()
         assert counted == self._nbytes
-        assert self._oldest is None or self._oldest[0] == serials[0] != self._head
+        assert self._oldest is None or self._oldest.point == serials[0] != self._head
+        if self._oldest is not None:
+            assert self._oldest.rows() == self.keys_at(serials[0])
         assert self._points[self._head].size == self._keys.size
         assert serials == sorted(serials)
         assert serials[-1] == self._head

@@ -27,7 +27,7 @@ from barrage.engine.row_sets import union_of
 from barrage.engine.source import SourceTable
 from barrage.engine.table import DerivedTable, Table
 from barrage.errors import BarrageError, EngineError, LimitExceededError
-from barrage.model.coalesce import coalesce
+from barrage.model.coalesce import coalesce_all
 from barrage.model.update import TableUpdate
 
 if TYPE_CHECKING:
@@ -220,13 +220,8 @@ class Derivation:
 
 
 def merged(updates: Sequence[TableUpdate]) -> TableUpdate | None:
-    """Consecutive updates as one, None for none. Neighbours first, so that each update takes part
-    in few merges."""
-    level = list(updates)
-    while len(level) > 1:
-        pairs = [coalesce(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
-        level = pairs + level[len(pairs) * 2 :]
-    return level[0] if level else None
+    """Consecutive updates as one, None for none."""
+    return coalesce_all(updates) if updates else None
 
 
 def changed_rows(update: TableUpdate) -> int:

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from barrage.engine.making import PATIENCE
+from barrage.engine.propagation.together import distinct, distinct_and_index
 from barrage.engine.subscription import FLOWING, FREE, IS_SILENT, NOWHERE, ShapeKind
 from barrage.errors import ReaderMemoryError
 
@@ -94,6 +96,27 @@ class Lagging:
             if len(slots) and IS_SILENT[self._roster.state[slots]].all():
                 self._vacate(point, slots)
                 surplus -= 1
+
+    def give_up_far(self, is_due: BoolArray) -> None:
+        """Vacate, of the views in positions that are due, those for which working out what changed
+        takes longer than a turn may, and longer than to read all that they show."""
+        roster = self._roster
+        due = np.flatnonzero(is_due & (roster.point != NOWHERE))
+        points = roster.point[due]
+        for point in distinct(points).tolist():
+            if not self._feed.has_news(point):
+                continue
+            work = self._feed.view_work(point)
+            if work <= PATIENCE * self._limits.turn_work_max:
+                continue
+            slots = due[points == point]
+            kinds = roster.shapes.kind[roster.shape[slots]]
+            slots = slots[(kinds == ShapeKind.SPAN) | (kinds == ShapeKind.SCATTERED)]
+            numbers, shape_index = distinct_and_index(roster.shape[slots])
+            is_less = [self._feed.snapshot_work(roster.shapes[n]) < work for n in numbers.tolist()]
+            slots = slots[np.array(is_less, dtype=np.bool_)[shape_index]]
+            if len(slots):
+                self._vacate(point, slots)
 
     def _vacate_oldest(self) -> bool:
         roster = self._roster

@@ -370,6 +370,7 @@ class Producer:
         if self._earlier:
             self._send_earlier(output)
         is_due = self._due(now_ns)
+        self._lagging.give_up_far(is_due)
         if self._lagging.known:
             self._send_resyncs(is_due, output)
         self._send_deltas(np.flatnonzero(is_due & (self._roster.point != NOWHERE)), output)
@@ -500,6 +501,7 @@ class Producer:
                 continue
             slots = self._tell_large(point, slots, output)
             if not len(slots):
+                spent_bytes += self._feed.merged_bytes(point)
                 continue
             numbers, shape_index = distinct_and_index(roster.shape[slots])
             answer = self._feed.messages(point, numbers, roster.shapes)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from barrage.model.update import TableUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from barrage.rowset import RowSet
 
@@ -62,6 +62,16 @@ def coalesce(first: TableUpdate, second: TableUpdate) -> TableUpdate:
 
 
 Argument = TypeVar("Argument", bound=Hashable)
+
+
+def coalesce_all(updates: Sequence[TableUpdate]) -> TableUpdate:
+    """Consecutive updates, at least one, as one. Neighbours first, so that each of them takes part
+    in few merges."""
+    level = list(updates)
+    while len(level) > 1:
+        pairs = [coalesce(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
+        level = pairs + level[len(pairs) * 2 :]
+    return level[0]
 
 
 class _Once(Generic[Argument]):

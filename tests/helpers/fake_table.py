@@ -32,6 +32,7 @@ class FakeTable:
         self.is_blink = is_blink
         self.failure = None
         self.reading = 1
+        self.serial = 0
         self.overwritten_nbytes = 0
         self.step = 0
         self._numbers = count()

@@ -84,11 +84,21 @@ class ProducerMachine(RuleBasedStateMachine):
         size=st.integers(0, 12),
         held_bytes_max=st.sampled_from(HELD_BYTES_MAX),
         is_one_at_a_time=st.booleans(),
+        turn_work_max=st.sampled_from([LIMITS.turn_work_max, 20, 0]),
     )
-    def start(self, seed: int, size: int, held_bytes_max: int, is_one_at_a_time: bool) -> None:
+    def start(
+        self,
+        seed: int,
+        size: int,
+        held_bytes_max: int,
+        is_one_at_a_time: bool,
+        turn_work_max: int,
+    ) -> None:
         keys = sorted(Random(seed).sample(range(40), size))
         self.table = FakeTable(keys)
-        self.limits = replace(LIMITS, held_table_bytes_max=held_bytes_max)
+        self.limits = replace(
+            LIMITS, held_table_bytes_max=held_bytes_max, turn_work_max=turn_work_max
+        )
         if is_one_at_a_time:
             self.limits = replace(self.limits, propagation_bytes_max=0)
         self.producer = Producer(self.table, self.limits)

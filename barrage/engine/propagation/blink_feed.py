@@ -169,6 +169,12 @@ class BlinkFeed:
     def resync_work(self, shape: Shape, known: Known) -> int:
         return 0
 
+    def view_work(self, point: int) -> int:
+        return 0
+
+    def merged_bytes(self, point: int) -> int:
+        return 0
+
     def delta_work(self, point: int, numbers: Int64Array, shapes: ShapeBook) -> None:
         return None
 

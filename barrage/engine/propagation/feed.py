@@ -130,13 +130,20 @@ class Feed(Protocol):
     def resync_work(self, shape: Shape, known: Known) -> int:
         """Row operations of a delta from what was known."""
 
+    def view_work(self, point: int) -> int:
+        """Row operations of working out what leads from ``point`` to the present, in positions."""
+
     def delta_work(self, point: int, numbers: Int64Array, shapes: ShapeBook) -> Int64Array | None:
         """Row operations of the messages that lead from ``point`` to the present, by shape; None
         where all are little."""
 
     def told_later(self, point: int, shape: Shape) -> Callable[[Present], Message]:
         """How the message for one shape is made from the present that is now, wherever it is
-        kept."""
+        kept; what leads there is merged when it is."""
+
+    def merged_bytes(self, point: int) -> int:
+        """Bytes of the row sets that were worked on to know what leads from ``point`` to the
+        present."""
 
     def crowded_points(self) -> list[int]:
         """Points to be vacated by held subscribers, oldest first, because there are too many."""

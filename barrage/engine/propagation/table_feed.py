@@ -9,6 +9,7 @@ import numpy as np
 
 from barrage.engine.delta_log import DeltaLog
 from barrage.engine.derivation import copied_nbytes
+from barrage.engine.making import PATIENCE
 from barrage.engine.propagation.feed import Known, Message, Messages
 from barrage.engine.propagation.key_messages import key_delta
 from barrage.engine.propagation.present import Present
@@ -16,8 +17,9 @@ from barrage.engine.propagation.span_messages import span_messages
 from barrage.engine.propagation.view_messages import quiet_view, view_message
 from barrage.engine.subscription import Shape, ShapeBook, ShapeKind
 from barrage.engine.viewport_plan import PositionDelta, SpanPlan, Spans
-from barrage.engine.work import COPIED_BYTES, of_reading
+from barrage.engine.work import COPIED_BYTES, MERGED_BYTES, of_placing, of_reading
 from barrage.errors import LimitExceededError
+from barrage.model.coalesce import coalesce_all
 from barrage.model.update import STATIC_STEP, TableUpdate
 from barrage.rowset.resting import resident_bytes
 
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     from barrage.rowset.arrays import BoolArray, Int64Array
 
 
+RANGE_BYTES = 8
+"""Bytes of a range in a row set, at least."""
+
+
 class TableFeed:
     """Feed of a static or ticking table that is not a blink table."""
 
@@ -42,6 +48,7 @@ class TableFeed:
         )
         self._log = DeltaLog(table.row_keys)
         self._deltas: dict[int, tuple[TableUpdate, PositionDelta]] = {}
+        self._later: dict[int, _Later] = {}
 
     @property
     def standing_count(self) -> int:
@@ -49,6 +56,7 @@ class TableFeed:
 
     def record(self, update: TableUpdate, wall_ns: int) -> None:
         self._deltas.clear()
+        self._later.clear()
         self._log.record(update, self._table.row_keys)
         self._present.step = update.last_step
         self._present.source_time_ns = wall_ns
@@ -85,33 +93,53 @@ class TableFeed:
     def resync_work(self, shape: Shape, known: Known) -> int:
         return self._reading_work(shape, self._table.size) + known.range_count
 
+    def view_work(self, point: int) -> int:
+        led, merged = self._log.since_nbytes(point)
+        is_undone = self._log.recent_keys(point) is None
+        placing = of_placing(self._table, changed=led // RANGE_BYTES, is_undone=is_undone)
+        return merged // MERGED_BYTES + placing
+
     def delta_work(self, point: int, numbers: Int64Array, shapes: ShapeBook) -> Int64Array | None:
+        merging = self._log.since_nbytes(point)[1] // MERGED_BYTES
+        if merging > PATIENCE * self._limits.turn_work_max:
+            return np.full(len(numbers), merging, dtype=np.int64)
         update, _ = self._delta(point)
         sets = {id(rows): rows for rows in (update.added_keys_post, *update.modified_keys_post)}
         rows = sum(map(len, sets.values()))
         ranges = update.removed_keys_pre.range_count
         ranges += sum(each.range_count for each in sets.values())
         width = len(self._table.schema)
-        most = of_reading(self._table, rows=rows, columns=width, ranges=ranges)
+        reading = of_reading(self._table, rows=rows, columns=width, ranges=ranges)
+        views = np.flatnonzero(shapes.kind[numbers] != ShapeKind.FULL).tolist()
+        placing = self.view_work(point) if views else 0
+        most = reading + placing
         if (
             most <= self._limits.turn_work_max
             or most <= copied_nbytes([self._table]) // COPIED_BYTES
         ):
             return None
-        work = np.full(len(numbers), most, dtype=np.int64)
-        for i in np.flatnonzero(shapes.kind[numbers] != ShapeKind.FULL).tolist():
+        work = np.full(len(numbers), reading, dtype=np.int64)
+        for i in views:
             shape = shapes[int(numbers[i])]
             shown = len(shape.window(self._table.size))
             if shown > self._limits.viewport_rows_max:
                 work[i] = 0  # Nothing is read: it is refused.
             elif 2 * shown < rows:
-                work[i] = self._reading_work(shape, shown)
+                work[i] = self._reading_work(shape, shown) + placing
+            else:
+                work[i] = most
         return work
 
     def told_later(self, point: int, shape: Shape) -> Callable[[Present], Message]:
-        update, _ = self._delta(point)
+        later = self._later.get(point)
+        if later is None:
+            later = self._later[point] = _Later(self._log.updates_since(point))
         before = self._log.recent_keys(point)
-        return lambda present: present.delta(shape, update, before)
+        return lambda present: present.delta(shape, later.merged(), before)
+
+    def merged_bytes(self, point: int) -> int:
+        found = self._deltas.get(point)
+        return 0 if found is None else found[0].resident_bytes()
 
     def _reading_work(self, shape: Shape, rows: int) -> int:
         """Row operations of reading and encoding so many rows, or those in the window."""
@@ -140,6 +168,7 @@ class TableFeed:
 
     def settle(self) -> None:
         self._deltas.clear()
+        self._later.clear()
         self._log.settle()
 
     def known(self, point: int, *, with_keys: bool) -> Known:
@@ -272,3 +301,15 @@ class _QuietViews:
             )
             self._indices[is_reverse] = found
         return found
+
+
+class _Later:
+    """What leads from a point to the present, merged by whoever needs it first; one thread makes
+    all messages that are not made at once."""
+
+    def __init__(self, updates: list[TableUpdate]) -> None:
+        self._updates = updates
+
+    def merged(self) -> TableUpdate:
+        self._updates = [coalesce_all(self._updates)]
+        return self._updates[0]
