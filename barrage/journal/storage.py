@@ -130,6 +130,11 @@ class Storage(Protocol):
         """Become the owner; ConfigError when another process is."""
         ...
 
+    def check_place(self) -> None:
+        """OSError when the directory that was locked is not the one of that name any more: somebody
+        has removed, renamed or replaced it. What is written to its files then is lost with them."""
+        ...
+
     def unlock(self) -> None:
         """Stop being the owner."""
         ...
@@ -223,6 +228,14 @@ class SystemCalls:
                 raise
             return False
         return True
+
+    def is_named(self, file: int, path: str) -> bool:
+        """Whether an open file is the one that is found under a name."""
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(found, os.fstat(file))
 
 
 class LocalAppendFile:
@@ -428,6 +441,14 @@ class LocalStorage:
                 "stop it, or choose another directory"
             )
         self._lock_file = file
+
+    def check_place(self) -> None:
+        lock = str(self._at(LOCK_FILE))
+        if self._lock_file >= 0 and not self._system.is_named(self._lock_file, lock):
+            raise OSError(
+                errno.ESTALE,
+                f"data directory {self.root} was removed or replaced while it was in use",
+            )
 
     def unlock(self) -> None:
         if self._lock_file >= 0:

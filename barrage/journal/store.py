@@ -12,8 +12,8 @@ files are synced and the commit says so (:mod:`.commits`).
 
 A disk without room is no failure: what waits is written with the help of a reserve, then writes are
 refused (:meth:`check_writable`) until there is room again. Any other error of the storage is final
-until a restart: after a failed sync nobody knows what is on the disk. So is the death of one of the
-two threads, whatever it was. Upkeep of one table that fails is counted, logged and tried again.
+until a restart: after a failed sync nobody knows what is on the disk. So is a directory that was
+removed or replaced, and the death of a thread. Upkeep that fails is counted, logged, tried again.
 """
 
 from __future__ import annotations
@@ -482,6 +482,7 @@ class JournalStore:
             size = sum(item.size for item in items)
             orders = list(self._orders)
             self._orders.clear()
+        self._check_place()
         if orders:
             try:
                 carry_out(orders, self._no_room)
@@ -523,11 +524,17 @@ class JournalStore:
         for journal, entries in work:
             if entries:
                 journal.history.sync()
+        self._check_place()
         if joint_steps and self._commits is not None:
             self._commits.commit(step)
         for journal, entries in work:
             if entries:
                 journal.publish(entries[-1].step)
+
+    def _check_place(self) -> None:
+        """OSError when the files that are written are not those of the data directory any more."""
+        if self._storage is not None and self._is_open:
+            self._storage.check_place()
 
     def _write_all(
         self, work: list[tuple[TableJournal, list[Entry]]], joint_steps: set[int]
@@ -577,8 +584,10 @@ class JournalStore:
         while not self._is_closing:
             self._upkeep_wake.wait(UPKEEP_SECONDS)
             self._upkeep_wake.clear()
-            self._measure()
-            self.maintain()
+            self._contained(self._check_place)
+            if self._failure is None:
+                self._measure()
+                self.maintain()
 
     def maintain(self) -> None:
         """Make the checkpoints that are due and forget what may be forgotten."""

@@ -476,6 +476,9 @@ class SimulatedDisk(SystemCalls):
             raise OSError(errno.ENOSPC, "no room")
         node.resize(size)
 
+    def is_named(self, file: int, path: str) -> bool:
+        return self._open_file(file) is self._node(path)
+
     def lock(self, file: int) -> bool:
         node = self._open_file(file)
         if self._locked is node:
