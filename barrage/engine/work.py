@@ -88,18 +88,26 @@ COPIED_BYTES = 32
 """Bytes of cells in a row that are copied by one row operation."""
 
 
+COLUMN = 1_000
+"""Row operations of reading and encoding a column, however few its rows are."""
+
+COLUMNS_FREE = 100
+"""So many columns are paid for with their message."""
+
+
 def of_reading(table: Table, *, rows: int, columns: int, ranges: int) -> int:
     """Row operations of reading rows, which lie in so many ranges, and of encoding them. The cells
     of a source are handed out as they are where they are never overwritten and lie in a row."""
+    wide = max(0, columns - COLUMNS_FREE) * COLUMN
     if not rows:
-        return ranges * RANGE
+        return ranges * RANGE + wide
     if table.reading > 1:
         work = (table.reading - 1) * rows * (READING + columns * CELL)
     elif ranges > 1:
         work = rows * columns * CELL
     else:
         work = table.overwritten_nbytes * rows // max(table.size, 1) // COPIED_BYTES + 1
-    return work + ranges * RANGE
+    return work + ranges * RANGE + wide
 
 
 MERGED_BYTES = 3

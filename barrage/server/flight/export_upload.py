@@ -135,9 +135,9 @@ class ExportUpload:
 
     async def _take(self, frame: FlightFrame) -> None:
         had_schema = self._batches.schema is not None
-        batch = await unpacked(self._batches, frame)
-        if batch is not None:
-            self._gather(batch)
+        found = await unpacked(self._batches, frame)
+        if found is not None:
+            self._gather(found.batch)
         elif had_schema or self._batches.schema is None:
             return
         else:

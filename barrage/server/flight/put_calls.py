@@ -38,7 +38,7 @@ from barrage.server.flight.export_upload import (
     UploadBudget,
     export_id_of_descriptor,
 )
-from barrage.server.flight.unpacking import aside, unpacked
+from barrage.server.flight.unpacking import Unpacked, aside, unpacked
 from barrage.server.flight.upload import BatchReader, PutCommand
 from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.producer_positions import ProducerPosition, check_sequence
@@ -246,9 +246,9 @@ class _Upload:
         if self._command is None and frame.descriptor is not None:
             self._command = PutCommand.parse(Descriptor.decode(frame.descriptor), self._limits)
         had_schema = self._batches.schema is not None
-        batch = await unpacked(self._batches, frame)
-        if batch is not None:
-            await self._take_batch(batch, frame.metadata)
+        found = await unpacked(self._batches, frame)
+        if found is not None:
+            await self._take_batch(found, frame.metadata)
         elif self._batches.schema is not None and not had_schema:
             await self._open(self._batches.schema)
 
@@ -326,33 +326,33 @@ class _Upload:
         self._sequence_next = sequence + 1
         return ProducerPosition(producer, sequence, self._epoch)
 
-    def _check_growing(self, position: ProducerPosition, batch: pa.RecordBatch) -> None:
+    async def _check_growing(self, position: ProducerPosition, found: Unpacked) -> None:
         """SequenceError for a number that this call has used for other rows, or passed: a producer
         sends again in a call of its own, so that is a mistake, and rows would be lost by it."""
-        last, self._last = self._last, (position.sequence, batch)
+        last, self._last = self._last, (position.sequence, found.batch)
         if last is None or position.sequence > last[0]:
             return
-        if position.sequence < last[0] or not batch.equals(last[1]):
+        equal = partial(found.batch.equals, last[1])
+        if position.sequence < last[0] or not await aside(found.weight, equal):
             raise SequenceError(
                 f"write {position.sequence} of producer {position.id!r} comes after {last[0]} "
                 "with other rows: the numbers of a call must grow"
             )
 
-    async def _take_batch(self, batch: pa.RecordBatch, metadata: bytes | None) -> None:
+    async def _take_batch(self, found: Unpacked, metadata: bytes | None) -> None:
+        batch = found.batch
         self._batch_count += 1
         if self._target is None:
-            self._gather(batch)
+            self._gather(found)
             return
         position = self._position(metadata)
         if position is not None:
-            self._check_growing(position, batch)
+            await self._check_growing(position, found)
         try:
-            fitting = partial(self._fitting, batch, self._target)
-            rows = await aside(max(batch.nbytes, batch.num_rows * 8), fitting)
+            fitting = partial(self._fitting, found, self._target)
+            rows, size = await aside(max(found.weight, batch.num_rows * 8), fitting)
         except (SchemaError, RowError) as error:
             raise self._located(error) from error
-        # As the table will hold them: a few bytes of run-ends or nulls can stand for many rows.
-        size = max(batch.nbytes, rows.nbytes)
         while self._uncommitted and not self._has_room(size):
             await asyncio.wait([self._uncommitted[0]])
         change = Change(self._target, self._operation(), (rows,))
@@ -378,9 +378,13 @@ class _Upload:
         if self._uncommitted:
             self._uncommitted.popleft()
 
-    def _fitting(self, batch: pa.RecordBatch, target: SourceTable) -> pa.Table:
-        """The batch in the table's types, converted here to spare the engine thread."""
-        rows = pa.Table.from_batches([batch])
+    def _fitting(self, found: Unpacked, target: SourceTable) -> tuple[pa.Table, int]:
+        """The batch in the table's types, converted here to spare the engine thread; and its bytes
+        as the table will hold them: a few bytes of run-ends or nulls can stand for many rows."""
+        rows = self._coerced(pa.Table.from_batches([found.batch]), target)
+        return rows, max(found.nbytes, rows.nbytes)
+
+    def _coerced(self, rows: pa.Table, target: SourceTable) -> pa.Table:
         assert self._command is not None
         if self._command.mode != "delete":
             return coerce_rows(target.schema, rows)
@@ -398,17 +402,17 @@ class _Upload:
             return "stage_upsert" if self._target.key_columns else "stage_add"
         return _OPERATIONS[mode]
 
-    def _gather(self, batch: pa.RecordBatch) -> None:
+    def _gather(self, found: Unpacked) -> None:
         """Keep the rows of a static table, which is made when all of them are here."""
         if self._batches.schema is None or self._command is None:
             raise RemoteProtocolError("an upload starts with its schema")
-        self._bytes_pending += batch.nbytes
+        self._bytes_pending += found.nbytes
         if self._bytes_pending > self._limits.ingest_bytes_pending_max:
             raise RemoteProtocolError(
                 f"a static upload may have {self._limits.ingest_bytes_pending_max} bytes; "
                 "create an append_only table and append"
             )
-        self._gathered.append(batch)
+        self._gathered.append(found.batch)
 
     async def _finish(self) -> None:
         command, schema = self._command, self._batches.schema

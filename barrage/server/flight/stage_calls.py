@@ -118,10 +118,10 @@ class StageCalls:
         return self._staging.open(name, partition, attempt)
 
     async def _take(self, part: StagedPart, batches: BatchReader, frame: FlightFrame) -> None:
-        batch = await unpacked(batches, frame)
-        if batch is not None:
+        found = await unpacked(batches, frame)
+        if found is not None:
             body_bytes = 0 if frame.body is None else len(frame.body)
-            self._staging.add(part, batch, max(batch.nbytes, body_bytes))
+            self._staging.add(part, found.batch, max(found.nbytes, body_bytes))
 
     async def _commit(self, body: bytes) -> bytes:
         request = commit_request(body, self._limits)

@@ -1,5 +1,5 @@
-"""Large messages of uploads are checked, decompressed and converted beside the event loop, one at a
-time: they share the processors with everybody else's updates.
+"""Large messages of uploads, and those of many columns, are checked, decompressed and converted
+beside the event loop, one at a time: they share the processors with everybody else's updates.
 
 What is small is done at once, which costs less than a thread does.
 """
@@ -7,6 +7,7 @@ What is small is done at once, which costs less than a thread does.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -28,9 +29,31 @@ ON_LOOP_BYTES_MAX = 256 * 1024
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
-async def unpacked(batches: BatchReader, frame: FlightFrame) -> pa.RecordBatch | None:
-    """What :meth:`BatchReader.read` gives for a frame; the same errors."""
-    return await aside(batches.unpacked_bytes(frame), lambda: batches.read(frame))
+HEADER_WEIGHT = 8
+"""How many bytes of a body a byte of a header is worth: it describes columns, of which each takes
+as long as many values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A record batch of an upload."""
+
+    batch: pa.RecordBatch
+    nbytes: int
+    """Of its cells, which takes a look at every column."""
+    weight: int
+    """What :func:`aside` is told by who goes through all of it once more."""
+
+
+async def unpacked(batches: BatchReader, frame: FlightFrame) -> Unpacked | None:
+    """The batch that :meth:`BatchReader.read` gives for a frame, if any; the same errors."""
+
+    def work() -> Unpacked | None:
+        batch = batches.read(frame)
+        return None if batch is None else Unpacked(batch, batch.nbytes, weight)
+
+    weight = batches.unpacked_bytes(frame) + HEADER_WEIGHT * len(frame.header or b"")
+    return await aside(weight, work)
 
 
 async def aside(size: int, work: Callable[[], T]) -> T:
