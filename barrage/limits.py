@@ -163,6 +163,13 @@ class Limits:
     query_work_max: int = 20_000_000_000
     """Row operations of one request, those of all its operators together."""
 
+    standing_work_max: int = 20_000_000
+    """Row operations in a cycle of all operators that clients keep; once it is reached no more are
+    made. Rough, and for the case that all of their tables change."""
+
+    standing_work_per_client_max: int = 10_000_000
+    """The same for what one session has made."""
+
     queries_beside_max: int = 64
     """Operators that may be under way beside the engine thread or wait for it, for all clients."""
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from barrage.engine.expression import row_operations
+from barrage.engine.standing_work import of_standing
 from barrage.errors import LimitExceededError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from barrage.engine.operators.convert import ColumnConversion
     from barrage.engine.operators.select import Selection
     from barrage.engine.operators.sort import SortKey
+    from barrage.engine.standing_work import StandingWork
     from barrage.engine.table import DerivedTable, OperatorPlan, Table
     from barrage.limits import Limits
 
@@ -210,9 +212,20 @@ class WorkMeter:
     """The account of one request. Its operators live as long as it does, so that an attempt that
     was ended finds them when it is made again."""
 
-    def __init__(self, limits: Limits, budget: TurnBudget) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        budget: TurnBudget,
+        standing: StandingWork | None = None,
+        owner: Hashable = None,
+    ) -> None:
+        """What is made counts in ``standing`` for ``owner`` as long as it lives; without it, for
+        nobody."""
         self._limits = limits
         self._budget = budget
+        self._standing = standing
+        self._owner = owner
+        self._to_enter: dict[Hashable, int] = {}
         self._kept: dict[int, DerivedTable] = {}
         self._refused: dict[Hashable, BaseException] = {}
         self._prepared: dict[Hashable, Any] = {}
@@ -226,6 +239,7 @@ class WorkMeter:
             raise refusal
         work, limits = plan.work, self._limits
         check_work(self.total + work, limits)
+        self._admit_standing(plan)
         if work > limits.turn_work_max:
             if any(parent.is_blink for parent in plan.parents):
                 raise LimitExceededError(
@@ -240,6 +254,12 @@ class WorkMeter:
             raise TurnSpentError
         self._budget.spent += work + OPERATOR + plan.per_row * BINDING
         self.total += work
+
+    def _admit_standing(self, plan: OperatorPlan) -> None:
+        standing = of_standing(plan)
+        if self._standing is not None and standing:
+            self._standing.check(self._owner)
+            self._to_enter[plan.key] = standing
 
     def prepared(self, key: Hashable, byte_count: int, prepare: Callable[[], Result]) -> Result:
         """What ``prepare`` makes of texts of so many bytes: once, here and now, or not here."""
@@ -274,12 +294,26 @@ class WorkMeter:
     def keep(self, table: DerivedTable) -> None:
         """Let a table live as long as this account."""
         self._kept[table.serial] = table
+        if self._standing is not None and self._to_enter:
+            standing = self._to_enter.pop(key_of(table), 0)
+            if standing:
+                self._standing.enter(table, self._owner, standing)
 
     def close(self) -> None:
         """Let go of all tables. On the engine thread."""
         self._kept.clear()
         self._refused.clear()
         self._prepared.clear()
+        self._to_enter.clear()
+
+
+def key_of(table: DerivedTable) -> Hashable:
+    """The key of the plan that an operator was made by."""
+    first, *others = table.parents
+    description: Hashable = table.description
+    if others:
+        description = description, tuple(other.serial for other in others)
+    return first.serial, description
 
 
 def check_work(work: int, limits: Limits) -> None:

@@ -9,7 +9,7 @@ how much work that is (:mod:`barrage.engine.work`):
   the interpreter and the processors with the engine's. Clients take turns there. When the operator
   has joined the graph, the query is run again and finds it. Whoever wants an operator that is under
   way waits for the same one.
-* Too much is refused, and so is too much at a time.
+* Too much is refused, and so is too much at a time, or kept (:mod:`barrage.engine.standing_work`).
 
 A query nobody waits for any more (its future was cancelled) ends soon, and what it had made goes.
 
@@ -26,9 +26,10 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from barrage.engine.derivation import Derivation, DerivationGivenUpError
+from barrage.engine.standing_work import StandingWork, of_standing
 from barrage.engine.work import (
     HeavyOperatorError,
     HeavyPreparationError,
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 QUERIES = Role("barrage-queries", "heavy queries under way; a new thread begins with the next one")
+
+THE_SERVER: Final = object()
+"""Stands for the program that runs the server: what it keeps does not count."""
 
 Result = TypeVar("Result")
 
@@ -116,6 +120,8 @@ class QueryDesk:
         self._limits = limits
         self._turns: Turns[_Query[Any]] = Turns()
         self._budget = TurnBudget()
+        self.standing = StandingWork(limits)
+        """What clients keep. The engine thread only."""
         self._turn = -1
         self._jobs: dict[Hashable, _Job] = {}
         self._beside: Turns[_Job] = Turns()
@@ -136,7 +142,8 @@ class QueryDesk:
 
         LimitExceededError also when it is too much work, or too much is under way.
         """
-        query = _Query(work, owner, WorkMeter(self._limits, self._budget))
+        standing = None if owner is THE_SERVER else self.standing
+        query = _Query(work, owner, WorkMeter(self._limits, self._budget, standing, owner))
         # A future keeps its callbacks for good: with the query itself in one, its result would stay
         # until the next collection of garbage, and a table with it.
         query.future.add_done_callback(partial(self._done, weakref.ref(query)))
@@ -196,7 +203,9 @@ class QueryDesk:
             self._continue(query)
         except HeavyOperatorError as heavy:
             plan = heavy.plan
-            self._begin_beside(query, plan.key, lambda: Derivation(plan, self._limits))
+            is_new = self._begin_beside(query, plan.key, lambda: Derivation(plan, self._limits))
+            if is_new and query.owner is not THE_SERVER:
+                self.standing.reserve(plan.key, query.owner, of_standing(plan))
         except HeavyPreparationError as heavy:
             preparation = heavy.preparation
             self._begin_beside(query, preparation.key, lambda: preparation)
@@ -220,8 +229,10 @@ class QueryDesk:
         query: _Query[Any],
         key: Hashable,
         begin: Callable[[], Derivation | Preparation[Any]],
-    ) -> None:
+    ) -> bool:
+        """Whether something was begun for the query that was not under way before."""
         job = self._jobs.get(key)
+        is_begun = job is None
         try:
             if job is None:
                 self._check_room(query.owner)
@@ -237,6 +248,8 @@ class QueryDesk:
                 self._beside.discard(job.owner, job)
             query.close()
             query.fail(error)
+            return False
+        return is_begun
 
     def _check_room(self, owner: Hashable) -> None:
         if self._is_closed:
@@ -259,11 +272,15 @@ class QueryDesk:
 
     def _give_up(self, job: _Job) -> None:
         """Nobody who comes from here on joins the job."""
-        if self._jobs.get(job.key) is job:
-            del self._jobs[job.key]
+        self._leave(job)
         job.task.give_up()
         if self._beside.discard(job.owner, job):
             job.task.close()
+
+    def _leave(self, job: _Job) -> None:
+        if self._jobs.get(job.key) is job:
+            del self._jobs[job.key]
+            self.standing.release(job.key)
 
     def _give_up_all(self) -> None:
         for job in list(self._jobs.values()):
@@ -275,8 +292,7 @@ class QueryDesk:
 
     def _finish(self, job: _Job, error: BaseException | None) -> None:
         """An operator has joined the graph, or will not: its queries go on."""
-        if self._jobs.get(job.key) is job:
-            del self._jobs[job.key]
+        self._leave(job)
         job.task.close()
         queries, job.queries = job.queries, []
         for query in queries:

@@ -16,6 +16,7 @@ from barrage.model.cursor import Cursor
 from barrage.model.schema_like import schema_of
 from barrage.server.history import changes_between, journal_for, rows_at
 from barrage.server.producer_positions import ProducerPosition, check_producer
+from barrage.server.query_desk import THE_SERVER
 from barrage.server.rows import inferred_table, key_table, rows_table
 from barrage.server.table_service import Change, TableRecipe, source_of
 
@@ -92,7 +93,7 @@ class TableHandle:
 
     def _derived(self, method: str, /, *arguments: Any, **named: Any) -> Future[Table]:
         make = getattr(self._table, method)
-        return self._service.derive(lambda: make(*arguments, **named))
+        return self._service.derive(lambda: make(*arguments, **named), THE_SERVER)
 
 
 class SourceHandle(TableHandle):

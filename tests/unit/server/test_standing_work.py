@@ -1,0 +1,207 @@
+"""What clients keep is run in every cycle: its work is bounded, for each of them and for all."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+import barrage
+from barrage.engine import Table
+from barrage.engine.standing_work import GROUPED, RUN, SORTED_ROW, TERM, StandingWork
+from barrage.errors import BarrageError, LimitExceededError
+from barrage.limits import Limits
+from barrage.server.config import ServerConfig
+from barrage.server.query_desk import THE_SERVER
+from tests.helpers.serving import HOST
+from tests.unit.server.test_query_desk import (
+    COUNT,
+    HANG_S,
+    LIMITS,
+    Scene,
+    by_a,
+    made_scene,
+    reached,
+)
+
+ROOM = Limits(turn_work_max=4_000_000)
+ONE = RUN + 100 + TERM
+"""A filter of one term."""
+
+Derive = Callable[[Table], Table]
+
+
+def above(number: int) -> Derive:
+    return lambda table: table.where(f"a > {number}")
+
+
+@pytest.fixture
+def scene(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    yield from made_scene(monkeypatch, replace(ROOM, **request.param))
+
+
+def kept(scene: Scene, *numbers: int, owner: Any = "a") -> list[Table]:
+    return [scene.run(above(number), owner).result(HANG_S) for number in numbers]
+
+
+def total(scene: Scene) -> int:
+    return scene.runtime.submit(lambda: scene.desk.standing.total).result(HANG_S)
+
+
+def freed(scene: Scene, tables: list[Table]) -> None:
+    """As leases do: the last reference goes on the engine thread."""
+    scene.runtime.submit(tables.clear).result(HANG_S)
+
+
+per_client = pytest.mark.parametrize(
+    "scene", [{"standing_work_per_client_max": 3 * ONE}], indirect=True
+)
+for_all = pytest.mark.parametrize("scene", [{"standing_work_max": 3 * ONE}], indirect=True)
+unbounded = pytest.mark.parametrize("scene", [{}], indirect=True)
+
+
+@per_client
+def test_a_client_keeps_so_much_and_no_more(scene: Scene) -> None:
+    tables = kept(scene, 1, 2, 3)
+    with pytest.raises(LimitExceededError, match=r"this client keeps \(release some") as refused:
+        kept(scene, 4)
+    assert (refused.value.actual, refused.value.maximum) == (3 * ONE, 3 * ONE)
+    assert kept(scene, 1, 2, 3)  # They are there: asking again costs nothing.
+    others = kept(scene, 4, 5, owner="b")
+    assert total(scene) == 5 * ONE
+    assert kept(scene, 4)[0] is others[0]
+    freed(scene, tables)
+    assert total(scene) == 2 * ONE
+    assert kept(scene, 6, 7, 8)
+
+
+@per_client
+def test_one_operator_may_pass_the_bound(scene: Scene) -> None:
+    """Else a table could be too large to be sorted at all."""
+    tables = kept(scene, 1, 2)
+    terms = scene.run(lambda table: table.where("a" + " + a" * 50 + " > 0"), "a").result(HANG_S)
+    assert total(scene) > 4 * ONE
+    with pytest.raises(LimitExceededError):
+        kept(scene, 3)
+    del tables, terms
+
+
+@per_client
+def test_what_the_server_itself_keeps_does_not_count(scene: Scene) -> None:
+    own = kept(scene, *range(10), owner=THE_SERVER)
+    assert total(scene) == 0
+    assert kept(scene, 1)[0] is own[1]
+    assert total(scene) == 0
+
+
+@for_all
+def test_all_clients_together_keep_so_much_and_no_more(scene: Scene) -> None:
+    """Those who have no session cannot be told apart, and have this bound alone."""
+    tables = kept(scene, 1, owner="a") + kept(scene, 2, owner="b") + kept(scene, 3, owner=None)
+    for owner in ("a", "c", None):
+        with pytest.raises(LimitExceededError, match="all clients keep"):
+            kept(scene, 4, owner=owner)
+    freed(scene, tables)
+    assert kept(scene, 4, owner="c")
+
+
+@unbounded
+def test_equal_operators_count_once_and_as_long_as_anybody_has_them(scene: Scene) -> None:
+    first, second = kept(scene, 1, owner="a"), kept(scene, 1, owner="b")
+    assert total(scene) == ONE
+    freed(scene, first)
+    assert total(scene) == ONE
+    freed(scene, second)
+    assert total(scene) == 0
+
+
+OPERATORS: dict[str, tuple[Derive, int]] = {
+    "where": (above(1), ONE),
+    "sort": (by_a, RUN + 100 * 100 + SORTED_ROW * COUNT),
+    "agg_by": (lambda table: table.agg_by("a", n="count()"), RUN + 100 * 200 + GROUPED),
+    "head": (lambda table: table.head(3), RUN),
+    "join": (
+        lambda table: table.natural_join(table.select("k", b="a"), on=["k"]),
+        RUN + 100 * 150 + GROUPED + RUN,
+    ),
+    "merge": (lambda table: table.merge(table.where("a > 1")), RUN + ONE),
+}
+
+
+@unbounded
+@pytest.mark.parametrize("name", list(OPERATORS))
+def test_every_operator_counts_and_gives_back(scene: Scene, name: str) -> None:
+    derive, work = OPERATORS[name]
+    tables = [scene.run(derive, "a").result(HANG_S)]
+    assert total(scene) == pytest.approx(work, abs=2 * TERM + 300)
+    freed(scene, tables)
+    gc.collect()
+    assert total(scene) == 0
+
+
+@unbounded
+def test_operators_upon_static_tables_cost_nothing_in_cycles(scene: Scene) -> None:
+    static = scene.run(lambda table: table.snapshot(), "a").result(HANG_S)
+    found = scene.desk.run(lambda: static.sort("a"), "a").result(HANG_S)
+    assert found.size == COUNT
+    assert total(scene) == 0
+
+
+def test_what_is_being_made_counts_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heavy operators that are under way cannot pass the bound together."""
+    limits = replace(LIMITS, standing_work_per_client_max=1)
+    for scene in made_scene(monkeypatch, limits):
+        scene.hold()
+        wanted = scene.run(by_a, "a")
+        reached(scene)
+        with pytest.raises(LimitExceededError, match="this client keeps"):
+            scene.run(lambda table: table.sort("-a"), "a").result(HANG_S)
+        scene.opened.set()
+        tables = [wanted.result(HANG_S)]
+        one = total(scene)
+        assert one == RUN + 100 * 100 + SORTED_ROW * COUNT
+        del wanted
+        freed(scene, tables)
+        gc.collect()
+        assert total(scene) == 0
+
+
+def test_what_was_given_up_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    for scene in made_scene(monkeypatch):
+        scene.hold()
+        wanted = scene.run(by_a, "a")
+        reached(scene)
+        assert total(scene) > 0
+        wanted.cancel()
+        scene.opened.set()
+        scene.run(above(1), "b").result(HANG_S)
+        standing = scene.desk.standing
+        assert scene.runtime.submit(partial(standing.of_client, "a")).result(HANG_S) == 0
+
+
+def test_a_client_that_keeps_nothing_leaves_nothing_behind() -> None:
+    standing = StandingWork(Limits())
+    standing.reserve("key", "a", 5)
+    standing.release("key")
+    standing.release("key")
+    assert standing.total == 0
+    assert not standing._of_clients
+
+
+def test_who_derives_too_much_is_told_so_and_what_to_do() -> None:
+    config = ServerConfig(limits=replace(Limits(), standing_work_max=2 * ONE))
+    with barrage.Server(HOST, config=config) as server:
+        server.create_table("t", {"x": "int64"}, kind="append_only")
+        with barrage.connect(server.uri) as session:
+            table = session.table("t")
+            followed = [table.where(f"x > {number}").subscribe() for number in (1, 2)]
+            for each in followed:
+                each.wait_ready(HANG_S)
+            with pytest.raises(BarrageError, match="release some of them"):
+                table.where("x > 3").snapshot()
+            assert table.where("x > 2").snapshot().num_rows == 0
+            assert server.table("t").where("x > 4").to_arrow().num_rows == 0
