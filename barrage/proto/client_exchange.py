@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from barrage.model.viewport import ColumnSet, Viewport
     from barrage.rowset import RowSet
 
-STORY_LINES_MAX = 64
-"""Lines of :meth:`ClientExchange.story` kept."""
 
 SETTINGS_MAX = 256
 """Earlier requests whose late answers are recognised."""
@@ -152,7 +150,6 @@ class ClientExchange:
         self._has_snapshot = False
         self._missed = 0
         self._is_half_closed = False
-        self._story: deque[str] = deque(maxlen=STORY_LINES_MAX)
 
     @property
     def state(self) -> ClientState:
@@ -172,10 +169,6 @@ class ClientExchange:
     def has_view_positions(self) -> bool:
         """Whether updates come as ViewUpdate; the 2020 draft's viewports are in row keys."""
         return self.is_viewport and self._revision.has_view_positions
-
-    def story(self) -> tuple[str, ...]:
-        """The latest steps, oldest first, for people."""
-        return tuple(self._story)
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -247,12 +240,6 @@ class ClientExchange:
         )
         return self._encode(request)
 
-    def expect_get(self) -> None:
-        """Read the answer to a DoGet: the same as a one-shot snapshot, without a request of
-        ours."""
-        self._step(Stimulus.TAKE_SNAPSHOT)
-        self._expect_one_shot(SnapshotOptions())
-
     def half_close(self) -> None:
         """Note that the request side is closed; a one-shot exchange then ends when the answer is
         complete."""
@@ -316,7 +303,6 @@ class ClientExchange:
         if self._state is ClientState.ENDED:
             return []
         is_answered = self._state is ClientState.RECEIVING
-        self._note(f"ended: {error}")
         self._state = ClientState.ENDED
         if error is None and not is_answered:
             # A subscription is never completed by its server (section 3.5).
@@ -416,9 +402,4 @@ class ClientExchange:
             if stimulus in _OURS:
                 raise LocalProtocolError(text)
             raise RemoteProtocolError(text)
-        if after is not self._state or stimulus is not Stimulus.DELTA:
-            self._note(f"{stimulus.value}: {self._state.value} -> {after.value}")
         self._state = after
-
-    def _note(self, line: str) -> None:
-        self._story.append(line)

@@ -59,14 +59,6 @@ class ReadRequested:
 class HalfClosed:
     """The client sends nothing more."""
 
-    had_request: bool
-    """False when it never asked for anything: the call is to be completed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancelled:
-    """The client hung up."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodiesReleased:
@@ -78,10 +70,5 @@ class BodiesReleased:
 
 
 ServerEvent = (
-    SubscriptionRequested
-    | SubscriptionChanged
-    | SnapshotRequested
-    | HalfClosed
-    | Cancelled
-    | BodiesReleased
+    SubscriptionRequested | SubscriptionChanged | SnapshotRequested | HalfClosed | BodiesReleased
 )

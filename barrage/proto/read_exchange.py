@@ -108,7 +108,7 @@ class ReadExchange:
     def receive_half_close(self) -> HalfClosed:
         """The client has sent its last message."""
         self._step(ReadInput.HALF_CLOSE)
-        return HalfClosed(had_request=self._state is ReadState.FINISHING)
+        return HalfClosed()
 
     def _step(self, stimulus: ReadInput) -> None:
         following = TRANSITIONS.get((self._state, stimulus))

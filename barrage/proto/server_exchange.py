@@ -8,7 +8,6 @@ exchange. Encoding of answers is not done here.
 
 from __future__ import annotations
 
-from collections import deque
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.model.viewport import Viewport
 from barrage.proto.events import (
     BodiesReleased,
-    Cancelled,
     HalfClosed,
     ServerEvent,
     SnapshotRequested,
@@ -39,8 +37,6 @@ from barrage.wire.revision import WireRevision
 if TYPE_CHECKING:
     from barrage.wire.messages import BarrageMessage
 
-STORY_ENTRIES_MAX = 64
-"""Inputs an exchange remembers for its story."""
 
 SUBSCRIPTION_NAME = "BarrageSubscriptionRequest"
 SNAPSHOT_NAME = "BarrageSnapshotRequest"
@@ -60,7 +56,7 @@ class ExchangeState(Enum):
     FINISHING = auto()
     """A request was made and the client has half-closed."""
     CLOSED = auto()
-    """Nothing more may come: cancelled, half-closed without a request, or failed."""
+    """Nothing more may come: half-closed without a request, or failed."""
 
 
 class ExchangeInput(Enum):
@@ -78,7 +74,6 @@ class ExchangeInput(Enum):
     """A message that says nothing but which bodies are done with, on a stream that has a channel
     for them; on others it is a bare message."""
     HALF_CLOSE = auto()
-    CANCEL = auto()
 
 
 _S = ExchangeState
@@ -91,33 +86,25 @@ TRANSITIONS: dict[tuple[ExchangeState, ExchangeInput], ExchangeState] = {
     (_S.OPENED, _I.VIEWPORT_SUBSCRIPTION): _S.SUBSCRIBED_VIEWPORT,
     (_S.OPENED, _I.SNAPSHOT): _S.SNAPSHOT_REQUESTED,
     (_S.OPENED, _I.HALF_CLOSE): _S.CLOSED,
-    (_S.OPENED, _I.CANCEL): _S.CLOSED,
     (_S.GREETED, _I.SESSION_FRAME): _S.GREETED,
     (_S.GREETED, _I.FULL_SUBSCRIPTION): _S.SUBSCRIBED_FULL,
     (_S.GREETED, _I.VIEWPORT_SUBSCRIPTION): _S.SUBSCRIBED_VIEWPORT,
     (_S.GREETED, _I.SNAPSHOT): _S.SNAPSHOT_REQUESTED,
     (_S.GREETED, _I.HALF_CLOSE): _S.CLOSED,
-    (_S.GREETED, _I.CANCEL): _S.CLOSED,
     (_S.SUBSCRIBED_FULL, _I.SESSION_FRAME): _S.SUBSCRIBED_FULL,
     (_S.SUBSCRIBED_FULL, _I.HALF_CLOSE): _S.FINISHING,
-    (_S.SUBSCRIBED_FULL, _I.CANCEL): _S.CLOSED,
     (_S.SUBSCRIBED_VIEWPORT, _I.SESSION_FRAME): _S.SUBSCRIBED_VIEWPORT,
     (_S.SUBSCRIBED_VIEWPORT, _I.VIEWPORT_SUBSCRIPTION): _S.SUBSCRIBED_VIEWPORT,
     (_S.SUBSCRIBED_VIEWPORT, _I.HALF_CLOSE): _S.FINISHING,
-    (_S.SUBSCRIBED_VIEWPORT, _I.CANCEL): _S.CLOSED,
     (_S.SNAPSHOT_REQUESTED, _I.SESSION_FRAME): _S.SNAPSHOT_REQUESTED,
     (_S.SNAPSHOT_REQUESTED, _I.HALF_CLOSE): _S.FINISHING,
-    (_S.SNAPSHOT_REQUESTED, _I.CANCEL): _S.CLOSED,
     (_S.FINISHING, _I.HALF_CLOSE): _S.FINISHING,
-    (_S.FINISHING, _I.CANCEL): _S.CLOSED,
     (_S.CLOSED, _I.HALF_CLOSE): _S.CLOSED,
-    (_S.CLOSED, _I.CANCEL): _S.CLOSED,
     **{
         (state, _I.RELEASED_BODIES): state for state in _S if state not in (_S.FINISHING, _S.CLOSED)
     },
 }
-"""Declared transitions. A half-close and a cancel may cross the end of the call, so they are
-harmless in CLOSED."""
+"""Declared transitions. A half-close may cross the end of the call, so it is harmless in CLOSED."""
 
 _SUBSCRIBED = (_S.SUBSCRIBED_FULL, _S.SUBSCRIBED_VIEWPORT)
 _SESSION_MESSAGES = (NewSessionRequest, RefreshSessionRequest, SessionInfoResponse)
@@ -153,7 +140,6 @@ class ServerExchange:
         self._limits = limits
         self._has_body_channel = False
         self._state = ExchangeState.OPENED
-        self._story: deque[str] = deque(maxlen=STORY_ENTRIES_MAX)
 
     @property
     def state(self) -> ExchangeState:
@@ -162,10 +148,6 @@ class ServerExchange:
     @property
     def revision(self) -> WireRevision:
         return self._revision
-
-    def story(self) -> tuple[str, ...]:
-        """The latest inputs with the state each led to, oldest first."""
-        return tuple(self._story)
 
     def claim_body_channel(self) -> None:
         """The stream has a channel for bodies, so its client may say which ones it is done with."""
@@ -186,8 +168,7 @@ class ServerExchange:
             before = self._state
             self._step(_I.BARE_FRAME if message is None else classify(message), message)
             return self._request_events(message, before)
-        except RemoteProtocolError as error:
-            self._story.append(f"refused: {error}")
+        except RemoteProtocolError:
             self._state = _S.CLOSED
             raise
 
@@ -197,23 +178,11 @@ class ServerExchange:
         self._step(_I.HALF_CLOSE, None)
         if before in (_S.FINISHING, _S.CLOSED):
             return []
-        return [HalfClosed(had_request=before not in (_S.OPENED, _S.GREETED))]
-
-    def receive_cancel(self) -> list[ServerEvent]:
-        """The client hung up. An exchange that is closed already has nothing to cancel."""
-        before = self._state
-        self._step(_I.CANCEL, None)
-        return [] if before is _S.CLOSED else [Cancelled()]
-
-    def validate(self) -> None:
-        """Check the invariants; for tests and simulation."""
-        assert isinstance(self._state, ExchangeState)
-        assert len(self._story) <= STORY_ENTRIES_MAX
+        return [HalfClosed()]
 
     # --- one step ---------------------------------------------------------------------------------
 
     def _released(self, released: bytes | None) -> BodiesReleased:
-        """Such messages come by the hundred, so the story does not tell of them."""
         if (self._state, _I.RELEASED_BODIES) not in TRANSITIONS:
             raise RemoteProtocolError(self._refusal(_I.RELEASED_BODIES, None))
         return BodiesReleased(ids=decode_addresses(released or b"", self._limits))
@@ -233,7 +202,6 @@ class ServerExchange:
         following = TRANSITIONS.get((self._state, stimulus))
         if following is None:
             raise RemoteProtocolError(self._refusal(stimulus, message))
-        self._story.append(f"{stimulus.name}: {self._state.name} -> {following.name}")
         self._state = following
 
     def _refusal(self, stimulus: ExchangeInput, message: BarrageMessage | None) -> str:

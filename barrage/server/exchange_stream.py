@@ -134,10 +134,6 @@ class ExchangeStream:
         if self._error is not None:
             raise self._error
 
-    def story(self) -> tuple[str, ...]:
-        """What happened on this exchange, oldest first."""
-        return self._exchange.story()
-
     def _session_ended(self, error: BarrageError) -> None:
         """What is queued is still sent when the server goes, not when the session is over."""
         self.finish(error, is_flushed=isinstance(error, TransportError))

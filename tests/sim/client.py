@@ -336,7 +336,7 @@ class SimClient:
         """When all has been quiet: live, at the request made last, equal to the table now."""
         assert self.exchange is not None, f"client {self.number} is not connected"
         assert self.exchange.state is ClientState.LIVE, (
-            f"client {self.number} is {self.exchange.state}: {self.exchange.story()}"
+            f"client {self.number} is {self.exchange.state}"
         )
         assert self.replica is not None
         columns = ALL_COLUMNS if self.columns is None else self.columns

@@ -17,7 +17,6 @@ from barrage.limits import NANOS_PER_MS, Limits
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.proto.events import (
     BodiesReleased,
-    Cancelled,
     HalfClosed,
     ServerEvent,
     SnapshotRequested,
@@ -122,7 +121,6 @@ class SimServer:
         """Take everything that has arrived."""
         for stream in list(self.streams.values()):
             if stream.link.is_cut:
-                stream.exchange.receive_cancel()
                 self._drop(stream)
                 continue
             while stream.end is None:
@@ -137,7 +135,6 @@ class SimServer:
                 events = stream.exchange.receive_half_close()
             else:
                 events = stream.exchange.receive_frame(item)
-            stream.exchange.validate()
             for event in events:
                 self._handle(stream, event, now_ns)
         except BarrageError as error:
@@ -156,10 +153,9 @@ class SimServer:
         elif isinstance(event, HalfClosed):
             self._unsubscribe(stream)
             stream.finish(None, is_flushed=stream.is_snapshot)
-        elif isinstance(event, BodiesReleased):
-            stream.bodies.released(event.ids, now_ns)
         else:
-            assert isinstance(event, Cancelled)
+            assert isinstance(event, BodiesReleased)
+            stream.bodies.released(event.ids, now_ns)
 
     def _table(self, ticket: bytes) -> SimTable:
         name = ticket.removeprefix(b"s/").decode()

@@ -265,17 +265,6 @@ def test_a_delta_first_is_refused():
         receive(exchange, peer.view("0"))
 
 
-def test_the_story_tells_what_happened():
-    exchange, peer = subscribed(Viewport.of(0, 3))
-    receive(exchange, peer.view("0-2", viewport="0-2"))
-    receive(exchange, peer.view())
-    assert exchange.story() == (
-        "subscribe: idle -> requested",
-        "schema: requested -> growing",
-        "answer to the last request: growing -> live",
-    )
-
-
 @pytest.mark.parametrize(
     ("state", "stimulus"),
     list(itertools.product(ClientState, Stimulus)),

@@ -57,7 +57,7 @@ class Player:
                     self.request(decode_wrapper(message.frame.metadata, WireRevision.R1_0_0))
                 continue
             if self.exchange.state is ClientState.IDLE:
-                self.exchange.expect_get()
+                self.exchange.take_snapshot(b"")
             for event in self.exchange.receive_frame(message.raw):
                 if isinstance(event, SchemaArrived):
                     self.begin(event.schema)

@@ -63,8 +63,8 @@ def test_what_the_messages_mean():
     exchange = ReadExchange()
     assert exchange.receive_frame(TICKET) == ReadRequested(descriptor=b"a descriptor")
     assert exchange.receive_frame(RELEASED) == BodiesReleased(ids=(64, 2**63))
-    assert exchange.receive_half_close() == HalfClosed(had_request=True)
-    assert in_state(ReadState.OPENED).receive_half_close() == HalfClosed(had_request=False)
+    assert exchange.receive_half_close() == HalfClosed()
+    assert in_state(ReadState.OPENED).receive_half_close() == HalfClosed()
 
 
 @pytest.mark.parametrize(
