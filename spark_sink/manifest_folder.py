@@ -103,9 +103,6 @@ class TableFolder:
         except FileNotFoundError:
             return Manifest()
 
-    def path_of(self, name: str) -> Path:
-        return self.root / name
-
     def apply(self, batch: Batch, rows: RowWriter) -> bool:
         """Put one batch in; False when it was in already. Exactly once, whatever is killed."""
         if self._manifest.is_applied(batch.query, batch.batch):

@@ -7,7 +7,6 @@ first question and never travel, and everything a task needs is in its partition
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from typing import TYPE_CHECKING, Any
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     from spark_sink.options import SourceOptions
     from spark_sink.remote_journal import TableFacts
     from spark_sink.watch import Mark
-
-logger = logging.getLogger(__name__)
 
 
 class BarragePartition(InputPartition):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from spark_sink.connection import Connection
     from spark_sink.lake import Lake
-    from spark_sink.manifest import Manifest, State
+    from spark_sink.manifest import State
 
 CHECKPOINT_FOLDER = "checkpoint"
 
@@ -163,12 +163,6 @@ def offset_of(log_entry: str) -> Offset | None:
         if isinstance(found, dict) and "epoch" in found:
             return Offset.of(found)
     return None
-
-
-def state_text(manifest: Manifest) -> tuple[str, int] | None:
-    """Epoch and version that are shown."""
-    shown = manifest.shown
-    return None if shown is None else (shown.epoch, shown.version)
 
 
 def _starts_anew(shown: State) -> bool:

@@ -27,8 +27,6 @@ ROW_ID = "_row_id"
 ROW_KEY = "_row_key"
 MODIFIED_COLUMNS = "_modified_columns"
 
-FEED_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP, ROW_ID)
-"""Columns of a change feed before those of the table."""
 
 DECIMAL_DIGITS_MAX = 38
 _DEEPHAVEN_TYPE = b"deephaven:type"
@@ -268,11 +266,6 @@ def _characters() -> pa.Array:
         "\ufffd" if 0xD800 <= code < 0xE000 else chr(code) for code in range(0xFFFF)
     ]
     return pa.array([*texts, None], pa.string())
-
-
-def empty_batch(target: pa.Schema) -> pa.RecordBatch:
-    """No rows of a schema."""
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in target], schema=target)
 
 
 def truncate_batch(target: pa.Schema, version: int) -> pa.RecordBatch:

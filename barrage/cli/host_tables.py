@@ -38,7 +38,6 @@ MACHINE = Role("sample-machine", "the tables of the machine and their subscripti
 
 PROCESSES_NS = 1_000_000_000
 MACHINE_NS = 100_000_000
-HOST_TABLE_NAMES = ("processes", "processes_by_cpu", *MACHINE_SCHEMAS)
 
 _log = logging.getLogger(__name__)
 

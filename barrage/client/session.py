@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import secrets
 from dataclasses import replace
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
 
 SESSION_WORK = Role("barrage-session", "nothing: who uses the session finds out")
 
-logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 

@@ -235,12 +235,6 @@ def _header_and_body(pieces: list[Piece]) -> tuple[bytes, list[Piece]]:
     return b"".join(pieces[:stop]), body
 
 
-def encode_entry(entry: Entry, surroundings: Surroundings) -> bytes:
-    """The message as one piece of bytes; for tests and tools."""
-    pieces, _ = EntryEncoder(entry.rows.schema).encode(entry, surroundings)
-    return b"".join(bytes(piece) for piece in pieces)
-
-
 def _metadata(entry: Entry, surroundings: Surroundings) -> dict[str, str]:
     update = entry.update
     facts: dict[str, object] = {

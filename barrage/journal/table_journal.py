@@ -220,11 +220,6 @@ class TableJournal:
             self._unwritten.append(entry)
             self._handed_over.popleft()
 
-    def unbuild(self, entries: list[Entry]) -> None:
-        """Give back entries that could not be written yet."""
-        with self._lock:
-            self._unwritten.extendleft(reversed(entries))
-
     def publish(self, version: int) -> None:
         """Everything up to ``version`` is on the disk: tell readers and listeners."""
         with self._lock:

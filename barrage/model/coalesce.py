@@ -94,34 +94,3 @@ class _Once(Generic[Argument]):
             made = self._change(argument)
             found = self._known[argument] = self._results.setdefault(made, made)
         return found
-
-
-class UpdateCoalescer:
-    """Merges any number of consecutive updates, oldest first. Empty until the first `add`."""
-
-    __slots__ = ("_count", "_merged")
-
-    def __init__(self) -> None:
-        self._merged: TableUpdate | None = None
-        self._count = 0
-
-    @property
-    def count(self) -> int:
-        """How many updates were added."""
-        return self._count
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was added, which is not the same as updates that change nothing."""
-        return self._merged is None
-
-    def add(self, update: TableUpdate) -> None:
-        """The next update; it must follow the one before without a gap."""
-        self._merged = update if self._merged is None else coalesce(self._merged, update)
-        self._count += 1
-
-    def result(self) -> TableUpdate:
-        """All of them as one; ValueError when none was added."""
-        if self._merged is None:
-            raise ValueError("no update was added")
-        return self._merged

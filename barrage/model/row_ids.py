@@ -141,11 +141,6 @@ class RowIdMap:
         return self._run_count
 
     @property
-    def last_key(self) -> int:
-        """The greatest key of a living row; -1 when there is none. Costs nothing."""
-        return int(self._tails[-1]) if len(self._tails) else -1
-
-    @property
     def keys(self) -> RowSet:
         """Keys of all living rows."""
         if self._keys is None:

@@ -9,7 +9,6 @@ and of nothing that was made from it. Everything here runs on the event loop.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import deque
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -230,7 +229,6 @@ class ExportTable:
         self._exports: dict[int, Export] = {}
         self._released: dict[int, None] = {}
         self._failed: deque[Export] = deque()
-        self._server_ids = itertools.count(1)
         self._listeners: dict[object, Callable[[Export], None]] = {}
         self._is_closed = False
         self._close_reason: BarrageError | None = None
@@ -297,10 +295,6 @@ class ExportTable:
             export._release()
         self._listeners.clear()
         self._failed.clear()
-
-    def new_server_id(self) -> int:
-        """An id of the server's own choice."""
-        return -next(self._server_ids)
 
     def on_change(self, callback: Callable[[Export], None]) -> Callable[[], None]:
         """Call ``callback`` with each export that becomes ready, fails or is released; the function

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 JOURNAL_TABLE, CONSUMERS_TABLE = "_journal", "_journal_consumers"
-STATISTICS_TABLES = (JOURNAL_TABLE, CONSUMERS_TABLE)
 
 INTERVAL_S = 1.0
 

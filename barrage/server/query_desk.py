@@ -19,7 +19,6 @@ and what it calls; everything else runs on the engine thread.
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from concurrent.futures import Future, InvalidStateError
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.runtime import EngineRuntime
 
-log = logging.getLogger(__name__)
 
 QUERIES = Role("barrage-queries", "heavy queries under way; a new thread begins with the next one")
 

@@ -188,16 +188,9 @@ class ThreadWatch:
         if self.serial == serial and self.is_busy:
             self._seen = (serial, cpu_ns, stack)
 
-    def take_longest(self) -> Stretch | None:
-        """The longest stretch since this was called last. Any thread: one that ends at this very
-        moment may be missed."""
-        longest, self._longest = self._longest, None
-        self._longest_ns = 0
-        return longest
-
     @property
     def longest(self) -> Stretch | None:
-        """The longest stretch since :meth:`take_longest`."""
+        """The longest stretch so far."""
         return self._longest
 
 

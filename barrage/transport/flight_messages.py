@@ -165,11 +165,6 @@ def encode_schema_result(schema_message: bytes) -> bytes:
     return _MESSAGES.encode("SchemaResult", schema=schema_message)
 
 
-def decode_schema_result(buffer: bytes) -> bytes:
-    """The encapsulated schema message of a SchemaResult."""
-    return bytes(_MESSAGES.decode("SchemaResult", buffer).schema)
-
-
 def encode_put_result(metadata: bytes) -> bytes:
     return _MESSAGES.encode("PutResult", app_metadata=metadata)
 

@@ -96,9 +96,6 @@ class FlatTable:
     def boolean(self, slot: int) -> bool:
         return self._scalar(slot, _U8, 0) != 0
 
-    def boolean_or(self, slot: int, default: bool) -> bool:
-        return self._scalar(slot, _U8, default) != 0
-
     def uint8(self, slot: int, default: int = 0) -> int:
         return self._scalar(slot, _U8, default)
 

@@ -15,7 +15,7 @@ from barrage.errors import (
     UnsupportedError,
 )
 from barrage.limits import Limits
-from barrage.server.deephaven.conditions import condition_expression
+from barrage.server.deephaven.conditions import filter_expression
 from barrage.server.deephaven.filter_text import parse_filters
 from barrage.server.deephaven.selection_text import parse_selection, parse_update
 from barrage.transport.deephaven_messages import MESSAGES
@@ -126,7 +126,7 @@ def test_any_condition_message_is_answered_or_refused(condition, data):
             raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:
         message = MESSAGES.decode("Condition", bytes(raw))
-        bound = bind_condition(condition_expression(message, DATA.schema), DATA.schema)
+        bound = bind_condition(filter_expression([message], DATA.schema), DATA.schema)
         evaluated(bound)
     except REFUSALS:
         return
@@ -137,9 +137,9 @@ def test_the_depth_of_a_condition_is_limited():
     for _ in range(4):
         condition = {"not": {"filter": condition}}
     message = message_of(condition)
-    condition_expression(message, DATA.schema, Limits(expression_depth_max=4))
+    filter_expression([message], DATA.schema, Limits(expression_depth_max=4))
     with pytest.raises(LimitExceededError, match="levels"):
-        condition_expression(message, DATA.schema, Limits(expression_depth_max=3))
+        filter_expression([message], DATA.schema, Limits(expression_depth_max=3))
 
 
 def test_errors_name_the_text_and_the_place():

@@ -7,7 +7,7 @@ from functools import reduce
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.model.coalesce import UpdateCoalescer, coalesce
+from barrage.model.coalesce import coalesce
 from barrage.model.update import TableUpdate
 from tests.helpers.strategies_rows import COLUMNS, Rows, histories
 
@@ -43,16 +43,6 @@ def test_coalescing_is_associative(history: History, data: st.DataObject) -> Non
     survivors = states[0].keys - left.removed_keys_pre
     assert other.shifts.apply(survivors) == left.shifts.apply(survivors)
     assert other.shifts.restrict(survivors).apply(survivors) == left.shifts.apply(survivors)
-
-
-@given(history=histories())
-def test_coalescer_folds_updates_in_order(history: History) -> None:
-    _, updates = history
-    coalescer = UpdateCoalescer()
-    for update in updates:
-        coalescer.add(update)
-    assert coalescer.result() == reduce(coalesce, updates)
-    assert coalescer.count == len(updates)
 
 
 @given(history=histories())

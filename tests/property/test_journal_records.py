@@ -14,7 +14,6 @@ from barrage.journal.record import (
     EntryEncoder,
     Surroundings,
     decode_entry,
-    encode_entry,
     entry_schema,
     plain_type,
     read_head,
@@ -54,6 +53,12 @@ def changes(draw: st.DrawFn, name: str) -> TableChange:
     )
 
 
+def encoded(entry, schema) -> bytes:
+    """The message as one piece of bytes."""
+    pieces, _ = EntryEncoder(schema).encode(entry, AROUND)
+    return b"".join(map(bytes, pieces))
+
+
 @given(st.data(), st.dictionaries(NAMES, st.integers(0, 2**62), max_size=3), NAMES)
 @examples(50)
 def test_every_type_goes_there_and_back(
@@ -65,7 +70,7 @@ def test_every_type_goes_there_and_back(
     ids = RowIdMap.of(RowSet(range(10)), pa.array(range(100, 110)).to_numpy())
     builder = EntryBuilder(schema, ids, 200, is_blink=False)
     entry = builder.build(PendingChange(change, 7, 123, positions))
-    content = encode_entry(entry, AROUND)
+    content = encoded(entry, schema)
     # Something before and behind it, as in a file.
     buffer = pa.py_buffer(b"12345678" + content + b"\xff\xff\xff\xff")
     message = read_message(buffer, 8)

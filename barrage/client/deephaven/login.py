@@ -197,12 +197,6 @@ class DeephavenLogin:
         self.constants = _configuration(await self._channel.unary(METHOD, b"", timeout=timeout))
 
 
-def _notice(renewal: asyncio.Future[None]) -> None:
-    """An attempt whose callers were all cancelled has failed for nobody."""
-    if not renewal.cancelled():
-        renewal.exception()
-
-
 def _configuration(message: bytes) -> dict[str, str]:
     """The constants of a ConfigurationConstantsResponse, by name."""
     values = MESSAGES.decode("ConfigurationConstantsResponse", message).config_values

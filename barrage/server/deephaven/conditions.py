@@ -79,13 +79,6 @@ def check_conditions(conditions: Sequence[Any]) -> None:
         )
 
 
-def condition_expression(
-    condition: Any, schema: pa.Schema, limits: Limits = DEFAULT_LIMITS
-) -> Expression:
-    """``filter_expression`` of a single message."""
-    return filter_expression([condition], schema, limits)
-
-
 def _java(name: str, *operands: Node) -> Call:
     return Call(0, PREFIX + name, operands)
 

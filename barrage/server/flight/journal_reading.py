@@ -8,7 +8,6 @@ bounds what all of them hold together.
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -33,7 +32,6 @@ OUTSIDE_BYTES_TARGET = 8 << 20
 """The same where bodies leave the stream: what they cost there is their number, and readers then
 have no need to join them."""
 
-log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 

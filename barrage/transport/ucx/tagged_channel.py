@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 ANY_TAG = 0
 """Mask under which every tag matches."""
 
-EXACT_TAG = 2**64 - 1
-"""Mask under which only equal tags match."""
-
 
 class ProbedMessage(Protocol):
     """A tagged message that has come and waits to be fetched."""

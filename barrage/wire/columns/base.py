@@ -30,7 +30,6 @@ ROWS_MAX = 2**31 - 1
 """Most rows of one batch: readers in Java and JS count them in 32 bits."""
 
 _PADDING = tuple(b"\0" * count for count in range(8))
-_NOTHING = b""
 
 
 class BatchSink:

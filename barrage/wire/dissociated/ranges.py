@@ -18,7 +18,7 @@ from barrage.errors import RemoteProtocolError
 from barrage.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -105,17 +105,6 @@ def _check_disjoint(addresses: NDArray[np.uint64], lengths: NDArray[np.uint64]) 
     stops = starts + lengths[order]
     if bool((stops[:-1] > starts[1:]).any()):
         raise RemoteProtocolError("two ranges of a body share bytes")
-
-
-def check_inside(ranges: Iterable[BodyRange], region_address: int, region_length: int) -> None:
-    """Refuse ranges that are not wholly in the memory that was offered."""
-    stop = region_address + region_length
-    for each in ranges:
-        if each.address < region_address or each.address + each.length > stop:
-            raise RemoteProtocolError(
-                f"range {each.address:#x}+{each.length} is outside the {region_length} bytes at "
-                f"{region_address:#x}"
-            )
 
 
 def plan_ranges(body: BodyRanges, buffers: Sequence[int], body_bytes: int) -> list[RangePlan]:

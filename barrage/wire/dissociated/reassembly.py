@@ -131,13 +131,6 @@ class Reassembly:
             taken.append(frame)
             self._next = next_sequence(self._next)
 
-    def require_complete(self) -> None:
-        """The stream is over and nothing more will come: refuse one with holes."""
-        if not self.is_complete:
-            raise RemoteProtocolError(
-                f"the stream was over before its message {self._next} was complete"
-            )
-
     @property
     def is_complete(self) -> bool:
         """The end has come and everything before it was taken."""

@@ -56,12 +56,6 @@ def decode_tag(tag: int) -> BodyTag:
     raise RemoteProtocolError(f"tag {tag:#018x} has reserved bits or an unknown type of body")
 
 
-def is_never_a_body(tag: int) -> bool:
-    """Whether no body message can have ``tag``: what the tags of other messages must be drawn
-    for."""
-    return bool(tag & 0x007F_FFFF_0000_0000)
-
-
 def next_sequence(sequence: int) -> int:
     """The number after ``sequence``."""
     return (sequence + 1) & SEQUENCE_MASK
@@ -70,8 +64,3 @@ def next_sequence(sequence: int) -> int:
 def distance(start: int, stop: int) -> int:
     """How many numbers lie from ``start`` up to ``stop``, modulo 2^32."""
     return (stop - start) & SEQUENCE_MASK
-
-
-def is_before(a: int, b: int) -> bool:
-    """Whether ``a`` comes before ``b``; numbers half of the way round apart are neither."""
-    return 0 < distance(a, b) < 1 << 31

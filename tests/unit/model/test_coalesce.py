@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import pytest
 
-from barrage.model.coalesce import UpdateCoalescer, coalesce
+from barrage.model.coalesce import coalesce
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData
 
@@ -28,10 +30,7 @@ def update(
 
 
 def merged(*updates: TableUpdate) -> TableUpdate:
-    coalescer = UpdateCoalescer()
-    for each in updates:
-        coalescer.add(each)
-    return coalescer.result()
+    return reduce(coalesce, updates)
 
 
 def test_a_row_added_and_removed_vanishes() -> None:
@@ -85,17 +84,6 @@ def test_steps_span_all_updates() -> None:
 def test_different_numbers_of_columns_are_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         coalesce(update(1, modified=("", "", "")), update(2))
-
-
-def test_a_coalescer_without_updates_has_no_result() -> None:
-    coalescer = UpdateCoalescer()
-    assert coalescer.is_empty
-    with pytest.raises(ValueError, match="no update"):
-        coalescer.result()
-    only = update(1, added="3")
-    coalescer.add(only)
-    assert coalescer.result() is only
-    assert (coalescer.count, coalescer.is_empty) == (1, False)
 
 
 def wide(step: int, sets: list[RowSet]) -> TableUpdate:

@@ -17,7 +17,7 @@ from google.protobuf import json_format
 from barrage.engine.expression import bind, bind_condition
 from barrage.engine.java_values import KIND_TYPES
 from barrage.errors import ExpressionError, UnsupportedError
-from barrage.server.deephaven.conditions import condition_expression
+from barrage.server.deephaven.conditions import filter_expression
 from barrage.server.deephaven.filter_text import parse_filters
 from barrage.server.deephaven.selection_text import parse_selection
 from barrage.transport.deephaven_messages import MESSAGES
@@ -93,7 +93,7 @@ def test_formulas_give_the_values_that_deephaven_gives():
 
 def condition_rows(condition):
     message = json_format.ParseDict(condition, MESSAGES.new("Condition"))
-    return selected_rows(condition_expression(message, DATA.schema))
+    return selected_rows(filter_expression([message], DATA.schema))
 
 
 _ANSWERS = {}

@@ -11,8 +11,6 @@ from barrage.wire.dissociated.tags import (
     decode_tag,
     distance,
     encode_tag,
-    is_before,
-    is_never_a_body,
     next_sequence,
 )
 
@@ -53,34 +51,6 @@ def test_a_number_past_32_bits_rolls_over() -> None:
     assert encode_tag(BodyType.PACKED, 2**32) == 0
     assert next_sequence(LAST) == 0
     assert next_sequence(41) == 42
-
-
-def test_tags_of_other_messages_have_a_bit_no_body_has() -> None:
-    assert not is_never_a_body(encode_tag(BodyType.PACKED, LAST))
-    assert not is_never_a_body(encode_tag(BodyType.RANGES, LAST))
-    assert is_never_a_body(1 << 32)
-    assert is_never_a_body(1 << 54)
-    assert not is_never_a_body(0xFF << 56), "a receiver may match bodies by the lower bits alone"
-    # Bit 55 is type 1 for some peers, so it does not tell other messages from bodies.
-    assert not is_never_a_body(1 << 55)
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [
-        (0, 1, True),
-        (1, 0, False),
-        (5, 5, False),
-        (LAST, 0, True),
-        (0, LAST, False),
-        (LAST - 2, 3, True),
-        (0, 2**31 - 1, True),
-        (0, 2**31, False),
-        (2**31, 0, False),
-    ],
-)
-def test_order_is_serial(a: int, b: int, expected: bool) -> None:
-    assert is_before(a, b) is expected
 
 
 def test_distance_goes_round() -> None:
