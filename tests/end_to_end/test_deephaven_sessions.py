@@ -22,7 +22,6 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 
 import barrage
 from barrage import wire
-from barrage.clock import VirtualClock
 from barrage.limits import Limits
 from barrage.rowset import RowSet
 from barrage.server.config import ServerConfig
@@ -46,6 +45,7 @@ from tests.helpers.server_process import (
     subscription_request,
     wait_until,
 )
+from tests.helpers.virtual_clock import VirtualClock
 
 Status = grpc.StatusCode
 ROWS = pa.table({"k": ["a", "b"], "d": pa.array([1, 2], pa.date32())})

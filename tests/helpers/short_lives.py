@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
 
-from barrage.clock import VirtualClock
 from barrage.errors import JournalFailedError, JournalFullError
 from barrage.journal import JournalOptions, JournalStore, TableJournal
 from barrage.journal.offline import compact, find_table
 from tests.helpers.journal_histories import RandomHistory, content, identity
 from tests.helpers.memory_storage import MemoryStorage
 from tests.helpers.simulated_disk import Killed, SimulatedDisk
+from tests.helpers.virtual_clock import VirtualClock
 
 logger = logging.getLogger("barrage.journal.test")
 

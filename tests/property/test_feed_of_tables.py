@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from barrage.clock import VirtualClock
 from barrage.engine import (
     AppendOnlyTable,
     BlinkTable,
@@ -22,6 +21,7 @@ from barrage.engine import (
 from barrage.journal import JournalOptions, JournalStore, TableIdentity
 from barrage.journal.feed import FeedOptions, change_batches, id_bounds, snapshot_batches
 from tests.helpers.memory_storage import MemoryStorage
+from tests.helpers.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

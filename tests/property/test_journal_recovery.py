@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.clock import VirtualClock
 from barrage.errors import HistoryLostError, JournalCorruptError
 from barrage.journal import JournalOptions, JournalStore, TableJournal
 from tests.helpers.examples import examples
 from tests.helpers.journal_histories import RandomHistory, content, identity
 from tests.helpers.memory_storage import MemoryStorage
+from tests.helpers.virtual_clock import VirtualClock
 
 seeds = st.integers(0, 2**32)
 SMALL = JournalOptions(

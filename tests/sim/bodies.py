@@ -11,7 +11,6 @@ from random import Random
 
 import pyarrow as pa
 
-from barrage.clock import VirtualClock
 from barrage.errors import BodyChannelError, ConnectionLostError
 from barrage.limits import NANOS_PER_MS, Limits
 from barrage.proto.outgoing_bodies import OutgoingBodies, OutgoingState
@@ -30,6 +29,7 @@ from barrage.wire.dissociated.negotiation import (
     UcxTerms,
 )
 from barrage.wire.dissociated.ways import BodyWay
+from tests.helpers.virtual_clock import VirtualClock
 
 HOST = HostIdentity(boot_id="simulated", user_id=1)
 TERMS = UcxTerms(release="1.0", settings={"TLS": "tcp"})

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from barrage.clock import VirtualClock
 from barrage.errors import JournalCorruptError, JournalFailedError, JournalFullError
 from barrage.journal import JournalOptions, JournalStore, TableJournal
 from barrage.journal.file_history import WITNESS_FILE, read_witness
 from tests.helpers.journal_histories import RandomHistory, content, identity
 from tests.helpers.memory_storage import MemoryStorage
 from tests.helpers.simulated_disk import NO_LIMIT, Faults, Killed, SimulatedDisk
+from tests.helpers.virtual_clock import VirtualClock
 
 TICK_NS = 2_000_000
 

@@ -8,10 +8,10 @@ import hashlib
 from collections import deque
 from random import Random
 
-from barrage.clock import VirtualClock
 from barrage.engine import UpdateGraph
 from barrage.errors import BodyChannelError
 from barrage.limits import NANOS_PER_MS, Limits
+from tests.helpers.virtual_clock import VirtualClock
 from tests.sim.bodies import BodyOptions, ServerBodies
 from tests.sim.body_intake import ClientBodies
 from tests.sim.client import SimClient

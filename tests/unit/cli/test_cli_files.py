@@ -15,7 +15,7 @@ from barrage.cli.data_file import check_writable, open_data_file, read_data_file
 from barrage.cli.failures import CommandError
 from barrage.cli.replay_clock import ReplaySchedule
 from barrage.cli.table_writer import TICK_NS, TableWriter, play
-from barrage.clock import VirtualClock
+from tests.helpers.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from barrage.cli.watch.grid import GridApp
-from barrage.clock import VirtualClock
+from tests.helpers.virtual_clock import VirtualClock
 from tests.unit.cli.fake_feed import FakeFeed
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 
 from barrage.cli.watch.plain import PlainWatch
 from barrage.cli.watch.run import PlainOptions, print_until_done
-from barrage.clock import VirtualClock
 from barrage.errors import BarrageError
+from tests.helpers.virtual_clock import VirtualClock
 from tests.unit.cli.fake_feed import FakeFeed
 
 NOON_NS = 12 * 3600 * 1_000_000_000

@@ -20,9 +20,9 @@ from barrage.cli.replay_player import Player
 from barrage.cli.watch.grid import GridApp
 from barrage.cli.watch.scroller import Window
 from barrage.client.history import ChangeOptions
-from barrage.clock import VirtualClock
 from barrage.model.cursor import Cursor
 from tests.end_to_end.resume_scene import AppendWriter, KeyedWriter, ListWriter, Past, rows_of
+from tests.helpers.virtual_clock import VirtualClock
 
 SCHEMA = {"k": "int64", "v": "int64", "s": "string"}
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -16,7 +16,6 @@ from barrage.client.bodies import BodyChoice
 from barrage.client.reconnect import Backoff
 from barrage.client.session import AsyncSession
 from barrage.client.state import State
-from barrage.clock import VirtualClock
 from barrage.errors import BodyChannelError
 from barrage.transport import flight_messages
 from barrage.wire.dissociated.negotiation import (
@@ -32,6 +31,7 @@ from barrage.wire.dissociated.references import BodyReference
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+from tests.helpers.virtual_clock import VirtualClock
 from tests.unit.client.scripted import SCHEMA, ScriptedConnector, until
 
 TERMS = UcxTerms(release="1.22.0", settings={})

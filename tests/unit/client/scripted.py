@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from barrage.client.address import parse_address
 from barrage.client.session import AsyncSession
-from barrage.clock import VirtualClock
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.rowset import RowSet, RowSetShiftData
 from barrage.transport.flight_messages import Descriptor, FlightInfo
@@ -17,6 +16,7 @@ from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.metadata import decode_wrapper
 from barrage.wire.revision import WireRevision
 from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+from tests.helpers.virtual_clock import VirtualClock
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])
 EMPTY = RowSet.empty()

@@ -18,7 +18,6 @@ from barrage.client.body_routes import (
     SWITCHED_OFF,
     BodyRoutes,
 )
-from barrage.clock import VirtualClock
 from barrage.errors import (
     ActionNotFoundError,
     AuthenticationError,
@@ -33,6 +32,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.transport.status import DeadlineError
 from barrage.wire.dissociated.negotiation import ACTION, HEADER, Answer, UcxTerms
 from barrage.wire.dissociated.ways import BodyWay
+from tests.helpers.virtual_clock import VirtualClock
 from tests.unit.client.body_fakes import BodyServer, FakeArena, FakeSharedMemory, FakeUcx
 from tests.unit.client.scripted import run
 

@@ -29,7 +29,6 @@ from barrage.client.state import TRANSITIONS, StatsRecorder
 from barrage.client.sync_loop import LoopThread
 from barrage.client.update import replacing_update
 from barrage.client.update_queue import UpdateQueue
-from barrage.clock import VirtualClock
 from barrage.errors import (
     AuthenticationError,
     BarrageError,
@@ -50,6 +49,7 @@ from barrage.transport.flight_messages import encode_put_result
 from barrage.wire.messages import SnapshotRequest, UpdateMetadata
 from barrage.wire.metadata import encode_wrapper
 from barrage.wire.revision import WireRevision
+from tests.helpers.virtual_clock import VirtualClock
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from barrage.clock import VirtualClock
 from barrage.journal import JournalOptions, JournalStore, TableJournal
 from tests.helpers.journal_histories import RandomHistory, identity
 from tests.helpers.memory_storage import MemoryStorage
+from tests.helpers.virtual_clock import VirtualClock
 
 MS = 1_000_000
 SMALL = JournalOptions(reserve_bytes=0)

@@ -8,7 +8,6 @@ from random import Random
 
 import pytest
 
-from barrage.clock import VirtualClock
 from barrage.errors import JournalCorruptError
 from barrage.journal import JournalOptions, JournalStore
 from barrage.journal.commits import CommitLog
@@ -16,6 +15,7 @@ from barrage.journal.recovery import RecoveredTable
 from tests.helpers.journal_histories import RandomHistory, content, identity
 from tests.helpers.memory_storage import MemoryStorage
 from tests.helpers.simulated_disk import Killed, SimulatedDisk
+from tests.helpers.virtual_clock import VirtualClock
 from tests.unit.journal.test_power_cuts import Harsh, Kind
 
 TICK_NS = 20_000_000

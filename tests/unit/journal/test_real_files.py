@@ -12,10 +12,10 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from barrage.clock import VirtualClock
 from barrage.journal import JournalOptions, JournalStore, LocalStorage
 from barrage.server import Server, ServerConfig
 from tests.helpers.journal_histories import RandomHistory, content, identity
+from tests.helpers.virtual_clock import VirtualClock
 from tests.helpers.watched_files import WatchedFiles, ending_at
 
 GROUP_NS = 20_000_000

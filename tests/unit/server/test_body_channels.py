@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from barrage.clock import VirtualClock
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.body_channels import BodyChannels, ClaimRefusedError
 from barrage.wire.dissociated.negotiation import Claim
 from barrage.wire.dissociated.ways import BodyWay
+from tests.helpers.virtual_clock import VirtualClock
 
 LIMITS = replace(DEFAULT_LIMITS, body_channels_max=3, body_ticket_ns=100)
 PROOF = b"p" * 16

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from barrage.clock import VirtualClock
 from barrage.limits import DEFAULT_LIMITS
 from barrage.proto.outgoing_bodies import OutgoingState
 from barrage.server.body_channels import BodyChannels
@@ -25,6 +24,7 @@ from barrage.wire.dissociated.detached import DetachedFrame
 from barrage.wire.dissociated.location import UcxLocation
 from barrage.wire.dissociated.negotiation import Claim, Offer, UcxTerms
 from barrage.wire.dissociated.ways import BodyWay
+from tests.helpers.virtual_clock import VirtualClock
 
 LIMITS = replace(
     DEFAULT_LIMITS,

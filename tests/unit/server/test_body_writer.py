@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from barrage.clock import VirtualClock
 from barrage.errors import BodyChannelError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.proto.outgoing_bodies import OutgoingBodies, OutgoingState
@@ -17,6 +16,7 @@ from barrage.server.body_writer import BodyWriter
 from barrage.wire.dissociated.detached import DetachedFrame
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.flight_data import decode_flight_data
+from tests.helpers.virtual_clock import VirtualClock
 
 LIMITS = replace(
     DEFAULT_LIMITS,

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from barrage.clock import VirtualClock
 from barrage.errors import LimitExceededError
 from barrage.limits import Limits
 from barrage.server.journal_leases import GROUP_LEASE_NS, LEASE_NS_DEFAULT, JournalLeases
+from tests.helpers.virtual_clock import VirtualClock
 
 SECOND = 1_000_000_000
 

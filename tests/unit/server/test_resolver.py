@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.clock import VirtualClock
 from barrage.errors import (
     BarrageError,
     LimitExceededError,
@@ -42,6 +41,7 @@ from barrage.server.tickets import (
 )
 from barrage.transport.flight_messages import Descriptor
 from tests.helpers.server_process import wait_until
+from tests.helpers.virtual_clock import VirtualClock
 
 ROWS = pa.table({"sym": ["a", "b"], "n": pa.array([1, 2], pa.uint32())})
 LIMITS = Limits(export_wait_ns_max=20_000_000, shared_tickets_max=2)

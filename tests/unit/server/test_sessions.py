@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.clock import VirtualClock
 from barrage.errors import AuthenticationError, LimitExceededError, TransportError
 from barrage.limits import Limits
 from barrage.server.auth import AUTH_TOKEN, Authenticator, CredentialKind, Credentials
 from barrage.server.sessions import LIFETIME_NS, ROTATIONS_PER_LIFETIME, SessionStore
+from tests.helpers.virtual_clock import VirtualClock
 
 FIFTH_NS = LIFETIME_NS // ROTATIONS_PER_LIFETIME
 ANONYMOUS = Credentials.of_header("Anonymous")

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.clock import VirtualClock
 from barrage.errors import BarrageError, LimitExceededError, RemoteProtocolError
 from barrage.limits import Limits
 from barrage.server.flight.stage_calls import StageCalls, commit_request
 from barrage.server.staging import StagingArea
 from barrage.transport.flight_messages import Descriptor
 from barrage.wire.frame import FlightFrame
+from tests.helpers.virtual_clock import VirtualClock
 
 COMMIT: dict[str, Any] = {"table": "t", "writer": "w", "batch": 3, "staged": [[0, 7], [1, 8]]}
 

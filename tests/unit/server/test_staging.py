@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from barrage.clock import VirtualClock
 from barrage.errors import LimitExceededError
 from barrage.limits import Limits
 from barrage.server.staging import (
@@ -16,6 +15,7 @@ from barrage.server.staging import (
     StagedPart,
     StagingArea,
 )
+from tests.helpers.virtual_clock import VirtualClock
 
 ROWS = pa.record_batch({"x": pa.array(range(1000))})
 NAME = BatchName(table="t", writer="w", batch=3)

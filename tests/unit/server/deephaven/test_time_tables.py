@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from barrage.clock import VirtualClock
 from barrage.errors import (
     BarrageError,
     LimitExceededError,
@@ -29,6 +28,7 @@ from barrage.server.deephaven.time_tables import (
     period_of,
     start_of,
 )
+from tests.helpers.virtual_clock import VirtualClock
 from tests.unit.server.deephaven.conftest import Bench, run
 
 SECOND = 10**9

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from barrage.clock import VirtualClock
 from barrage.errors import BodyChannelError, ConnectionLostError, RemoteProtocolError
 from barrage.limits import Limits
 from barrage.transport.ucx.body_intake import BodyIntake
@@ -28,6 +27,7 @@ from tests.helpers.ucx_streams import (
     sample,
     settle,
 )
+from tests.helpers.virtual_clock import VirtualClock
 
 TABLE = sample(3000)
 PLAIN = sample(500).drop_columns("word")

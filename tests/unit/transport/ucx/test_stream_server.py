@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from barrage.clock import SystemClock, VirtualClock
+from barrage.clock import SystemClock
 from barrage.errors import LimitExceededError, TransportError
 from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.transport.ucx import stream_server
@@ -22,6 +22,7 @@ from tests.helpers.ucx_streams import (
     settle,
     until,
 )
+from tests.helpers.virtual_clock import VirtualClock
 
 LIMITS = replace(DEFAULT_LIMITS, ucx_unauthenticated_ns=1_000_000_000)
 
