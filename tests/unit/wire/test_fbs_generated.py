@@ -13,8 +13,11 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = ROOT / "flatbuf_schemas"
-GENERATED = ROOT / "barrage" / "wire" / "_fbs"
-_PACKAGES = {"barrage_1_0_0": "r1_0_0", "barrage_2020": "draft_2020", "arrow_ipc": "arrow_ipc"}
+_PACKAGES = {
+    "barrage_1_0_0": Path("barrage/wire/_fbs/r1_0_0"),
+    "barrage_2020": Path("barrage/wire/_fbs/draft_2020"),
+    "arrow_ipc": Path("tests/helpers/_fbs/arrow_ipc"),
+}
 
 
 def _tables(schema: str) -> dict[str, list[str]]:
@@ -43,7 +46,7 @@ def test_slots_follow_the_field_order_of_the_schema(schema):
     tables = _tables(schema)
     assert tables
     for table, fields in tables.items():
-        slots = _accessor_slots(GENERATED / _PACKAGES[schema] / f"{table}.py")
+        slots = _accessor_slots(ROOT / _PACKAGES[schema] / f"{table}.py")
         for number, field in enumerate(fields):
             accessor = "".join(part.capitalize() for part in field.split("_"))
             assert slots[accessor] == 4 + 2 * number, f"{table}.{field}"
@@ -52,11 +55,11 @@ def test_slots_follow_the_field_order_of_the_schema(schema):
 
 def test_1_0_0_has_the_field_numbers_of_the_reference():
     """barrage-wire.md sections 2.2 to 2.4, as slots; spot checks of fields that moved."""
-    slots = _accessor_slots(GENERATED / "r1_0_0" / "BarrageUpdateMetadata.py")
+    slots = _accessor_slots(ROOT / _PACKAGES["barrage_1_0_0"] / "BarrageUpdateMetadata.py")
     assert (slots["FirstSeq"], slots["AddedRows"], slots["TableSize"]) == (4, 16, 26)
-    slots = _accessor_slots(GENERATED / "draft_2020" / "BarrageUpdateMetadata.py")
+    slots = _accessor_slots(ROOT / _PACKAGES["barrage_2020"] / "BarrageUpdateMetadata.py")
     assert (slots["FirstSeq"], slots["AddedRows"], slots["ModColumnNodes"]) == (8, 18, 26)
-    slots = _accessor_slots(GENERATED / "r1_0_0" / "BarrageSnapshotOptions.py")
+    slots = _accessor_slots(ROOT / _PACKAGES["barrage_1_0_0"] / "BarrageSnapshotOptions.py")
     assert (slots["BatchSize"], slots["PreviewListLengthLimit"]) == (8, 12)
 
 
@@ -65,10 +68,10 @@ def test_generating_again_changes_nothing(tmp_path):
     subprocess.run(["sh", SCHEMAS / "generate.sh", tmp_path], check=True, capture_output=True)
     for package in _PACKAGES.values():
         fresh = sorted(path.name for path in (tmp_path / package).glob("*.py"))
-        kept = sorted(path.name for path in (GENERATED / package).glob("*.py"))
+        kept = sorted(path.name for path in (ROOT / package).glob("*.py"))
         assert fresh == kept
         _same, different, missing = filecmp.cmpfiles(
-            tmp_path / package, GENERATED / package, fresh, shallow=False
+            tmp_path / package, ROOT / package, fresh, shallow=False
         )
         assert not different
         assert not missing

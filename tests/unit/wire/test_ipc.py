@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 
 from barrage.errors import RemoteProtocolError
-from barrage.wire._fbs.arrow_ipc import DictionaryBatchMessage, RecordBatchMessage
 from barrage.wire.ipc import (
     decode_batch_header,
     encode_dictionary_header,
     encode_record_header,
     open_message,
 )
+from tests.helpers._fbs.arrow_ipc import DictionaryBatchMessage, RecordBatchMessage
 
 NODES = (5, 1, 5, 0)
 BUFFERS = (0, 8, 8, 40, 48, 0)

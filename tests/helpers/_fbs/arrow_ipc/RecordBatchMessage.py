@@ -43,7 +43,7 @@ class RecordBatchMessage(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         if o != 0:
             x = self._tab.Indirect(o + self._tab.Pos)
-            from barrage.wire._fbs.arrow_ipc.RecordBatch import RecordBatch
+            from tests.helpers._fbs.arrow_ipc.RecordBatch import RecordBatch
             obj = RecordBatch()
             obj.Init(self._tab.Bytes, x)
             return obj

@@ -43,7 +43,7 @@ class DictionaryBatchMessage(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         if o != 0:
             x = self._tab.Indirect(o + self._tab.Pos)
-            from barrage.wire._fbs.arrow_ipc.DictionaryBatch import DictionaryBatch
+            from tests.helpers._fbs.arrow_ipc.DictionaryBatch import DictionaryBatch
             obj = DictionaryBatch()
             obj.Init(self._tab.Bytes, x)
             return obj
