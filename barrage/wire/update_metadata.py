@@ -1,8 +1,9 @@
-"""Update metadata written straight into bytes, for both revisions: one small join per update.
+"""Update metadata written straight into bytes: one small join per update.
 
 Source: barrage-wire.md sections 2.1 and 2.4. The layouts below put all 64-bit fields of the table
 first, so that they lie at multiples of eight from the start of the flatbuffer; defaults (0, false)
-are marked absent, as the reference server never writes one.
+are marked absent, as the reference server never writes one. The draft's payload is written with
+generated code.
 
     wrapper   root offset | vtable | table: vtable distance, type, [source time], magic, offset |
     count, payload payload   root offset | vtable | table: vtable distance, int64s, offsets, small
@@ -22,12 +23,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from barrage.errors import LimitExceededError
 from barrage.wire.bitset import encode_bit_set
 from barrage.wire.messages import TYPE_UPDATE_METADATA
+from barrage.wire.revision import WireRevision
 from barrage.wire.row_set_codec import encode_row_set, encode_shifts
+from barrage.wire.table_writer import TableWriter
 
 if TYPE_CHECKING:
     from barrage.rowset import RowSet, RowSetShiftData
     from barrage.wire.messages import UpdateMetadata
-    from barrage.wire.revision import WireRevision
 
 MAGIC = 0x6E687064
 """First field of every wrapper, "dphn" on the wire (section 2.1)."""
@@ -48,9 +50,6 @@ _WRAPPER_BARE = struct.Struct("<IHHHHi3xbI")
 _TABLE_AT = 36
 _R1_TABLE = struct.Struct("<I14H4xiqqq7I??2x")
 _R1_BYTES = 60
-# Payload, draft: the same vtable; two int64, seven offsets, two counts, one boolean.
-_DRAFT_TABLE = struct.Struct("<I14H4xiqq7IHH?3x")
-_DRAFT_BYTES = 56
 
 _NODE_VTABLE = (6, 8, 4)
 _NODE_VTABLE_BYTES = 8
@@ -152,12 +151,12 @@ def encode_update(update: EncodedUpdate, revision: WireRevision) -> bytes:
     return wrap_payload(TYPE_UPDATE_METADATA, payload, update.source_time_ns)
 
 
-def _vectors(update: EncodedUpdate, table_end: int) -> tuple[list[int], list[bytes]]:
+def _vectors(update: EncodedUpdate) -> tuple[list[int], list[bytes]]:
     """Positions (0 absent) of the six byte vectors and the modified rows, and the bytes after the
     table."""
     parts: list[bytes] = []
     placed: dict[bytes, int] = {}
-    position = table_end
+    position = table_end = _TABLE_AT + _R1_BYTES
     mods = update.modified_rows
     distinct: tuple[bytes, ...] = ()
     if mods is not None:
@@ -213,7 +212,7 @@ def _mod_layout(count: int, nodes: int) -> struct.Struct:
 
 
 def _encode_r1(update: EncodedUpdate) -> bytes:
-    positions, parts = _vectors(update, _TABLE_AT + _R1_BYTES)
+    positions, parts = _vectors(update)
     viewport, columns, added, removed, shifts, included, mods = positions
     first, last, size = update.first_seq, update.last_seq, update.table_size
     at = _TABLE_AT + 28  # of the first offset field
@@ -245,39 +244,36 @@ def _encode_r1(update: EncodedUpdate) -> bytes:
 
 
 def _encode_draft(update: EncodedUpdate) -> bytes:
-    if max(update.add_batch_count, update.mod_batch_count) > _BATCHES_MAX:
+    """As often as an interval of subscribers to the draft passes, so with generated code."""
+    batches = max(update.add_batch_count, update.mod_batch_count)
+    if batches > _BATCHES_MAX:
         raise LimitExceededError(
             "number of record batches of one update",
-            actual=max(update.add_batch_count, update.mod_batch_count),
+            actual=batches,
             maximum=_BATCHES_MAX,
             unit="batches",
         )
-    positions, parts = _vectors(update, _TABLE_AT + _DRAFT_BYTES)
-    viewport, columns, added, removed, shifts, included, mods = positions
-    first, last = update.first_seq, update.last_seq
-    at = _TABLE_AT + 20  # of the first offset field
-    head = _DRAFT_TABLE.pack(
-        _TABLE_AT,
-        28,
-        _DRAFT_BYTES,
-        48 if update.add_batch_count else 0,
-        50 if update.mod_batch_count else 0,
-        4 if first else 0,
-        12 if last else 0,
-        52 if update.is_snapshot else 0,
-        20 if viewport else 0,
-        24 if columns else 0,
-        28 if added else 0,
-        32 if removed else 0,
-        36 if shifts else 0,
-        40 if included else 0,
-        44 if mods else 0,
-        _TABLE_AT - 4,
-        first,
-        last,
-        *[target and target - at - 4 * i for i, target in enumerate(positions)],
-        update.add_batch_count,
-        update.mod_batch_count,
-        update.is_snapshot,
+    writer = TableWriter(WireRevision.DRAFT_2020)
+    mods = None
+    if update.modified_rows is not None:
+        nodes = {
+            rows: writer.table("BarrageModColumnMetadata", modified_rows=rows)
+            for rows in dict.fromkeys(update.modified_rows)
+        }
+        mods = writer.tables([nodes[rows] for rows in update.modified_rows])
+    root = writer.table(
+        "BarrageUpdateMetadata",
+        num_add_batches=update.add_batch_count,
+        num_mod_batches=update.mod_batch_count,
+        first_seq=update.first_seq,
+        last_seq=update.last_seq,
+        is_snapshot=update.is_snapshot,
+        effective_viewport=update.effective_viewport,
+        effective_column_set=update.effective_columns,
+        added_rows=update.added_rows,
+        removed_rows=update.removed_rows,
+        shift_data=update.shift_data,
+        added_rows_included=update.added_rows_included,
+        mod_column_nodes=mods,
     )
-    return b"".join((head, *parts))
+    return writer.finished(root)
