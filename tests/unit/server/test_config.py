@@ -65,7 +65,7 @@ def test_the_token_comes_from_a_file_and_is_not_shown(tmp_path):
         ("port = true", "whole number"),
         ("port = 70000", "0 to 65535"),
         ("reflection = 1", "true or false"),
-        ("host = 1", "must be text"),
+        ("host = 1", "host = 1 .* must be an address"),
         ('host = ""', "an address"),
         ('draft_2020 = "maybe"', "off, header, always"),
         ("drain_grace_ms = -1", "0 or more"),
@@ -156,7 +156,9 @@ def test_a_durable_journal_needs_a_directory():
 )
 def test_lowest_numbers_of_journals(name, lowest):
     assert getattr(load_config(flags={name: lowest}), name) == lowest
-    with pytest.raises(ConfigError, match=f"{name} = .* must be {lowest} or more"):
+    with pytest.raises(
+        ConfigError, match=f"{name} = .* whole number of {lowest} or more"
+    ):
         load_config(flags={name: lowest - 1})
 
 
@@ -164,3 +166,23 @@ def test_lowest_numbers_of_journals(name, lowest):
 def test_journal_settings_that_are_refused(name, value):
     with pytest.raises(ConfigError, match=f"{name} = "):
         load_config(flags={name: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"port": "70"}, r"port = '70' \(from default\) must be a whole number from 0 to 65535"),
+        ({"port": True}, "port = True"),
+        ({"reflection": 1}, "reflection = 1 .* must be true or false"),
+        ({"journal": "disk"}, "journal = 'disk' .* must be one of durable, memory, none"),
+        ({"host": ""}, "host = '' .* must be an address"),
+        ({"token_file": b"x"}, "token_file = b'x' .* must be text"),
+    ],
+)
+def test_what_python_gives_is_checked_too(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ServerConfig(**settings)
+
+
+def test_a_directory_may_be_a_path(tmp_path):
+    assert ServerConfig(data=tmp_path).data == str(tmp_path)
