@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.server.catalog import Catalog
     from barrage.server.config import ServerConfig
-    from barrage.server.deephaven.types import SessionTypes
     from barrage.server.runtime import EngineRuntime
     from barrage.server.table_service import TableService
     from barrage.server.watchdog import Watchdog
@@ -105,7 +104,7 @@ class ServerApp:
             clock,
             self._authenticator,
             lifetime_ns=config.session_lifetime_ms * NANOS_PER_MS,
-            types=cast("SessionTypes", config.deephaven_types),
+            types=config.deephaven_types,
         )
         self._guard = CallGuard(self._authenticator, self.sessions)
         self._resolver = TicketResolver(catalog, tables, config.limits)

@@ -6,20 +6,38 @@ refused: a misspelt option must not be ignored.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from barrage.errors import LimitExceededError, RemoteProtocolError, near_miss
 from barrage.model.cursor import EPOCH_CHARS
+from barrage.server.declared import Number, converted
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-NUMBER_MAX = 2**63 - 1
 NAME_CHARS_MAX = 200
 """Longest name a peer may give itself."""
 
-_HEX = frozenset("0123456789abcdef")
+Epoch = Annotated[
+    str,
+    Meta(
+        pattern=f"^[0-9a-f]{{{EPOCH_CHARS}}}\\Z",
+        description=f"an epoch, {EPOCH_CHARS} hexadecimal digits",
+    ),
+]
+Pair = Annotated[tuple[Number, Number], Meta(description="two whole numbers")]
+
+_Name = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=NAME_CHARS_MAX,
+        description=f"a text of 1 to {NAME_CHARS_MAX} characters",
+    ),
+]
+_Texts = Annotated[list[str], Meta(description="a list of texts")]
+_Object = Annotated[dict[str, Any], Meta(description="an object")]
+_REQUIRED: Any = object()
 
 
 class Fields:
@@ -36,7 +54,7 @@ class Fields:
         if len(text) > bytes_max:
             raise LimitExceededError(what, actual=len(text), maximum=bytes_max, unit="bytes")
         try:
-            parsed = json.loads(bytes(text))
+            parsed = msgspec.json.decode(text)
         except (ValueError, RecursionError) as error:
             raise RemoteProtocolError(f"{what} is not JSON") from error
         if not isinstance(parsed, dict):
@@ -50,101 +68,48 @@ class Fields:
             hint = near_miss(unknown[0], sorted(self._asked))
             raise RemoteProtocolError(f"unknown field {unknown[0][:60]!r} in {self._what}{hint}")
 
-    def value(self, name: str) -> Any:
-        """The field as it is; None when it is missing or null."""
-        self._asked.add(name)
-        return self._fields.get(name)
-
     def fail(self, name: str, wanted: str) -> RemoteProtocolError:
         """The error for a field that is not what it must be."""
         shown = repr(self._fields.get(name))
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         return RemoteProtocolError(f"{name!r} in {self._what} must be {wanted}, not {shown}")
 
-    def number(self, name: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
-        """A whole number that must be there."""
-        found = self.optional_number(name, least=least, most=most)
-        if found is None:
-            raise self.fail(name, f"a whole number from {least} to {most}")
-        return found
+    def value(self, name: str) -> Any:
+        """The field as it is; None when it is missing or null."""
+        self._asked.add(name)
+        return self._fields.get(name)
 
-    def optional_number(self, name: str, *, least: int = 0, most: int = NUMBER_MAX) -> int | None:
-        """A whole number, or None."""
+    def get(self, name: str, declared: Any, default: Any = _REQUIRED) -> Any:
+        """The field, which must be as ``declared`` (see :mod:`barrage.server.declared`);
+        ``default`` when it is missing or null, which without one it must not be."""
         value = self.value(name)
-        if value is not None and not is_number(value, least, most):
-            raise self.fail(name, f"a whole number from {least} to {most}")
-        return None if value is None else int(value)
-
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        """True or false."""
-        value = self.value(name)
-        if value is None:
+        if value is None and default is not _REQUIRED:
             return default
-        if not isinstance(value, bool):
-            raise self.fail(name, "true or false")
+        try:
+            return converted(value, declared)
+        except ValueError as error:
+            raise self.fail(name, str(error)) from None
+
+    def name(self, name: str, default: Any = _REQUIRED) -> Any:
+        """A short printable text."""
+        value = self.get(name, _Name, default)
+        if value is not None and not value.isprintable():
+            raise self.fail(name, "printable text")
         return value
 
     def text(self, name: str, *, bytes_max: int) -> str | None:
         """A text, or None."""
-        value = self.value(name)
-        if value is None:
-            return None
-        if not isinstance(value, str) or not _is_unicode(value) or len(value.encode()) > bytes_max:
+        value: str | None = self.get(name, str, None)
+        if value is not None and len(value.encode()) > bytes_max:
             raise self.fail(name, f"a text of at most {bytes_max} bytes")
-        return value
-
-    def optional_name(self, name: str) -> str | None:
-        """A short printable text, or None."""
-        value = self.value(name)
-        if value is None:
-            return None
-        if not isinstance(value, str) or not 0 < len(value) <= NAME_CHARS_MAX:
-            raise self.fail(name, f"a text of 1 to {NAME_CHARS_MAX} characters")
-        if not value.isprintable():
-            raise self.fail(name, "printable text")
-        return value
-
-    def name(self, name: str) -> str:
-        """A short printable text that must be there."""
-        value = self.optional_name(name)
-        if value is None:
-            raise self.fail(name, f"a text of 1 to {NAME_CHARS_MAX} characters")
-        return value
-
-    def optional_epoch(self, name: str = "epoch") -> str | None:
-        """An epoch, or None."""
-        value = self.value(name)
-        if value is None:
-            return None
-        if not isinstance(value, str) or len(value) != EPOCH_CHARS or not _HEX.issuperset(value):
-            raise self.fail(name, f"an epoch, {EPOCH_CHARS} hexadecimal digits")
-        return value
-
-    def epoch(self, name: str = "epoch") -> str:
-        """An epoch that must be there."""
-        value = self.optional_epoch(name)
-        if value is None:
-            raise self.fail(name, f"an epoch, {EPOCH_CHARS} hexadecimal digits")
-        return value
-
-    def choice(self, name: str, choices: Iterable[str], default: str | None = None) -> str:
-        """One of several words."""
-        known = tuple(choices)
-        value = self.value(name)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, str) or value not in known:
-            raise self.fail(name, f"one of {', '.join(known)}")
         return value
 
     def texts(self, name: str, *, count_max: int) -> tuple[str, ...] | None:
         """A list of different texts (or one text), or None."""
         value = self.value(name)
-        if value is None:
+        values = [value] if isinstance(value, str) else self.get(name, _Texts, None)
+        if values is None:
             return None
-        values = [value] if isinstance(value, str) else value
-        if not isinstance(values, list) or not all(map(_is_unicode, values)):
-            raise self.fail(name, "a list of texts")
         if len(values) > count_max:
             raise LimitExceededError(
                 f"{name!r} in {self._what}", actual=len(values), maximum=count_max, unit="texts"
@@ -153,27 +118,6 @@ class Fields:
             raise self.fail(name, "a list of different texts")
         return tuple(values)
 
-    def pair(self, name: str) -> tuple[int, int] | None:
-        """Two whole numbers that are not negative, or None."""
-        value = self.value(name)
-        if value is None:
-            return None
-        if not isinstance(value, list) or len(value) != 2 or not all(map(is_number, value)):
-            raise self.fail(name, "two whole numbers")
-        return int(value[0]), int(value[1])
-
-
-def is_number(value: object, least: int = 0, most: int = NUMBER_MAX) -> bool:
-    """Whether a JSON value is a whole number within bounds; true and false are none."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _is_unicode(value: object) -> bool:
-    """Whether a JSON value is a text that has a UTF-8 form: JSON can write halves of characters."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    def part(self, name: str, what: str) -> Fields:
+        """The object in a field, whose fields are read in turn."""
+        return Fields(self.get(name, _Object), what)

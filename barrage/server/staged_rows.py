@@ -11,7 +11,7 @@ old key. What counts is the last change of each key; ``truncate`` takes back eve
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from barrage.engine.source import SourceTable
 
-MODES = ("append", "upsert", "replace", "changes")
+Mode = Literal["append", "upsert", "replace", "changes"]
 
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"

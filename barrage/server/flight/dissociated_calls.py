@@ -9,7 +9,7 @@ locations of an endpoint are alternatives; that is why this shape is given only 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from barrage.errors import UnsupportedError
 from barrage.server.json_fields import Fields
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from barrage.transport.flight_messages import FlightInfo
 
 COMMAND = "dissociated"
-PLACES = ("packed", "shm", "rma")
+Place = Literal["packed", "shm", "rma"]
 
 _FIRST_BYTE = b"{"
 
@@ -48,13 +48,10 @@ class DissociatedRequest(NamedTuple):
     def parse(cls, command: bytes, limits: Limits) -> DissociatedRequest:
         """RemoteProtocolError, LimitExceededError, SchemaError (the table's name)."""
         outer = Fields.parse(command, "command", bytes_max=limits.ticket_bytes_max)
-        inner = outer.value(COMMAND)
+        fields = outer.part(COMMAND, "command")
         outer.finish()
-        if not isinstance(inner, dict):
-            raise outer.fail(COMMAND, "an object")
-        fields = Fields(inner, "command")
         table = check_table_name(fields.value("table"))
-        place = fields.choice("bodies", PLACES, PLACES[0])
+        place = fields.get("bodies", Place, "packed")
         fields.finish()
         return cls(ticket_of(table), place)
 

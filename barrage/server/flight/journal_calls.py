@@ -12,9 +12,10 @@ import json
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from barrage.errors import BarrageError, LimitExceededError, UnsupportedError
 from barrage.journal.feed import (
@@ -25,12 +26,13 @@ from barrage.journal.feed import (
     options_schema,
     snapshot_batches,
 )
+from barrage.server.declared import NUMBER_MAX, Number
 from barrage.server.flight.journal_reading import FeedEncoder, FrameSink
 from barrage.server.flight.journal_tickets import (
-    FROM_MIN,
     ChangesTicket,
     JournalPlan,
     SnapshotTicket,
+    Version,
     WatchTicket,
     lease_ns,
     parse_plan,
@@ -38,7 +40,7 @@ from barrage.server.flight.journal_tickets import (
 )
 from barrage.server.flight.journal_watch import WatchCalls, newest
 from barrage.server.journal_access import JournalAccess, feed_options, told_to_peers
-from barrage.server.json_fields import NUMBER_MAX, Fields
+from barrage.server.json_fields import Epoch, Fields
 from barrage.server.tickets import check_table_name
 from barrage.transport import flight_messages
 from barrage.transport.flight_messages import Descriptor, FlightInfo
@@ -84,6 +86,9 @@ DESCRIPTIONS = {
 
 PLAN_BYTES_MAX = 4 * 1024 * 1024
 """Longest list of tickets one plan may become."""
+
+_Microseconds = Annotated[int, Meta(ge=0, le=NUMBER_MAX // 1000)]
+"""Whose nanoseconds fit 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,18 +154,18 @@ class JournalCalls:
 
     async def _bound(self, body: bytes) -> bytes:
         fields = self._fields(body)
-        table, epoch = check_table_name(fields.value("table")), fields.optional_epoch()
-        rows_max = fields.optional_number("max_rows")
-        bytes_max = fields.optional_number("max_bytes")
-        version = fields.optional_number("version")
+        table, epoch = check_table_name(fields.value("table")), fields.get("epoch", Epoch, None)
+        rows_max = fields.get("max_rows", Number, None)
+        bytes_max = fields.get("max_bytes", Number, None)
+        version = fields.get("version", Number, None)
         if version is not None:
-            start = fields.optional_number("row") or 0
+            start = fields.get("row", Number, 0)
             fields.finish()
             journal = self._access.journal(table, epoch)
             version = await self._access.settle(journal, version)
             return await self._chunk_bound(journal, version, start, (rows_max, bytes_max))
-        after = fields.number("from", least=FROM_MIN)
-        cap = fields.optional_number("cap")
+        after = fields.get("from", Version)
+        cap = fields.get("cap", Number, None)
         fields.finish()
         journal = self._access.journal(table, epoch)
         self._access.check_state(journal, after)
@@ -207,8 +212,7 @@ class JournalCalls:
     async def _version(self, body: bytes) -> bytes:
         fields = self._fields(body)
         table = check_table_name(fields.value("table"))
-        # The largest number of microseconds whose nanoseconds fit 64 bits.
-        moment_us = fields.number("timestamp_us", most=NUMBER_MAX // 1000)
+        moment_us = fields.get("timestamp_us", _Microseconds)
         fields.finish()
         journal = self._access.journal(table)
         with told_to_peers():
@@ -218,8 +222,8 @@ class JournalCalls:
 
     async def _cursor(self, body: bytes) -> bytes:
         fields = self._fields(body)
-        table, epoch = check_table_name(fields.value("table")), fields.optional_epoch()
-        consumer, version = fields.name("consumer"), fields.number("version", least=FROM_MIN)
+        table, epoch = check_table_name(fields.value("table")), fields.get("epoch", Epoch, None)
+        consumer, version = fields.name("consumer"), fields.get("version", Version)
         lease = lease_ns(fields, self._limits)
         fields.finish()
         journal = self._access.journal(table, epoch)

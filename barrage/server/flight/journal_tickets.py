@@ -22,22 +22,29 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta
 
 from barrage.errors import RemoteProtocolError
 from barrage.journal.feed import STRIPE_IDS, STRIPE_IDS_MAX, is_stripe
-from barrage.server.json_fields import NUMBER_MAX, Fields
+from barrage.server.declared import NUMBER_MAX, Number
+from barrage.server.json_fields import Epoch, Fields, Pair
 from barrage.server.tickets import check_table_name
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
 
 JOURNAL_ROUTE = b"j/"
-MODES = ("changes", "snapshot", "watch")
+Mode = Literal["changes", "snapshot", "watch"]
+PlanMode = Literal["changes", "snapshot"]
 LEASE_MS_DEFAULT = 60_000
 LEASE_MS_MIN = 100
 FROM_MIN = -1
 """Smallest version a reader may stand at: before every step."""
+
+Version = Annotated[int, Meta(ge=FROM_MIN, le=NUMBER_MAX)]
+Splits = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 
 _FLAGS = ("preimage", "net", "row_key", "modified_columns")
 
@@ -58,7 +65,7 @@ class Selection:
         return cls(
             columns=fields.texts("columns", count_max=limits.columns_max),
             filter=fields.text("filter", bytes_max=limits.expression_bytes_max),
-            **{name: fields.flag(name) for name in _FLAGS},
+            **{name: fields.get(name, bool, False) for name in _FLAGS},
         )
 
     def told(self) -> dict[str, Any]:
@@ -169,7 +176,7 @@ def parse_ticket(ticket: bytes, limits: Limits) -> JournalTicket:
     """What a ticket asks for. RemoteProtocolError, SchemaError (a table's name),
     LimitExceededError."""
     fields = _fields(ticket, "journal ticket", limits)
-    mode = fields.choice("mode", MODES)
+    mode = fields.get("mode", Mode)
     table = check_table_name(fields.value("table"))
     parsed: JournalTicket = _READERS[mode](fields, table, limits)
     fields.finish()
@@ -179,15 +186,15 @@ def parse_ticket(ticket: bytes, limits: Limits) -> JournalTicket:
 def parse_plan(command: bytes, limits: Limits) -> JournalPlan:
     """What a plan asks for; errors as :func:`parse_ticket`."""
     fields = _fields(command, "journal plan", limits)
-    is_snapshot = fields.choice("mode", ("changes", "snapshot"), "changes") == "snapshot"
+    is_snapshot = fields.get("mode", PlanMode, "changes") == "snapshot"
     plan = JournalPlan(
         table=check_table_name(fields.value("table")),
-        epoch=fields.optional_epoch(),
-        after=fields.optional_number("from", least=FROM_MIN),
-        upto=fields.optional_number("to"),
+        epoch=fields.get("epoch", Epoch, None),
+        after=fields.get("from", Version, None),
+        upto=fields.get("to", Number, None),
         is_snapshot=is_snapshot,
-        splits=min(fields.optional_number("splits", least=1) or 1, limits.journal_splits_max),
-        read_group=fields.optional_name("read_group"),
+        splits=min(fields.get("splits", Splits, 1), limits.journal_splits_max),
+        read_group=fields.name("read_group", None),
         selection=Selection.read(fields, limits),
     )
     fields.finish()
@@ -206,8 +213,12 @@ def parse_plan(command: bytes, limits: Limits) -> JournalPlan:
 def lease_ns(fields: Fields, limits: Limits) -> int | None:
     """The lease a request asks for, or None."""
     most = limits.journal_lease_ns_max // 1_000_000
-    lease_ms = fields.optional_number("lease_ms", least=LEASE_MS_MIN, most=most)
-    return None if lease_ms is None else lease_ms * 1_000_000
+    lease_ms = fields.get("lease_ms", Number, None)
+    if lease_ms is None:
+        return None
+    if not LEASE_MS_MIN <= lease_ms <= most:
+        raise fields.fail("lease_ms", f"a whole number from {LEASE_MS_MIN} to {most}")
+    return int(lease_ms) * 1_000_000
 
 
 def _fields(request: bytes, what: str, limits: Limits) -> Fields:
@@ -218,37 +229,37 @@ def _fields(request: bytes, what: str, limits: Limits) -> Fields:
 
 
 def _changes(fields: Fields, table: str, limits: Limits) -> ChangesTicket:
-    after = fields.number("from", least=FROM_MIN)
-    upto = fields.number("to")
+    after = fields.get("from", Version)
+    upto = fields.get("to", Number)
     if upto < after:
         raise fields.fail("to", f"at least {after}, where the changes start")
-    stripe = fields.pair("stripe") or (0, 1)
+    stripe = fields.get("stripe", Pair, (0, 1))
     if not stripe[0] < stripe[1] <= limits.journal_splits_max:
         raise fields.fail("stripe", f"[i, n] with i < n <= {limits.journal_splits_max}")
-    stripe_ids = fields.optional_number("stripe_ids")
-    if stripe_ids is not None and not is_stripe(stripe_ids):
+    stripe_ids = fields.get("stripe_ids", Number, STRIPE_IDS)
+    if not is_stripe(stripe_ids):
         raise fields.fail("stripe_ids", f"a power of two, {STRIPE_IDS} to {STRIPE_IDS_MAX}")
     return ChangesTicket(
         table=table,
-        epoch=fields.epoch(),
+        epoch=fields.get("epoch", Epoch),
         after=after,
         upto=upto,
         stripe=stripe,
-        stripe_ids=stripe_ids or STRIPE_IDS,
+        stripe_ids=stripe_ids,
         selection=Selection.read(fields, limits),
     )
 
 
 def _snapshot(fields: Fields, table: str, limits: Limits) -> SnapshotTicket:
-    ids = fields.pair("ids")
-    if ids is not None and not ids[0] <= ids[1] <= NUMBER_MAX:
+    ids = fields.get("ids", Pair, None)
+    if ids is not None and ids[0] > ids[1]:
         raise fields.fail("ids", "[lo, hi] with lo <= hi, half-open")
     ticket = SnapshotTicket(
         table=table,
-        epoch=fields.optional_epoch(),
-        version=fields.optional_number("version"),
+        epoch=fields.get("epoch", Epoch, None),
+        version=fields.get("version", Number, None),
         ids=ids,
-        read_group=fields.optional_name("read_group"),
+        read_group=fields.name("read_group", None),
         selection=Selection.read(fields, limits),
     )
     if ticket.version is not None and ticket.epoch is None:
@@ -264,7 +275,7 @@ def _watch(fields: Fields, table: str, limits: Limits) -> WatchTicket:
         table=table,
         consumer=fields.name("consumer"),
         lease_ms=LEASE_MS_DEFAULT if lease is None else lease // 1_000_000,
-        version=fields.optional_number("version"),
+        version=fields.get("version", Number, None),
     )
 
 

@@ -7,21 +7,21 @@ part is staged, and only then it is.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
+from msgspec import Meta
 
 from barrage.errors import LimitExceededError, RemoteProtocolError
 from barrage.model.schema_message import read_schema_message
+from barrage.server.declared import Number, expected
 from barrage.server.flight.unpacking import unpacked
 from barrage.server.flight.upload import BatchReader
 from barrage.server.grpc_calls import END_OF_STREAM
-from barrage.server.json_fields import NUMBER_MAX, Fields, is_number
+from barrage.server.json_fields import Fields, Pair
 from barrage.server.stage_commit import CommitRequest, StageCommitter
-from barrage.server.staged_rows import MODES
+from barrage.server.staged_rows import Mode
 from barrage.server.staging import BatchName, StagedPart, StagingArea
 from barrage.server.tickets import check_table_name
 from barrage.transport.flight_messages import Descriptor, encode_put_result
@@ -48,6 +48,12 @@ DESCRIPTIONS = {
     STAGE_ABORT: 'Forget what is staged for a batch. Body: JSON {"table", "writer", "batch"}. '
     'Result: JSON {"rows"}.',
 }
+
+
+_Staged = Annotated[
+    list[Pair], Meta(description="a list of [partition, attempt], each partition once")
+]
+_SchemaMessage = Annotated[bytes, Meta(description="base64 of an Arrow IPC schema message")]
 
 
 class StageCalls:
@@ -107,13 +113,10 @@ class StageCalls:
     def _opened(self, command: bytes) -> StagedPart:
         most = self._limits.journal_request_bytes_max
         outer = Fields.parse(command, "put command", bytes_max=most)
-        inner = outer.value("stage")
+        fields = outer.part("stage", "'stage'")
         outer.finish()
-        if not isinstance(inner, dict):
-            raise outer.fail("stage", "an object")
-        fields = Fields(inner, "'stage'")
         name = _batch_name(fields)
-        partition, attempt = fields.number("partition"), fields.number("attempt")
+        partition, attempt = fields.get("partition", Number), fields.get("attempt", Number)
         fields.finish()
         return self._staging.open(name, partition, attempt)
 
@@ -148,12 +151,12 @@ def commit_request(body: bytes, limits: Limits) -> CommitRequest:
     request = CommitRequest(
         name=_batch_name(fields),
         staged=_staged(fields, limits),
-        mode=fields.choice("mode", MODES, "append"),
+        mode=fields.get("mode", Mode, "append"),
         key=fields.texts("key", count_max=limits.columns_max) or (),
-        is_created=fields.flag("create"),
+        is_created=fields.get("create", bool, False),
         schema=_schema(fields),
-        merge_schema=fields.flag("merge_schema"),
-        fail_on_data_loss=fields.flag("fail_on_data_loss", default=True),
+        merge_schema=fields.get("merge_schema", bool, False),
+        fail_on_data_loss=fields.get("fail_on_data_loss", bool, True),
     )
     fields.finish()
     return request
@@ -163,16 +166,13 @@ def _batch_name(fields: Fields) -> BatchName:
     return BatchName(
         table=check_table_name(fields.value("table")),
         writer=fields.name("writer"),
-        batch=fields.number("batch"),
+        batch=fields.get("batch", Number),
     )
 
 
 def _staged(fields: Fields, limits: Limits) -> tuple[tuple[int, int], ...]:
     """The parts of a commit, each partition once."""
-    value = fields.value("staged")
-    wanted = "a list of [partition, attempt], each partition once"
-    if not isinstance(value, list):
-        raise fields.fail("staged", wanted)
+    value = fields.get("staged", _Staged)
     if len(value) > limits.staging_parts_max:
         raise LimitExceededError(
             "list of staged parts",
@@ -180,26 +180,16 @@ def _staged(fields: Fields, limits: Limits) -> tuple[tuple[int, int], ...]:
             maximum=limits.staging_parts_max,
             unit="parts",
         )
-    for item in value:
-        if not isinstance(item, list) or len(item) != 2 or not all(map(_is_id, item)):
-            raise fields.fail("staged", wanted)
-    if len({item[0] for item in value}) != len(value):
-        raise fields.fail("staged", wanted)
-    return tuple((int(item[0]), int(item[1])) for item in value)
-
-
-def _is_id(value: object) -> bool:
-    return is_number(value, 0, NUMBER_MAX)
+    if len(dict(value)) != len(value):
+        raise fields.fail("staged", expected(_Staged))
+    return tuple(value)
 
 
 def _schema(fields: Fields) -> pa.Schema | None:
-    value = fields.value("schema")
+    value = fields.get("schema", _SchemaMessage, None)
     if value is None:
         return None
-    wanted = "base64 of an Arrow IPC schema message"
-    if not isinstance(value, str):
-        raise fields.fail("schema", wanted)
     try:
-        return read_schema_message(base64.b64decode(value, validate=True))
-    except (binascii.Error, ValueError, pa.ArrowException, OSError) as error:
-        raise fields.fail("schema", wanted) from error
+        return read_schema_message(value)
+    except (ValueError, pa.ArrowException, OSError) as error:
+        raise fields.fail("schema", expected(_SchemaMessage)) from error

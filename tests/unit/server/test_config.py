@@ -156,9 +156,7 @@ def test_a_durable_journal_needs_a_directory():
 )
 def test_lowest_numbers_of_journals(name, lowest):
     assert getattr(load_config(flags={name: lowest}), name) == lowest
-    with pytest.raises(
-        ConfigError, match=f"{name} = .* whole number of {lowest} or more"
-    ):
+    with pytest.raises(ConfigError, match=f"{name} = .* whole number of {lowest} or more"):
         load_config(flags={name: lowest - 1})
 
 

@@ -124,8 +124,6 @@ def test_a_ticket_reads_back_as_it_was_written_and_has_one_form(written):
         ({**CHANGES, "stripe_ids": "64"}, "'stripe_ids'"),
         ({**CHANGES, "columns": [1]}, "'columns'"),
         ({**CHANGES, "columns": ["a", "a"]}, "'columns'"),
-        ({**CHANGES, "columns": ["\ud800"]}, "'columns'"),
-        ({**CHANGES, "filter": "\ud800 > 1"}, "'filter'"),
         ({**CHANGES, "filter": ["a > 1"]}, "'filter'"),
         ({**CHANGES, "filter": "a" * (LIMITS.expression_bytes_max + 1)}, "'filter'"),
         ({**CHANGES, "preimage": 1}, "'preimage'"),
@@ -159,7 +157,18 @@ def test_a_wrong_field_is_refused_by_its_name(fields, text):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"3", b'"t"', b"\xff\xfe", b"[" * 100_000, b'{"a":' * 50_000, b"NaN"],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"3",
+        b'"t"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b"NaN",
+        rb'{"a": "\ud800"}',
+    ],
 )
 def test_what_is_no_object_is_refused(content):
     for parse in (parse_ticket, parse_plan):
