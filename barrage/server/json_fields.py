@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
+import pyarrow as pa
 from msgspec import Meta
 
 from barrage.errors import LimitExceededError, RemoteProtocolError, near_miss
 from barrage.model.cursor import EPOCH_CHARS
-from barrage.server.declared import Number, converted
+from barrage.model.schema_message import read_schema_message
+from barrage.server.declared import NUMBER_MAX, Number, converted, expected
 
 NAME_CHARS_MAX = 200
 """Longest name a peer may give itself."""
@@ -36,6 +38,7 @@ _Name = Annotated[
     ),
 ]
 _Texts = Annotated[list[str], Meta(description="a list of texts")]
+_SchemaMessage = Annotated[bytes, Meta(description="base64 of an Arrow IPC schema message")]
 _Object = Annotated[dict[str, Any], Meta(description="an object")]
 _REQUIRED: Any = object()
 
@@ -49,7 +52,7 @@ class Fields:
         self._asked: set[str] = set()
 
     @classmethod
-    def parse(cls, text: bytes | memoryview, what: str, *, bytes_max: int) -> Fields:
+    def parse(cls, text: bytes | memoryview, what: str, *, bytes_max: int = NUMBER_MAX) -> Fields:
         """LimitExceededError for a text that is longer than ``bytes_max``."""
         if len(text) > bytes_max:
             raise LimitExceededError(what, actual=len(text), maximum=bytes_max, unit="bytes")
@@ -74,10 +77,10 @@ class Fields:
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         return RemoteProtocolError(f"{name!r} in {self._what} must be {wanted}, not {shown}")
 
-    def value(self, name: str) -> Any:
-        """The field as it is; None when it is missing or null."""
+    def value(self, name: str, default: Any = None) -> Any:
+        """The field as it is; ``default`` when it is missing."""
         self._asked.add(name)
-        return self._fields.get(name)
+        return self._fields.get(name, default)
 
     def get(self, name: str, declared: Any, default: Any = _REQUIRED) -> Any:
         """The field, which must be as ``declared`` (see :mod:`barrage.server.declared`);
@@ -104,7 +107,7 @@ class Fields:
             raise self.fail(name, f"a text of at most {bytes_max} bytes")
         return value
 
-    def texts(self, name: str, *, count_max: int) -> tuple[str, ...] | None:
+    def texts(self, name: str, *, count_max: int = NUMBER_MAX) -> tuple[str, ...] | None:
         """A list of different texts (or one text), or None."""
         value = self.value(name)
         values = [value] if isinstance(value, str) else self.get(name, _Texts, None)
@@ -117,6 +120,16 @@ class Fields:
         if len(set(values)) != len(values):
             raise self.fail(name, "a list of different texts")
         return tuple(values)
+
+    def schema(self, name: str) -> pa.Schema | None:
+        """An Arrow schema, or None."""
+        message = self.get(name, _SchemaMessage, None)
+        if message is None:
+            return None
+        try:
+            return read_schema_message(message)
+        except (ValueError, pa.ArrowException, OSError) as error:
+            raise self.fail(name, expected(_SchemaMessage)) from error
 
     def part(self, name: str, what: str) -> Fields:
         """The object in a field, whose fields are read in turn."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from barrage.errors import ActionNotFoundError, RemoteProtocolError, SchemaError
-from barrage.model.schema_message import read_schema_message
+from barrage.errors import ActionNotFoundError
 from barrage.server.flight.dissociated_calls import is_dissociated_request
 from barrage.server.flight.journal_tickets import is_journal_request
+from barrage.server.json_fields import Fields
 from barrage.server.method_table import MethodEntry, SessionUse
 from barrage.server.presentation import told_schema
 from barrage.server.table_lease import TableLease
@@ -181,19 +177,22 @@ class CatalogCalls:
         return json.dumps(told).encode()
 
     async def _drop_table(self, body: bytes) -> bytes:
-        command = parse_json_object(body, "action body")
-        await asyncio.wrap_future(self._tables.drop(_table_name(command)))
+        fields = Fields.parse(body, "action body")
+        await asyncio.wrap_future(self._tables.drop(fields.get("table", str)))
         return b"{}"
 
     async def _create_table(self, body: bytes) -> bytes:
-        command = parse_json_object(body, "action body")
+        fields = Fields.parse(body, "action body")
+        schema = fields.schema("schema")
+        if schema is None:
+            raise fields.fail("schema", "there")
         recipe = TableRecipe.checked(
-            _table_name(command),
-            _schema(command.get("schema")),
-            key=string_list(command, "key"),
-            kind=command.get("kind"),
-            capacity=command.get("capacity"),
-            journal=command.get("journal"),
+            fields.get("table", str),
+            schema,
+            key=fields.texts("key") or (),
+            kind=fields.value("kind"),
+            capacity=fields.value("capacity"),
+            journal=fields.value("journal"),
         )
         await asyncio.wrap_future(self._tables.create(recipe, None))
         return b"{}"
@@ -236,39 +235,3 @@ def _metadata(facts: TableFacts) -> dict[str, Any]:
         "is_ticking": facts.is_ticking,
         "step": facts.step,
     }
-
-
-def parse_json_object(text: bytes, what: str) -> dict[str, Any]:
-    """A JSON object from a peer; RemoteProtocolError when it is none."""
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RemoteProtocolError(f"{what} is not JSON") from error
-    if not isinstance(parsed, dict):
-        raise RemoteProtocolError(f"{what} is not a JSON object")
-    return parsed
-
-
-def string_list(command: dict[str, Any], name: str) -> tuple[str, ...]:
-    """A list of texts, or one text, under ``name``; empty when it is missing."""
-    value = command.get(name)
-    values = [value] if isinstance(value, str) else value or []
-    if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
-        raise RemoteProtocolError(f"{name!r} must be a list of texts")
-    return tuple(values)
-
-
-def _table_name(command: dict[str, Any]) -> str:
-    name = command.get("table")
-    if not isinstance(name, str):
-        raise RemoteProtocolError("'table' must be the name of a table")
-    return name
-
-
-def _schema(encoded: object) -> pa.Schema:
-    if not isinstance(encoded, str):
-        raise RemoteProtocolError("'schema' must be base64 of an Arrow IPC schema message")
-    try:
-        return read_schema_message(base64.b64decode(encoded, validate=True))
-    except (binascii.Error, ValueError, pa.ArrowException, OSError) as error:
-        raise SchemaError("the schema is not base64 of an Arrow IPC schema message") from error

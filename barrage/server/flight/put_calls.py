@@ -32,7 +32,6 @@ from barrage.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from barrage.server.flight.catalog_calls import parse_json_object
 from barrage.server.flight.export_upload import (
     ExportUpload,
     UploadBudget,
@@ -41,6 +40,7 @@ from barrage.server.flight.export_upload import (
 from barrage.server.flight.unpacking import Unpacked, aside, unpacked
 from barrage.server.flight.upload import BatchReader, PutCommand
 from barrage.server.grpc_calls import END_OF_STREAM
+from barrage.server.json_fields import Fields
 from barrage.server.producer_positions import ProducerPosition, check_sequence
 from barrage.server.rows import key_columns_of
 from barrage.server.table_service import Change, TableRecipe, WriteChain, source_for_peers
@@ -316,7 +316,7 @@ class _Upload:
             return None
         sequence = self._sequence_next
         if metadata:
-            told = parse_json_object(metadata, "the metadata of a batch").get("sequence", sequence)
+            told = Fields.parse(metadata, "the metadata of a batch").value("sequence", sequence)
             sequence = None if told is None else check_sequence(told)
         if sequence is None:
             raise SequenceError(

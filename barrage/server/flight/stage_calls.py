@@ -10,11 +10,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
 from msgspec import Meta
 
 from barrage.errors import LimitExceededError, RemoteProtocolError
-from barrage.model.schema_message import read_schema_message
 from barrage.server.declared import Number, expected
 from barrage.server.flight.unpacking import unpacked
 from barrage.server.flight.upload import BatchReader
@@ -53,7 +51,6 @@ DESCRIPTIONS = {
 _Staged = Annotated[
     list[Pair], Meta(description="a list of [partition, attempt], each partition once")
 ]
-_SchemaMessage = Annotated[bytes, Meta(description="base64 of an Arrow IPC schema message")]
 
 
 class StageCalls:
@@ -154,7 +151,7 @@ def commit_request(body: bytes, limits: Limits) -> CommitRequest:
         mode=fields.get("mode", Mode, "append"),
         key=fields.texts("key", count_max=limits.columns_max) or (),
         is_created=fields.get("create", bool, False),
-        schema=_schema(fields),
+        schema=fields.schema("schema"),
         merge_schema=fields.get("merge_schema", bool, False),
         fail_on_data_loss=fields.get("fail_on_data_loss", bool, True),
     )
@@ -183,13 +180,3 @@ def _staged(fields: Fields, limits: Limits) -> tuple[tuple[int, int], ...]:
     if len(dict(value)) != len(value):
         raise fields.fail("staged", expected(_Staged))
     return tuple(value)
-
-
-def _schema(fields: Fields) -> pa.Schema | None:
-    value = fields.get("schema", _SchemaMessage, None)
-    if value is None:
-        return None
-    try:
-        return read_schema_message(value)
-    except (ValueError, pa.ArrowException, OSError) as error:
-        raise fields.fail("schema", expected(_SchemaMessage)) from error

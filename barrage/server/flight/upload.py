@@ -11,16 +11,16 @@ import io
 import struct
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from barrage.errors import LimitExceededError, RemoteProtocolError, UnsupportedError
 from barrage.model.schema_message import read_schema_message
-from barrage.server.config import JOURNAL_CLASSES
+from barrage.server.config import JournalClass
 from barrage.server.flight.arrow_messages import check_decompressed_size
-from barrage.server.flight.catalog_calls import parse_json_object, string_list
+from barrage.server.json_fields import Fields
 from barrage.server.producer_positions import (
     check_number_of_epoch,
     check_producer,
@@ -44,10 +44,8 @@ if TYPE_CHECKING:
     from barrage.wire.frame import FlightFrame
     from barrage.wire.messages import SubscriptionOptions
 
-MODES = ("append", "upsert", "create", "replace", "delete")
-_COMMAND_FIELDS = frozenset(
-    {"table", "mode", "key", "kind", "capacity", "journal", "producer", "sequence", "epoch"}
-)
+Mode = Literal["append", "upsert", "create", "replace", "delete"]
+
 COPIED_AT_ONCE_BYTES_MAX = 1024 * 1024
 """Longer bodies are copied without the interpreter's lock."""
 
@@ -59,12 +57,12 @@ class PutCommand:
     """Where rows go and how: the meaning of a DoPut descriptor."""
 
     table: str
-    mode: str | None = None
-    """One of :data:`MODES`; None is upsert for a table with a key and append for others."""
+    mode: Mode | None = None
+    """None is upsert for a table with a key and append for others."""
     key: tuple[str, ...] = ()
     kind: str | None = None
     capacity: int | None = None
-    journal: str | None = None
+    journal: JournalClass | None = None
     """The journal of a table that is made; None for the server's default."""
     producer: str | None = None
     """Who numbers the batches, so that a batch that was sent before is known."""
@@ -82,42 +80,27 @@ class PutCommand:
             return cls(table=check_table_name(table_name_of_descriptor(descriptor, limits)))
         if command.startswith(SCOPE_ROUTE):
             return cls(table=check_table_name(table_name_of_ticket(command, limits)))
-        return cls._from_json(parse_json_object(command, "put command"))
+        return cls._read(Fields.parse(command, "put command"))
 
     @classmethod
-    def _from_json(cls, fields: dict[str, object]) -> PutCommand:
-        unknown = sorted(fields.keys() - _COMMAND_FIELDS)
-        if unknown:
-            raise RemoteProtocolError(f"unknown field {unknown[0]!r} in the put command")
-        mode, kind, capacity = fields.get("mode"), fields.get("kind"), fields.get("capacity")
-        if mode is not None and mode not in MODES:
-            raise RemoteProtocolError(f"mode {mode!r} is not one of {', '.join(MODES)}")
-        if kind is not None and not isinstance(kind, str):
-            raise RemoteProtocolError("'kind' must be a text")
-        if capacity is not None and (not isinstance(capacity, int) or isinstance(capacity, bool)):
-            raise RemoteProtocolError("'capacity' must be a whole number")
-        journal, producer, sequence = (
-            fields.get(name) for name in ("journal", "producer", "sequence")
-        )
-        if journal is not None and journal not in JOURNAL_CLASSES:
-            raise RemoteProtocolError(
-                f"journal {journal!r} is not one of {', '.join(JOURNAL_CLASSES)}"
-            )
-        epoch = fields.get("epoch")
-        for name, value in (("sequence", sequence), ("epoch", epoch)):
-            if value is not None and producer is None:
-                raise RemoteProtocolError(f"{name!r} needs a 'producer'")
-        return cls(
-            table=check_table_name(fields.get("table")),
-            mode=None if mode is None else str(mode),
-            key=string_list(fields, "key"),
-            kind=kind,
-            capacity=capacity,
-            journal=None if journal is None else str(journal),
+    def _read(cls, fields: Fields) -> PutCommand:
+        producer, sequence, epoch = map(fields.value, ("producer", "sequence", "epoch"))
+        read = cls(
+            table=check_table_name(fields.value("table")),
+            mode=fields.get("mode", Mode, None),
+            key=fields.texts("key") or (),
+            kind=fields.get("kind", str, None),
+            capacity=fields.get("capacity", int, None),
+            journal=fields.get("journal", JournalClass, None),
             producer=None if producer is None else check_producer(producer),
             sequence=None if sequence is None else check_sequence(sequence),
             epoch=None if epoch is None else check_number_of_epoch(epoch),
         )
+        fields.finish()
+        for name, value in (("sequence", sequence), ("epoch", epoch)):
+            if value is not None and producer is None:
+                raise RemoteProtocolError(f"{name!r} needs a 'producer'")
+        return read
 
 
 class BatchReader:
