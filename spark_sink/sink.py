@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from barrage.errors import ConfigError
 from spark_sink.sink_columns import sent_schema, table_schema
 from spark_sink.sink_errors import SinkWriteError
-from spark_sink.sink_flight import BatchKey, StagedPart, abort, commit, stage
+from spark_sink.sink_flight import BatchKey, StagedPart, abort, commit, stage_task
 from spark_sink.sink_identity import driver_key, task_key
 from spark_sink.sink_options import SinkOptions
 
@@ -96,9 +96,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         task = TaskContext.get()
         assert task is not None
         key = task_key(self._options, task)
-        part = stage(
-            self._options, key, partition=task.partitionId(), schema=self._sent, batches=iterator
-        )
+        part = stage_task(self._options, key, self._sent, iterator)
         return Staged(key=key, part=part)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -149,17 +147,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Executor: stage the rows of one task. SinkWriteError."""
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-        assert task is not None
-        part = stage(
-            self._options,
-            self._key,
-            partition=task.partitionId(),
-            schema=self._sent,
-            batches=iterator,
-        )
+        part = stage_task(self._options, self._key, self._sent, iterator)
         return Staged(key=self._key, part=part)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -57,6 +57,17 @@ class Committed:
     is_duplicate: bool
 
 
+def stage_task(
+    options: SinkOptions, key: BatchKey, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> StagedPart:
+    """:func:`stage` for the task this process runs."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    return stage(options, key, partition=task.partitionId(), schema=schema, batches=batches)
+
+
 def stage(
     options: SinkOptions,
     key: BatchKey,

@@ -23,7 +23,7 @@ import pyarrow as pa
 from barrage.errors import ConfigError
 from spark_sink.sink_columns import sent_schema, table_schema
 from spark_sink.sink_errors import SinkWriteError, staging_error
-from spark_sink.sink_flight import BatchKey, StagedPart, abort, commit, stage
+from spark_sink.sink_flight import BatchKey, StagedPart, abort, commit, stage_task
 from spark_sink.sink_identity import required_key
 from spark_sink.sink_options import SinkOptions
 
@@ -83,17 +83,7 @@ class _Staging:
         self._schema = schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-        assert task is not None
-        part = stage(
-            self._options,
-            self._key,
-            partition=task.partitionId(),
-            schema=self._schema,
-            batches=batches,
-        )
+        part = stage_task(self._options, self._key, self._schema, batches)
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([part.partition], pa.int32()),
