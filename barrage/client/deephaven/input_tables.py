@@ -66,23 +66,7 @@ def _kind(kind: str, key: Sequence[str]) -> Any:
 async def add_rows(calls: DeephavenCalls, target: ExportedTable, rows: Any, *, label: str) -> int:
     """Add rows, or replace those with the same key; how many were sent."""
     table = fit_rows(to_arrow_table(rows), target.schema, names=target.schema.names)
-    uploaded = await upload_table(calls, table, label=label)
-    request = MESSAGES.new(
-        "AddTableRequest",
-        input_table=ticket_message(target.ticket),
-        table_to_add=ticket_message(uploaded.ticket),
-    )
-    try:
-        await calls.unary(
-            INPUT_TABLE_SERVICE,
-            "AddTableToInputTable",
-            request,
-            answer="AddTableResponse",
-            table=label,
-        )
-    finally:
-        calls.release_soon(uploaded)
-    return int(table.num_rows)
+    return await _send(calls, target, table, "Add", label=label)
 
 
 async def delete_rows(
@@ -92,19 +76,29 @@ async def delete_rows(
     if not key:
         raise UnsupportedError(f"rows are only added to {label!r}: it has no key to delete them by")
     table = fit_rows(to_arrow_table(rows), target.schema, names=key, ignores_more=True)
+    return await _send(calls, target, table, "Delete", label=label)
+
+
+_SENDING = {
+    "Add": ("AddTableToInputTable", "table_to_add"),
+    "Delete": ("DeleteTableFromInputTable", "table_to_remove"),
+}
+"""Method and field of its request."""
+
+
+async def _send(
+    calls: DeephavenCalls, target: ExportedTable, table: pa.Table, verb: str, *, label: str
+) -> int:
+    """Upload rows and name them in one request; how many were sent."""
+    method, field = _SENDING[verb]
     uploaded = await upload_table(calls, table, label=label)
+    tickets = {"input_table": target.ticket, field: uploaded.ticket}
     request = MESSAGES.new(
-        "DeleteTableRequest",
-        input_table=ticket_message(target.ticket),
-        table_to_remove=ticket_message(uploaded.ticket),
+        f"{verb}TableRequest", **{name: ticket_message(each) for name, each in tickets.items()}
     )
     try:
         await calls.unary(
-            INPUT_TABLE_SERVICE,
-            "DeleteTableFromInputTable",
-            request,
-            answer="DeleteTableResponse",
-            table=label,
+            INPUT_TABLE_SERVICE, method, request, answer=f"{verb}TableResponse", table=label
         )
     finally:
         calls.release_soon(uploaded)

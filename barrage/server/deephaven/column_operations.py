@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import SchemaError
-from barrage.server.deephaven.filter_text import check_size
 from barrage.server.deephaven.operations import (
     Operation,
     OperationContext,
     check_texts,
     derived,
 )
-from barrage.server.deephaven.row_variables import with_row_variables
+from barrage.server.deephaven.row_variables import read_texts
 from barrage.server.deephaven.selection_text import parse_selection, parse_update
 
 if TYPE_CHECKING:
@@ -32,12 +31,7 @@ def view(request: Any, sources: Sequence[Table], context: OperationContext) -> T
     texts = tuple(request.column_specs)
     if not texts:
         return source
-    check_size(texts, context.limits)
-    numbered = with_row_variables(source, texts)
-    schema, limits = numbered.schema, context.limits
-    selection = numbered.prepared(
-        *("view", texts), prepare=lambda: parse_selection(texts, schema, limits)
-    )
+    numbered, selection = read_texts(source, texts, parse_selection, context.limits)
     return numbered.select(**dict(selection))
 
 
@@ -47,13 +41,8 @@ def update_view(request: Any, sources: Sequence[Table], context: OperationContex
     texts = tuple(request.column_specs)
     if not texts:
         return source
-    check_size(texts, context.limits)
-    numbered = with_row_variables(source, texts)
-    schema, limits = numbered.schema, context.limits
-    selection = numbered.prepared(
-        *("update", texts), prepare=lambda: parse_update(texts, schema, limits)
-    )
-    hidden = schema.names[len(source.schema.names) :]
+    numbered, selection = read_texts(source, texts, parse_update, context.limits)
+    hidden = numbered.schema.names[len(source.schema.names) :]
     return numbered.select(**{name: each for name, each in selection if name not in hidden})
 
 

@@ -43,10 +43,7 @@ class ConsoleCalls:
             "ExecuteCommand": self.execute_command,
             "BindTableToVariable": self.bind_table_to_variable,
         }
-        entries = {
-            name: MethodEntry("unary", behavior, SessionUse.REQUIRED)
-            for name, behavior in unary.items()
-        }
+        entries = {name: MethodEntry("unary", behavior) for name, behavior in unary.items()}
         logs = MethodEntry("server_stream", self.subscribe_to_logs, SessionUse.REQUIRED)
         return {**entries, "SubscribeToLogs": logs}
 

@@ -14,7 +14,7 @@ from barrage.engine.operators.row_numbers import has_fixed_positions, numbered
 from barrage.engine.operators.sort_order import SortKey
 from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
 from barrage.server.deephaven.conditions import check_conditions, filter_expression
-from barrage.server.deephaven.filter_text import check_size, parse_filters
+from barrage.server.deephaven.filter_text import parse_filters
 from barrage.server.deephaven.operations import (
     Operation,
     OperationContext,
@@ -24,7 +24,7 @@ from barrage.server.deephaven.operations import (
     derived,
 )
 from barrage.server.deephaven.reading import read_table
-from barrage.server.deephaven.row_variables import with_row_variables
+from barrage.server.deephaven.row_variables import read_texts
 from barrage.server.table_lease import TableLease
 
 if TYPE_CHECKING:
@@ -41,12 +41,7 @@ def unstructured_filter(request: Any, sources: Sequence[Table], context: Operati
     texts = tuple(request.filters)
     if not texts:
         return source
-    check_size(texts, context.limits)
-    shown = with_row_variables(source, texts)
-    schema, limits = shown.schema, context.limits
-    condition = shown.prepared(
-        *("filter texts", texts), prepare=lambda: parse_filters(texts, schema, limits)
-    )
+    shown, condition = read_texts(source, texts, parse_filters, context.limits)
     found = shown.where(condition)
     return found if shown is source else found.select(*source.schema.names)
 

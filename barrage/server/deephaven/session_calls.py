@@ -46,10 +46,7 @@ class SessionCalls:
             "PublishFromTicket": self.publish_from_ticket,
             "TerminationNotification": self.termination_notification,
         }
-        entries = {
-            name: MethodEntry("unary", behavior, SessionUse.REQUIRED)
-            for name, behavior in unary.items()
-        }
+        entries = {name: MethodEntry("unary", behavior) for name, behavior in unary.items()}
         notifications = MethodEntry("server_stream", self.export_notifications, SessionUse.REQUIRED)
         return {**entries, "ExportNotifications": notifications}
 
