@@ -26,7 +26,6 @@ from barrage.supervision import Role, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from barrage import Server
     from barrage.clock import Clock
@@ -86,12 +85,7 @@ class HostTables:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def sample_processes(self) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
-    from types import TracebackType
     from typing import Any
 
 
@@ -33,11 +32,6 @@ class Opening(Generic[T]):
         self._opened = await self._opener()
         return self._opened
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._opened is not None:
             await self._opened.close()

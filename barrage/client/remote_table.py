@@ -26,7 +26,6 @@ from barrage.wire.messages import SnapshotOptions, SubscriptionOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from types import TracebackType
     from typing import Self
 
     import pyarrow as pa
@@ -283,12 +282,7 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _open_source(self) -> TableSource:

@@ -44,7 +44,6 @@ from barrage.wire.revision import WireRevision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
-    from types import TracebackType
 
     from barrage.client.address import Auth
     from barrage.client.arrow_input import TableLike
@@ -211,12 +210,7 @@ class AsyncSession:
     async def __aenter__(self) -> AsyncSession:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:

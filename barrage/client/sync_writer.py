@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from barrage.client.arrow_input import TableLike
     from barrage.client.sync_loop import LoopThread
     from barrage.client.writer import AsyncWriter
@@ -63,12 +61,7 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _: object) -> None:
         if error is None:
             self.close()
         else:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from barrage.client.update import Update
     from barrage.client.update_queue import UpdateQueue
 
@@ -34,12 +32,7 @@ class UpdateIterator:
     async def __aenter__(self) -> UpdateIterator:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __del__(self) -> None:

@@ -38,7 +38,6 @@ from barrage.wire.frame import FlightFrame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     import pyarrow as pa
 
@@ -234,12 +233,7 @@ class AsyncWriter:
     async def __aenter__(self) -> AsyncWriter:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _: object) -> None:
         if error is None:
             await self.close()
         else:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
-    from types import TracebackType
 
     import pyarrow as pa
 
@@ -285,12 +284,7 @@ class Transaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         changes = self._end()
         if kind is None and changes:
             self.step = self._service.change(changes, self._position).result()

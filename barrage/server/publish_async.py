@@ -33,7 +33,6 @@ from barrage.supervision import in_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     import pyarrow as pa
 
@@ -147,12 +146,7 @@ class AsyncTransaction(Transaction):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
         changes = self._end()
         if kind is None and changes:
             committed = self._service.change(changes, self._position)
