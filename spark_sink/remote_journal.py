@@ -75,7 +75,6 @@ class RemoteJournal:
         self._consumer = consumer
         self._lease_ms = lease_ms
         self._watch = Watch(connection, table, consumer=consumer, lease_ms=lease_ms)
-        self._schema_text: str | None = None
         self._described: TableFacts | None = None
 
     # --- what planning asks ---

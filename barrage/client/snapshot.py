@@ -53,7 +53,7 @@ async def fetch_snapshot(
     on_progress: Callable[[int], None] | None = None,
 ) -> pa.Table:
     """The answer to one snapshot request; the stream is used up."""
-    exchange = ClientExchange(0, revision=revision, limits=limits)
+    exchange = ClientExchange(revision=revision, limits=limits)
     collected = SnapshotAnswer(columns)
     ending = _Ending(stream)
     try:

@@ -9,7 +9,6 @@ their history (``resume.py``); elsewhere they stay until the new snapshot is in.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from functools import partial
 from typing import TYPE_CHECKING
@@ -58,8 +57,6 @@ if TYPE_CHECKING:
 SUBSCRIPTION = Role("barrage-subscription", "the ticking table")
 
 logger = logging.getLogger(__name__)
-
-_exchange_ids = itertools.count(1)
 
 
 class AsyncTickingTable:
@@ -394,9 +391,7 @@ class AsyncTickingTable:
         asked = self._resuming.begin(self._mirror.cursor)
         if asked is not None and self._viewport is not None:
             setting = self._resuming.setting or wanted
-        exchange = ClientExchange(
-            next(_exchange_ids), revision=connection.revision, limits=connection.limits
-        )
+        exchange = ClientExchange(revision=connection.revision, limits=connection.limits)
         self._schema = schema
         # The user may have chosen columns since the schema was not needed.
         is_unknown = schema is None and self._columns is not None

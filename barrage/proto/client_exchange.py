@@ -131,12 +131,10 @@ class ClientExchange:
 
     def __init__(
         self,
-        exchange_id: int,
         *,
         revision: WireRevision = WireRevision.R1_0_0,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        self.exchange_id = exchange_id
         self._revision = revision
         self._limits = limits
         self._state = ClientState.IDLE

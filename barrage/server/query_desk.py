@@ -91,7 +91,6 @@ class _Job:
     owner: Hashable
     task: Derivation | Preparation[Any]
     queries: list[_Query[Any]] = field(default_factory=list)
-    is_joined: bool = False
 
     def meet(self) -> bool:
         """Engine thread: whether the operator has joined the graph. It is kept by its queries:
@@ -106,7 +105,6 @@ class _Job:
         for query in self.queries:
             query.meter.keep(made)
             query.meter.made_beside(self.task.plan)
-        self.is_joined = True
         return True
 
 

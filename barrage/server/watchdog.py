@@ -66,7 +66,6 @@ class Stretch:
     """The command or the callback."""
     stack: tuple[str, ...]
     """Where it was seen, innermost last; empty when it was over before the sampler looked."""
-    ended_wall_ns: int
 
     @property
     def where(self) -> str:
@@ -172,7 +171,6 @@ class ThreadWatch:
             cpu_ns=time.thread_time_ns() - cpu_ns if is_seen else 0,
             what=_name_of(self._what),
             stack=stack if is_seen else (),
-            ended_wall_ns=time.time_ns(),
         )
 
     def sample(self) -> None:

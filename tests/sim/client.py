@@ -125,7 +125,7 @@ class SimClient:
         self._end: End | None = None
         self._is_half_closed = False
         self._heard_ns = now_ns
-        self.exchange = ClientExchange(self.number, revision=self.revision, limits=intake.limits)
+        self.exchange = ClientExchange(revision=self.revision, limits=intake.limits)
         self.replica = None
         self._steps = StepChecker(self.table)
         self._keys: set[int] = set()

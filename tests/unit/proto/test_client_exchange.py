@@ -96,7 +96,7 @@ def flags(events):
 
 
 def subscribed(viewport=None, **arguments):
-    exchange, peer = ClientExchange(1), Peer()
+    exchange, peer = ClientExchange(), Peer()
     exchange.subscribe(b"s/t", viewport=viewport, **arguments)
     assert receive(exchange, peer.schema()) == [SchemaArrived(schema=SCHEMA)]
     return exchange, peer
@@ -104,7 +104,7 @@ def subscribed(viewport=None, **arguments):
 
 def test_the_first_message_is_metadata_only():
     frame = decode_flight_data(
-        ClientExchange(1).subscribe(
+        ClientExchange().subscribe(
             b"s/t", columns=(1,), viewport=Viewport.of(2, 5, is_reverse=True),
             options=SubscriptionOptions(min_update_interval_ms=7), token=b"me",
         )
@@ -121,7 +121,7 @@ def test_the_first_message_is_metadata_only():
 
 
 def test_a_snapshot_request_is_metadata_only():
-    frame = decode_flight_data(ClientExchange(1).take_snapshot(b"s/t", columns=(0,)))
+    frame = decode_flight_data(ClientExchange().take_snapshot(b"s/t", columns=(0,)))
     assert decode_wrapper(frame.metadata, WireRevision.R1_0_0) == SnapshotRequest(
         ticket=b"s/t", columns=(0,)
     )
@@ -208,7 +208,7 @@ def test_a_full_subscription_cannot_change():
 
 
 def test_the_draft_speaks_row_keys_in_viewports():
-    exchange = ClientExchange(1, revision=WireRevision.DRAFT_2020)
+    exchange = ClientExchange(revision=WireRevision.DRAFT_2020)
     exchange.subscribe(b"s/t", viewport=Viewport.of(0, 3))
     assert exchange.is_viewport
     assert not exchange.has_view_positions
@@ -226,7 +226,7 @@ def test_a_subscription_that_its_server_completes_is_lost():
 
 
 def test_a_snapshot_that_ends_in_the_middle_of_an_update_is_an_error():
-    exchange = ClientExchange(1)
+    exchange = ClientExchange()
     exchange.take_snapshot(b"s/t")
     encoder = UpdateEncoder(SCHEMA, EncodeOptions(batch_rows_max=2))
     peer = Peer()
@@ -239,7 +239,7 @@ def test_a_snapshot_that_ends_in_the_middle_of_an_update_is_an_error():
 
 
 def test_a_complete_snapshot_ends_quietly():
-    exchange, peer = ClientExchange(1), Peer()
+    exchange, peer = ClientExchange(), Peer()
     exchange.take_snapshot(b"s/t")
     receive(exchange, peer.schema())
     (event,) = receive(exchange, peer.full("0-4", is_snapshot=True))
@@ -271,7 +271,7 @@ def test_a_delta_first_is_refused():
     ids=lambda item: item.name,
 )
 def test_every_state_and_stimulus_is_a_declared_step_or_refused(state, stimulus):
-    exchange = ClientExchange(1)
+    exchange = ClientExchange()
     exchange._state = state
     after = TRANSITIONS.get((state, stimulus))
     if after is not None:
@@ -310,11 +310,11 @@ def test_a_message_whose_body_is_elsewhere_is_refused_and_ends_the_exchange():
 
 def test_a_message_before_any_request_is_refused():
     with pytest.raises(RemoteProtocolError, match="while idle"):
-        ClientExchange(1).receive(FlightFrame())
+        ClientExchange().receive(FlightFrame())
 
 
 def test_an_exchange_that_is_abandoned_takes_nothing_more():
-    exchange = ClientExchange(1)
+    exchange = ClientExchange()
     exchange.subscribe(b"t")
     exchange.abandon()
     assert exchange.state is ClientState.ENDED

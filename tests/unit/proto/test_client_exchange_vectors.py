@@ -42,7 +42,7 @@ class Player:
 
     def __init__(self, entry):
         self.entry = entry
-        self.exchange = ClientExchange(1)
+        self.exchange = ClientExchange()
         self.replica = None
         self.parts = None
         self.consistent = []
