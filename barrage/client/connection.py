@@ -82,7 +82,7 @@ class Connection:
         """Log in, where there is a session; AuthenticationError or ConnectionLostError."""
         if self.login is not None:
             await self.login.open(timeout)
-            self.calls = DeephavenCalls(self)
+            self.calls = DeephavenCalls(self.channel, self.login)
 
     @property
     def message_bytes(self) -> int:

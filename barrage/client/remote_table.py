@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from barrage.client.arrow_input import TableLike
     from barrage.client.history import Moment
-    from barrage.client.query import Step
+    from barrage.client.query_step import Step
     from barrage.client.session import AsyncSession
     from barrage.client.sources import ExportSource, TableSource
     from barrage.client.subscription import AsyncTickingTable

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from barrage.client.arrow_input import TableLike
     from barrage.client.history import Moment
-    from barrage.client.query import Step
+    from barrage.client.query_step import Step
     from barrage.client.reconnect import Backoff
     from barrage.client.remote_table import AsyncInputTable, AsyncRemoteTable
     from barrage.client.rows_argument import RowsArgument

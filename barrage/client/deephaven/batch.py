@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from barrage.client.deephaven.calls import DeephavenCalls, ExportedTable
-    from barrage.client.query import Step
+    from barrage.client.query_step import Step
     from barrage.client.sources import TableSource
 
 _AGGREGATION = re.compile(r"\s*(\w+)\s*\(\s*([\w$]*)\s*\)\s*")

@@ -124,7 +124,7 @@ class DeephavenTables:
             return await self.fetch(ticket, label)
 
         exported = await self.connection.call(export)
-        return ExportSource(self.calls, label, export=export, exported=exported)
+        return ExportSource(self.connection, label, export=export, exported=exported)
 
     async def open_input(self, name: str) -> ExportSource:
         """The same for an input table; UnsupportedError for others."""
@@ -152,13 +152,13 @@ class DeephavenTables:
         self, data: Any, *, label: str, on_progress: Callable[[PutProgress], None] | None = None
     ) -> ExportSource:
         exported = await upload_table(self.calls, data, label=label, on_progress=on_progress)
-        return ExportSource(self.calls, label, exported=exported)
+        return ExportSource(self.connection, label, exported=exported)
 
     async def input_table(
         self, schema: pa.Schema, *, key: Sequence[str], kind: str | None, label: str
     ) -> ExportSource:
         exported = await create_input_table(self.calls, schema, key=key, kind=kind, label=label)
-        return ExportSource(self.calls, label, exported=exported)
+        return ExportSource(self.connection, label, exported=exported)
 
     async def create(
         self, name: str, schema: pa.Schema, *, key: Sequence[str], kind: str | None

@@ -32,10 +32,9 @@ async def upload_table(
     table = plain_columns(to_arrow_table(data))
     ticket, generation = calls.new_ticket(), calls.generation
     path = ("export", str(int.from_bytes(ticket[1:], "little")))
-    calls.connection.check_open()
     try:
         await send_table(
-            calls.connection.channel.put(table=label),
+            calls.open_put(label),
             table,
             Descriptor(path=path).encode(),
             # A server that answers only to batches would never answer (deephaven-clients.md

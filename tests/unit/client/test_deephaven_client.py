@@ -206,7 +206,7 @@ def test_what_cannot_be_made_again_says_so():
     async def test(server, session):
         calls = session._connection.calls
         exported = await calls.fetch(b"s/t", label="t")
-        source = ExportSource(calls, "mine", exported=exported)
+        source = ExportSource(session._connection, "mine", exported=exported)
         source.retain()
         assert await source.ticket() == exported.ticket
         server.valid = None
