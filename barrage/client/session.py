@@ -505,13 +505,12 @@ class AsyncSession:
 
     def subscribe(self, settings: SubscriptionSettings) -> AsyncTickingTable:
         self._check_open()
-        subscription = AsyncTickingTable(self, settings)
+        subscription = AsyncTickingTable(
+            settings, self.callbacks, clock=self.clock, on_end=self._subscriptions.discard
+        )
         self._subscriptions.add(subscription)
         subscription.start()
         return subscription
-
-    def forget(self, subscription: AsyncTickingTable) -> None:
-        self._subscriptions.discard(subscription)
 
     def fail(self, error: BarrageError) -> None:
         """The loop has been ended by ``error``: whoever follows a table is told."""
