@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from barrage.errors import SubscriptionClosedError, TransportError
 from barrage.server.catalog_watch import CatalogWatch
 from barrage.server.deephaven.session_end import until_session_ends
-from barrage.server.flight.call_guard import open_headers
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse, open_headers
+from barrage.server.method_table import MethodEntry
 from barrage.server.tickets import ticket_of
 from barrage.transport.deephaven_messages import MESSAGES
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.limits import NANOS_PER_MS
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse
+from barrage.server.method_table import MethodEntry
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:

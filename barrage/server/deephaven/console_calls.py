@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from barrage.errors import RemoteProtocolError, TicketError, TransportError, UnsupportedError
 from barrage.server.deephaven.session_end import until_session_ends
-from barrage.server.flight.call_guard import open_headers
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse, open_headers
+from barrage.server.method_table import MethodEntry
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from barrage.engine.key_index import first_duplicate
 from barrage.errors import BarrageError, LimitExceededError, SchemaError, StatusCode
 from barrage.server.deephaven.big_numbers import big_numbers, holds_big_numbers
 from barrage.server.deephaven.reading import read_table
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse
+from barrage.server.method_table import MethodEntry
 from barrage.server.rows import key_columns_of
 from barrage.server.table_service import Change
 from barrage.supervision import in_thread

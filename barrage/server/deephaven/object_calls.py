@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import UnsupportedError
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse
+from barrage.server.method_table import MethodEntry
 
 if TYPE_CHECKING:
     import grpc.aio

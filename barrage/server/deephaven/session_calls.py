@@ -16,8 +16,8 @@ from barrage.errors import (
 from barrage.limits import NANOS_PER_MS
 from barrage.server.auth import AUTHORIZATION
 from barrage.server.deephaven.operations import as_failure
-from barrage.server.flight.call_guard import open_headers
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse, open_headers
+from barrage.server.method_table import MethodEntry
 from barrage.server.tickets import export_id_of_ticket
 from barrage.transport.deephaven_messages import MESSAGES
 

@@ -29,7 +29,8 @@ from barrage.server.deephaven.operations import (
 from barrage.server.deephaven.reading import read_column
 from barrage.server.deephaven.seek_row import find_row
 from barrage.server.deephaven.time_tables import TimeTables
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse
+from barrage.server.method_table import MethodEntry
 from barrage.supervision import in_thread
 from barrage.transport.deephaven_messages import MESSAGES
 

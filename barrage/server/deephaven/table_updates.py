@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from barrage.errors import TransportError
 from barrage.server.deephaven.session_end import until_session_ends
 from barrage.server.exports import ExportState
-from barrage.server.flight.call_guard import open_headers
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse, open_headers
+from barrage.server.method_table import MethodEntry
 from barrage.server.tickets import export_ticket
 from barrage.transport.deephaven_messages import MESSAGES
 

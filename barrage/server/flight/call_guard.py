@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -28,7 +29,6 @@ from barrage.errors import (
 )
 from barrage.server.auth import AUTHORIZATION, Credentials, header_value
 from barrage.server.failure import unexpected_failure, without_frames
-from barrage.server.method_table import SessionUse
 from barrage.supervision import start_awaited
 
 if TYPE_CHECKING:
@@ -66,6 +66,17 @@ def status_details(error: BaseException) -> str:
     text = str(error).replace("%", "\\x25").encode("ascii", "backslashreplace").decode()
     text = " ".join(text.split())
     return text if len(text) <= DETAILS_LENGTH_MAX else text[: DETAILS_LENGTH_MAX - 3] + "..."
+
+
+class SessionUse(Enum):
+    """What a method does with the caller's credentials (deephaven-clients.md section 2.2)."""
+
+    NONE = auto()
+    """They are not looked at."""
+    OPTIONAL = auto()
+    """They are checked; a session token brings its session, anything else brings none."""
+    REQUIRED = auto()
+    """A session token brings its session, other credentials open one."""
 
 
 class SessionCall:

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from barrage.errors import ActionNotFoundError, RemoteProtocolError, SchemaError
 from barrage.model.schema_message import read_schema_message
+from barrage.server.flight.call_guard import SessionUse
 from barrage.server.flight.dissociated_calls import is_dissociated_request
 from barrage.server.flight.journal_tickets import is_journal_request
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.method_table import MethodEntry
 from barrage.server.presentation import told_schema
 from barrage.server.table_lease import TableLease
 from barrage.server.table_service import TableFacts, TableRecipe, kind_of

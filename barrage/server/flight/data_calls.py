@@ -15,11 +15,11 @@ from barrage.server.auth import (
     bearer,
     header_value,
 )
-from barrage.server.flight.call_guard import wanted_types
+from barrage.server.flight.call_guard import SessionUse, wanted_types
 from barrage.server.flight.journal_tickets import is_journal_request
 from barrage.server.frame_writing import write_frames
 from barrage.server.grpc_calls import END_OF_STREAM
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.method_table import MethodEntry
 from barrage.transport import flight_messages
 from barrage.transport.deephaven_messages import MESSAGES
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
