@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from barrage.errors import LimitExceededError, StatusCode, TicketError
 from barrage.server.presentation import lease_of, shown_table
@@ -27,19 +27,14 @@ from barrage.server.tickets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from barrage.limits import Limits
     from barrage.server.catalog import Catalog, Publication
     from barrage.server.deephaven.types import SessionTypes
     from barrage.server.exports import Export
     from barrage.server.sessions import Session
+    from barrage.server.table_lease import TableSource
     from barrage.server.table_service import TableService
     from barrage.transport.flight_messages import Descriptor
-
-TableSource: TypeAlias = "TableLease | Callable[[], TableLease]"
-"""A table, or what gives it on the engine thread: a name means whatever it stands for when it is
-used."""
 
 
 class SharedTicketTakenError(TicketError):

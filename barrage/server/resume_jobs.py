@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from barrage.proto.events import SubscriptionRequested
     from barrage.proto.resumption import ResumeRequest
     from barrage.server.exchange_stream import ExchangeStream
-    from barrage.server.resolver import TableSource
     from barrage.server.runtime import EngineRuntime
     from barrage.server.subscription_desk import SubscriptionDesk
+    from barrage.server.table_lease import TableSource
     from barrage.wire.update_codec import EncodeOptions
 
 GATHER_SECONDS = 0.01

@@ -42,12 +42,11 @@ if TYPE_CHECKING:
     from barrage.server.deephaven.types import SessionTypes
     from barrage.server.exchange_stream import ExchangeStream
     from barrage.server.journal_service import JournalService
-    from barrage.server.resolver import TableSource
     from barrage.server.resume_desk import ResumeWork
     from barrage.server.resume_jobs import Applicant, Headers
     from barrage.server.runtime import EngineRuntime
     from barrage.server.snapshot_work import SnapshotWork
-    from barrage.server.table_lease import TableLease
+    from barrage.server.table_lease import TableLease, TableSource
     from barrage.wire.dissociated.ways import BodyWay
     from barrage.wire.update_codec import EncodeOptions
 

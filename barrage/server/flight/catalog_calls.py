@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from barrage.server.catalog import Catalog
     from barrage.server.flight.dissociated_calls import DissociatedCalls
     from barrage.server.flight.journal_services import JournalServices
-    from barrage.server.resolver import TableSource, TicketResolver
+    from barrage.server.resolver import TicketResolver
     from barrage.server.sessions import Session
+    from barrage.server.table_lease import TableSource
     from barrage.server.table_service import TableService
 
     Context = grpc.aio.ServicerContext[Any, Any]
