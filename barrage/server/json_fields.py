@@ -35,13 +35,7 @@ class Fields:
         """LimitExceededError for a text that is longer than ``bytes_max``."""
         if len(text) > bytes_max:
             raise LimitExceededError(what, actual=len(text), maximum=bytes_max, unit="bytes")
-        try:
-            parsed = json.loads(bytes(text))
-        except (ValueError, RecursionError) as error:
-            raise RemoteProtocolError(f"{what} is not JSON") from error
-        if not isinstance(parsed, dict):
-            raise RemoteProtocolError(f"{what} is not a JSON object")
-        return cls(parsed, what)
+        return cls(parse_json_object(bytes(text), what), what)
 
     def finish(self) -> None:
         """Refuse fields that nobody has asked for."""
@@ -161,6 +155,26 @@ class Fields:
         if not isinstance(value, list) or len(value) != 2 or not all(map(is_number, value)):
             raise self.fail(name, "two whole numbers")
         return int(value[0]), int(value[1])
+
+
+def parse_json_object(text: bytes, what: str) -> dict[str, Any]:
+    """A JSON object from a peer; RemoteProtocolError when it is none."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"{what} is not JSON") from error
+    if not isinstance(parsed, dict):
+        raise RemoteProtocolError(f"{what} is not a JSON object")
+    return parsed
+
+
+def string_list(command: dict[str, Any], name: str) -> tuple[str, ...]:
+    """A list of texts, or one text, under ``name``; empty when it is missing."""
+    value = command.get(name)
+    values = [value] if isinstance(value, str) else value or []
+    if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
+        raise RemoteProtocolError(f"{name!r} must be a list of texts")
+    return tuple(values)
 
 
 def is_number(value: object, least: int = 0, most: int = NUMBER_MAX) -> bool:

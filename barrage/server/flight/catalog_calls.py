@@ -16,6 +16,7 @@ from barrage.model.schema_message import read_schema_message
 from barrage.server.flight.call_guard import SessionUse
 from barrage.server.flight.dissociated_calls import is_dissociated_request
 from barrage.server.flight.journal_tickets import is_journal_request
+from barrage.server.json_fields import parse_json_object, string_list
 from barrage.server.method_table import MethodEntry
 from barrage.server.presentation import told_schema
 from barrage.server.table_lease import TableLease
@@ -238,26 +239,6 @@ def _metadata(facts: TableFacts) -> dict[str, Any]:
         "is_ticking": facts.is_ticking,
         "step": facts.step,
     }
-
-
-def parse_json_object(text: bytes, what: str) -> dict[str, Any]:
-    """A JSON object from a peer; RemoteProtocolError when it is none."""
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RemoteProtocolError(f"{what} is not JSON") from error
-    if not isinstance(parsed, dict):
-        raise RemoteProtocolError(f"{what} is not a JSON object")
-    return parsed
-
-
-def string_list(command: dict[str, Any], name: str) -> tuple[str, ...]:
-    """A list of texts, or one text, under ``name``; empty when it is missing."""
-    value = command.get(name)
-    values = [value] if isinstance(value, str) else value or []
-    if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
-        raise RemoteProtocolError(f"{name!r} must be a list of texts")
-    return tuple(values)
 
 
 def _table_name(command: dict[str, Any]) -> str:

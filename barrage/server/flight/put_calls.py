@@ -32,7 +32,6 @@ from barrage.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from barrage.server.flight.catalog_calls import parse_json_object
 from barrage.server.flight.export_upload import (
     ExportUpload,
     UploadBudget,
@@ -41,6 +40,7 @@ from barrage.server.flight.export_upload import (
 from barrage.server.flight.unpacking import aside, unpacked
 from barrage.server.flight.upload import BatchReader, PutCommand
 from barrage.server.grpc_calls import END_OF_STREAM
+from barrage.server.json_fields import parse_json_object
 from barrage.server.producer_positions import ProducerPosition, check_sequence
 from barrage.server.rows import key_columns_of
 from barrage.server.table_service import Change, TableRecipe, WriteChain, source_for_peers

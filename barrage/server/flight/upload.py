@@ -20,7 +20,7 @@ from barrage.errors import LimitExceededError, RemoteProtocolError, UnsupportedE
 from barrage.model.schema_message import read_schema_message
 from barrage.server.config import JOURNAL_CLASSES
 from barrage.server.flight.arrow_messages import check_decompressed_size
-from barrage.server.flight.catalog_calls import parse_json_object, string_list
+from barrage.server.json_fields import parse_json_object, string_list
 from barrage.server.producer_positions import (
     check_number_of_epoch,
     check_producer,
