@@ -40,11 +40,10 @@ if TYPE_CHECKING:
     from barrage.server.body_frames import Frame
     from barrage.server.body_service import BodyService
     from barrage.server.body_writer import BodyWriter
-    from barrage.server.exchange_stream import Context
+    from barrage.server.exchange_stream import Context, Headers
     from barrage.server.flight.call_guard import SessionCall
     from barrage.server.journal_service import JournalService
     from barrage.server.resolver import TicketResolver
-    from barrage.server.resume_jobs import Headers
     from barrage.server.runtime import EngineRuntime
     from barrage.server.sessions import Session
     from barrage.wire.revision import WireRevision

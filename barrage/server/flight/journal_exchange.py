@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.body_service import BodyService
     from barrage.server.body_writer import BodyWriter
+    from barrage.server.exchange_stream import Headers
     from barrage.server.flight.journal_calls import JournalCalls
-    from barrage.server.resume_jobs import Headers
     from barrage.server.sessions import Session
 
     Context = grpc.aio.ServicerContext[Any, Any]
