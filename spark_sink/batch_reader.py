@@ -16,19 +16,19 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from barrage.errors import ConfigError, HistoryLostError
 from spark_sink.connection import Failure, ServerError
 from spark_sink.journal_access import fetch, open_journal
+from spark_sink.options import SourceOptions
 from spark_sink.partitioning import batch_pieces, tasks_for
 from spark_sink.planning import ID_END, BatchPlan, Piece, snapshot_pieces
 from spark_sink.reader import BarragePartition
 from spark_sink.types import arrow_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from spark_sink.journal_access import JournalAccess
-    from spark_sink.options import SourceOptions
     from spark_sink.planning import Facts
 
 
@@ -178,3 +178,10 @@ def read_group() -> str:
     application = context.getLocalProperty("spark.app.id") or ""
     execution = context.getLocalProperty("spark.sql.execution.id") or f"stage-{context.stageId()}"
     return f"spark-{application}-{execution}"
+
+
+def batch_reader(
+    given: Mapping[str, str], schema: StructType, loaded_at: tuple[str, int] | None
+) -> BarrageBatchReader:
+    """The reader of ``read``; calls nobody."""
+    return BarrageBatchReader(SourceOptions.of(given).for_batch(given), schema, loaded_at)

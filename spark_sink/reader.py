@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from barrage.errors import ConfigError, SchemaError
 from spark_sink.journal_access import fetch, open_journal
 from spark_sink.offsets import SYMBOLIC, Offset
+from spark_sink.options import SourceOptions
 from spark_sink.partitioning import batch_pieces
 from spark_sink.planning import (
     NO_LIMITS,
@@ -37,13 +38,12 @@ from spark_sink.source import APPENDED_KINDS, expected_schema
 from spark_sink.types import arrow_target, fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from spark_sink.journal_access import JournalAccess
-    from spark_sink.options import SourceOptions
     from spark_sink.remote_journal import TableFacts
     from spark_sink.watch import Mark
 
@@ -261,3 +261,8 @@ class Questions:
 
     def close(self) -> None:
         self._journal.close()
+
+
+def stream_reader(given: Mapping[str, str], schema: StructType) -> BarrageStreamReader:
+    """The reader of ``readStream``; calls nobody."""
+    return BarrageStreamReader(SourceOptions.of(given).for_stream(given), schema)

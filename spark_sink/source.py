@@ -1,4 +1,4 @@
-"""The format's side of reading: schemas, and readers made from options."""
+"""The schemas of what the format reads, as its options want them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from spark_sink.batch_reader import BarrageBatchReader
-    from spark_sink.reader import BarrageStreamReader
     from spark_sink.remote_journal import TableFacts
 
 APPENDED_KINDS = ("append_only", "static", "blink")
@@ -51,19 +49,3 @@ def expected_schema(options: SourceOptions, table: TableFacts) -> StructType:
             "it out by option columns"
         )
     return spark_schema(feed, nanos_as_long=options.nanos_as_long)
-
-
-def stream_reader(given: Mapping[str, str], schema: StructType) -> BarrageStreamReader:
-    """The reader of ``readStream``; calls nobody."""
-    from spark_sink.reader import BarrageStreamReader
-
-    return BarrageStreamReader(SourceOptions.of(given).for_stream(given), schema)
-
-
-def batch_reader(
-    given: Mapping[str, str], schema: StructType, loaded_at: tuple[str, int] | None
-) -> BarrageBatchReader:
-    """The reader of ``read``; calls nobody."""
-    from spark_sink.batch_reader import BarrageBatchReader
-
-    return BarrageBatchReader(SourceOptions.of(given).for_batch(given), schema, loaded_at)
