@@ -29,6 +29,7 @@ from spark_sink.connection import Connection
 from spark_sink.lake import lake_of
 from spark_sink.manifest import COMPACT_EVERY, Manifest
 from spark_sink.manifest_folder import KEEP_SECONDS, MANIFEST
+from spark_sink.registration import register
 from spark_sink.sink_errors import root_cause, short_cause
 from spark_sink.ticking_batches import (
     CHECKPOINT_FOLDER,
@@ -101,8 +102,6 @@ def barrage_ticking_table(
     batches between compactions. ``keep_seconds``: how long queries over an older view may go on
     reading replaced files. ``wait_seconds``: TimeoutError when the first version takes longer.
     """
-    from barrage.spark import register
-
     register(spark)
     if compact_every < 1 or keep_seconds < 0:
         raise ConfigError("compact_every is at least 1, and keep_seconds at least 0")
