@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from barrage.errors import ConfigError, HistoryLostError
@@ -170,8 +171,6 @@ class BarrageBatchReader(DataSourceReader):
 
 def read_group() -> str:
     """A name all tasks of one execution share and no other has."""
-    from pyspark import TaskContext
-
     context: Any = TaskContext.get()
     if context is None:
         return "no-task"

@@ -15,6 +15,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from barrage.errors import BarrageError
 from barrage.wire.dissociated.negotiation import ACTION
 from barrage.wire.dissociated.ways import BodyWay
@@ -91,8 +93,6 @@ class BodyReads:
 
 def _opened(connection: Connection) -> Session | None:
     """A session with a server that offers another way; None when it does not."""
-    import pyarrow as pa
-
     try:
         actions = connection.client().list_actions(connection.call_options(connection.timeout_ms))
         if all(action.type != ACTION for action in actions):

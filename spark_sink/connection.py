@@ -18,6 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
+from pyarrow import flight
+
 from barrage.errors import (
     BarrageError,
     ConfigError,
@@ -28,8 +31,6 @@ from barrage.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import pyarrow.flight as flight
 
 CONNECTION_OPTIONS = (
     "uri",
@@ -104,9 +105,6 @@ def server_error(error: Exception, *, doing: str) -> ServerError:
     pyarrow has no class for most gRPC statuses; the fixed words before the server's text tell
     them apart.
     """
-    import pyarrow as pa
-    from pyarrow import flight
-
     text = re.sub(r"\.?\s*(gRPC )?client debug context:.*", "", str(error), flags=re.DOTALL | re.I)
     head, found, detail = text.strip().partition("message: ")
     reason = detail if found else text.strip() or type(error).__name__
@@ -225,8 +223,6 @@ class Connection:
 
     def call_options(self, timeout_ms: int | None = None) -> flight.FlightCallOptions:
         """Headers and the deadline of one call; None: no deadline."""
-        from pyarrow import flight
-
         headers = [(name.encode(), secret.read().encode()) for name, secret in self.headers]
         if self.token is not None:
             headers.append((b"authorization", b"Bearer " + self.token.read().encode()))
@@ -239,8 +235,6 @@ class Connection:
     def action(self, name: str, **body: Any) -> dict[str, Any]:
         """One Flight action with a JSON body, tried again while the server cannot be reached;
         :class:`ServerError`."""
-        from pyarrow import flight
-
         request = flight.Action(name, json.dumps(body, separators=(",", ":")).encode())
 
         def call() -> dict[str, Any]:
@@ -282,9 +276,6 @@ class Connection:
 
 def as_server_error(error: Exception, *, doing: str) -> ServerError:
     """``error`` as a :class:`ServerError`; what did not come from Flight is raised as it is."""
-    import pyarrow as pa
-    from pyarrow import flight
-
     if isinstance(error, flight.FlightError | pa.ArrowException | OSError):
         return server_error(error, doing=doing)
     raise error
@@ -335,8 +326,6 @@ _clients = _Clients()
 
 
 def _connect(uri: str, connection: Connection) -> flight.FlightClient:
-    from pyarrow import flight
-
     settings: dict[str, Any] = {}
     for name, value in connection.tls:
         if name == "rootcertificates":

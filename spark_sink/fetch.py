@@ -8,9 +8,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyarrow import flight
 
 from barrage.errors import BarrageError, UnsupportedError
 from barrage.supervision import Role, start_thread
+from spark_sink.body_reads import body_reads
 from spark_sink.connection import Failure, ServerError, as_server_error, session_error
 from spark_sink.types import cast_batch, truncate_batch
 
@@ -180,8 +182,6 @@ def _fetched(
 def _shared(connection: Connection, piece: Piece, doing: str) -> Iterator[pa.RecordBatch] | None:
     """The rows of a ticket through shared memory; None where there is none. ServerError when it is
     iterated."""
-    from spark_sink.body_reads import body_reads
-
     assert piece.ticket is not None
     try:
         read = body_reads.open(
@@ -198,8 +198,6 @@ def _shared(connection: Connection, piece: Piece, doing: str) -> Iterator[pa.Rec
 def _by_session(
     read: JournalBatches, connection: Connection, doing: str
 ) -> Iterator[pa.RecordBatch]:
-    from spark_sink.body_reads import body_reads
-
     try:
         with read:
             yield from read
@@ -213,8 +211,6 @@ def _by_session(
 
 def _by_get(connection: Connection, piece: Piece, doing: str) -> Iterator[pa.RecordBatch]:
     """The rows of a ticket as DoGet has them."""
-    from pyarrow import flight
-
     assert piece.ticket is not None
     ticket = flight.Ticket(ticket_bytes(piece.ticket))
     guard: StallGuard | None = None

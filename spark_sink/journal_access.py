@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from spark_sink.fetch import fetch_piece
 from spark_sink.planning import Journal
+from spark_sink.remote_journal import RemoteJournal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,8 +60,6 @@ def open_journal(
         from spark_sink.client_journal import ClientJournal
 
         return ClientJournal(options, is_writing=is_writing)
-    from spark_sink.remote_journal import RemoteJournal
-
     return RemoteJournal(
         options.connection, options.table, consumer=consumer, lease_ms=options.lease_ms
     )
@@ -71,8 +71,6 @@ def fetch(options: SourceOptions, piece: Piece, target: pa.Schema) -> Iterator[p
         from spark_sink.client_journal import read_piece
 
         return read_piece(piece, target)
-    from spark_sink.fetch import fetch_piece
-
     return fetch_piece(
         options.connection,
         piece,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyarrow import flight
 
 from barrage.errors import RemoteProtocolError
 from spark_sink.connection import Failure, ServerError
@@ -175,8 +176,6 @@ class RemoteJournal:
         return Amount(max(0, info.total_records), max(0, info.total_bytes))
 
     def _plan(self, plan: dict[str, Any]) -> Any:
-        from pyarrow import flight
-
         connection = self._connection
         text = json.dumps({"table": self._table, **plan}, separators=(",", ":"))
         descriptor = flight.FlightDescriptor.for_command(b"j/" + text.encode())

@@ -17,6 +17,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -91,8 +92,6 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Executor: stage the rows of one task. SinkWriteError."""
-        from pyspark import TaskContext
-
         task = TaskContext.get()
         assert task is not None
         key = task_key(self._options, task)
@@ -149,8 +148,6 @@ class BatchSink(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Executor: stage the rows of one task. SinkWriteError."""
-        from pyspark import TaskContext
-
         task = TaskContext.get()
         assert task is not None
         part = stage(

@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 import barrage
 from barrage.client import Basic, PreSharedKey, Token
 from barrage.client.state import State
@@ -18,8 +20,6 @@ from barrage.transport.grpc_channel import TLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pyarrow as pa
 
     from barrage.client import Session, TickingTable
     from barrage.client.address import Auth
@@ -163,6 +163,4 @@ def full_update(update: Update) -> FullUpdate:
 
 
 def _no_cells(kind: pa.DataType) -> pa.Array:
-    import pyarrow as pa
-
     return pa.array([], kind)

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
 from spark_sink.sink_columns import FEED_COLUMNS
 from spark_sink.sink_options import CHANGE_TYPE
 
@@ -102,9 +105,6 @@ class BatchRows:
 
     def truncates(self, path: Path) -> bool:
         """Read by Arrow, in this process: one column, and no job of Spark's for it."""
-        import pyarrow.compute as pc
-        import pyarrow.dataset as ds
-
         rows = ds.dataset(str(path), format="parquet")
         if CHANGE_TYPE not in rows.schema.names:
             return False  # No file: a batch without partitions.

@@ -14,6 +14,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyarrow import flight
+
 from barrage.supervision import Role, start_thread
 from spark_sink.connection import Failure, ServerError, as_server_error
 
@@ -210,8 +212,6 @@ class Watch:
         return False
 
     def _follow(self) -> None:
-        from pyarrow import flight
-
         connection = self._connection
         stream = connection.client().do_get(flight.Ticket(self._ticket), connection.call_options())
         self._stream = stream

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import barrage
 from barrage.errors import BarrageError
 from barrage.limits import DEFAULT_LIMITS
+from barrage.transport.shared_memory import Arena, ArenaMapping
 from barrage.transport.ucx.settings import library_choice
 
 if TYPE_CHECKING:
@@ -136,8 +137,6 @@ def check_shared_memory_room(directory: Path = SHARED_MEMORY) -> list[Finding]:
 
 def check_shared_memory(directory: Path = SHARED_MEMORY) -> list[Finding]:
     """Put a body into shared memory, and read it as a client does."""
-    from barrage.transport.shared_memory import Arena, ArenaMapping
-
     name = "shared memory"
     content = os.urandom(_MIB)
     limits = dataclasses.replace(

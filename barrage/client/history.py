@@ -7,6 +7,7 @@ before it is asked for, and batches are handed out as they come.
 
 from __future__ import annotations
 
+import base64
 import json
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -245,8 +246,6 @@ def _scope(source: TableSource) -> tuple[Connection, str, str | None]:
 
 
 def _schema(text: str) -> pa.Schema:
-    import base64
-
     return read_schema_message(base64.b64decode(text))
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import pyarrow as pa
 import typer
+from pyarrow import csv
 
 from barrage.cli.arguments import parse_rows, split_names
 from barrage.cli.cells import json_line, json_rows
@@ -147,8 +148,6 @@ def _print_json(data: pa.Table) -> None:
 
 
 def _print_csv(data: pa.Table) -> None:
-    from pyarrow import csv
-
     ready = csv_ready(data)
     with csv.CSVWriter(sys.stdout.buffer, ready.schema) as writer:
         for start in range(0, ready.num_rows, BATCH_ROWS):
