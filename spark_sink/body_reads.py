@@ -18,15 +18,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from barrage.errors import BarrageError
-from barrage.wire.dissociated.negotiation import ACTION
-from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
-    from barrage.client import Session
-    from barrage.client.sync_journal import JournalBatches
+    from barrage.client import JournalBatches, Session
     from spark_sink.connection import Connection
 
 logger = logging.getLogger(__name__)
+
+BODIES_ACTION = "barrage.bodies"
+"""What a server has that offers other ways for bodies (docs/transports.md)."""
+
+SHARED_MEMORY = "shm"
+"""The way of bodies that is taken here."""
 
 ASKED_AGAIN_SECONDS = 300.0
 """How long a server that offers nothing, or could not be reached this way, is not asked again."""
@@ -55,7 +58,7 @@ class BodyReads:
         """A read of a ticket; None when DoGet is all there is."""
         session = self._session(connection)
         timeout = connection.timeout_ms / 1000
-        if session is None or session.body_status(timeout=timeout).way is not BodyWay.SHM:
+        if session is None or session.body_status(timeout=timeout).way.value != SHARED_MEMORY:
             return None
         return session.read_journal(ticket, table=table, is_in_order=is_in_order, timeout=timeout)
 
@@ -95,7 +98,7 @@ def _opened(connection: Connection) -> Session | None:
     """A session with a server that offers another way; None when it does not."""
     try:
         actions = connection.client().list_actions(connection.call_options(connection.timeout_ms))
-        if all(action.type != ACTION for action in actions):
+        if all(action.type != BODIES_ACTION for action in actions):
             return None
         # Not before: it takes half a second to load.
         from spark_sink.table_follower import open_session

@@ -22,14 +22,20 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from barrage.clock import SystemClock
+from barrage.conditions import Condition
 from barrage.errors import ConfigError, HistoryLostError, SchemaError
-from barrage.journal.feed import change_batches, id_bounds, options_schema, snapshot_batches
-from barrage.journal.feed_schema import FeedOptions
-from barrage.journal.identity import TableIdentity
-from barrage.journal.options import JournalOptions
-from barrage.journal.storage import LocalStorage
-from barrage.journal.store import JournalStore
-from barrage.journal.tracker import ChangeTracker
+from barrage.journal import (
+    ChangeTracker,
+    FeedOptions,
+    JournalOptions,
+    JournalStore,
+    LocalStorage,
+    TableIdentity,
+    change_batches,
+    id_bounds,
+    options_schema,
+    snapshot_batches,
+)
 from spark_sink.connection import Failure, ServerError
 from spark_sink.fetch import gathered
 from spark_sink.planning import Amount, Bound, Facts, Piece
@@ -42,8 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
-    from barrage.journal.table_journal import TableJournal
-    from barrage.model.update import FullUpdate
+    from barrage.client import Update
+    from barrage.journal import TableJournal
     from spark_sink.options import SourceOptions
 
 KIND = "list"
@@ -205,16 +211,18 @@ class Recorder:
 
     # --- the follower's thread ---
 
-    def _record(self, update: FullUpdate | None, wall_ns: int | None) -> None:
+    def _record(self, update: Update | None) -> None:
         """One update; None for the beginning of a new subscription."""
         if update is None:
             self._tracker.restart()
             return
         step = max(self.journal.latest_version, self._store.first_step) + 1
-        change = self._tracker.apply(update, step=step)
+        change = self._tracker.apply(update.recordable(), step=step)
         version = self.journal.latest_version
         if change is not None:
-            self.journal.append(change, step=step, wall_ns=wall_ns or self._clock.wall_ns())
+            self.journal.append(
+                change, step=step, wall_ns=update.source_time_ns or self._clock.wall_ns()
+            )
             self._store.step_committed(step)
             version = step
         if self._tracker.is_following and self._caught_up_version is None:
@@ -369,19 +377,11 @@ def _feed_options(ticket: dict[str, Any], schema: pa.Schema) -> FeedOptions:
     )
 
 
-def _condition(text: str, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
-    from barrage.engine.expression import bind_condition
-
+def _condition(text: str, schema: pa.Schema) -> Condition:
     try:
-        bound = bind_condition(text, schema)
+        return Condition.of(text, schema)
     except Exception as error:
         raise SchemaError(f"option filter: {error}") from error
-
-    def matches(rows: pa.RecordBatch) -> pa.Array:
-        cells = [rows.column(index) for index in bound.columns]
-        return bound.evaluate(cells, rows.num_rows)
-
-    return matches
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

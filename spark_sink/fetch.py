@@ -19,7 +19,7 @@ from spark_sink.types import cast_batch, truncate_batch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from barrage.client.sync_journal import JournalBatches
+    from barrage.client import JournalBatches
     from spark_sink.connection import Connection
     from spark_sink.planning import Piece
 
