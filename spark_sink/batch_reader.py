@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark_sink.journal_access import JournalAccess
+    from spark_sink.journal_access import SourceJournal
     from spark_sink.planning import Facts
 
 
@@ -60,7 +60,7 @@ class BarrageBatchReader(DataSourceReader):
             journal.close()
         return [BarragePartition(piece) for piece in pieces]
 
-    def _live_pieces(self, journal: JournalAccess, facts: Facts) -> list[Piece]:
+    def _live_pieces(self, journal: SourceJournal, facts: Facts) -> list[Piece]:
         """Ranges of row ids that fit the rows of now and cover those of any version."""
         options = self.options
         tasks = tasks_for(journal.amount(facts.epoch, facts.version).rows, options)
@@ -68,7 +68,7 @@ class BarrageBatchReader(DataSourceReader):
         form = options.form.ticket_fields()
         return snapshot_pieces(options.table, None, None, (0, ID_END), cuts, form)
 
-    def _plan(self, journal: JournalAccess, facts: Facts) -> BatchPlan:
+    def _plan(self, journal: SourceJournal, facts: Facts) -> BatchPlan:
         upto = self._end(journal, facts)
         options = self.options
         if not options.is_change_feed or (options.has_start and options.start.word == "snapshot"):
@@ -80,7 +80,7 @@ class BarrageBatchReader(DataSourceReader):
             )
         return BatchPlan(epoch=facts.epoch, changes=(after, upto))
 
-    def _start(self, journal: JournalAccess, facts: Facts) -> int:
+    def _start(self, journal: SourceJournal, facts: Facts) -> int:
         """The version the changes begin after."""
         start = self.options.start
         if not self.options.has_start or start.word == "earliest":
@@ -97,7 +97,7 @@ class BarrageBatchReader(DataSourceReader):
         assert start.time_us is not None
         return self._served(journal.version_before(start.time_us), facts, start.option)
 
-    def _end(self, journal: JournalAccess, facts: Facts) -> int:
+    def _end(self, journal: SourceJournal, facts: Facts) -> int:
         """The version that is read."""
         options = self.options
         name = "versionAsOf" if not options.is_change_feed else "the end of the read"

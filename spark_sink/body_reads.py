@@ -21,7 +21,7 @@ from barrage.errors import BarrageError
 
 if TYPE_CHECKING:
     from barrage.client import JournalBatches, Session
-    from spark_sink.connection import Connection
+    from spark_sink.connection import ServerConnection
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +50,10 @@ class BodyReads:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._known: dict[tuple[Connection, str], _Known] = {}
+        self._known: dict[tuple[ServerConnection, str], _Known] = {}
 
     def open(
-        self, connection: Connection, ticket: bytes, *, table: str, is_in_order: bool
+        self, connection: ServerConnection, ticket: bytes, *, table: str, is_in_order: bool
     ) -> JournalBatches | None:
         """A read of a ticket; None when DoGet is all there is."""
         session = self._session(connection)
@@ -62,7 +62,7 @@ class BodyReads:
             return None
         return session.read_journal(ticket, table=table, is_in_order=is_in_order, timeout=timeout)
 
-    def refused(self, connection: Connection) -> None:
+    def refused(self, connection: ServerConnection) -> None:
         """The server does not know such reads: ask no more for some time."""
         with self._lock:
             self._entry(connection).refused_until = time.monotonic() + ASKED_AGAIN_SECONDS
@@ -75,12 +75,12 @@ class BodyReads:
             if entry.session is not None:
                 entry.session.close()
 
-    def _entry(self, connection: Connection) -> _Known:
+    def _entry(self, connection: ServerConnection) -> _Known:
         if self._pid != os.getpid():
             self._known, self._pid = {}, os.getpid()
         return self._known.setdefault((connection, connection.location), _Known())
 
-    def _session(self, connection: Connection) -> Session | None:
+    def _session(self, connection: ServerConnection) -> Session | None:
         if connection.headers or "skipverify" in dict(connection.tls):
             return None
         with self._lock:
@@ -94,7 +94,7 @@ class BodyReads:
             return entry.session
 
 
-def _opened(connection: Connection) -> Session | None:
+def _opened(connection: ServerConnection) -> Session | None:
     """A session with a server that offers another way; None when it does not."""
     try:
         actions = connection.client().list_actions(connection.call_options(connection.timeout_ms))

@@ -1,7 +1,7 @@
 """The way from a Spark process to a Barrage server: one Flight client per process and server.
 
 Spark's workers are forked and reused, so clients are kept per process and never travel: what is
-pickled is a :class:`Connection`, which says where to call and as whom. Secrets named by an
+pickled is a :class:`ServerConnection`, which says where to call and as whom. Secrets named by an
 environment variable are read in the process that calls.
 """
 
@@ -159,7 +159,7 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class ServerConnection:
     """Where the server is and how to call it. Hashable, picklable, and without live parts."""
 
     uris: tuple[str, ...]
@@ -173,7 +173,7 @@ class Connection:
     retry_ms: int = RETRY_MS_DEFAULT
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Connection:
+    def of(cls, options: Mapping[str, str]) -> ServerConnection:
         """Read the connection's options; others are not looked at. ConfigError."""
         given = {name.lower(): value for name, value in options.items()}
         headers = []
@@ -297,10 +297,10 @@ class _Clients:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._clients: dict[tuple[Connection, str], flight.FlightClient] = {}
-        self._turns: dict[Connection, int] = {}
+        self._clients: dict[tuple[ServerConnection, str], flight.FlightClient] = {}
+        self._turns: dict[ServerConnection, int] = {}
 
-    def get(self, connection: Connection) -> flight.FlightClient:
+    def get(self, connection: ServerConnection) -> flight.FlightClient:
         with self._lock:
             if self._pid != os.getpid():
                 self._clients.clear()
@@ -310,14 +310,14 @@ class _Clients:
                 self._clients[key] = _connect(uri, connection)
             return self._clients[key]
 
-    def uri(self, connection: Connection) -> str:
+    def uri(self, connection: ServerConnection) -> str:
         with self._lock:
             return self._uri(connection)
 
-    def _uri(self, connection: Connection) -> str:
+    def _uri(self, connection: ServerConnection) -> str:
         return connection.uris[self._turns.get(connection, 0) % len(connection.uris)]
 
-    def advance(self, connection: Connection) -> None:
+    def advance(self, connection: ServerConnection) -> None:
         with self._lock:
             self._turns[connection] = self._turns.get(connection, 0) + 1
 
@@ -325,7 +325,7 @@ class _Clients:
 _clients = _Clients()
 
 
-def _connect(uri: str, connection: Connection) -> flight.FlightClient:
+def _connect(uri: str, connection: ServerConnection) -> flight.FlightClient:
     settings: dict[str, Any] = {}
     for name, value in connection.tls:
         if name == "rootcertificates":

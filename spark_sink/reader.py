@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark_sink.journal_access import JournalAccess
-    from spark_sink.remote_journal import TableFacts
-    from spark_sink.watch import Mark
+    from spark_sink.journal_access import SourceJournal
+    from spark_sink.remote_journal import SourceFacts
+    from spark_sink.watch import VersionMark
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Questions:
         self._fingerprint = fingerprint(schema)
         self._checked: object = None
         consumer = options.consumer or f"spark-{secrets.token_hex(8)}"
-        self._journal: JournalAccess = open_journal(options, consumer=consumer)
+        self._journal: SourceJournal = open_journal(options, consumer=consumer)
         self._chooser = OffsetChooser(
             self._journal,
             table=options.table,
@@ -167,7 +167,7 @@ class Questions:
             return NO_LIMITS
         return ReadLimits(options.rows_max, options.bytes_max)
 
-    def _is_too_early(self, start: Offset, mark: Mark, is_unlimited: bool) -> bool:
+    def _is_too_early(self, start: Offset, mark: VersionMark, is_unlimited: bool) -> bool:
         """Whether ``minRowsPerTrigger`` says to wait. A run that is to end does not wait, nor does
         a snapshot or what comes after a loss."""
         least = self._options.rows_min
@@ -218,7 +218,7 @@ class Questions:
         self._journal.hold(version)
         self._held = version
 
-    def _check_table(self, table: TableFacts) -> None:
+    def _check_table(self, table: SourceFacts) -> None:
         """SchemaError when the table is no longer what the query was planned for; ConfigError when
         plain rows are asked of a table whose rows change."""
         if table.schema is self._checked:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from spark_sink.remote_journal import TableFacts
+    from spark_sink.remote_journal import SourceFacts
 
 APPENDED_KINDS = ("append_only", "static", "blink")
 """Kinds of tables whose changes are all inserts."""
@@ -31,7 +31,7 @@ def source_schema(given: Mapping[str, str]) -> tuple[StructType, tuple[str, int]
         journal.close()
 
 
-def expected_schema(options: SourceOptions, table: TableFacts) -> StructType:
+def expected_schema(options: SourceOptions, table: SourceFacts) -> StructType:
     """The Spark schema these options give for a table; ConfigError or SchemaError."""
     form = options.form
     columns = selected(table.schema, form.columns, options.table)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.client import Auth, Session, TickingTable, Update
-    from spark_sink.connection import Connection
+    from spark_sink.connection import ServerConnection
     from spark_sink.options import SourceOptions
 
 FOLLOWER = Role("barrage-follow", "the rows of a table without a journal")
@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 0.2
 
 
 def open_session(
-    connection: Connection, *, uri: str | None = None, bodies: str = "auto"
+    connection: ServerConnection, *, uri: str | None = None, bodies: str = "auto"
 ) -> Session:
     """A session with a location, by default the first; ConfigError for what a session does not
     take."""
@@ -54,7 +54,7 @@ def open_session(
     return barrage.connect(uri, auth=auth, tls=tls, timeout=timeout, bodies=bodies)
 
 
-def _auth(connection: Connection, uri: str) -> Auth:
+def _auth(connection: ServerConnection, uri: str) -> Auth:
     if connection.user is not None and connection.password is not None:
         return Basic(connection.user, connection.password.read())
     if connection.token is None:

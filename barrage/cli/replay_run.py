@@ -18,7 +18,7 @@ from barrage.cli.replay_player import JsonPlay, Player
 from barrage.cli.target import open_async_session
 from barrage.cli.watch.plain import PlainWatch
 from barrage.cli.watch.run import raise_failure
-from barrage.cli.watch.scroller import Window
+from barrage.cli.watch.scroller import RowWindow
 from barrage.client.history import ChangeOptions
 from barrage.clock import SystemClock
 from barrage.errors import HistoryLostError
@@ -124,7 +124,7 @@ async def _in_grid(player: Player, address: TableAddress) -> int:
 
 async def _in_pictures(player: Player, address: TableAddress, *, rows: int) -> None:
     """The first rows at the start, every second of the play, and at the end."""
-    player.request(Window(start=0, stop=rows))
+    player.request(RowWindow(start=0, stop=rows))
     watch = PlainWatch(player, title=str(address), clock=SystemClock())
     watch.print_frame()
     playing = asyncio.create_task(player.play())

@@ -158,8 +158,8 @@ def with_steps(source: TableSource, steps: Sequence[Step]) -> TableSource:
 
 
 def _with_step(source: TableSource, step: Step) -> TableSource:
-    if isinstance(source, BatchSource):
-        return BatchSource(source.connection, source.root, (*source.steps, step))
+    if isinstance(source, ExportedQuerySource):
+        return ExportedQuerySource(source.connection, source.root, (*source.steps, step))
     if _is_stateless(source) and all(_is_stateless(other) for other in step.others):
         if isinstance(source, QuerySource):
             return QuerySource(source.connection, source.name, (*source.steps, step))
@@ -167,7 +167,7 @@ def _with_step(source: TableSource, step: Step) -> TableSource:
         return QuerySource(source.connection, source.name, (step,))
     for candidate in (source, *step.others):
         if candidate.connection.calls is not None:
-            return BatchSource(candidate.connection, source, (step,))
+            return ExportedQuerySource(candidate.connection, source, (step,))
     raise UnsupportedError(f"{step} needs a table known by name, not by {source.label}")
 
 
@@ -198,7 +198,7 @@ class QuerySource(TableSource):
         return await flight_info(self.connection, descriptor, self.label, timeout)
 
 
-class BatchSource(ExportSource):
+class ExportedQuerySource(ExportSource):
     """A query to a Deephaven server: operations that start from ``root``."""
 
     def __init__(self, connection: Connection, root: TableSource, steps: tuple[Step, ...]) -> None:

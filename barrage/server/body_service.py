@@ -31,7 +31,7 @@ from barrage.transport.shared_memory import (
     host_identity,
     remove_stale,
 )
-from barrage.wire.dissociated.negotiation import ACTION, Answer, Claim, Offer, Outcome
+from barrage.wire.dissociated.negotiation import ACTION, Answer, Claim, ClaimOutcome, Offer
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class BodyService:
         *,
         is_session: bool,
         wait_ns_max: int | None = None,
-    ) -> tuple[BodyWriter | None, Outcome | None]:
+    ) -> tuple[BodyWriter | None, ClaimOutcome | None]:
         """The writer of a new stream and what is told about it: nothing to who does not ask.
         ``wait_ns_max``: how long it waits for room in its window, when that is another time than
         for subscriptions."""
@@ -311,18 +311,18 @@ class BodyService:
         claim = Claim.parse(header)
         if is_session or claim is None:
             reason = SESSION_CALL if is_session else NO_CLAIM
-            return None, Outcome(way=BodyWay.INLINE, reason=reason)
+            return None, ClaimOutcome(way=BodyWay.INLINE, reason=reason)
         try:
             channel = self._channels.claim(claim, b"" if self._arena is None else self._arena.proof)
         except ClaimRefusedError as error:
             log.info("stream %d: bodies go inline: %s", stream_id, error)
             self._counts[self._claimed_way(claim)].refusals += 1
-            return None, Outcome(way=BodyWay.INLINE, reason=str(error))
+            return None, ClaimOutcome(way=BodyWay.INLINE, reason=str(error))
         limits = self._limits
         if wait_ns_max is not None:
             limits = replace(limits, body_wait_ns_max=wait_ns_max)
         writer = self._writer(channel, stream_id, limits)
-        return writer, Outcome(way=channel.way)
+        return writer, ClaimOutcome(way=channel.way)
 
     def _writer(self, channel: Channel[Any], stream_id: int, limits: Limits) -> BodyWriter:
         def closed(writer: BodyWriter) -> None:

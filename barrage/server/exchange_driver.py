@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from barrage.server.journal_service import JournalService
     from barrage.server.resolver import TicketResolver
     from barrage.server.runtime import EngineRuntime
-    from barrage.server.sessions import Session
+    from barrage.server.sessions import ClientSession
     from barrage.wire.revision import WireRevision
     from barrage.wire.update_codec import UpdateEncoder, UpdatePlan
 
@@ -124,7 +124,7 @@ class ExchangeHub:
     def open(
         self,
         context: Context | SessionCall,
-        session: Session | None,
+        session: ClientSession | None,
         *,
         revision: WireRevision,
         sends_source_time: bool,
@@ -201,7 +201,7 @@ class ExchangeHub:
     async def snapshot(
         self,
         ticket: bytes | None,
-        session: Session | None,
+        session: ClientSession | None,
         options: EncodeOptions,
         *,
         columns: ColumnSet | None = None,

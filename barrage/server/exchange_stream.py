@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from barrage.server.body_frames import Frame
     from barrage.server.body_writer import BodyWriter
     from barrage.server.deephaven.types import SessionTypes
-    from barrage.server.sessions import Session
+    from barrage.server.sessions import ClientSession
     from barrage.wire.revision import WireRevision
     from barrage.wire.update_codec import UpdateEncoder, UpdatePlan
 
@@ -81,7 +81,7 @@ class StreamHub(Protocol):
     async def snapshot(
         self,
         ticket: bytes | None,
-        session: Session | None,
+        session: ClientSession | None,
         options: EncodeOptions,
         *,
         columns: ColumnSet | None,
@@ -112,7 +112,7 @@ class ExchangeStream:
         hub: StreamHub,
         stream_id: int,
         context: Context | SessionCall,
-        session: Session | None,
+        session: ClientSession | None,
         *,
         revision: WireRevision,
         sends_source_time: bool,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.journal.table_journal import TableJournal
-    from barrage.server.flight.journal_tickets import Selection
+    from barrage.server.flight.journal_tickets import FeedSelection
     from barrage.server.journal_service import JournalService
     from barrage.server.table_service import TableService
 
@@ -139,7 +139,7 @@ def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
 
 def feed_options(
     journal: TableJournal,
-    selection: Selection,
+    selection: FeedSelection,
     stripe: tuple[int, int] = (0, 1),
     stripe_ids: int = STRIPE_IDS,
 ) -> FeedOptions:

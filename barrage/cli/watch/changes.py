@@ -65,7 +65,7 @@ def _numbers(column: pa.ChunkedArray) -> list[float | None] | None:
     return None
 
 
-class ChangeTracker:
+class FlashTracker:
     """Remembers the rows last shown and the flashes that still burn."""
 
     def __init__(self, flash_ns: int = FLASH_NS) -> None:

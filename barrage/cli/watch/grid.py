@@ -16,7 +16,7 @@ from barrage.clock import SystemClock
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from barrage.cli.watch.feed import Feed, FeedStatus
+    from barrage.cli.watch.feed import FeedStatus, WindowFeed
     from barrage.clock import Clock
 
 REDRAW_SECONDS = 0.05
@@ -38,7 +38,7 @@ class GridApp(App[int]):
         Binding("ctrl+c", f"quit_with({EXIT_INTERRUPTED})", "interrupt", priority=True),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, clock: Clock | None = None) -> None:
+    def __init__(self, feed: WindowFeed, *, title: str, clock: Clock | None = None) -> None:
         super().__init__()
         self._feed = feed
         self._name = title

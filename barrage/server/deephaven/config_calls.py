@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from barrage.server.auth import Authenticator
-    from barrage.server.sessions import Session, SessionStore
+    from barrage.server.sessions import ClientSession, SessionStore
 
 DEEPHAVEN_VERSION = "42.7"
 """The release whose clients this server was tried with. Some of them show it, none acts on it."""
@@ -57,7 +57,7 @@ class ConfigCalls:
         return _encoded("AuthenticationConstantsResponse", {"AuthHandlers": handler})
 
     async def get_configuration_constants(
-        self, request: bytes, _context: object, _session: Session
+        self, request: bytes, _context: object, _session: ClientSession
     ) -> bytes:
         """What clients want to know; the lifetime is what they cannot do without."""
         MESSAGES.decode("ConfigurationConstantsRequest", request)

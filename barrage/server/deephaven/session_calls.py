@@ -24,7 +24,7 @@ from barrage.transport.deephaven_messages import MESSAGES
 if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.resolver import TicketResolver
-    from barrage.server.sessions import Session, SessionStore
+    from barrage.server.sessions import ClientSession, SessionStore
 
 
 class SessionCalls:
@@ -53,7 +53,7 @@ class SessionCalls:
         notifications = MethodEntry("server_stream", self.export_notifications, SessionUse.REQUIRED)
         return {**entries, "ExportNotifications": notifications}
 
-    async def new_session(self, request: bytes, _context: object, session: Session) -> bytes:
+    async def new_session(self, request: bytes, _context: object, session: ClientSession) -> bytes:
         """The old form of logging in and of staying so: the guard has done the work, and the answer
         repeats the token."""
         MESSAGES.decode("HandshakeRequest", request)
@@ -65,19 +65,23 @@ class SessionCalls:
             token_expiration_delay_millis=self._sessions.lifetime_ns // NANOS_PER_MS,
         )
 
-    async def close_session(self, request: bytes, _context: object, session: Session) -> bytes:
+    async def close_session(
+        self, request: bytes, _context: object, session: ClientSession
+    ) -> bytes:
         """End the caller's session and everything in it."""
         MESSAGES.decode("HandshakeRequest", request)
         self._sessions.close(session)
         return MESSAGES.encode("CloseSessionResponse")
 
-    async def release(self, request: bytes, _context: object, session: Session) -> bytes:
+    async def release(self, request: bytes, _context: object, session: ClientSession) -> bytes:
         """Let go of an export. What was made from it, and who subscribes to it, stay."""
         message = MESSAGES.decode("ReleaseRequest", request)
         session.exports.release(export_id_of_ticket(bytes(message.id.ticket), self._limits))
         return MESSAGES.encode("ReleaseResponse")
 
-    async def export_from_ticket(self, request: bytes, _context: object, session: Session) -> bytes:
+    async def export_from_ticket(
+        self, request: bytes, _context: object, session: ClientSession
+    ) -> bytes:
         """Another export of whatever a ticket names."""
         message = MESSAGES.decode("ExportRequest", request)
         if message.source_id.ticket == message.result_id.ticket:
@@ -93,7 +97,7 @@ class SessionCalls:
         return MESSAGES.encode("ExportResponse")
 
     async def publish_from_ticket(
-        self, request: bytes, _context: object, session: Session
+        self, request: bytes, _context: object, session: ClientSession
     ) -> bytes:
         """Share an export with other sessions."""
         message = MESSAGES.decode("PublishRequest", request)
@@ -103,12 +107,12 @@ class SessionCalls:
         return MESSAGES.encode("PublishResponse")
 
     async def export_notifications(
-        self, _request: bytes, _context: object, _session: Session
+        self, _request: bytes, _context: object, _session: ClientSession
     ) -> None:
         raise UnsupportedError("SessionService/ExportNotifications is not offered")
 
     async def termination_notification(
-        self, request: bytes, context: Any, session: Session
+        self, request: bytes, context: Any, session: ClientSession
     ) -> bytes:
         """Answered when the server stops; fails when the session ends. JS clients take an early end
         for a lost connection."""

@@ -13,7 +13,7 @@ from barrage.transport.deephaven_messages import MESSAGES
 if TYPE_CHECKING:
     import grpc.aio
 
-    from barrage.server.sessions import Session
+    from barrage.server.sessions import ClientSession
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -27,10 +27,12 @@ class StorageCalls:
             "FetchFile": MethodEntry("unary", self.fetch_file, SessionUse.REQUIRED),
         }
 
-    async def list_items(self, request: bytes, _context: Context, _session: Session) -> bytes:
+    async def list_items(self, request: bytes, _context: Context, _session: ClientSession) -> bytes:
         """No items, whatever the path."""
         path = MESSAGES.decode("ListItemsRequest", request).path
         return MESSAGES.encode("ListItemsResponse", canonical_path=path)
 
-    async def fetch_file(self, _request: bytes, _context: Context, _session: Session) -> bytes:
+    async def fetch_file(
+        self, _request: bytes, _context: Context, _session: ClientSession
+    ) -> bytes:
         raise UnsupportedError("StorageService/FetchFile: this server keeps no files")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.server.exports import Export, ExportTable
-    from barrage.server.sessions import Session
+    from barrage.server.sessions import ClientSession
     from barrage.server.table_lease import TableLease
 
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -49,7 +49,7 @@ class TableUpdates:
         return {"ExportedTableUpdates": entry}
 
     async def exported_table_updates(
-        self, request: bytes, context: Context, session: Session
+        self, request: bytes, context: Context, session: ClientSession
     ) -> None:
         """Tell sizes until the session ends."""
         MESSAGES.decode("ExportedTableUpdatesRequest", request)

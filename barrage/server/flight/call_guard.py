@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from barrage.server.auth import Authenticator, Metadata
     from barrage.server.deephaven.types import SessionTypes
-    from barrage.server.sessions import Session, SessionStore
+    from barrage.server.sessions import ClientSession, SessionStore
 
     Context = grpc.aio.ServicerContext[Any, Any]
     SessionBehavior = Callable[[Any, Any, Any], Awaitable[Any]]
@@ -82,7 +82,7 @@ class SessionUse(Enum):
 class SessionCall:
     """A session's call as its behavior sees it: the headers with the token go out in time."""
 
-    def __init__(self, context: Context, session: Session) -> None:
+    def __init__(self, context: Context, session: ClientSession) -> None:
         self._context = context
         self._session = session
         self._opening: asyncio.Task[None] | None = None
@@ -128,7 +128,7 @@ class SessionCall:
         return self._context.invocation_metadata()
 
 
-async def open_headers(context: Any, session: Session | None) -> None:
+async def open_headers(context: Any, session: ClientSession | None) -> None:
     """Send the headers now: for calls whose first message may be long in coming. Errors are told
     better without, so first check what can be checked."""
     if session is not None and isinstance(context, SessionCall):
@@ -189,11 +189,11 @@ class CallGuard:
 
         return guarded
 
-    async def open_headers(self, context: Any, session: Session | None) -> None:
+    async def open_headers(self, context: Any, session: ClientSession | None) -> None:
         """See :func:`open_headers`."""
         await open_headers(context, session)
 
-    def _admit(self, metadata: Metadata, use: SessionUse) -> Session | None:
+    def _admit(self, metadata: Metadata, use: SessionUse) -> ClientSession | None:
         """The caller's session, if it has one or must have one. AuthenticationError."""
         if use is SessionUse.NONE:
             return None

@@ -43,7 +43,7 @@ _FLAGS = ("preimage", "net", "row_key", "modified_columns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class FeedSelection:
     """Which part of the feed is wanted, and in which form. ``columns`` None is all of them."""
 
     columns: tuple[str, ...] | None = None
@@ -54,7 +54,7 @@ class Selection:
     modified_columns: bool = False
 
     @classmethod
-    def read(cls, fields: Fields, limits: Limits) -> Selection:
+    def read(cls, fields: Fields, limits: Limits) -> FeedSelection:
         return cls(
             columns=fields.texts("columns", count_max=limits.columns_max),
             filter=fields.text("filter", bytes_max=limits.expression_bytes_max),
@@ -81,7 +81,7 @@ class ChangesTicket:
     upto: int
     stripe: tuple[int, int] = (0, 1)
     stripe_ids: int = STRIPE_IDS
-    selection: Selection = Selection()
+    selection: FeedSelection = FeedSelection()
 
     def encode(self) -> bytes:
         told: dict[str, Any] = {
@@ -108,7 +108,7 @@ class SnapshotTicket:
     version: int | None = None
     ids: tuple[int, int] | None = None
     read_group: str | None = None
-    selection: Selection = Selection()
+    selection: FeedSelection = FeedSelection()
 
     def encode(self) -> bytes:
         told: dict[str, Any] = {"mode": "snapshot", "table": self.table}
@@ -157,7 +157,7 @@ class JournalPlan:
     is_snapshot: bool
     splits: int
     read_group: str | None
-    selection: Selection
+    selection: FeedSelection
 
 
 def is_journal_request(ticket: bytes | None) -> bool:
@@ -188,7 +188,7 @@ def parse_plan(command: bytes, limits: Limits) -> JournalPlan:
         is_snapshot=is_snapshot,
         splits=min(fields.optional_number("splits", least=1) or 1, limits.journal_splits_max),
         read_group=fields.optional_name("read_group"),
-        selection=Selection.read(fields, limits),
+        selection=FeedSelection.read(fields, limits),
     )
     fields.finish()
     if not is_snapshot:
@@ -235,7 +235,7 @@ def _changes(fields: Fields, table: str, limits: Limits) -> ChangesTicket:
         upto=upto,
         stripe=stripe,
         stripe_ids=stripe_ids or STRIPE_IDS,
-        selection=Selection.read(fields, limits),
+        selection=FeedSelection.read(fields, limits),
     )
 
 
@@ -249,7 +249,7 @@ def _snapshot(fields: Fields, table: str, limits: Limits) -> SnapshotTicket:
         version=fields.optional_number("version"),
         ids=ids,
         read_group=fields.optional_name("read_group"),
-        selection=Selection.read(fields, limits),
+        selection=FeedSelection.read(fields, limits),
     )
     if ticket.version is not None and ticket.epoch is None:
         raise fields.fail("epoch", "there when there is a version")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.server.flight.upload import BatchReader
+    from barrage.server.flight.upload import UploadReader
     from barrage.wire.frame import FlightFrame
 
 T = TypeVar("T")
@@ -28,8 +28,8 @@ ON_LOOP_BYTES_MAX = 256 * 1024
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
-async def unpacked(batches: BatchReader, frame: FlightFrame) -> pa.RecordBatch | None:
-    """What :meth:`BatchReader.read` gives for a frame; the same errors."""
+async def unpacked(batches: UploadReader, frame: FlightFrame) -> pa.RecordBatch | None:
+    """What :meth:`UploadReader.read` gives for a frame; the same errors."""
     return await aside(batches.unpacked_bytes(frame), lambda: batches.read(frame))
 
 

@@ -120,7 +120,7 @@ class PutCommand:
         )
 
 
-class BatchReader:
+class UploadReader:
     """Turns the frames of one upload into record batches."""
 
     def __init__(self, limits: Limits) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from barrage.client.deephaven.batch import run_query
-from barrage.client.query import BatchSource, QuerySource
+from barrage.client.query import ExportedQuerySource, QuerySource
 from barrage.client.query_step import Step
 from barrage.client.sources import NamedSource
 from barrage.errors import ConfigError, ExpressionError, UnsupportedError
@@ -207,11 +207,11 @@ def test_queries_keep_what_they_start_from():
     """The source of a query is used while the query is, and not by one that never was."""
     root = Root()
     connection = SimpleNamespace(calls=Calls())
-    one = BatchSource(connection, root, (Step("head", (1,)),))
+    one = ExportedQuerySource(connection, root, (Step("head", (1,)),))
     assert not root.is_used
     one.retain()
     assert root.is_used
-    two = BatchSource(connection, root, (Step("head", (2,)),))
+    two = ExportedQuerySource(connection, root, (Step("head", (2,)),))
     two.retain()
     one.release()
     assert root.is_used
