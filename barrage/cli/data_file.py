@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from barrage.cli.cells import json_values_text
-from barrage.cli.failures import CommandError, usage_error
+from barrage.cli.command_errors import CommandError, usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

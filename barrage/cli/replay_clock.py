@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from barrage.cli.cells import column_texts
-from barrage.cli.failures import CommandError, usage_error
+from barrage.cli.command_errors import CommandError, usage_error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

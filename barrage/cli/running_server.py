@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import barrage
+from barrage.cli.command_errors import CommandError, usage_error
 from barrage.cli.data_file import read_data_file
-from barrage.cli.failures import CommandError, usage_error
 from barrage.cli.host_tables import HostTables
 from barrage.cli.progress import table_progress
 from barrage.cli.target import PORT_DEFAULT

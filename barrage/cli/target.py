@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import barrage
-from barrage.cli.failures import CommandError, short_reason, usage_error
+from barrage.cli.command_errors import CommandError, short_reason, usage_error
 from barrage.errors import TransportError
 
 if TYPE_CHECKING:

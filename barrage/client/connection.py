@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from barrage.client.body_routes import BodyRoutes
 from barrage.client.body_stream import BodyStream, OfferedChannel
-from barrage.client.deephaven.calls import DeephavenCalls
+from barrage.client.deephaven.export_calls import DeephavenCalls
 from barrage.errors import SubscriptionClosedError
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from barrage.client.journal_read import JournalRead
 from barrage.client.query import QuerySource
-from barrage.client.sources import NamedSource
+from barrage.client.table_sources import NamedSource
 from barrage.errors import (
     BodyChannelError,
     ConfigError,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from barrage.client.connection import Connection
-    from barrage.client.sources import TableSource
+    from barrage.client.table_sources import TableSource
 
 Moment: TypeAlias = "int | Cursor | str | datetime"
 """A version, a cursor or its text, or a time."""

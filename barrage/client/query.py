@@ -11,10 +11,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from barrage.client.deephaven.batch import run_query
+from barrage.client.deephaven.query_batch import run_query
 from barrage.client.query_json import query_ticket
 from barrage.client.query_step import Step
-from barrage.client.sources import ExportSource, NamedSource, TableSource, flight_info
+from barrage.client.table_sources import ExportSource, NamedSource, TableSource, flight_info
 from barrage.errors import ConfigError, ExpressionError, UnsupportedError
 from barrage.transport.flight_messages import Descriptor
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from barrage.client.connection import Connection
-    from barrage.client.deephaven.calls import ExportedTable
+    from barrage.client.deephaven.export_calls import ExportedTable
     from barrage.client.table_info import TableInfo
 
 

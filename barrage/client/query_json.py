@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from barrage.client.sources import NamedSource, TableSource
+from barrage.client.table_sources import NamedSource, TableSource
 from barrage.model.query import Operation, Query
 
 if TYPE_CHECKING:

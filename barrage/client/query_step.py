@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from barrage.client.sources import TableSource
+from barrage.client.table_sources import TableSource
 
 
 @dataclass(frozen=True, slots=True)

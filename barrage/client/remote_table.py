@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from barrage.client.arrow_input import TableLike
     from barrage.client.history import Moment
     from barrage.client.query_step import Step
-    from barrage.client.sources import ExportSource, TableSource
     from barrage.client.subscription import AsyncTickingTable
     from barrage.client.table_info import TableInfo
+    from barrage.client.table_sources import ExportSource, TableSource
     from barrage.model.cursor import Cursor
     from barrage.model.viewport import Viewport
 

@@ -15,15 +15,15 @@ from barrage.client.bodies import BodyChoice, BodyStatus
 from barrage.client.callback_calls import SessionCallbacks
 from barrage.client.connection import Connection
 from barrage.client.deephaven.login import DeephavenLogin
-from barrage.client.deephaven.tables import DeephavenTables
+from barrage.client.deephaven.session_tables import DeephavenTables
 from barrage.client.journal_read import JournalRead
 from barrage.client.opening import Opening
 from barrage.client.put import PutProgress, put_rows
 from barrage.client.remote_table import TIMEOUT_SECONDS, AsyncInputTable, AsyncRemoteTable
-from barrage.client.sources import NamedSource, TableSource, TicketSource
 from barrage.client.state import State
 from barrage.client.subscription import AsyncTickingTable
 from barrage.client.table_info import TableInfo, info_of_flight
+from barrage.client.table_sources import NamedSource, TableSource, TicketSource
 from barrage.client.writer import AsyncWriter, writer_settings
 from barrage.clock import SystemClock
 from barrage.errors import (

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from barrage.server.journal_service import JournalService
     from barrage.server.resolver import TicketResolver
     from barrage.server.runtime import EngineRuntime
-    from barrage.server.sessions import ClientSession
+    from barrage.server.session_store import ClientSession
     from barrage.wire.revision import WireRevision
     from barrage.wire.update_codec import UpdateEncoder, UpdatePlan
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from barrage.server.body_frames import Frame
     from barrage.server.body_writer import BodyWriter
     from barrage.server.deephaven.types import SessionTypes
-    from barrage.server.sessions import ClientSession
+    from barrage.server.session_store import ClientSession
     from barrage.wire.revision import WireRevision
     from barrage.wire.update_codec import UpdateEncoder, UpdatePlan
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from barrage.server.catalog import Catalog, Publication
     from barrage.server.deephaven.types import SessionTypes
     from barrage.server.exports import Export
-    from barrage.server.sessions import ClientSession
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_lease import TableSource
     from barrage.server.table_service import TableService
     from barrage.transport.flight_messages import Descriptor

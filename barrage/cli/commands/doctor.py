@@ -4,7 +4,7 @@ import json
 
 import typer
 
-from barrage.cli.failures import EXIT_ERROR
+from barrage.cli.command_errors import EXIT_ERROR
 from barrage.cli.health import CheckStatus, Finding, examine, worst
 from barrage.cli.target import JsonOption
 

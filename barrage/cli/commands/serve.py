@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from barrage.cli.failures import EXIT_INTERRUPTED
+from barrage.cli.command_errors import EXIT_INTERRUPTED
 from barrage.cli.running_server import (
     host_tables,
     listen,

@@ -11,9 +11,9 @@ from pyarrow import csv
 
 from barrage.cli.arguments import parse_rows, split_names
 from barrage.cli.cells import json_line, json_rows
+from barrage.cli.command_errors import usage_error
 from barrage.cli.commands.schema import TableArgument
 from barrage.cli.data_file import BATCH_ROWS, check_writable, csv_ready, write_data_file
-from barrage.cli.failures import usage_error
 from barrage.cli.progress import byte_progress, row_progress
 from barrage.cli.query_options import QueryOptions, with_query_options
 from barrage.cli.target import (

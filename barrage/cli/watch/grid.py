@@ -9,7 +9,7 @@ from textual.app import App
 from textual.binding import Binding
 from textual.widgets import Static
 
-from barrage.cli.failures import EXIT_INTERRUPTED
+from barrage.cli.command_errors import EXIT_INTERRUPTED
 from barrage.cli.watch.grid_view import GridView
 from barrage.clock import SystemClock
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from barrage.cli.failures import short_reason
+from barrage.cli.command_errors import short_reason
 from barrage.cli.watch.feed import FeedStatus, Frame
 from barrage.client.state import State
 from barrage.supervision import Role, start_task

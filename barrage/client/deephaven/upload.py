@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.client.deephaven.calls import DeephavenCalls, ExportedTable
+    from barrage.client.deephaven.export_calls import DeephavenCalls, ExportedTable
 
 RESERVED_NAMES = frozenset({"i", "ii", "k"})
 """Words with a meaning of their own in the expressions of a Deephaven server, which therefore

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from barrage.server.auth import Authenticator
-    from barrage.server.sessions import ClientSession, SessionStore
+    from barrage.server.session_store import ClientSession, SessionStore
 
 DEEPHAVEN_VERSION = "42.7"
 """The release whose clients this server was tried with. Some of them show it, none acts on it."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.server.resolver import TicketResolver
-    from barrage.server.sessions import ClientSession
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_service import TableService
 
     Context = grpc.aio.ServicerContext[Any, Any]

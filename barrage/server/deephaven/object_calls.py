@@ -11,7 +11,7 @@ from barrage.server.method_table import MethodEntry
 if TYPE_CHECKING:
     import grpc.aio
 
-    from barrage.server.sessions import ClientSession
+    from barrage.server.session_store import ClientSession
 
     Context = grpc.aio.ServicerContext[Any, Any]
 

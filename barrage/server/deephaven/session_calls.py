@@ -24,7 +24,7 @@ from barrage.transport.deephaven_messages import MESSAGES
 if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.resolver import TicketResolver
-    from barrage.server.sessions import ClientSession, SessionStore
+    from barrage.server.session_store import ClientSession, SessionStore
 
 
 class SessionCalls:

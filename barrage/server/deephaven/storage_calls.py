@@ -13,7 +13,7 @@ from barrage.transport.deephaven_messages import MESSAGES
 if TYPE_CHECKING:
     import grpc.aio
 
-    from barrage.server.sessions import ClientSession
+    from barrage.server.session_store import ClientSession
 
     Context = grpc.aio.ServicerContext[Any, Any]
 

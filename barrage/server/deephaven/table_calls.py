@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.deephaven.operations import TableOperation
     from barrage.server.resolver import TicketResolver
-    from barrage.server.sessions import ClientSession
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_lease import TableLease
     from barrage.server.table_service import TableService
 

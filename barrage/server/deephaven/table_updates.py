@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.server.exports import Export, ExportTable
-    from barrage.server.sessions import ClientSession
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_lease import TableLease
 
     Context = grpc.aio.ServicerContext[Any, Any]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from barrage.server.auth import Authenticator, Metadata
     from barrage.server.deephaven.types import SessionTypes
-    from barrage.server.sessions import ClientSession, SessionStore
+    from barrage.server.session_store import ClientSession, SessionStore
 
     Context = grpc.aio.ServicerContext[Any, Any]
     SessionBehavior = Callable[[Any, Any, Any], Awaitable[Any]]

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from barrage.server.body_service import BodyService
     from barrage.server.catalog import Catalog
     from barrage.server.flight.dissociated_calls import DissociatedCalls
-    from barrage.server.flight.journal_services import JournalServices
+    from barrage.server.flight.journals_and_stages import JournalServices
     from barrage.server.resolver import TicketResolver
-    from barrage.server.sessions import ClientSession
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_lease import TableSource
     from barrage.server.table_service import TableService
 

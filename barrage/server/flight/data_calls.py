@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from barrage.server.exchange_driver import ExchangeHub
     from barrage.server.flight.journal_calls import JournalCalls
     from barrage.server.flight.journal_exchange import JournalExchanges
-    from barrage.server.sessions import ClientSession, SessionStore
+    from barrage.server.session_store import ClientSession, SessionStore
 
     Context = grpc.aio.ServicerContext[Any, Any]
 

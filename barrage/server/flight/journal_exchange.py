@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from barrage.server.body_writer import BodyWriter
     from barrage.server.exchange_stream import Headers
     from barrage.server.flight.journal_calls import JournalCalls
-    from barrage.server.sessions import ClientSession
+    from barrage.server.session_store import ClientSession
 
     Context = grpc.aio.ServicerContext[Any, Any]
 

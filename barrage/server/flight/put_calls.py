@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.flight.stage_calls import StageCalls
     from barrage.server.producer_positions import ProducerEpoch
-    from barrage.server.sessions import ClientSession
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_service import TableService
     from barrage.wire.frame import FlightFrame
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import barrage
-from barrage.cli.failures import CommandError
+from barrage.cli.command_errors import CommandError
 from barrage.cli.main import app
 from barrage.cli.replay_moment import parse_moment, parse_speed
 from barrage.cli.replay_past import PastTable

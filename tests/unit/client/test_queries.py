@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from barrage.client.deephaven.batch import run_query
+from barrage.client.deephaven.query_batch import run_query
 from barrage.client.query import ExportedQuerySource, QuerySource
 from barrage.client.query_step import Step
-from barrage.client.sources import NamedSource
+from barrage.client.table_sources import NamedSource
 from barrage.errors import ConfigError, ExpressionError, UnsupportedError
 from barrage.model.query import Query
 from tests.unit.client.scripted import scripted_session

@@ -29,7 +29,7 @@ from barrage.server.exports import ExportExistsError
 from barrage.server.presentation import lease_of, shown_schema, shown_table, told_schema
 from barrage.server.resolver import TicketResolver
 from barrage.server.serving import ServingParts
-from barrage.server.sessions import ClientSession, SessionStore
+from barrage.server.session_store import ClientSession, SessionStore
 from barrage.server.table_lease import TableLease
 from barrage.server.table_service import TableRecipe
 from barrage.server.tickets import (

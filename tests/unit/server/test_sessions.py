@@ -14,7 +14,7 @@ from barrage.clock import VirtualClock
 from barrage.errors import AuthenticationError, LimitExceededError, TransportError
 from barrage.limits import Limits
 from barrage.server.auth import AUTH_TOKEN, Authenticator, CredentialKind, Credentials
-from barrage.server.sessions import LIFETIME_NS, ROTATIONS_PER_LIFETIME, SessionStore
+from barrage.server.session_store import LIFETIME_NS, ROTATIONS_PER_LIFETIME, SessionStore
 
 FIFTH_NS = LIFETIME_NS // ROTATIONS_PER_LIFETIME
 ANONYMOUS = Credentials.of_header("Anonymous")

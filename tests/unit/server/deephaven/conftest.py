@@ -14,7 +14,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.server.catalog import Catalog
 from barrage.server.resolver import TicketResolver
 from barrage.server.runtime import EngineRuntime
-from barrage.server.sessions import ClientSession
+from barrage.server.session_store import ClientSession
 from barrage.server.table_lease import TableLease
 from barrage.server.table_service import TableRecipe, TableService
 

@@ -12,7 +12,6 @@ from barrage.client.deephaven.console import Console, check_variable_name
 from barrage.client.deephaven.input_tables import add_rows, create_input_table, delete_rows
 from barrage.client.deephaven.upload import plain_columns, upload_table
 from barrage.client.put import MODES
-from barrage.client.sources import ExportSource, ticket_of_name
 from barrage.client.table_info import (
     TableInfo,
     info_of_flight,
@@ -20,6 +19,7 @@ from barrage.client.table_info import (
     is_input_table,
     key_columns,
 )
+from barrage.client.table_sources import ExportSource, ticket_of_name
 from barrage.errors import (
     BarrageError,
     ConfigError,
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.client.connection import Connection
-    from barrage.client.deephaven.calls import ExportedTable
+    from barrage.client.deephaven.export_calls import ExportedTable
     from barrage.client.put import PutProgress
-    from barrage.client.sources import TableSource
+    from barrage.client.table_sources import TableSource
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.client.connection import Connection
-    from barrage.client.deephaven.calls import ExportedTable
+    from barrage.client.deephaven.export_calls import ExportedTable
 
 
 class TableSource(ABC):
