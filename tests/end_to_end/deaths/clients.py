@@ -14,7 +14,7 @@ from barrage.client.body_routes import BodyRoutes
 from barrage.client.snapshot import _Ending
 from barrage.client.state import State
 from barrage.errors import WorkerDiedError
-from barrage.wire.dissociated.lending import RowWindow as LendingWindow
+from barrage.wire.dissociated.lending import Window
 from tests.end_to_end.deaths.killing import (
     HANG_SECONDS,
     ROW,
@@ -243,7 +243,7 @@ def body_releases(killing: Killing) -> None:
         async def write(_: bytes) -> None:
             await asyncio.Event().wait()
 
-        window = LendingWindow(1, 1)
+        window = Window(1, 1)
         released = ReleasedBodies(write, window=window, on_back=lambda loan: (loan, 1))
         killing.newborn()
         released.give_back(1)
