@@ -11,9 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from spark_sink.metrics import BarrageLagListener
+    from spark_sink.registration import register
     from spark_sink.sink_errors import java_causes, root_cause
     from spark_sink.ticking_table import barrage_ticking_table
     from spark_sink.update_hook import barrage_update_sink
@@ -23,6 +22,7 @@ _HOMES = {
     "barrage_ticking_table": "spark_sink.ticking_table",
     "barrage_update_sink": "spark_sink.update_hook",
     "java_causes": "spark_sink.sink_errors",
+    "register": "spark_sink.registration",
     "root_cause": "spark_sink.sink_errors",
 }
 
@@ -34,18 +34,6 @@ __all__ = [
     "register",
     "root_cause",
 ]
-
-
-def register(spark: SparkSession) -> None:
-    """Make the format known to this session, let ``spark.read`` mean the table's rows without
-    being told, and let ``outputMode("update")`` work. Idempotent."""
-    from pyspark_barrage import DefaultSource
-    from spark_sink.read_hook import install_read_hook
-    from spark_sink.update_hook import install_update_hook
-
-    spark.dataSource.register(DefaultSource)
-    install_read_hook()
-    install_update_hook()
 
 
 def __getattr__(name: str) -> Any:

@@ -35,12 +35,12 @@ else:
             return schema
 
         def streamReader(self, schema: StructType) -> Any:  # noqa: N802 (Spark's names)
-            from spark_sink.source import stream_reader
+            from spark_sink.reader import stream_reader
 
             return stream_reader(self.options, schema)
 
         def reader(self, schema: StructType) -> Any:
-            from spark_sink.source import batch_reader
+            from spark_sink.batch_reader import batch_reader
 
             return batch_reader(self.options, schema, self.loaded_at)
 

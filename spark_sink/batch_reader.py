@@ -11,24 +11,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from barrage.errors import ConfigError, HistoryLostError
 from spark_sink.connection import Failure, ServerError
 from spark_sink.journal_access import fetch, open_journal
+from spark_sink.options import SourceOptions
 from spark_sink.partitioning import batch_pieces, tasks_for
 from spark_sink.planning import ID_END, BatchPlan, Piece, snapshot_pieces
 from spark_sink.reader import BarragePartition
 from spark_sink.types import arrow_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark_sink.journal_access import JournalAccess
-    from spark_sink.options import SourceOptions
+    from spark_sink.journal_access import SourceJournal
     from spark_sink.planning import Facts
 
 
@@ -59,7 +60,7 @@ class BarrageBatchReader(DataSourceReader):
             journal.close()
         return [BarragePartition(piece) for piece in pieces]
 
-    def _live_pieces(self, journal: JournalAccess, facts: Facts) -> list[Piece]:
+    def _live_pieces(self, journal: SourceJournal, facts: Facts) -> list[Piece]:
         """Ranges of row ids that fit the rows of now and cover those of any version."""
         options = self.options
         tasks = tasks_for(journal.amount(facts.epoch, facts.version).rows, options)
@@ -67,7 +68,7 @@ class BarrageBatchReader(DataSourceReader):
         form = options.form.ticket_fields()
         return snapshot_pieces(options.table, None, None, (0, ID_END), cuts, form)
 
-    def _plan(self, journal: JournalAccess, facts: Facts) -> BatchPlan:
+    def _plan(self, journal: SourceJournal, facts: Facts) -> BatchPlan:
         upto = self._end(journal, facts)
         options = self.options
         if not options.is_change_feed or (options.has_start and options.start.word == "snapshot"):
@@ -79,7 +80,7 @@ class BarrageBatchReader(DataSourceReader):
             )
         return BatchPlan(epoch=facts.epoch, changes=(after, upto))
 
-    def _start(self, journal: JournalAccess, facts: Facts) -> int:
+    def _start(self, journal: SourceJournal, facts: Facts) -> int:
         """The version the changes begin after."""
         start = self.options.start
         if not self.options.has_start or start.word == "earliest":
@@ -96,7 +97,7 @@ class BarrageBatchReader(DataSourceReader):
         assert start.time_us is not None
         return self._served(journal.version_before(start.time_us), facts, start.option)
 
-    def _end(self, journal: JournalAccess, facts: Facts) -> int:
+    def _end(self, journal: SourceJournal, facts: Facts) -> int:
         """The version that is read."""
         options = self.options
         name = "versionAsOf" if not options.is_change_feed else "the end of the read"
@@ -170,11 +171,16 @@ class BarrageBatchReader(DataSourceReader):
 
 def read_group() -> str:
     """A name all tasks of one execution share and no other has."""
-    from pyspark import TaskContext
-
     context: Any = TaskContext.get()
     if context is None:
         return "no-task"
     application = context.getLocalProperty("spark.app.id") or ""
     execution = context.getLocalProperty("spark.sql.execution.id") or f"stage-{context.stageId()}"
     return f"spark-{application}-{execution}"
+
+
+def batch_reader(
+    given: Mapping[str, str], schema: StructType, loaded_at: tuple[str, int] | None
+) -> BarrageBatchReader:
+    """The reader of ``read``; calls nobody."""
+    return BarrageBatchReader(SourceOptions.of(given).for_batch(given), schema, loaded_at)

@@ -15,16 +15,21 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from barrage.errors import BarrageError
-from barrage.wire.dissociated.negotiation import ACTION
-from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
-    from barrage.client import Session
-    from barrage.client.sync_journal import JournalBatches
-    from spark_sink.connection import Connection
+    from barrage.client import JournalBatches, Session
+    from spark_sink.connection import ServerConnection
 
 logger = logging.getLogger(__name__)
+
+BODIES_ACTION = "barrage.bodies"
+"""What a server has that offers other ways for bodies (docs/transports.md)."""
+
+SHARED_MEMORY = "shm"
+"""The way of bodies that is taken here."""
 
 ASKED_AGAIN_SECONDS = 300.0
 """How long a server that offers nothing, or could not be reached this way, is not asked again."""
@@ -45,19 +50,19 @@ class BodyReads:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._known: dict[tuple[Connection, str], _Known] = {}
+        self._known: dict[tuple[ServerConnection, str], _Known] = {}
 
     def open(
-        self, connection: Connection, ticket: bytes, *, table: str, is_in_order: bool
+        self, connection: ServerConnection, ticket: bytes, *, table: str, is_in_order: bool
     ) -> JournalBatches | None:
         """A read of a ticket; None when DoGet is all there is."""
         session = self._session(connection)
         timeout = connection.timeout_ms / 1000
-        if session is None or session.body_status(timeout=timeout).way is not BodyWay.SHM:
+        if session is None or session.body_status(timeout=timeout).way.value != SHARED_MEMORY:
             return None
         return session.read_journal(ticket, table=table, is_in_order=is_in_order, timeout=timeout)
 
-    def refused(self, connection: Connection) -> None:
+    def refused(self, connection: ServerConnection) -> None:
         """The server does not know such reads: ask no more for some time."""
         with self._lock:
             self._entry(connection).refused_until = time.monotonic() + ASKED_AGAIN_SECONDS
@@ -70,12 +75,12 @@ class BodyReads:
             if entry.session is not None:
                 entry.session.close()
 
-    def _entry(self, connection: Connection) -> _Known:
+    def _entry(self, connection: ServerConnection) -> _Known:
         if self._pid != os.getpid():
             self._known, self._pid = {}, os.getpid()
         return self._known.setdefault((connection, connection.location), _Known())
 
-    def _session(self, connection: Connection) -> Session | None:
+    def _session(self, connection: ServerConnection) -> Session | None:
         if connection.headers or "skipverify" in dict(connection.tls):
             return None
         with self._lock:
@@ -89,13 +94,11 @@ class BodyReads:
             return entry.session
 
 
-def _opened(connection: Connection) -> Session | None:
+def _opened(connection: ServerConnection) -> Session | None:
     """A session with a server that offers another way; None when it does not."""
-    import pyarrow as pa
-
     try:
         actions = connection.client().list_actions(connection.call_options(connection.timeout_ms))
-        if all(action.type != ACTION for action in actions):
+        if all(action.type != BODIES_ACTION for action in actions):
             return None
         # Not before: it takes half a second to load.
         from spark_sink.table_follower import open_session

@@ -22,28 +22,34 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from barrage.clock import SystemClock
+from barrage.conditions import Condition
 from barrage.errors import ConfigError, HistoryLostError, SchemaError
-from barrage.journal.feed import change_batches, id_bounds, options_schema, snapshot_batches
-from barrage.journal.feed_schema import FeedOptions
-from barrage.journal.identity import TableIdentity
-from barrage.journal.options import JournalOptions
-from barrage.journal.storage import LocalStorage
-from barrage.journal.store import JournalStore
-from barrage.journal.tracker import ChangeTracker
+from barrage.journal import (
+    ChangeTracker,
+    FeedOptions,
+    JournalOptions,
+    JournalStore,
+    LocalStorage,
+    TableIdentity,
+    change_batches,
+    id_bounds,
+    options_schema,
+    snapshot_batches,
+)
 from spark_sink.connection import Failure, ServerError
 from spark_sink.fetch import gathered
 from spark_sink.planning import Amount, Bound, Facts, Piece
-from spark_sink.remote_journal import TableFacts
+from spark_sink.remote_journal import SourceFacts
 from spark_sink.table_follower import TableFollower, remote_schema
 from spark_sink.types import cast_batch, truncate_batch
-from spark_sink.watch import Mark
+from spark_sink.watch import VersionMark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
-    from barrage.journal.table_journal import TableJournal
-    from barrage.model.update import FullUpdate
+    from barrage.client import Update
+    from barrage.journal import TableJournal
     from spark_sink.options import SourceOptions
 
 KIND = "list"
@@ -58,7 +64,7 @@ LEASE_NS = 10 * 365 * 86_400 * 10**9
 
 class ClientJournal:
     """The journal of one table in a directory. Implements
-    :class:`spark_sink.journal_access.JournalAccess`.
+    :class:`spark_sink.journal_access.SourceJournal`.
 
     ``is_writing`` False only tells the table's schema: a second process cannot have the directory.
     """
@@ -66,16 +72,16 @@ class ClientJournal:
     def __init__(self, options: SourceOptions, *, is_writing: bool) -> None:
         self._options = options
         self._is_writing = is_writing
-        self._recorder: Recorder | None = None
-        self._described: TableFacts | None = None
+        self._recorder: TableRecorder | None = None
+        self._described: SourceFacts | None = None
 
-    def _recording(self) -> Recorder:
+    def _recording(self) -> TableRecorder:
         if not self._is_writing:
             raise ConfigError(
                 "option journalLocation is for readStream: a journal belongs to one query"
             )
         if self._recorder is None:
-            self._recorder = Recorder(self._options)
+            self._recorder = TableRecorder(self._options)
         return self._recorder
 
     # --- what planning asks ---
@@ -114,36 +120,36 @@ class ClientJournal:
 
     # --- what the reader asks ---
 
-    def describe(self) -> TableFacts:
+    def describe(self) -> SourceFacts:
         if self._is_writing:
             recorder = self._recording()
             self._described = recorder.describe()
         else:
             schema = remote_schema(self._options)
             nothing = Facts(epoch="", version=0, earliest=0)
-            self._described = TableFacts(
+            self._described = SourceFacts(
                 facts=nothing, kind=KIND, key=(), rows=0, timestamp_us=0, schema=schema
             )
         return self._described
 
     @property
-    def described(self) -> TableFacts:
+    def described(self) -> SourceFacts:
         return self._described or self.describe()
 
-    def newest(self) -> Mark:
+    def newest(self) -> VersionMark:
         return self._recording().newest()
 
     def version_at(self, time_us: int) -> int:
         return self._recording().journal.version_at_time(time_us * 1000)
 
-    def mark_before(self, epoch: str, version: int) -> Mark | None:
+    def mark_before(self, epoch: str, version: int) -> VersionMark | None:
         journal = self._recording().journal
         if epoch != journal.epoch or version < journal.earliest_version:
             return None
         index = journal.index(journal.earliest_version, version)
         if not len(index):
             return None
-        return Mark(epoch, int(index.steps[-1]), 0, 0, int(index.wall_ns[-1]) // 1000)
+        return VersionMark(epoch, int(index.steps[-1]), 0, 0, int(index.wall_ns[-1]) // 1000)
 
     def change_rows(self, epoch: str, after: int, upto: int) -> int:
         return int(self._recording().journal.index(after, upto).row_counts.sum())
@@ -162,7 +168,7 @@ class ClientJournal:
             self._recorder = None
 
 
-class Recorder:
+class TableRecorder:
     """Follows the table and writes its journal; one a directory."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -205,16 +211,18 @@ class Recorder:
 
     # --- the follower's thread ---
 
-    def _record(self, update: FullUpdate | None, wall_ns: int | None) -> None:
+    def _record(self, update: Update | None) -> None:
         """One update; None for the beginning of a new subscription."""
         if update is None:
             self._tracker.restart()
             return
         step = max(self.journal.latest_version, self._store.first_step) + 1
-        change = self._tracker.apply(update, step=step)
+        change = self._tracker.apply(update.recordable(), step=step)
         version = self.journal.latest_version
         if change is not None:
-            self.journal.append(change, step=step, wall_ns=wall_ns or self._clock.wall_ns())
+            self.journal.append(
+                change, step=step, wall_ns=update.source_time_ns or self._clock.wall_ns()
+            )
             self._store.step_committed(step)
             version = step
         if self._tracker.is_following and self._caught_up_version is None:
@@ -233,7 +241,7 @@ class Recorder:
 
     # --- the reader's thread ---
 
-    def newest(self) -> Mark:
+    def newest(self) -> VersionMark:
         """The newest version that is on disk, once the journal is up to date with the table."""
         timeout = self._options.connection.timeout_ms / 1000
         with self._changed:
@@ -251,7 +259,7 @@ class Recorder:
         if trouble is not None:
             raise trouble
         version = self.journal.durable_version
-        return Mark(self.journal.epoch, version, 0, 0, self._clock.wall_ns() // 1000)
+        return VersionMark(self.journal.epoch, version, 0, 0, self._clock.wall_ns() // 1000)
 
     def _is_up_to_date(self) -> bool:
         version = self._caught_up_version
@@ -266,8 +274,8 @@ class Recorder:
             earliest=journal.earliest_version,
         )
 
-    def describe(self) -> TableFacts:
-        return TableFacts(
+    def describe(self) -> SourceFacts:
+        return SourceFacts(
             facts=self.facts(),
             kind=KIND,
             key=self._options.key_columns,
@@ -369,19 +377,11 @@ def _feed_options(ticket: dict[str, Any], schema: pa.Schema) -> FeedOptions:
     )
 
 
-def _condition(text: str, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.Array]:
-    from barrage.engine.expression import bind_condition
-
+def _condition(text: str, schema: pa.Schema) -> Condition:
     try:
-        bound = bind_condition(text, schema)
+        return Condition.of(text, schema)
     except Exception as error:
         raise SchemaError(f"option filter: {error}") from error
-
-    def matches(rows: pa.RecordBatch) -> pa.Array:
-        cells = [rows.column(index) for index in bound.columns]
-        return bound.evaluate(cells, rows.num_rows)
-
-    return matches
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

@@ -1,7 +1,7 @@
 """The way from a Spark process to a Barrage server: one Flight client per process and server.
 
 Spark's workers are forked and reused, so clients are kept per process and never travel: what is
-pickled is a :class:`Connection`, which says where to call and as whom. Secrets named by an
+pickled is a :class:`ServerConnection`, which says where to call and as whom. Secrets named by an
 environment variable are read in the process that calls.
 """
 
@@ -18,6 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
+from pyarrow import flight
+
 from barrage.errors import (
     BarrageError,
     ConfigError,
@@ -28,8 +31,6 @@ from barrage.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import pyarrow.flight as flight
 
 CONNECTION_OPTIONS = (
     "uri",
@@ -104,9 +105,6 @@ def server_error(error: Exception, *, doing: str) -> ServerError:
     pyarrow has no class for most gRPC statuses; the fixed words before the server's text tell
     them apart.
     """
-    import pyarrow as pa
-    from pyarrow import flight
-
     text = re.sub(r"\.?\s*(gRPC )?client debug context:.*", "", str(error), flags=re.DOTALL | re.I)
     head, found, detail = text.strip().partition("message: ")
     reason = detail if found else text.strip() or type(error).__name__
@@ -161,7 +159,7 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class ServerConnection:
     """Where the server is and how to call it. Hashable, picklable, and without live parts."""
 
     uris: tuple[str, ...]
@@ -175,7 +173,7 @@ class Connection:
     retry_ms: int = RETRY_MS_DEFAULT
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Connection:
+    def of(cls, options: Mapping[str, str]) -> ServerConnection:
         """Read the connection's options; others are not looked at. ConfigError."""
         given = {name.lower(): value for name, value in options.items()}
         headers = []
@@ -225,8 +223,6 @@ class Connection:
 
     def call_options(self, timeout_ms: int | None = None) -> flight.FlightCallOptions:
         """Headers and the deadline of one call; None: no deadline."""
-        from pyarrow import flight
-
         headers = [(name.encode(), secret.read().encode()) for name, secret in self.headers]
         if self.token is not None:
             headers.append((b"authorization", b"Bearer " + self.token.read().encode()))
@@ -239,8 +235,6 @@ class Connection:
     def action(self, name: str, **body: Any) -> dict[str, Any]:
         """One Flight action with a JSON body, tried again while the server cannot be reached;
         :class:`ServerError`."""
-        from pyarrow import flight
-
         request = flight.Action(name, json.dumps(body, separators=(",", ":")).encode())
 
         def call() -> dict[str, Any]:
@@ -282,9 +276,6 @@ class Connection:
 
 def as_server_error(error: Exception, *, doing: str) -> ServerError:
     """``error`` as a :class:`ServerError`; what did not come from Flight is raised as it is."""
-    import pyarrow as pa
-    from pyarrow import flight
-
     if isinstance(error, flight.FlightError | pa.ArrowException | OSError):
         return server_error(error, doing=doing)
     raise error
@@ -306,10 +297,10 @@ class _Clients:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._clients: dict[tuple[Connection, str], flight.FlightClient] = {}
-        self._turns: dict[Connection, int] = {}
+        self._clients: dict[tuple[ServerConnection, str], flight.FlightClient] = {}
+        self._turns: dict[ServerConnection, int] = {}
 
-    def get(self, connection: Connection) -> flight.FlightClient:
+    def get(self, connection: ServerConnection) -> flight.FlightClient:
         with self._lock:
             if self._pid != os.getpid():
                 self._clients.clear()
@@ -319,14 +310,14 @@ class _Clients:
                 self._clients[key] = _connect(uri, connection)
             return self._clients[key]
 
-    def uri(self, connection: Connection) -> str:
+    def uri(self, connection: ServerConnection) -> str:
         with self._lock:
             return self._uri(connection)
 
-    def _uri(self, connection: Connection) -> str:
+    def _uri(self, connection: ServerConnection) -> str:
         return connection.uris[self._turns.get(connection, 0) % len(connection.uris)]
 
-    def advance(self, connection: Connection) -> None:
+    def advance(self, connection: ServerConnection) -> None:
         with self._lock:
             self._turns[connection] = self._turns.get(connection, 0) + 1
 
@@ -334,9 +325,7 @@ class _Clients:
 _clients = _Clients()
 
 
-def _connect(uri: str, connection: Connection) -> flight.FlightClient:
-    from pyarrow import flight
-
+def _connect(uri: str, connection: ServerConnection) -> flight.FlightClient:
     settings: dict[str, Any] = {}
     for name, value in connection.tls:
         if name == "rootcertificates":

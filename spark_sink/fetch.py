@@ -8,17 +8,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyarrow import flight
 
 from barrage.errors import BarrageError, UnsupportedError
 from barrage.supervision import Role, start_thread
+from spark_sink.body_reads import body_reads
 from spark_sink.connection import Failure, ServerError, as_server_error, session_error
 from spark_sink.types import cast_batch, truncate_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from barrage.client.sync_journal import JournalBatches
-    from spark_sink.connection import Connection
+    from barrage.client import JournalBatches
+    from spark_sink.connection import ServerConnection
     from spark_sink.planning import Piece
 
 STALL = Role("barrage-stall", "the stream it guards")
@@ -72,7 +74,7 @@ class StallGuard:
 
 
 def fetch_piece(
-    connection: Connection,
+    connection: ServerConnection,
     piece: Piece,
     target: pa.Schema,
     *,
@@ -139,7 +141,7 @@ def ticket_bytes(ticket: dict[str, Any]) -> bytes:
 
 
 def _fetched(
-    connection: Connection, piece: Piece, may_share_memory: bool
+    connection: ServerConnection, piece: Piece, may_share_memory: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a ticket. A stream that breaks is taken up where it broke if the rows have an
     order, and begun anew if none has left this function; else the task fails, and Spark runs it
@@ -177,11 +179,11 @@ def _fetched(
         wait_ms *= 2
 
 
-def _shared(connection: Connection, piece: Piece, doing: str) -> Iterator[pa.RecordBatch] | None:
+def _shared(
+    connection: ServerConnection, piece: Piece, doing: str
+) -> Iterator[pa.RecordBatch] | None:
     """The rows of a ticket through shared memory; None where there is none. ServerError when it is
     iterated."""
-    from spark_sink.body_reads import body_reads
-
     assert piece.ticket is not None
     try:
         read = body_reads.open(
@@ -196,10 +198,8 @@ def _shared(connection: Connection, piece: Piece, doing: str) -> Iterator[pa.Rec
 
 
 def _by_session(
-    read: JournalBatches, connection: Connection, doing: str
+    read: JournalBatches, connection: ServerConnection, doing: str
 ) -> Iterator[pa.RecordBatch]:
-    from spark_sink.body_reads import body_reads
-
     try:
         with read:
             yield from read
@@ -211,10 +211,8 @@ def _by_session(
         raise session_error(error, doing=doing) from error
 
 
-def _by_get(connection: Connection, piece: Piece, doing: str) -> Iterator[pa.RecordBatch]:
+def _by_get(connection: ServerConnection, piece: Piece, doing: str) -> Iterator[pa.RecordBatch]:
     """The rows of a ticket as DoGet has them."""
-    from pyarrow import flight
-
     assert piece.ticket is not None
     ticket = flight.Ticket(ticket_bytes(piece.ticket))
     guard: StallGuard | None = None
@@ -232,7 +230,7 @@ def _by_get(connection: Connection, piece: Piece, doing: str) -> Iterator[pa.Rec
         raise as_server_error(error, doing=doing) from error
 
 
-def _stalled(connection: Connection, doing: str) -> ServerError:
+def _stalled(connection: ServerConnection, doing: str) -> ServerError:
     return ServerError(
         Failure.UNREACHABLE,
         f"nothing came for {connection.timeout_ms / 1000:g} s",
@@ -241,7 +239,7 @@ def _stalled(connection: Connection, doing: str) -> ServerError:
     )
 
 
-def _is_epoch_gone(connection: Connection, piece: Piece) -> bool:
+def _is_epoch_gone(connection: ServerConnection, piece: Piece) -> bool:
     assert piece.ticket is not None
     try:
         found = connection.action("journal.info", table=piece.ticket["table"])

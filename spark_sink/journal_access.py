@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from spark_sink.fetch import fetch_piece
 from spark_sink.planning import Journal
+from spark_sink.remote_journal import RemoteJournal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,24 +15,24 @@ if TYPE_CHECKING:
 
     from spark_sink.options import SourceOptions
     from spark_sink.planning import Piece
-    from spark_sink.remote_journal import TableFacts
-    from spark_sink.watch import Mark
+    from spark_sink.remote_journal import SourceFacts
+    from spark_sink.watch import VersionMark
 
 
-class JournalAccess(Journal, Protocol):
+class SourceJournal(Journal, Protocol):
     """What the reader asks, besides what the planning rules do."""
 
-    def describe(self) -> TableFacts:
+    def describe(self) -> SourceFacts:
         """The journal and its table, asked now."""
 
     @property
-    def described(self) -> TableFacts:
+    def described(self) -> SourceFacts:
         """The last such answer."""
 
-    def newest(self) -> Mark:
+    def newest(self) -> VersionMark:
         """The newest version, from memory."""
 
-    def mark_before(self, epoch: str, version: int) -> Mark | None:
+    def mark_before(self, epoch: str, version: int) -> VersionMark | None:
         """What is remembered of a version, or of the last before it."""
 
     def version_at(self, time_us: int) -> int:
@@ -51,15 +53,13 @@ class JournalAccess(Journal, Protocol):
 
 def open_journal(
     options: SourceOptions, *, consumer: str, is_writing: bool = True
-) -> JournalAccess:
+) -> SourceJournal:
     """The journal the options speak of. ``is_writing``: with ``journalLocation``, follow the table
     and write; else only read what is there."""
     if options.journal_location is not None:
         from spark_sink.client_journal import ClientJournal
 
         return ClientJournal(options, is_writing=is_writing)
-    from spark_sink.remote_journal import RemoteJournal
-
     return RemoteJournal(
         options.connection, options.table, consumer=consumer, lease_ms=options.lease_ms
     )
@@ -71,8 +71,6 @@ def fetch(options: SourceOptions, piece: Piece, target: pa.Schema) -> Iterator[p
         from spark_sink.client_journal import read_piece
 
         return read_piece(piece, target)
-    from spark_sink.fetch import fetch_piece
-
     return fetch_piece(
         options.connection,
         piece,

@@ -11,6 +11,7 @@ then the changes of one batch at a time. The table has the columns of the view a
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,8 +66,6 @@ def lake_of(
 
 
 def _require(package: str) -> None:
-    import importlib.util
-
     if importlib.util.find_spec(package) is None:
         raise ConfigError(f"this format needs the package {package}: pip install 'barrage[lake]'")
 

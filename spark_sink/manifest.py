@@ -30,7 +30,7 @@ class ManifestError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class ManifestState:
     """One state of the table. Paths are relative to the table's folder."""
 
     epoch: str
@@ -69,12 +69,12 @@ class Manifest:
     generation: int = 0
     """Counts queries: the files of a query whose checkpoint was lost keep their names."""
     batch: int = -1
-    shown: State | None = None
-    built: State | None = None
+    shown: ManifestState | None = None
+    built: ManifestState | None = None
     retired: tuple[Retired, ...] = ()
 
     @property
-    def latest(self) -> State | None:
+    def latest(self) -> ManifestState | None:
         """The state the next batch goes upon."""
         return self.built or self.shown
 
@@ -115,7 +115,7 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class BatchHead:
     """What is known of a batch before its rows are looked at: who runs it, and the offset that ends
     it (epoch, version, row, sync as the source counts them)."""
 
@@ -127,7 +127,7 @@ class Batch:
     sync: int
 
 
-def is_snapshot(manifest: Manifest, batch: Batch) -> bool:
+def is_snapshot(manifest: Manifest, batch: BatchHead) -> bool:
     """Whether the batch's rows are part of a snapshot, and not changes: it begins one, or the state
     before it is one that is not complete."""
     before = manifest.latest
@@ -145,7 +145,7 @@ def begun(manifest: Manifest, query: str) -> Manifest:
 
 
 def with_batch(
-    manifest: Manifest, batch: Batch, path: str, *, truncates: bool, at_seconds: float
+    manifest: Manifest, batch: BatchHead, path: str, *, truncates: bool, at_seconds: float
 ) -> Manifest:
     """The manifest after ``batch``, whose rows are at ``path``.
 
@@ -164,7 +164,7 @@ def with_batch(
         bases, deltas = (), (path,)
     else:
         bases, deltas = latest.bases, (*latest.deltas, path)
-    state = State(
+    state = ManifestState(
         epoch=batch.epoch,
         version=batch.version,
         row=batch.row,
@@ -179,7 +179,7 @@ def with_batch(
     return _numbered(manifest, after, at_seconds)
 
 
-def with_nothing(manifest: Manifest, batch: Batch) -> Manifest:
+def with_nothing(manifest: Manifest, batch: BatchHead) -> Manifest:
     """The manifest after a batch whose rows may be incomplete because the server forgot the history
     they came from: only its number counts. The source begins a new snapshot next."""
     after = replace(begun(manifest, batch.query), batch=batch.batch)
@@ -221,7 +221,7 @@ def _numbered(before: Manifest, after: Manifest, at_seconds: float) -> Manifest:
     return replace(after, number=number, retired=before.retired + retired)
 
 
-def _state(told: Any) -> State | None:
+def _state(told: Any) -> ManifestState | None:
     if told is None:
         return None
-    return State(**{**told, "bases": tuple(told["bases"]), "deltas": tuple(told["deltas"])})
+    return ManifestState(**{**told, "bases": tuple(told["bases"]), "deltas": tuple(told["deltas"])})

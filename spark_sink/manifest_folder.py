@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from spark_sink.manifest import (
     COMPACT_EVERY,
-    Batch,
+    BatchHead,
     Manifest,
-    State,
+    ManifestState,
     begun,
     is_snapshot,
     needs_compaction,
@@ -55,13 +55,13 @@ class RowWriter(Protocol):
     def write_snapshot(self, path: Path) -> None:
         """Write the batch's rows, which are part of a snapshot, as base rows."""
 
-    def is_whole(self, batch: Batch) -> bool:
+    def is_whole(self, batch: BatchHead) -> bool:
         """Whether the source had all rows of the batch until after they were written."""
 
     def truncates(self, path: Path) -> bool:
         """Whether the changes at ``path`` say that everything before is void."""
 
-    def write_state(self, state: State, path: Path) -> None:
+    def write_state(self, state: ManifestState, path: Path) -> None:
         """Write the rows of a whole state as base rows."""
 
 
@@ -103,7 +103,7 @@ class TableFolder:
         except FileNotFoundError:
             return Manifest()
 
-    def apply(self, batch: Batch, rows: RowWriter) -> bool:
+    def apply(self, batch: BatchHead, rows: RowWriter) -> bool:
         """Put one batch in; False when it was in already. Exactly once, whatever is killed."""
         if self._manifest.is_applied(batch.query, batch.batch):
             return False

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from barrage.errors import ConfigError, near_miss
-from spark_sink.connection import CONNECTION_OPTIONS, CONNECTION_PREFIXES, Connection
+from spark_sink.connection import CONNECTION_OPTIONS, CONNECTION_PREFIXES, ServerConnection
 from spark_sink.offsets import Offset
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ class FeedForm:
 class SourceOptions:
     """The options of one source, checked."""
 
-    connection: Connection
+    connection: ServerConnection
     table: str
     form: FeedForm
     is_change_feed: bool | None
@@ -333,7 +333,7 @@ class SourceOptions:
         is_batch = options.get("_readKind") == "batch"
         is_batch = is_batch or any(name in options for name in TABLE_ONLY)
         return cls(
-            connection=Connection.of(options),
+            connection=ServerConnection.of(options),
             table=table_name(options),
             form=form,
             is_change_feed=is_change_feed,

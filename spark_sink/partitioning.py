@@ -9,10 +9,10 @@ from spark_sink.planning import Piece, change_pieces, snapshot_pieces, task_coun
 from spark_sink.source import APPENDED_KINDS
 
 if TYPE_CHECKING:
-    from spark_sink.journal_access import JournalAccess
+    from spark_sink.journal_access import SourceJournal
     from spark_sink.options import SourceOptions
     from spark_sink.planning import BatchPlan
-    from spark_sink.remote_journal import TableFacts
+    from spark_sink.remote_journal import SourceFacts
 
 PARTITIONS_MAX = 1024
 """Most tasks of a batch."""
@@ -30,7 +30,7 @@ def parallelism(options: SourceOptions) -> int:
     return min(PARTITIONS_MAX, max(2, os.cpu_count() or 2))
 
 
-def batch_pieces(plan: BatchPlan, options: SourceOptions, journal: JournalAccess) -> list[Piece]:
+def batch_pieces(plan: BatchPlan, options: SourceOptions, journal: SourceJournal) -> list[Piece]:
     """The pieces of a batch; none for an empty plan."""
     pieces: list[Piece] = []
     form = options.form.ticket_fields()
@@ -50,7 +50,7 @@ def batch_pieces(plan: BatchPlan, options: SourceOptions, journal: JournalAccess
 
 
 def _snapshot(
-    plan: BatchPlan, version: int, options: SourceOptions, journal: JournalAccess
+    plan: BatchPlan, version: int, options: SourceOptions, journal: SourceJournal
 ) -> list[Piece]:
     rows = journal.amount(plan.epoch, version).rows
     tasks = tasks_for(rows, options)
@@ -59,7 +59,7 @@ def _snapshot(
     return snapshot_pieces(options.table, plan.epoch, version, plan.ids, cuts, form)
 
 
-def _stripes(rows: int, tasks: int, table: TableFacts) -> dict[str, object]:
+def _stripes(rows: int, tasks: int, table: SourceFacts) -> dict[str, object]:
     """The ticket's field for how many row ids are in one stripe. Of a table that is only appended
     to, rows that stay together are not copied; of others, rows that change often may be
     neighbours, and are spread."""

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from barrage.errors import ConfigError, SchemaError
 from spark_sink.journal_access import fetch, open_journal
 from spark_sink.offsets import SYMBOLIC, Offset
+from spark_sink.options import SourceOptions
 from spark_sink.partitioning import batch_pieces
 from spark_sink.planning import (
     NO_LIMITS,
@@ -36,15 +37,14 @@ from spark_sink.source import APPENDED_KINDS, expected_schema
 from spark_sink.types import arrow_target, fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark_sink.journal_access import JournalAccess
-    from spark_sink.options import SourceOptions
-    from spark_sink.remote_journal import TableFacts
-    from spark_sink.watch import Mark
+    from spark_sink.journal_access import SourceJournal
+    from spark_sink.remote_journal import SourceFacts
+    from spark_sink.watch import VersionMark
 
 
 class BarragePartition(InputPartition):
@@ -125,7 +125,7 @@ class Questions:
         self._fingerprint = fingerprint(schema)
         self._checked: object = None
         consumer = options.consumer or f"spark-{secrets.token_hex(8)}"
-        self._journal: JournalAccess = open_journal(options, consumer=consumer)
+        self._journal: SourceJournal = open_journal(options, consumer=consumer)
         self._chooser = OffsetChooser(
             self._journal,
             table=options.table,
@@ -164,7 +164,7 @@ class Questions:
             return NO_LIMITS
         return ReadLimits(options.rows_max, options.bytes_max)
 
-    def _is_too_early(self, start: Offset, mark: Mark, is_unlimited: bool) -> bool:
+    def _is_too_early(self, start: Offset, mark: VersionMark, is_unlimited: bool) -> bool:
         """Whether ``minRowsPerTrigger`` says to wait. A run that is to end does not wait, nor does
         a snapshot or what comes after a loss."""
         least = self._options.rows_min
@@ -215,7 +215,7 @@ class Questions:
         self._journal.hold(version)
         self._held = version
 
-    def _check_table(self, table: TableFacts) -> None:
+    def _check_table(self, table: SourceFacts) -> None:
         """SchemaError when the table is no longer what the query was planned for; ConfigError when
         plain rows are asked of a table whose rows change."""
         if table.schema is self._checked:
@@ -258,3 +258,8 @@ class Questions:
 
     def close(self) -> None:
         self._journal.close()
+
+
+def stream_reader(given: Mapping[str, str], schema: StructType) -> BarrageStreamReader:
+    """The reader of ``readStream``; calls nobody."""
+    return BarrageStreamReader(SourceOptions.of(given).for_stream(given), schema)

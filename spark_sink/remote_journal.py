@@ -9,23 +9,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyarrow import flight
 
 from barrage.errors import RemoteProtocolError
 from spark_sink.connection import Failure, ServerError
 from spark_sink.planning import Amount, Bound, Facts
-from spark_sink.watch import Mark, Watch
+from spark_sink.watch import TableWatch, VersionMark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_sink.connection import Connection
+    from spark_sink.connection import ServerConnection
     from spark_sink.planning import Piece
 
 _EPOCH = re.compile(r"[0-9a-f]{16}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFacts:
+class SourceFacts:
     """What ``journal.info`` tells."""
 
     facts: Facts
@@ -38,7 +39,7 @@ class TableFacts:
     """Most row ids in one stripe that a ticket may ask for; 0: it cannot."""
 
     @classmethod
-    def of(cls, found: dict[str, Any], *, table: str) -> TableFacts:
+    def of(cls, found: dict[str, Any], *, table: str) -> SourceFacts:
         """Check and read the answer; RemoteProtocolError."""
         try:
             epoch = found["epoch"]
@@ -69,13 +70,15 @@ class TableFacts:
 class RemoteJournal:
     """The journal of one table at a server. Implements :class:`spark_sink.planning.Journal`."""
 
-    def __init__(self, connection: Connection, table: str, *, consumer: str, lease_ms: int) -> None:
+    def __init__(
+        self, connection: ServerConnection, table: str, *, consumer: str, lease_ms: int
+    ) -> None:
         self._connection = connection
         self._table = table
         self._consumer = consumer
         self._lease_ms = lease_ms
-        self._watch = Watch(connection, table, consumer=consumer, lease_ms=lease_ms)
-        self._described: TableFacts | None = None
+        self._watch = TableWatch(connection, table, consumer=consumer, lease_ms=lease_ms)
+        self._described: SourceFacts | None = None
 
     # --- what planning asks ---
 
@@ -115,18 +118,18 @@ class RemoteJournal:
 
     # --- what the reader asks ---
 
-    def describe(self) -> TableFacts:
+    def describe(self) -> SourceFacts:
         """Everything ``journal.info`` tells, asked now."""
         found = self._connection.action("journal.info", table=self._table)
-        self._described = TableFacts.of(found, table=self._table)
+        self._described = SourceFacts.of(found, table=self._table)
         return self._described
 
     @property
-    def described(self) -> TableFacts:
+    def described(self) -> SourceFacts:
         """What it told last."""
         return self._described or self.describe()
 
-    def newest(self) -> Mark:
+    def newest(self) -> VersionMark:
         """The newest version, from memory."""
         return self._watch.newest()
 
@@ -135,7 +138,7 @@ class RemoteJournal:
         body = {"table": self._table, "timestamp_us": time_us}
         return int(self._connection.action("journal.version", **body)["version"])
 
-    def mark_before(self, epoch: str, version: int) -> Mark | None:
+    def mark_before(self, epoch: str, version: int) -> VersionMark | None:
         """What the watch told of a version, or of the last before it that is remembered."""
         return self._watch.marks.before(epoch, version)
 
@@ -174,8 +177,6 @@ class RemoteJournal:
         return Amount(max(0, info.total_records), max(0, info.total_bytes))
 
     def _plan(self, plan: dict[str, Any]) -> Any:
-        from pyarrow import flight
-
         connection = self._connection
         text = json.dumps({"table": self._table, **plan}, separators=(",", ":"))
         descriptor = flight.FlightDescriptor.for_command(b"j/" + text.encode())

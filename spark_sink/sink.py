@@ -17,6 +17,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -26,7 +27,7 @@ from pyspark.sql.datasource import (
 from barrage.errors import ConfigError
 from spark_sink.sink_columns import sent_schema, table_schema
 from spark_sink.sink_errors import SinkWriteError
-from spark_sink.sink_flight import BatchKey, StagedPart, abort, commit, stage_task
+from spark_sink.sink_flight import BatchKey, TaskPart, abort, commit, stage_task
 from spark_sink.sink_identity import driver_key, task_key
 from spark_sink.sink_options import SinkOptions
 
@@ -50,21 +51,23 @@ class Staged(WriterCommitMessage):
     it carries the identity of the query."""
 
     key: BatchKey
-    part: StagedPart
+    part: TaskPart
 
 
 def stream_writer(
     options: Mapping[str, str],
     schema: StructType,
     overwrite: bool,
-) -> StreamSink:
+) -> BarrageStreamWriter:
     """The writer of one micro-batch. ``overwrite``: complete mode. ConfigError."""
     parsed = SinkOptions.of(options)
     mode = parsed.mode_for(schema.fieldNames(), is_complete=overwrite, is_update=False)
-    return StreamSink(parsed, schema, mode)
+    return BarrageStreamWriter(parsed, schema, mode)
 
 
-def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> BarrageBatchWriter:
     """The writer of ``df.write``. ``overwrite``: ``mode("overwrite")``. ConfigError."""
     parsed = SinkOptions.of(options)
     mode = parsed.mode_for(schema.fieldNames(), is_complete=overwrite, is_update=False)
@@ -77,10 +80,10 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         writer=parsed.txn_app_id or f"write-{secrets.token_hex(WRITER_BYTES)}",
         batch=parsed.txn_version or 0,
     )
-    return BatchSink(parsed, schema, mode, key)
+    return BarrageBatchWriter(parsed, schema, mode, key)
 
 
-class StreamSink(DataSourceStreamArrowWriter):
+class BarrageStreamWriter(DataSourceStreamArrowWriter):
     """Made anew for every micro-batch, and once more for its commit: keeps nothing."""
 
     def __init__(self, options: SinkOptions, schema: StructType, mode: WriteMode) -> None:
@@ -91,8 +94,6 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Executor: stage the rows of one task. SinkWriteError."""
-        from pyspark import TaskContext
-
         task = TaskContext.get()
         assert task is not None
         key = task_key(self._options, task)
@@ -133,7 +134,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         return self._options.checkpoint is not None if asked is None else asked
 
 
-class BatchSink(DataSourceArrowWriter):
+class BarrageBatchWriter(DataSourceArrowWriter):
     """One ``df.write``: the same instance, pickled, stages and commits."""
 
     def __init__(
@@ -171,7 +172,7 @@ def _told_key(messages: Sequence[WriterCommitMessage | None]) -> BatchKey | None
     return next((message.key for message in messages if isinstance(message, Staged)), None)
 
 
-def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
+def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[TaskPart]:
     return [message.part for message in messages if isinstance(message, Staged)]
 
 

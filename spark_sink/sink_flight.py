@@ -40,7 +40,7 @@ class BatchKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedPart:
+class TaskPart:
     """What one task staged: its partition, the number of the attempt, and how many rows."""
 
     partition: int
@@ -49,7 +49,7 @@ class StagedPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class CommitAnswer:
     """What the server answered to a commit."""
 
     version: int
@@ -59,7 +59,7 @@ class Committed:
 
 def stage_task(
     options: SinkOptions, key: BatchKey, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> StagedPart:
+) -> TaskPart:
     """:func:`stage` for the task this process runs."""
     from pyspark import TaskContext
 
@@ -75,7 +75,7 @@ def stage(
     partition: int,
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
-) -> StagedPart:
+) -> TaskPart:
     """Send the rows of one task to the staging area; SinkWriteError with the partition.
 
     Every batch is cast to ``schema``: Spark checks at most the first. A task without rows opens no
@@ -98,7 +98,7 @@ def stage(
         raise write_error(
             error, table=options.table, batch=key.batch, partition=partition
         ) from error
-    return StagedPart(partition=partition, attempt=attempt, rows=rows)
+    return TaskPart(partition=partition, attempt=attempt, rows=rows)
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -117,12 +117,12 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def commit(
     options: SinkOptions,
     key: BatchKey,
-    parts: Sequence[StagedPart],
+    parts: Sequence[TaskPart],
     *,
     mode: WriteMode,
     schema: pa.Schema,
     is_loss_refused: bool,
-) -> Committed:
+) -> CommitAnswer:
     """Make what the winning attempts staged visible, as one cycle; does nothing the second time.
 
     ``schema``: of the table to make when there is none.
@@ -140,7 +140,7 @@ def commit(
         "fail_on_data_loss": is_loss_refused,
     }
     answer = _action(options, STAGE_COMMIT, request, batch=key.batch)
-    return Committed(
+    return CommitAnswer(
         version=int(answer["version"]),
         rows=int(answer.get("rows", 0)),
         is_duplicate=bool(answer.get("duplicate", False)),

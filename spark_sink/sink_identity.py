@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyarrow import fs
+
 from barrage.errors import ConfigError
 from spark_sink.sink_flight import BatchKey
 
@@ -69,8 +71,6 @@ def read_checkpoint_file(checkpoint: str, name: str) -> str | None:
     try:
         if "://" not in checkpoint and not checkpoint.startswith("file:"):
             return Path(checkpoint, name).read_text()
-        from pyarrow import fs
-
         system, path = fs.FileSystem.from_uri(_arrow_uri(checkpoint))
         with system.open_input_stream(f"{path.rstrip('/')}/{name}") as stream:
             return bytes(stream.read(METADATA_BYTES_MAX)).decode()

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from barrage.errors import ConfigError
-from spark_sink.connection import CONNECTION_OPTIONS, CONNECTION_PREFIXES, Connection
+from spark_sink.connection import CONNECTION_OPTIONS, CONNECTION_PREFIXES, ServerConnection
 from spark_sink.options import Given, check_known, flag, names, table_name, whole_number
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class WriteMode(Enum):
 class SinkOptions:
     """The sink's options in one place; picklable, so that it travels to the executors."""
 
-    connection: Connection
+    connection: ServerConnection
     table: str
     write_mode: WriteMode | None
     key_columns: tuple[str, ...]
@@ -71,7 +71,7 @@ class SinkOptions:
         if version is not None and app_id is None:
             raise ConfigError("option txnVersion needs txnAppId: a name for who numbers the writes")
         return cls(
-            connection=Connection.of(given),
+            connection=ServerConnection.of(given),
             table=table_name(given),
             write_mode=_mode(given.get("writeMode")),
             key_columns=names(given, "keyColumns") or (),

@@ -1,4 +1,4 @@
-"""The format's side of reading: schemas, and readers made from options."""
+"""The schemas of what the format reads, as its options want them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from spark_sink.batch_reader import BarrageBatchReader
-    from spark_sink.reader import BarrageStreamReader
-    from spark_sink.remote_journal import TableFacts
+    from spark_sink.remote_journal import SourceFacts
 
 APPENDED_KINDS = ("append_only", "static", "blink")
 """Kinds of tables whose changes are all inserts."""
@@ -33,7 +31,7 @@ def source_schema(given: Mapping[str, str]) -> tuple[StructType, tuple[str, int]
         journal.close()
 
 
-def expected_schema(options: SourceOptions, table: TableFacts) -> StructType:
+def expected_schema(options: SourceOptions, table: SourceFacts) -> StructType:
     """The Spark schema these options give for a table; ConfigError or SchemaError."""
     form = options.form
     columns = selected(table.schema, form.columns, options.table)
@@ -51,19 +49,3 @@ def expected_schema(options: SourceOptions, table: TableFacts) -> StructType:
             "it out by option columns"
         )
     return spark_schema(feed, nanos_as_long=options.nanos_as_long)
-
-
-def stream_reader(given: Mapping[str, str], schema: StructType) -> BarrageStreamReader:
-    """The reader of ``readStream``; calls nobody."""
-    from spark_sink.reader import BarrageStreamReader
-
-    return BarrageStreamReader(SourceOptions.of(given).for_stream(given), schema)
-
-
-def batch_reader(
-    given: Mapping[str, str], schema: StructType, loaded_at: tuple[str, int] | None
-) -> BarrageBatchReader:
-    """The reader of ``read``; calls nobody."""
-    from spark_sink.batch_reader import BarrageBatchReader
-
-    return BarrageBatchReader(SourceOptions.of(given).for_batch(given), schema, loaded_at)

@@ -8,23 +8,17 @@ import time
 from typing import TYPE_CHECKING
 
 import barrage
-from barrage.client import Basic, PreSharedKey, Token
-from barrage.client.state import State
+from barrage.client import TLS, Basic, PreSharedKey, State, Token
 from barrage.errors import BarrageError, ConfigError, SubscriptionClosedError
-from barrage.model.update import FullUpdate
-from barrage.rowset import RowSet, RowSetShiftData
 from barrage.supervision import Role, start_thread
-from barrage.transport.grpc_channel import TLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
 
-    from barrage.client import Session, TickingTable
-    from barrage.client.address import Auth
-    from barrage.client.update import Update
-    from spark_sink.connection import Connection
+    from barrage.client import Auth, Session, TickingTable, Update
+    from spark_sink.connection import ServerConnection
     from spark_sink.options import SourceOptions
 
 FOLLOWER = Role("barrage-follow", "the rows of a table without a journal")
@@ -35,11 +29,9 @@ INTERVAL_MS = 100
 PATIENCE_SECONDS = 0.2
 """How long the thread waits for an update before it looks whether it is to end."""
 
-EMPTY = RowSet.empty()
-
 
 def open_session(
-    connection: Connection, *, uri: str | None = None, bodies: str = "auto"
+    connection: ServerConnection, *, uri: str | None = None, bodies: str = "auto"
 ) -> Session:
     """A session with a location, by default the first; ConfigError for what a session does not
     take."""
@@ -62,7 +54,7 @@ def open_session(
     return barrage.connect(uri, auth=auth, tls=tls, timeout=timeout, bodies=bodies)
 
 
-def _auth(connection: Connection, uri: str) -> Auth:
+def _auth(connection: ServerConnection, uri: str) -> Auth:
     if connection.user is not None and connection.password is not None:
         return Basic(connection.user, connection.password.read())
     if connection.token is None:
@@ -78,13 +70,13 @@ def remote_schema(options: SourceOptions) -> pa.Schema:
 
 
 class TableFollower:
-    """A subscription in a thread. ``record`` gets None when a new state begins, then updates with
-    the wall time (ns) the server gave, if any; ``fail`` the error that ended it."""
+    """A subscription in a thread. ``record`` gets None when a new state begins, then updates;
+    ``fail`` the error that ended it."""
 
     def __init__(
         self,
         options: SourceOptions,
-        record: Callable[[FullUpdate | None, int | None], None],
+        record: Callable[[Update | None], None],
         fail: Callable[[Exception], None],
     ) -> None:
         self._options = options
@@ -115,8 +107,8 @@ class TableFollower:
 
     def _tell(self, update: Update) -> None:
         if update.is_replacement:
-            self._record(None, None)
-        self._record(full_update(update), update.source_time_ns)
+            self._record(None)
+        self._record(update)
 
     def trouble(self, patience_seconds: float) -> BarrageError | None:
         """Why there is no connection, once there has been none for that long."""
@@ -133,36 +125,3 @@ class TableFollower:
         """End the subscription and the thread."""
         self._is_closing.set()
         self._thread.join(10)
-
-
-def full_update(update: Update) -> FullUpdate:
-    """An update as a subscriber was told it: the client has applied it, a tracker has not."""
-    is_new = update.is_replacement
-    names = update.schema.names
-    nothing = [update.schema.field(name).type for name in names]
-    return FullUpdate(
-        first_step=update.first_step,
-        last_step=update.last_step,
-        is_snapshot=is_new,
-        effective_viewport=None,
-        is_effective_reverse=False,
-        effective_columns=None,
-        table_size=update.table_size,
-        added_columns=tuple(update.added.columns),
-        modified_columns=tuple(
-            update.modified.get(name, _no_cells(kind))
-            for name, kind in zip(names, nothing, strict=True)
-        ),
-        source_time_ns=update.source_time_ns,
-        removed_keys_pre=EMPTY if is_new else update.removed_rows,
-        shifts=RowSetShiftData.empty() if is_new else update.shifts,
-        added_keys_post=update.added_rows,
-        included_keys_post=None,
-        modified_keys_post=tuple(update.modified_rows.get(name, EMPTY) for name in names),
-    )
-
-
-def _no_cells(kind: pa.DataType) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array([], kind)

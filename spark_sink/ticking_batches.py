@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from barrage.clock import SystemClock
 from barrage.errors import BarrageError
 from spark_sink.connection import Failure, ServerError
-from spark_sink.manifest import Batch
+from spark_sink.manifest import BatchHead
 from spark_sink.manifest_folder import DELTAS, TableFolder
 from spark_sink.offsets import Offset
 from spark_sink.sink_identity import checkpoint_query_id, read_checkpoint_file
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from spark_sink.connection import Connection
+    from spark_sink.connection import ServerConnection
     from spark_sink.lake import Lake
-    from spark_sink.manifest import State
+    from spark_sink.manifest import ManifestState
 
 CHECKPOINT_FOLDER = "checkpoint"
 
@@ -39,7 +39,7 @@ class TickingTableError(BarrageError):
 class TablePlan:
     """Everything a batch needs to know; picklable."""
 
-    connection: Connection
+    connection: ServerConnection
     table: str
     root: str
     checkpoint: str
@@ -83,7 +83,7 @@ class BatchApplier:
         if self.plan.lake is not None:
             self._update_lake(batch, reader)
 
-    def _update_lake(self, batch: Batch, reader: StateReader) -> None:
+    def _update_lake(self, batch: BatchHead, reader: StateReader) -> None:
         """Bring the lake's table to the state that is shown: by the batch's changes where they are
         all there is, else as a whole."""
         lake, manifest = self.plan.lake, self.folder.manifest
@@ -119,7 +119,7 @@ class _ServedRows(BatchRows):
         super().__init__(rows, reader)
         self._plan = plan
 
-    def is_whole(self, batch: Batch) -> bool:
+    def is_whole(self, batch: BatchHead) -> bool:
         """A server that has the history at the end of the batch had it while it was read. One that
         lost it may have ended a read early, which the source makes good with a new snapshot."""
         if self._plan.has_own_journal:
@@ -133,7 +133,7 @@ class _ServedRows(BatchRows):
         return info["epoch"] == batch.epoch and int(info["earliest"]) <= batch.version
 
 
-def batch_of(checkpoint: str, number: int) -> Batch:
+def batch_of(checkpoint: str, number: int) -> BatchHead:
     """What the checkpoint says of a batch that is running: the query, and where the batch ends.
     TickingTableError when it cannot be read."""
     query = checkpoint_query_id(checkpoint)
@@ -143,7 +143,7 @@ def batch_of(checkpoint: str, number: int) -> Batch:
             f"the checkpoint {checkpoint} does not tell where batch {number} ends: use a "
             "checkpointLocation that this process can read, and Spark's offset log of version 1"
         )
-    return Batch(
+    return BatchHead(
         query=query,
         batch=number,
         epoch=offset.epoch,
@@ -165,7 +165,7 @@ def offset_of(log_entry: str) -> Offset | None:
     return None
 
 
-def _starts_anew(shown: State) -> bool:
+def _starts_anew(shown: ManifestState) -> bool:
     """Whether the state has nothing below its changes: a batch cut what was before."""
     return not shown.bases
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
 from spark_sink.sink_columns import FEED_COLUMNS
 from spark_sink.sink_options import CHANGE_TYPE
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_sink.manifest import State
+    from spark_sink.manifest import ManifestState
 
 ROW_ID = "_row_id"
 COMMIT_VERSION = "_commit_version"
@@ -42,11 +45,11 @@ class StateReader:
         used = (CHANGE_TYPE, COMMIT_VERSION, *kept)
         self.change_schema = StructType([field for field in feed if field.name in used])
 
-    def rows(self, state: State | None) -> DataFrame:
+    def rows(self, state: ManifestState | None) -> DataFrame:
         """The table's rows in ``state``, without their ids; none of them for None."""
         return self.rows_with_ids(state).select(*map(quoted, self.columns))
 
-    def rows_with_ids(self, state: State | None) -> DataFrame:
+    def rows_with_ids(self, state: ManifestState | None) -> DataFrame:
         """The table's rows in ``state`` with their ids."""
         from pyspark.sql import functions as sql
 
@@ -102,15 +105,12 @@ class BatchRows:
 
     def truncates(self, path: Path) -> bool:
         """Read by Arrow, in this process: one column, and no job of Spark's for it."""
-        import pyarrow.compute as pc
-        import pyarrow.dataset as ds
-
         rows = ds.dataset(str(path), format="parquet")
         if CHANGE_TYPE not in rows.schema.names:
             return False  # No file: a batch without partitions.
         return bool(rows.count_rows(filter=pc.field(CHANGE_TYPE) == TRUNCATE))
 
-    def write_state(self, state: State, path: Path) -> None:
+    def write_state(self, state: ManifestState, path: Path) -> None:
         _write(self._reader.rows_with_ids(state), path)
 
 

@@ -3,7 +3,7 @@
     trades = barrage_ticking_table(spark, "grpc://localhost:10000", "trades")
     spark.sql("select symbol, sum(size) from trades group by symbol").show()
 
-The view equals the remote table at one version, always; :attr:`TickingTable.version` says which.
+The view equals the remote table at one version, always; :attr:`TickingView.version` says which.
 Each micro-batch writes what changed and points the view at it, so a query sees the last version
 applied when it was planned. A DataFrame made from the view keeps the version it was made at: two
 queries over the same DataFrame agree.
@@ -25,10 +25,11 @@ from urllib.parse import unquote, urlsplit
 
 from barrage.errors import ConfigError
 from barrage.supervision import Role, start_thread
-from spark_sink.connection import Connection
+from spark_sink.connection import ServerConnection
 from spark_sink.lake import lake_of
 from spark_sink.manifest import COMPACT_EVERY, Manifest
 from spark_sink.manifest_folder import KEEP_SECONDS, MANIFEST
+from spark_sink.registration import register
 from spark_sink.sink_errors import root_cause, short_cause
 from spark_sink.ticking_batches import (
     CHECKPOINT_FOLDER,
@@ -88,7 +89,7 @@ def barrage_ticking_table(
     compact_every: int = COMPACT_EVERY,
     keep_seconds: float = KEEP_SECONDS,
     wait_seconds: float = WAIT_SECONDS,
-) -> TickingTable:
+) -> TickingView:
     """Start to mirror ``table`` and return when the view shows its first version.
 
     ``view``: name of the temporary view, by default the table's. ``location``: a folder that the
@@ -101,8 +102,6 @@ def barrage_ticking_table(
     batches between compactions. ``keep_seconds``: how long queries over an older view may go on
     reading replaced files. ``wait_seconds``: TimeoutError when the first version takes longer.
     """
-    from barrage.spark import register
-
     register(spark)
     if compact_every < 1 or keep_seconds < 0:
         raise ConfigError("compact_every is at least 1, and keep_seconds at least 0")
@@ -111,7 +110,7 @@ def barrage_ticking_table(
     given = _source_options(uri, table, options or {})
     stream = spark.readStream.format("barrage").options(**given).load()
     plan = TablePlan(
-        connection=Connection.of(given),
+        connection=ServerConnection.of(given),
         table=table,
         root=str(folders.root),
         checkpoint=folders.checkpoint,
@@ -121,7 +120,7 @@ def barrage_ticking_table(
         keep_seconds=keep_seconds,
         lake=lake,
     )
-    ticking = TickingTable(spark, plan, view=view or table, is_temporary=folders.is_temporary)
+    ticking = TickingView(spark, plan, view=view or table, is_temporary=folders.is_temporary)
     ticking._start(stream, dict(trigger or {}))
     try:
         ticking._wait_first(wait_seconds)
@@ -131,7 +130,7 @@ def barrage_ticking_table(
     return ticking
 
 
-class TickingTable:
+class TickingView:
     """The running mirror of one table. Also a context manager, which stops it."""
 
     def __init__(
@@ -201,14 +200,14 @@ class TickingTable:
             self._spark.catalog.dropTempView(self._view)
             shutil.rmtree(self._plan.root, ignore_errors=True)
 
-    def __enter__(self) -> TickingTable:
+    def __enter__(self) -> TickingView:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"<TickingTable {self._plan.table!r} as {self._view!r} at {self.version}>"
+        return f"<TickingView {self._plan.table!r} as {self._view!r} at {self.version}>"
 
     # --- running ---
 

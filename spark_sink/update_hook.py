@@ -23,7 +23,7 @@ import pyarrow as pa
 from barrage.errors import ConfigError
 from spark_sink.sink_columns import sent_schema, table_schema
 from spark_sink.sink_errors import SinkWriteError, staging_error
-from spark_sink.sink_flight import BatchKey, StagedPart, abort, commit, stage_task
+from spark_sink.sink_flight import BatchKey, TaskPart, abort, commit, stage_task
 from spark_sink.sink_identity import required_key
 from spark_sink.sink_options import SinkOptions
 
@@ -61,8 +61,7 @@ class UpdateSink:
             _log.debug("staging batch %d of %s failed", batch, options.table, exc_info=error)
             raise staging_error(error, table=options.table, batch=batch) from None
         parts = [
-            StagedPart(partition=row.partition, attempt=row.attempt, rows=row.staged)
-            for row in told
+            TaskPart(partition=row.partition, attempt=row.attempt, rows=row.staged) for row in told
         ]
         commit(
             options,

@@ -14,6 +14,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyarrow import flight
+
 from barrage.supervision import Role, start_thread
 from spark_sink.connection import Failure, ServerError, as_server_error
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.errors import WorkerDiedError
-    from spark_sink.connection import Connection
+    from spark_sink.connection import ServerConnection
 
 WATCH = Role("barrage-watch", "who asks for the newest version")
 
@@ -37,7 +39,7 @@ PAUSE_SECONDS_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class VersionMark:
     """A version as it was told. ``rows`` and ``bytes`` count the whole history so far."""
 
     epoch: str
@@ -52,9 +54,9 @@ class Marks:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._marks: deque[Mark] = deque(maxlen=MARKS_KEPT)
+        self._marks: deque[VersionMark] = deque(maxlen=MARKS_KEPT)
 
-    def add(self, mark: Mark) -> None:
+    def add(self, mark: VersionMark) -> None:
         with self._changed:
             last = self._marks[-1] if self._marks else None
             if last is not None and last.epoch != mark.epoch:
@@ -65,22 +67,22 @@ class Marks:
             self._changed.notify_all()
 
     @property
-    def newest(self) -> Mark | None:
+    def newest(self) -> VersionMark | None:
         with self._changed:
             return self._marks[-1] if self._marks else None
 
-    def wait_for_one(self, timeout: float) -> Mark | None:
+    def wait_for_one(self, timeout: float) -> VersionMark | None:
         """The newest, after waiting for the first if there is none."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._marks), timeout)
             return self._marks[-1] if self._marks else None
 
-    def at(self, epoch: str, version: int) -> Mark | None:
+    def at(self, epoch: str, version: int) -> VersionMark | None:
         """The mark of a version, if it is remembered."""
         mark = self.before(epoch, version)
         return mark if mark is not None and mark.version == version else None
 
-    def before(self, epoch: str, version: int) -> Mark | None:
+    def before(self, epoch: str, version: int) -> VersionMark | None:
         """The last mark of a version or one before it, if any is remembered."""
         with self._changed:
             for mark in reversed(self._marks):
@@ -94,10 +96,12 @@ class Marks:
         return None if low is None or high is None else high.rows - low.rows
 
 
-class Watch:
+class TableWatch:
     """The watch stream of one table. Starts with the first question."""
 
-    def __init__(self, connection: Connection, table: str, *, consumer: str, lease_ms: int) -> None:
+    def __init__(
+        self, connection: ServerConnection, table: str, *, consumer: str, lease_ms: int
+    ) -> None:
         self.marks = Marks()
         self._connection = connection
         self._table = table
@@ -116,7 +120,7 @@ class Watch:
         self._broken_since: float | None = None
         self._failure: Exception | None = None
 
-    def newest(self) -> Mark:
+    def newest(self) -> VersionMark:
         """The newest version. Blocks only for the first; :class:`ServerError` when the stream
         failed for good or has been down for longer than the connection's timeout."""
         if self._thread is None:
@@ -147,7 +151,7 @@ class Watch:
         if thread is not None:
             thread.join(5)
 
-    def _first(self) -> Mark:
+    def _first(self) -> VersionMark:
         deadline = time.monotonic() + self._connection.timeout_ms / 1000
         while time.monotonic() < deadline and self._failure is None:
             mark = self.marks.wait_for_one(0.05)
@@ -210,8 +214,6 @@ class Watch:
         return False
 
     def _follow(self) -> None:
-        from pyarrow import flight
-
         connection = self._connection
         stream = connection.client().do_get(flight.Ticket(self._ticket), connection.call_options())
         self._stream = stream
@@ -228,11 +230,11 @@ class Watch:
             stream.cancel()
 
 
-def mark_of(batch: pa.RecordBatch) -> Mark:
+def mark_of(batch: pa.RecordBatch) -> VersionMark:
     """The newest mark of a watch batch."""
     last = batch.num_rows - 1
     epoch, *numbers = (
         batch.column(batch.schema.get_field_index(name))[last].as_py()
         for name in ("epoch", "version", "rows", "bytes", "timestamp_us")
     )
-    return Mark(str(epoch), *(int(number) for number in numbers))
+    return VersionMark(str(epoch), *(int(number) for number in numbers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barrage.cli.failures import usage_error
+from barrage.cli.command_errors import usage_error
 
 if TYPE_CHECKING:
     import pyarrow as pa

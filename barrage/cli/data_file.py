@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
 
 from barrage.cli.cells import json_values_text
-from barrage.cli.failures import CommandError, usage_error
+from barrage.cli.command_errors import CommandError, usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -155,15 +157,11 @@ def _opener(path: Path) -> Callable[[Path], BatchStream]:
 
 
 def _open_parquet(path: Path) -> BatchStream:
-    import pyarrow.parquet as pq
-
     source = pq.ParquetFile(path)
     return source.schema_arrow, source.metadata.num_rows, source.iter_batches(batch_size=BATCH_ROWS)
 
 
 def _open_csv(path: Path) -> BatchStream:
-    from pyarrow import csv
-
     reader = csv.open_csv(path)
     return reader.schema, None, iter(reader)
 
@@ -201,8 +199,6 @@ def _unreadable(path: Path, error: Exception) -> CommandError:
 
 
 def _parquet_writer(path: Path, schema: pa.Schema) -> Any:
-    import pyarrow.parquet as pq
-
     return pq.ParquetWriter(path, schema)
 
 
@@ -211,8 +207,6 @@ def _arrow_writer(path: Path, schema: pa.Schema) -> Any:
 
 
 def _csv_writer(path: Path, schema: pa.Schema) -> Any:
-    from pyarrow import csv
-
     return csv.CSVWriter(str(path), schema)
 
 

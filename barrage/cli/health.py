@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import barrage
 from barrage.errors import BarrageError
 from barrage.limits import DEFAULT_LIMITS
+from barrage.transport.shared_memory import Arena, ArenaMapping
 from barrage.transport.ucx.settings import library_choice
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _MIB = 1024 * 1024
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
-class Status(Enum):
+class CheckStatus(Enum):
     OK = "ok"
     WARNING = "warning"
     PROBLEM = "problem"
@@ -50,7 +51,7 @@ class Finding:
     """One line: what was looked at, how it is, and what to do about it when it is not well."""
 
     name: str
-    status: Status
+    status: CheckStatus
     text: str
     advice: str = ""
 
@@ -71,22 +72,22 @@ def examine() -> list[Finding]:
     return [finding for check in checks for finding in check()]
 
 
-def worst(findings: Iterable[Finding]) -> Status:
+def worst(findings: Iterable[Finding]) -> CheckStatus:
     """The status of all together."""
-    order = list(Status)
-    return max((finding.status for finding in findings), key=order.index, default=Status.OK)
+    order = list(CheckStatus)
+    return max((finding.status for finding in findings), key=order.index, default=CheckStatus.OK)
 
 
 def _ok(name: str, text: str) -> Finding:
-    return Finding(name=name, status=Status.OK, text=text)
+    return Finding(name=name, status=CheckStatus.OK, text=text)
 
 
 def _warning(name: str, text: str, advice: str) -> Finding:
-    return Finding(name=name, status=Status.WARNING, text=text, advice=advice)
+    return Finding(name=name, status=CheckStatus.WARNING, text=text, advice=advice)
 
 
 def _problem(name: str, text: str, advice: str) -> Finding:
-    return Finding(name=name, status=Status.PROBLEM, text=text, advice=advice)
+    return Finding(name=name, status=CheckStatus.PROBLEM, text=text, advice=advice)
 
 
 # --- versions -------------------------------------------------------------------------------------
@@ -136,8 +137,6 @@ def check_shared_memory_room(directory: Path = SHARED_MEMORY) -> list[Finding]:
 
 def check_shared_memory(directory: Path = SHARED_MEMORY) -> list[Finding]:
     """Put a body into shared memory, and read it as a client does."""
-    from barrage.transport.shared_memory import Arena, ArenaMapping
-
     name = "shared memory"
     content = os.urandom(_MIB)
     limits = dataclasses.replace(
@@ -177,7 +176,7 @@ def check_ucx() -> list[Finding]:
         findings += _about_library(library)
     if (connection := said.get("connection")) is not None:
         findings.append(_about_connection(connection))
-    if end and (not findings or findings[-1].status is not Status.PROBLEM):
+    if end and (not findings or findings[-1].status is not CheckStatus.PROBLEM):
         findings.append(
             _problem(
                 "ucx",

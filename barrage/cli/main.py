@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import barrage
-from barrage.cli.failures import OneLineGroup
+from barrage.cli.command_errors import OneLineGroup
 
 COMMANDS = (
     "demo",

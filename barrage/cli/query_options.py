@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from barrage.cli.arguments import split_names
-from barrage.cli.failures import usage_error
+from barrage.cli.command_errors import usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.cli.failures import CommandError, usage_error
+from barrage.cli.cells import column_texts
+from barrage.cli.command_errors import CommandError, usage_error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,8 +60,6 @@ class ReplaySchedule:
 
     def time_text(self, row: int) -> str:
         """The recorded time of ``row`` as text."""
-        from barrage.cli.cells import column_texts
-
         return column_texts(self._times.slice(row, 1))[0] or ""
 
 

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from barrage.cli.failures import usage_error
+from barrage.cli.command_errors import usage_error
 from barrage.errors import CursorError
 from barrage.model.cursor import VERSION_MAX, Cursor
 

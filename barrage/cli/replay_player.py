@@ -11,7 +11,7 @@ import typer
 from barrage.cli.cells import json_line, json_rows
 from barrage.cli.replay_past import Commit, PastTable, commits, table_columns
 from barrage.cli.watch.feed import FeedStatus, Frame
-from barrage.cli.watch.scroller import Window
+from barrage.cli.watch.scroller import RowWindow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -61,7 +61,7 @@ class Player:
         self._wait = wait
         self._began_ns: int | None = None
         self._recent: list[int] = []
-        self._window = Window(start=0, stop=0)
+        self._window = RowWindow(start=0, stop=0)
 
     # --- playing ---
 
@@ -105,7 +105,7 @@ class Player:
     def key_columns(self) -> tuple[str, ...]:
         return self._facts.key
 
-    def request(self, window: Window) -> None:
+    def request(self, window: RowWindow) -> None:
         self._window = window
 
     def frame(self) -> Frame | None:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import typer
 
+from barrage.cli.replay_past import PastTable
 from barrage.cli.replay_player import JsonPlay, Player
 from barrage.cli.target import open_async_session
 from barrage.cli.watch.plain import PlainWatch
 from barrage.cli.watch.run import raise_failure
-from barrage.cli.watch.scroller import Window
+from barrage.cli.watch.scroller import RowWindow
+from barrage.client.history import ChangeOptions
 from barrage.clock import SystemClock
 from barrage.errors import HistoryLostError
 from barrage.model.cursor import Cursor
@@ -70,9 +72,6 @@ async def open_player(
     address: TableAddress, *, token: str | None, options: PastOptions
 ) -> AsyncIterator[Player]:
     """A player that stands at the start; HistoryLostError and NoJournalError come before it."""
-    from barrage.cli.replay_past import PastTable
-    from barrage.client.history import ChangeOptions
-
     async with open_async_session(address.server, token) as session:
         history = session.table(address.table).history()
         facts = await history.facts()
@@ -125,7 +124,7 @@ async def _in_grid(player: Player, address: TableAddress) -> int:
 
 async def _in_pictures(player: Player, address: TableAddress, *, rows: int) -> None:
     """The first rows at the start, every second of the play, and at the end."""
-    player.request(Window(start=0, stop=rows))
+    player.request(RowWindow(start=0, stop=rows))
     watch = PlainWatch(player, title=str(address), clock=SystemClock())
     watch.print_frame()
     playing = asyncio.create_task(player.play())

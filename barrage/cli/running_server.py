@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import barrage
+from barrage.cli.command_errors import CommandError, usage_error
 from barrage.cli.data_file import read_data_file
-from barrage.cli.failures import CommandError, usage_error
+from barrage.cli.host_tables import HostTables
+from barrage.cli.progress import table_progress
 from barrage.cli.target import PORT_DEFAULT
 from barrage.errors import ConfigError
 
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from barrage import Server
-    from barrage.cli.host_tables import HostTables
     from barrage.server.config import ServerConfig
     from barrage.server.journal_opening import Recovery
 
@@ -65,8 +67,6 @@ def parse_table_option(text: str) -> tuple[str, Path]:
 def new_server(config: ServerConfig) -> Iterator[Server]:
     """A server that can get tables and does not listen yet; stopped when the block ends. With a
     data directory its tables are read first, with a line that says how far that is."""
-    import barrage
-
     if config.host.startswith("inproc://"):
         raise usage_error("--host inproc:// would serve nobody: this process has no other clients")
     if config.data is None:
@@ -83,12 +83,9 @@ def new_server(config: ServerConfig) -> Iterator[Server]:
 @contextmanager
 def _recovery_progress(directory: str) -> Iterator[Callable[[Recovery], None]]:
     """A counter of tables while a data directory is read."""
-    # What draws it takes longer to load than most directories take to read.
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from barrage.cli.progress import table_progress
-
     with table_progress(f"reading {directory}") as advance_to:
         yield lambda recovery: advance_to(recovery.tables_done, recovery.tables, recovery.table)
 
@@ -114,7 +111,4 @@ def publish_files(server: Server, tables: list[tuple[str, Path]]) -> None:
 
 def host_tables(server: Server) -> HostTables:
     """The live tables of this machine; sampled while used as a context."""
-    # psutil takes a while to load, which servers without these tables need not wait for.
-    from barrage.cli.host_tables import HostTables
-
     return HostTables(server)

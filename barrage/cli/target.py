@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from barrage.cli.failures import CommandError, short_reason, usage_error
+import barrage
+from barrage.cli.command_errors import CommandError, short_reason, usage_error
 from barrage.errors import TransportError
 
 if TYPE_CHECKING:
@@ -105,8 +106,6 @@ def parse_table(text: str) -> TableAddress:
 @contextmanager
 def open_session(address: ServerAddress, token: str | None) -> Iterator[Session]:
     """A session with the server; a server that cannot be reached is one clear line."""
-    import barrage
-
     try:
         session = barrage.connect(address.uri, auth=token)
     except TransportError as error:
@@ -120,8 +119,6 @@ async def open_async_session(
     address: ServerAddress, token: str | None
 ) -> AsyncIterator[AsyncSession]:
     """The same for code on an event loop."""
-    import barrage
-
     try:
         session = await barrage.aconnect(address.uri, auth=token)
     except TransportError as error:

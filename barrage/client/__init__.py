@@ -3,7 +3,7 @@
 ``connect`` gives a synchronous :class:`Session`, ``aconnect`` an asyncio one with the same names.
 """
 
-from barrage.client.address import Basic, Handler, PreSharedKey, Token
+from barrage.client.address import Auth, Basic, Handler, PreSharedKey, Token
 from barrage.client.bodies import BodyChoice, BodyCount, BodyStats, BodyStatus
 from barrage.client.put import PutProgress
 from barrage.client.reconnect import Backoff
@@ -12,6 +12,7 @@ from barrage.client.session import AsyncSession, aconnect
 from barrage.client.state import State, Stats
 from barrage.client.subscription import AsyncTickingTable
 from barrage.client.sync import Session, connect
+from barrage.client.sync_journal import JournalBatches
 from barrage.client.sync_tables import InputTable, RemoteTable
 from barrage.client.sync_ticking import TickingTable
 from barrage.client.sync_writer import Writer
@@ -29,6 +30,7 @@ __all__ = [
     "AsyncSession",
     "AsyncTickingTable",
     "AsyncWriter",
+    "Auth",
     "Backoff",
     "Basic",
     "BodyChoice",
@@ -39,6 +41,7 @@ __all__ = [
     "Cursor",
     "Handler",
     "InputTable",
+    "JournalBatches",
     "PreSharedKey",
     "PutProgress",
     "RemoteTable",

@@ -57,7 +57,7 @@ class LocalUcx:
         return UcxTerms(release=self._library.release, settings=UcxSettings().agreement())
 
     async def connect(self, location: str, ticket: bytes, timeout: float) -> BodyConnection:
-        from barrage.transport.ucx.body_channel import UcxBodyReceiver
+        from barrage.transport.ucx.numbered_bodies import UcxBodyReceiver
         from barrage.transport.ucx.stream_client import open_stream
 
         place = UcxLocation.parse(location)

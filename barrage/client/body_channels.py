@@ -5,7 +5,7 @@ them: shared memory that all streams of a connection use, or a UCX connection fo
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from barrage.client.body_receivers import SharedMemoryReceiver, UcxReceiver
 from barrage.wire.dissociated.lending import Lending
@@ -13,16 +13,32 @@ from barrage.wire.dissociated.negotiation import HEADER
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from barrage.client.body_receivers import BodyConnection, Mapping, Write
-    from barrage.client.body_routes import BodyRoutes
     from barrage.clock import Clock
     from barrage.transport.base import BodyReceiver
     from barrage.wire.dissociated.lending import Window
     from barrage.wire.dissociated.negotiation import Claim
 
 logger = logging.getLogger(__name__)
+
+
+class ChannelOwner(Protocol):
+    """Who hands out channels, and is told what became of them."""
+
+    def forget(self, channel: SharedMemoryChannel) -> None:
+        """The channel is of no use to further streams, which may ask for another one."""
+        ...
+
+    def failed(self, reason: str) -> None:
+        """A body did not come: the way is not tried again for a while."""
+        ...
+
+    def close_soon(self, connection: BodyConnection) -> asyncio.Task[None]:
+        """Close a connection beside whoever has used it."""
+        ...
 
 
 class SharedMemoryChannel:
@@ -33,7 +49,7 @@ class SharedMemoryChannel:
 
     def __init__(
         self,
-        routes: BodyRoutes,
+        owner: ChannelOwner,
         claim: Claim,
         mapping: Mapping,
         *,
@@ -42,7 +58,7 @@ class SharedMemoryChannel:
         clock: Clock,
         expires_ns: int,
     ) -> None:
-        self._routes = routes
+        self._owner = owner
         self._claim = claim
         self._mapping = mapping
         self._window = window
@@ -79,13 +95,13 @@ class SharedMemoryChannel:
 
     def refused(self, reason: str) -> None:
         logger.debug("the claim of shared memory was refused: %s", reason)
-        self._routes.forget(self)
+        self._owner.forget(self)
 
     def failed(self, reason: str) -> None:
-        self._routes.failed(reason)
+        self._owner.failed(reason)
 
     def broken(self) -> None:
-        self._routes.forget(self)
+        self._owner.forget(self)
 
     def discard(self) -> None:
         """Others may claim it."""
@@ -97,9 +113,9 @@ class UcxChannel:
     way = BodyWay.UCX
 
     def __init__(
-        self, routes: BodyRoutes, claim: Claim, connection: BodyConnection, *, window: Window
+        self, owner: ChannelOwner, claim: Claim, connection: BodyConnection, *, window: Window
     ) -> None:
-        self._routes = routes
+        self._owner = owner
         self._claim = claim
         self._connection = connection
         self._window = window
@@ -112,7 +128,7 @@ class UcxChannel:
             self._connection,
             window=self._window,
             write=write,
-            close_soon=self._routes.close_soon,
+            close_soon=self._owner.close_soon,
         )
 
     def accepted(self) -> None:
@@ -122,10 +138,10 @@ class UcxChannel:
         logger.debug("the claim of a UCX connection was refused: %s", reason)
 
     def failed(self, reason: str) -> None:
-        self._routes.failed(reason)
+        self._owner.failed(reason)
 
     def broken(self) -> None:
         """Every stream has a connection of its own."""
 
     def discard(self) -> None:
-        self._routes.close_soon(self._connection)
+        self._owner.close_soon(self._connection)

@@ -36,7 +36,7 @@ class Mapping(Protocol):
 
 
 class BodyConnection(Protocol):
-    """The part of :class:`barrage.transport.ucx.body_channel.UcxBodyReceiver` used here."""
+    """The part of :class:`barrage.transport.ucx.numbered_bodies.UcxBodyReceiver` used here."""
 
     async def receive(self) -> tuple[int, pa.Buffer]: ...
 

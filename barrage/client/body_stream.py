@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from barrage.client.bodies import BodyCounter, BodyStatus
 from barrage.client.own_cells import LentMemory
 from barrage.errors import BodyChannelError, ConnectionLostError, RemoteProtocolError
-from barrage.wire.dissociated.negotiation import HEADER, Outcome, printable
+from barrage.wire.dissociated.negotiation import HEADER, ClaimOutcome, printable
 from barrage.wire.dissociated.reassembly import Reassembly
 from barrage.wire.dissociated.tags import next_sequence
 from barrage.wire.dissociated.ways import BodyWay
@@ -226,7 +226,7 @@ class _Outside:
     async def _settle(self) -> None:
         """The first message is here, so the server has said whether it took the claim."""
         self._is_settled = True
-        outcome = Outcome.parse((await self._stream.headers()).get(HEADER))
+        outcome = ClaimOutcome.parse((await self._stream.headers()).get(HEADER))
         if outcome.way is self._channel.way:
             self._channel.accepted()
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from barrage.client.body_routes import BodyRoutes
 from barrage.client.body_stream import BodyStream, OfferedChannel
-from barrage.client.deephaven.calls import DeephavenCalls
+from barrage.client.deephaven.export_calls import DeephavenCalls
 from barrage.errors import SubscriptionClosedError
 from barrage.transport import flight_messages
 from barrage.transport.grpc_channel import FLIGHT
@@ -82,7 +82,7 @@ class Connection:
         """Log in, where there is a session; AuthenticationError or ConnectionLostError."""
         if self.login is not None:
             await self.login.open(timeout)
-            self.calls = DeephavenCalls(self)
+            self.calls = DeephavenCalls(self.channel, self.login)
 
     @property
     def message_bytes(self) -> int:

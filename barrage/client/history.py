@@ -7,6 +7,7 @@ before it is asked for, and batches are handed out as they come.
 
 from __future__ import annotations
 
+import base64
 import json
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from barrage.client.journal_read import JournalRead
 from barrage.client.query import QuerySource
-from barrage.client.sources import NamedSource
+from barrage.client.table_sources import NamedSource
 from barrage.errors import (
     BodyChannelError,
     ConfigError,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from barrage.client.connection import Connection
-    from barrage.client.sources import TableSource
+    from barrage.client.table_sources import TableSource
 
 Moment: TypeAlias = "int | Cursor | str | datetime"
 """A version, a cursor or its text, or a time."""
@@ -245,8 +246,6 @@ def _scope(source: TableSource) -> tuple[Connection, str, str | None]:
 
 
 def _schema(text: str) -> pa.Schema:
-    import base64
-
     return read_schema_message(base64.b64decode(text))
 
 

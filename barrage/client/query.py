@@ -9,12 +9,12 @@ whose result is exported; after a lost session the batch is run again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from barrage.client.deephaven.batch import run_query
+from barrage.client.deephaven.query_batch import run_query
 from barrage.client.query_json import query_ticket
-from barrage.client.sources import ExportSource, NamedSource, TableSource, flight_info
+from barrage.client.query_step import Step
+from barrage.client.table_sources import ExportSource, NamedSource, TableSource, flight_info
 from barrage.errors import ConfigError, ExpressionError, UnsupportedError
 from barrage.transport.flight_messages import Descriptor
 
@@ -22,36 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from barrage.client.connection import Connection
-    from barrage.client.deephaven.calls import DeephavenCalls, ExportedTable
+    from barrage.client.deephaven.export_calls import ExportedTable
     from barrage.client.table_info import TableInfo
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One operator and its arguments: texts, numbers, tuples of texts, pairs of texts, and for a
-    join the source of the other table."""
-
-    name: str
-    arguments: tuple[Any, ...]
-
-    @property
-    def others(self) -> tuple[TableSource, ...]:
-        return tuple(value for value in self.arguments if isinstance(value, TableSource))
-
-    def __str__(self) -> str:
-        words = [word for value in self.arguments for word in _words(value)]
-        return f"{self.name}({', '.join(words)})"
-
-
-def _words(value: Any) -> list[str]:
-    """An argument as it is written in code; texts in a row are written one after another."""
-    if isinstance(value, TableSource):
-        return [value.label]
-    if isinstance(value, tuple):
-        return [
-            f"{part[0]}={part[1]!r}" if isinstance(part, tuple) else repr(part) for part in value
-        ]
-    return [repr(value)]
 
 
 R = TypeVar("R")
@@ -186,8 +158,8 @@ def with_steps(source: TableSource, steps: Sequence[Step]) -> TableSource:
 
 
 def _with_step(source: TableSource, step: Step) -> TableSource:
-    if isinstance(source, BatchSource):
-        return BatchSource(source.calls, source.root, (*source.steps, step))
+    if isinstance(source, ExportedQuerySource):
+        return ExportedQuerySource(source.connection, source.root, (*source.steps, step))
     if _is_stateless(source) and all(_is_stateless(other) for other in step.others):
         if isinstance(source, QuerySource):
             return QuerySource(source.connection, source.name, (*source.steps, step))
@@ -195,7 +167,7 @@ def _with_step(source: TableSource, step: Step) -> TableSource:
         return QuerySource(source.connection, source.name, (step,))
     for candidate in (source, *step.others):
         if candidate.connection.calls is not None:
-            return BatchSource(candidate.connection.calls, source, (step,))
+            return ExportedQuerySource(candidate.connection, source, (step,))
     raise UnsupportedError(f"{step} needs a table known by name, not by {source.label}")
 
 
@@ -226,13 +198,12 @@ class QuerySource(TableSource):
         return await flight_info(self.connection, descriptor, self.label, timeout)
 
 
-class BatchSource(ExportSource):
+class ExportedQuerySource(ExportSource):
     """A query to a Deephaven server: operations that start from ``root``."""
 
-    def __init__(self, calls: DeephavenCalls, root: TableSource, steps: tuple[Step, ...]) -> None:
+    def __init__(self, connection: Connection, root: TableSource, steps: tuple[Step, ...]) -> None:
         others = tuple(other for step in steps for other in step.others)
-        super().__init__(calls, _label(root, steps), export=self._run, needs=(root, *others))
-        self.calls = calls
+        super().__init__(connection, _label(root, steps), export=self._run, needs=(root, *others))
         self.root = root
         self.steps = steps
 

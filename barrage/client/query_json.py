@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from barrage.client.sources import NamedSource, TableSource
+from barrage.client.table_sources import NamedSource, TableSource
 from barrage.model.query import Operation, Query
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.client.query import Step
+    from barrage.client.query_step import Step
 
 QUERY_ROUTE = b"q/"
 

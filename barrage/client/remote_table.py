@@ -6,7 +6,7 @@ import asyncio
 import logging
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from barrage.client.body_stream import OfferedChannel
 from barrage.client.bulk_snapshot import CELLS_MIN, fetch_bulk_snapshot
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from barrage.client.address import Address
     from barrage.client.arrow_input import TableLike
     from barrage.client.history import Moment
-    from barrage.client.query import Step
-    from barrage.client.session import AsyncSession
-    from barrage.client.sources import ExportSource, TableSource
+    from barrage.client.query_step import Step
     from barrage.client.subscription import AsyncTickingTable
     from barrage.client.table_info import TableInfo
+    from barrage.client.table_sources import ExportSource, TableSource
     from barrage.model.cursor import Cursor
     from barrage.model.viewport import Viewport
 
@@ -49,6 +49,25 @@ COLUMNS_USUAL_MAX = 100
 """Rows times this below the bulk threshold: do not even ask how many columns there are."""
 
 
+class TableSession(Protocol):
+    """What tables need of the session they belong to."""
+
+    @property
+    def address(self) -> Address:
+        """Of the server."""
+        ...
+
+    def subscribe(self, settings: SubscriptionSettings) -> AsyncTickingTable:
+        """Begin a subscription that ends with the session. SubscriptionClosedError."""
+        ...
+
+    async def publish(
+        self, source: TableSource, ticket: bytes | None, *, timeout: float | None
+    ) -> bytes:
+        """See :meth:`AsyncRemoteTable.publish_shared`."""
+        ...
+
+
 class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
     """A table on the server, or a query to it.
 
@@ -56,7 +75,7 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
     subscriptions that were opened go on.
     """
 
-    def __init__(self, session: AsyncSession, source: TableSource) -> None:
+    def __init__(self, session: TableSession, source: TableSource) -> None:
         self._session = session
         self._source = source
         source.retain()
@@ -319,7 +338,7 @@ async def _is_large(
 class AsyncInputTable(AsyncRemoteTable):
     """A table that rows can be added to and deleted from."""
 
-    def __init__(self, session: AsyncSession, source: ExportSource) -> None:
+    def __init__(self, session: TableSession, source: ExportSource) -> None:
         super().__init__(session, source)
         self._export = source
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import ConfigError, CursorError
 from barrage.model.cursor import Cursor
+from barrage.model.viewport import Viewport
 from barrage.proto.resumption import (
     EPOCH_HEADER,
     RESUMED_HEADER,
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.model.viewport import ColumnSet, Viewport
+    from barrage.model.update import FullUpdate, ViewUpdate
+    from barrage.model.viewport import ColumnSet
 
 NO_HISTORY = "the server keeps no history of this table"
 SWITCHED_OFF = "resuming is switched off"
@@ -48,6 +50,18 @@ class Setting:
         """Equal for equal cells: naming every column is naming none."""
         is_all = columns is None or (schema is not None and columns == tuple(range(len(schema))))
         return cls(None if is_all else columns, viewport)
+
+    def after(self, message: FullUpdate | ViewUpdate, schema: pa.Schema | None) -> Setting | None:
+        """What a consistent state after ``message`` is of, on a stream that was asked for this one;
+        None when that is as before."""
+        if not message.is_snapshot:
+            return None
+        if self.viewport is None or message.effective_viewport is None:
+            return self
+        viewport = Viewport(
+            positions=message.effective_viewport, is_reverse=message.is_effective_reverse
+        )
+        return Setting.of(schema, message.effective_columns, viewport)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,15 @@ from barrage.client.bodies import BodyChoice, BodyStatus
 from barrage.client.callback_calls import SessionCallbacks
 from barrage.client.connection import Connection
 from barrage.client.deephaven.login import DeephavenLogin
-from barrage.client.deephaven.tables import DeephavenTables
+from barrage.client.deephaven.session_tables import DeephavenTables
 from barrage.client.journal_read import JournalRead
 from barrage.client.opening import Opening
 from barrage.client.put import PutProgress, put_rows
 from barrage.client.remote_table import TIMEOUT_SECONDS, AsyncInputTable, AsyncRemoteTable
-from barrage.client.sources import NamedSource, TableSource, TicketSource
 from barrage.client.state import State
 from barrage.client.subscription import AsyncTickingTable
 from barrage.client.table_info import TableInfo, info_of_flight
+from barrage.client.table_sources import NamedSource, TableSource, TicketSource
 from barrage.client.writer import AsyncWriter, writer_settings
 from barrage.clock import SystemClock
 from barrage.errors import (
@@ -497,13 +497,12 @@ class AsyncSession:
 
     def subscribe(self, settings: SubscriptionSettings) -> AsyncTickingTable:
         self._check_open()
-        subscription = AsyncTickingTable(self, settings)
+        subscription = AsyncTickingTable(
+            settings, self.callbacks, clock=self.clock, on_end=self._subscriptions.discard
+        )
         self._subscriptions.add(subscription)
         subscription.start()
         return subscription
-
-    def forget(self, subscription: AsyncTickingTable) -> None:
-        self._subscriptions.discard(subscription)
 
     def fail(self, error: BarrageError) -> None:
         """The loop has been ended by ``error``: whoever follows a table is told."""

@@ -34,7 +34,6 @@ from barrage.errors import (
     ServerFailedError,
     SubscriptionClosedError,
 )
-from barrage.model.viewport import Viewport
 from barrage.proto.client_events import ExchangeEnded, SchemaArrived, UpdateArrived
 from barrage.proto.client_exchange import ClientExchange, ClientState
 from barrage.supervision import Role, start_task
@@ -48,11 +47,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.client.body_stream import BodyStream, OfferedChannel
+    from barrage.client.callback_calls import SessionCallbacks
     from barrage.client.followers import OnError, OnState, OnUpdate
-    from barrage.client.session import AsyncSession
     from barrage.client.subscription_settings import SubscriptionSettings
+    from barrage.clock import Clock
     from barrage.model.cursor import Cursor
-    from barrage.model.update import FullUpdate, ViewUpdate
 
 SUBSCRIPTION = Role("barrage-subscription", "the ticking table")
 
@@ -66,8 +65,17 @@ class AsyncTickingTable:
     context manager.
     """
 
-    def __init__(self, session: AsyncSession, settings: SubscriptionSettings) -> None:
-        self._session = session
+    def __init__(
+        self,
+        settings: SubscriptionSettings,
+        callbacks: SessionCallbacks,
+        *,
+        clock: Clock,
+        on_end: Callable[[AsyncTickingTable], None],
+    ) -> None:
+        """``on_end`` is called once, when nothing comes any more."""
+        self._clock = clock
+        self._on_end = on_end
         self._settings = settings
         self._columns = settings.columns
         self._viewport = settings.viewport
@@ -79,7 +87,7 @@ class AsyncTickingTable:
                 is_view=settings.viewport is not None,
                 cursor=settings.kept.cursor,
             )
-        self._stats = StatsRecorder(session.clock)
+        self._stats = StatsRecorder(clock)
         self._state = State.CONNECTING
         self._error: BarrageError | None = None
         self._lag_ns: int | None = None
@@ -87,7 +95,7 @@ class AsyncTickingTable:
         self._changes = Changes()
         self._has_unsent_change = False
         self._refusals = 0
-        self._followers = Followers(settings.source.label, self._stats, session.callbacks)
+        self._followers = Followers(settings.source.label, self._stats, callbacks)
         self._bodies = NO_STREAM
         self._owning: asyncio.TimerHandle | None = None
         self._exchange: ClientExchange | None = None
@@ -477,10 +485,10 @@ class AsyncTickingTable:
             self._own_soon()
         if update is None:
             return
-        self._resuming.settled(self._setting_of(message, setting))
+        self._resuming.settled(setting.after(message, self._schema))
         self._stats.count_update(update.row_count)
         if update.source_time_ns is not None:
-            self._lag_ns = self._session.clock.wall_ns() - update.source_time_ns
+            self._lag_ns = self._clock.wall_ns() - update.source_time_ns
         self._followers.publish(update)
         if event.is_current:
             await self._became_current(had_state=had_state)
@@ -495,17 +503,6 @@ class AsyncTickingTable:
             self._owning.cancel()
             self._owning = None
         self._mirror.own()
-
-    def _setting_of(self, message: FullUpdate | ViewUpdate, setting: Setting) -> Setting | None:
-        """What a consistent state after ``message`` is of; None when that is as before."""
-        if not message.is_snapshot:
-            return None
-        if self._viewport is None or message.effective_viewport is None:
-            return setting
-        viewport = Viewport(
-            positions=message.effective_viewport, is_reverse=message.is_effective_reverse
-        )
-        return Setting.of(self._schema, message.effective_columns, viewport)
 
     async def _became_current(self, *, had_state: bool) -> None:
         """The state shown is what the stream was asked for; there may be a later wish."""
@@ -544,7 +541,7 @@ class AsyncTickingTable:
         self._followers.end(error)
         self._is_current = True
         self._changes.tell()
-        self._session.forget(self)
+        self._on_end(self)
         self._settings.source.release()
         self._followers.tell_state(state)
         if error is not None:
@@ -571,7 +568,7 @@ class AsyncTickingTable:
     def open_queue(self, updates_max: int | None = None) -> UpdateQueue:
         """A queue that starts with the state shown; bounded by the limits if not by the caller. On
         the loop."""
-        limits = self._session.limits
+        limits = self._settings.source.connection.limits
         queue = UpdateQueue(
             updates_max or limits.client_updates_pending_max,
             bytes_max=limits.client_update_bytes_pending_max,

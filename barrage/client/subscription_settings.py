@@ -10,7 +10,7 @@ from barrage.proto.resumption import ResumeMode
 
 if TYPE_CHECKING:
     from barrage.client.resume import KeptState
-    from barrage.client.sources import TableSource
+    from barrage.client.table_sources import TableSource
     from barrage.model.viewport import Viewport
     from barrage.wire.messages import SubscriptionOptions
 

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from barrage.client.arrow_input import TableLike
     from barrage.client.history import Moment
-    from barrage.client.query import Step
+    from barrage.client.query_step import Step
     from barrage.client.reconnect import Backoff
     from barrage.client.remote_table import AsyncInputTable, AsyncRemoteTable
     from barrage.client.rows_argument import RowsArgument
-    from barrage.client.sources import TableSource
     from barrage.client.state import State
     from barrage.client.sync_loop import LoopThread
     from barrage.client.table_info import TableInfo
+    from barrage.client.table_sources import TableSource
     from barrage.client.update import Update
     from barrage.model.cursor import Cursor
 

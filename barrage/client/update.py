@@ -92,6 +92,35 @@ class Update:
         modified = sum(cells.nbytes for cells in self._modified.values())
         return int(self.added.nbytes + self.removed.nbytes + modified)
 
+    def recordable(self) -> FullUpdate:
+        """The update as a subscriber of the whole table was told it, in the form in which
+        :class:`barrage.journal.ChangeTracker` takes it."""
+        is_new = self.is_replacement
+        return FullUpdate(
+            first_step=self.first_step,
+            last_step=self.last_step,
+            is_snapshot=is_new,
+            effective_viewport=None,
+            is_effective_reverse=False,
+            effective_columns=None,
+            table_size=self.table_size,
+            added_columns=tuple(self.added.columns),
+            modified_columns=tuple(
+                self.modified[field.name]
+                if field.name in self.modified
+                else pa.nulls(0, field.type)
+                for field in self.schema
+            ),
+            source_time_ns=self.source_time_ns,
+            removed_keys_pre=EMPTY if is_new else self.removed_rows,
+            shifts=RowSetShiftData.empty() if is_new else self.shifts,
+            added_keys_post=self.added_rows,
+            included_keys_post=None,
+            modified_keys_post=tuple(
+                self.modified_rows.get(name, EMPTY) for name in self.schema.names
+            ),
+        )
+
     def __repr__(self) -> str:
         parts = [f"steps {self.first_step}-{self.last_step}", f"+{len(self.added_rows)}"]
         parts.append(f"-{len(self.removed_rows)}")

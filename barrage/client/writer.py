@@ -15,7 +15,7 @@ import json
 import logging
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from barrage.client.arrow_input import to_arrow_table, without_dictionaries
 from barrage.client.changes import Changes
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.client.arrow_input import TableLike
-    from barrage.client.session import AsyncSession
+    from barrage.client.table_info import TableInfo
     from barrage.transport.base import FrameStream
 
 WRITER = Role("barrage-writer", "the writer: what waits for room or acknowledgement")
@@ -85,6 +85,22 @@ class _Batch:
     rows: pa.RecordBatch
 
 
+class WriterSession(Protocol):
+    """What a writer needs of the session it belongs to."""
+
+    async def info(self, name: str, *, timeout: float | None) -> TableInfo:
+        """What the server says about a table. TableNotFoundError."""
+        ...
+
+    def open_put(self, name: str) -> FrameStream:
+        """A DoPut stream. SubscriptionClosedError."""
+        ...
+
+    def forget_writer(self, writer: AsyncWriter) -> None:
+        """The writer has ended."""
+        ...
+
+
 class AsyncWriter:
     """Writes to one table as one producer. Use it as an asynchronous context manager: leaving it
     waits until everything is committed.
@@ -93,7 +109,7 @@ class AsyncWriter:
     a name fences the earlier, which then fails with ProducerFencedError.
     """
 
-    def __init__(self, session: AsyncSession, settings: WriterSettings) -> None:
+    def __init__(self, session: WriterSession, settings: WriterSettings) -> None:
         if settings.mode is not None and settings.mode not in WRITER_MODES:
             raise ConfigError(f"mode {settings.mode!r} is not one of {', '.join(WRITER_MODES)}")
         if not settings.producer or not isinstance(settings.producer, str):

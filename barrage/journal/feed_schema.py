@@ -9,6 +9,7 @@ cells changed), then the table's columns in plain types, all nullable.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -40,7 +41,6 @@ MODIFIED_COLUMNS: Final = "_modified_columns"
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 MODIFIED_COLUMNS_TYPE: Final = pa.list_(pa.string())
 CHANGE_TYPE_TYPE: Final = pa.dictionary(pa.int8(), pa.string())
-_CHANGE_TYPE_TEXTS: Final = pa.array(CHANGE_TYPES, pa.string())
 
 STRIPE_IDS: Final = 64
 """Consecutive row ids in one stripe unless a reader says otherwise: new rows, whose ids follow on,
@@ -139,6 +139,13 @@ def options_schema(schema: pa.Schema, options: FeedOptions) -> pa.Schema:
     return feed_schema(chosen, row_key=options.row_key, modified_columns=options.modified_columns)
 
 
+@cache
+def _change_type_texts() -> pa.Array:
+    """Made when it is first needed: to make its first array Arrow imports pandas, where there is
+    one, and that takes as long as all of the server."""
+    return pa.array(CHANGE_TYPES, pa.string())
+
+
 def change_type_array(codes: pa.Array) -> pa.DictionaryArray:
     """Texts of int8 codes."""
-    return pa.DictionaryArray.from_arrays(codes, _CHANGE_TYPE_TEXTS, safe=False)
+    return pa.DictionaryArray.from_arrays(codes, _change_type_texts(), safe=False)

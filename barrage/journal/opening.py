@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barrage.journal.options import JournalOptions
-    from barrage.journal.room import Room
+    from barrage.journal.room import StorageRoom
     from barrage.journal.storage import Storage
 
     OnDamage: TypeAlias = Callable[[str, JournalCorruptError], None]
@@ -45,7 +45,7 @@ class OpenedDirectory:
 def open_directory(
     storage: Storage,
     options: JournalOptions,
-    room: Room,
+    room: StorageRoom,
     *,
     on_damage: OnDamage | None,
     on_table: OnTable | None,

@@ -31,7 +31,7 @@ def full_error(name: str) -> JournalFullError:
     )
 
 
-class Room:
+class StorageRoom:
     """Room in one storage. Used by one thread at a time; ``is_full`` is read by any."""
 
     def __init__(self, storage: Storage, reserve_bytes: int) -> None:

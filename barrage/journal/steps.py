@@ -18,7 +18,7 @@ from barrage.journal.identity import decode_facts, encode_facts
 from barrage.journal.room import NO_ROOM
 
 if TYPE_CHECKING:
-    from barrage.journal.room import Room
+    from barrage.journal.room import StorageRoom
     from barrage.journal.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Steps:
         """Whether so many have been used that more are to be set aside."""
         return committed_step + reserved_steps // 2 >= self.reserved
 
-    def set_aside(self, storage: Storage, room: Room, upto: int) -> Steps:
+    def set_aside(self, storage: Storage, room: StorageRoom, upto: int) -> Steps:
         """Set aside those up to ``upto``, on the disk when this returns; these when there is no
         room for it, of which ``room`` is told. OSError."""
         steps = replace(self, reserved=upto)

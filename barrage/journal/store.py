@@ -42,7 +42,7 @@ from barrage.journal.memory_history import MemoryHistory
 from barrage.journal.opening import TABLES, open_directory
 from barrage.journal.options import DEFAULT_JOURNAL_OPTIONS, JournalOptions
 from barrage.journal.orders import Order, begin_files, carry_out, end_files, rewind_all
-from barrage.journal.room import NO_ROOM, Room, full_error
+from barrage.journal.room import NO_ROOM, StorageRoom, full_error
 from barrage.journal.steps import Steps
 from barrage.journal.table_journal import TableJournal
 from barrage.journal.table_state import TableState
@@ -123,7 +123,7 @@ class JournalStore:
         self._commits: CommitLog | None = None
         self._synced_at_ns: int | None = None
         self._failure: JournalFailedError | None = None
-        self._room = None if storage is None else Room(storage, options.reserve_bytes)
+        self._room = None if storage is None else StorageRoom(storage, options.reserve_bytes)
         self._room_check_ns = 0
         self._wake = threading.Condition()
         self._pump_lock = threading.Lock()

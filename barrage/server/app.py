@@ -27,17 +27,17 @@ from barrage.server.body_service import BodyService
 from barrage.server.body_statistics import BodyStatistics
 from barrage.server.deephaven.services import DeephavenServices
 from barrage.server.exchange_driver import ExchangeHub
-from barrage.server.flight.call_guard import DRAINING, CallGuard
+from barrage.server.flight.call_guard import DRAINING, CallGuard, SessionUse
 from barrage.server.flight.catalog_calls import CatalogCalls
 from barrage.server.flight.data_calls import DataCalls
 from barrage.server.flight.dissociated_calls import DissociatedCalls
 from barrage.server.flight.journal_exchange import JournalExchanges
-from barrage.server.flight.journal_services import JournalServices
+from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
-from barrage.server.method_table import MethodEntry, SessionUse, service_handler
+from barrage.server.method_table import MethodEntry, service_handler
 from barrage.server.reflection import reflection_pool
 from barrage.server.resolver import TicketResolver
-from barrage.server.sessions import SessionStore
+from barrage.server.session_store import SessionStore
 from barrage.server.spare_memory import SpareMemory, allocator_here
 from barrage.server.thread_statistics import ThreadStatistics
 from barrage.supervision import Role, no_dependants, start_awaited, start_task

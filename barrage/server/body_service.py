@@ -24,7 +24,14 @@ from barrage.server.body_turns import BodyTurns
 from barrage.server.body_writer import BodyWriter
 from barrage.server.failure import unexpected_failure
 from barrage.supervision import Role, no_dependants, start_task
-from barrage.wire.dissociated.negotiation import ACTION, Answer, Claim, Offer, Outcome
+from barrage.transport.shared_memory import (
+    DIRECTORY,
+    Arena,
+    LeaseTable,
+    host_identity,
+    remove_stale,
+)
+from barrage.wire.dissociated.negotiation import ACTION, Answer, Claim, ClaimOutcome, Offer
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
@@ -38,7 +45,6 @@ if TYPE_CHECKING:
     from barrage.server.config import ServerConfig
     from barrage.server.ucx_tables import UcxTables
     from barrage.supervision import OnDeath
-    from barrage.transport.shared_memory import Arena
     from barrage.wire.dissociated.detached import DetachedFrame
     from barrage.wire.dissociated.negotiation import HostIdentity
 
@@ -156,8 +162,6 @@ class BodyService:
             self._sweeping = start_task(SWEEPER, self._sweep(), on_death=on_death)
 
     def _start_shared_memory(self) -> None:
-        from barrage.transport.shared_memory import Arena, host_identity
-
         self._arena = arena = Arena.create(self._limits)
         self._host = host_identity()
         detach = placer(arena.place, self._limits.body_inline_bytes_max)
@@ -165,7 +169,6 @@ class BodyService:
 
     async def _start_ucx(self) -> None:
         from barrage.server.ucx_bodies import listen
-        from barrage.transport.shared_memory import DIRECTORY, remove_stale
 
         with suppress(OSError):  # an arena of our own has cleaned up before
             remove_stale(DIRECTORY)
@@ -299,7 +302,7 @@ class BodyService:
         *,
         is_session: bool,
         wait_ns_max: int | None = None,
-    ) -> tuple[BodyWriter | None, Outcome | None]:
+    ) -> tuple[BodyWriter | None, ClaimOutcome | None]:
         """The writer of a new stream and what is told about it: nothing to who does not ask.
         ``wait_ns_max``: how long it waits for room in its window, when that is another time than
         for subscriptions."""
@@ -308,18 +311,18 @@ class BodyService:
         claim = Claim.parse(header)
         if is_session or claim is None:
             reason = SESSION_CALL if is_session else NO_CLAIM
-            return None, Outcome(way=BodyWay.INLINE, reason=reason)
+            return None, ClaimOutcome(way=BodyWay.INLINE, reason=reason)
         try:
             channel = self._channels.claim(claim, b"" if self._arena is None else self._arena.proof)
         except ClaimRefusedError as error:
             log.info("stream %d: bodies go inline: %s", stream_id, error)
             self._counts[self._claimed_way(claim)].refusals += 1
-            return None, Outcome(way=BodyWay.INLINE, reason=str(error))
+            return None, ClaimOutcome(way=BodyWay.INLINE, reason=str(error))
         limits = self._limits
         if wait_ns_max is not None:
             limits = replace(limits, body_wait_ns_max=wait_ns_max)
         writer = self._writer(channel, stream_id, limits)
-        return writer, Outcome(way=channel.way)
+        return writer, ClaimOutcome(way=channel.way)
 
     def _writer(self, channel: Channel[Any], stream_id: int, limits: Limits) -> BodyWriter:
         def closed(writer: BodyWriter) -> None:
@@ -344,8 +347,6 @@ class BodyService:
 
     def _outlet(self, channel: Channel[Any]) -> Outlet:
         if channel.way is BodyWay.SHM:
-            from barrage.transport.shared_memory import LeaseTable
-
             return SharedMemoryOutlet(LeaseTable())
         assert self._ucx is not None
         return self._ucx.outlet(channel.connection)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 STOPPED: Final = "the server has stopped"
 
 
-class Outcome(Enum):
+class CommandOutcome(Enum):
     """When the future of a command gets what it waits for."""
 
     DONE = "done"
@@ -44,7 +44,7 @@ class Command:
         run: Callable[[], Any],
         future: Future[Any] | None,
         *,
-        outcome: Outcome = Outcome.DONE,
+        outcome: CommandOutcome = CommandOutcome.DONE,
         on_failure: Callable[[BarrageError], object] | None = None,
     ) -> None:
         """``on_failure``: told on the engine thread when ``run`` fails and nobody waits for it."""

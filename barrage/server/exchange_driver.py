@@ -40,13 +40,12 @@ if TYPE_CHECKING:
     from barrage.server.body_frames import Frame
     from barrage.server.body_service import BodyService
     from barrage.server.body_writer import BodyWriter
-    from barrage.server.exchange_stream import Context
+    from barrage.server.exchange_stream import Context, Headers
     from barrage.server.flight.call_guard import SessionCall
     from barrage.server.journal_service import JournalService
     from barrage.server.resolver import TicketResolver
-    from barrage.server.resume_jobs import Headers
     from barrage.server.runtime import EngineRuntime
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
     from barrage.wire.revision import WireRevision
     from barrage.wire.update_codec import UpdateEncoder, UpdatePlan
 
@@ -125,7 +124,7 @@ class ExchangeHub:
     def open(
         self,
         context: Context | SessionCall,
-        session: Session | None,
+        session: ClientSession | None,
         *,
         revision: WireRevision,
         sends_source_time: bool,
@@ -202,7 +201,7 @@ class ExchangeHub:
     async def snapshot(
         self,
         ticket: bytes | None,
-        session: Session | None,
+        session: ClientSession | None,
         options: EncodeOptions,
         *,
         columns: ColumnSet | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from barrage.errors import TransportError
 from barrage.proto.events import (
@@ -28,22 +28,23 @@ from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     import grpc.aio
 
     from barrage.engine.table import Table
     from barrage.errors import BarrageError
     from barrage.limits import Limits
+    from barrage.model.update import FullUpdate
+    from barrage.model.viewport import ColumnSet, Viewport
     from barrage.proto.events import ServerEvent
     from barrage.proto.resumption import ResumeRequest
     from barrage.server.body_frames import Frame
     from barrage.server.body_writer import BodyWriter
     from barrage.server.deephaven.types import SessionTypes
-    from barrage.server.exchange_driver import ExchangeHub
-    from barrage.server.resume_jobs import Headers
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
     from barrage.wire.revision import WireRevision
+    from barrage.wire.update_codec import UpdateEncoder, UpdatePlan
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -54,6 +55,53 @@ FRAMES_BETWEEN_RENEWALS = 16
 """Frames of one large update after which a held but reading subscriber's stall clock starts
 anew."""
 
+Headers: TypeAlias = "tuple[tuple[str, str], ...]"
+"""What the answer to a subscription carries besides its messages."""
+
+
+class StreamHub(Protocol):
+    """What a stream asks of whoever has all streams and knows the engine thread."""
+
+    async def subscribe(self, stream: ExchangeStream, event: SubscriptionRequested) -> Headers:
+        """Start the subscription a client asked for; the headers of the answer."""
+        ...
+
+    def change_soon(self, stream: ExchangeStream) -> None:
+        """Apply the change ``stream`` wants (:meth:`ExchangeStream.take_wanted`)."""
+        ...
+
+    def release_soon(self, stream: ExchangeStream) -> None:
+        """There is room again in the outbox of a held stream."""
+        ...
+
+    def renew_hold(self, stream: ExchangeStream) -> None:
+        """A held stream is reading, if slowly."""
+        ...
+
+    async def snapshot(
+        self,
+        ticket: bytes | None,
+        session: ClientSession | None,
+        options: EncodeOptions,
+        *,
+        columns: ColumnSet | None,
+        viewport: Viewport | None,
+        is_reverse: bool,
+        way: BodyWay,
+    ) -> tuple[UpdateEncoder[Frame], list[FullUpdate]]:
+        """The messages answering a snapshot request and the encoder for them."""
+        ...
+
+    async def plans(
+        self, encoder: UpdateEncoder[Frame], messages: Sequence[FullUpdate]
+    ) -> list[UpdatePlan[Frame]]:
+        """The messages ready to be encoded frame by frame."""
+        ...
+
+    def close(self, stream: ExchangeStream) -> None:
+        """The call has ended, and with it the subscription."""
+        ...
+
 
 class ExchangeStream:
     """One call. The engine thread uses ``table`` and :meth:`take_wanted`; all else stays on the
@@ -61,10 +109,10 @@ class ExchangeStream:
 
     def __init__(
         self,
-        hub: ExchangeHub,
+        hub: StreamHub,
         stream_id: int,
         context: Context | SessionCall,
-        session: Session | None,
+        session: ClientSession | None,
         *,
         revision: WireRevision,
         sends_source_time: bool,

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from barrage.engine.source import SourceTable
 from barrage.errors import CursorError, HistoryLostError, NoJournalError
+from barrage.journal.feed import FeedOptions, change_batches, options_schema
 from barrage.model.cursor import Cursor
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ def changes_between(
 ) -> pa.Table:
     """What changed after ``after`` up to ``upto`` (default: the latest safe version), in feed form;
     ``options`` are fields of :class:`barrage.journal.feed.FeedOptions`. HistoryLostError."""
-    from barrage.journal.feed import FeedOptions, change_batches, options_schema
-
     start = version_at(journal, after)
     stop = journal.durable_version if upto is None else version_at(journal, upto)
     chosen = FeedOptions(**options)

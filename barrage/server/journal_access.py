@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from barrage.engine.expression import bind_condition
+from barrage.conditions import Condition
 from barrage.errors import (
     BarrageError,
     HistoryLostError,
@@ -28,9 +27,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.engine.expression import BoundExpression
     from barrage.journal.table_journal import TableJournal
-    from barrage.server.flight.journal_tickets import Selection
+    from barrage.server.flight.journal_tickets import FeedSelection
     from barrage.server.journal_service import JournalService
     from barrage.server.table_service import TableService
 
@@ -139,20 +137,9 @@ def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
         loop.call_soon_threadsafe(event.set)
 
 
-@dataclass(frozen=True, slots=True)
-class _Filter:
-    """A condition as a feed applies it."""
-
-    condition: BoundExpression
-
-    def __call__(self, rows: pa.RecordBatch) -> pa.Array:
-        cells = [rows.column(index) for index in self.condition.columns]
-        return self.condition.evaluate(cells, rows.num_rows)
-
-
 def feed_options(
     journal: TableJournal,
-    selection: Selection,
+    selection: FeedSelection,
     stripe: tuple[int, int] = (0, 1),
     stripe_ids: int = STRIPE_IDS,
 ) -> FeedOptions:
@@ -163,7 +150,7 @@ def feed_options(
             raise SchemaError(f"unknown column {name[:60]!r}{near_miss(name, schema.names)}")
     predicate: Callable[[pa.RecordBatch], pa.Array] | None = None
     if selection.filter is not None:
-        predicate = _Filter(bind_condition(selection.filter, schema))
+        predicate = Condition.of(selection.filter, schema)
     return FeedOptions(
         columns=selection.columns,
         predicate=predicate,

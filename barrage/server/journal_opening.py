@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from barrage.engine.restore import restore_source
 from barrage.errors import JournalCorruptError
+from barrage.journal.options import JournalOptions
+from barrage.journal.storage import LocalStorage
+from barrage.journal.store import JournalStore
 from barrage.limits import NANOS_PER_MS
 from barrage.server.catalog import Publication
 
@@ -22,8 +26,6 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.engine import UpdateGraph
-    from barrage.journal.options import JournalOptions
-    from barrage.journal.store import JournalStore
     from barrage.journal.table_journal import TableJournal
     from barrage.server.catalog import Catalog
     from barrage.server.config import ServerConfig
@@ -59,8 +61,6 @@ class Recovery:
 
 def journal_options(config: ServerConfig) -> JournalOptions:
     """The settings of a server in the journal's terms."""
-    from barrage.journal.options import JournalOptions
-
     return JournalOptions(
         group_ns=config.journal_group_ms * NANOS_PER_MS,
         group_bytes=config.journal_group_bytes,
@@ -81,9 +81,6 @@ def open_store(
     uses it."""
     if config.data is None:
         return None
-    from barrage.journal.storage import LocalStorage
-    from barrage.journal.store import JournalStore
-
     return JournalStore(
         LocalStorage(Path(config.data)), journal_options(config), clock=clock, on_synced=on_synced
     )
@@ -120,8 +117,6 @@ def restore_tables(
 def _restore(
     journal: TableJournal, graph: UpdateGraph, catalog: Catalog, journals: JournalService
 ) -> None:
-    from barrage.engine.restore import restore_source
-
     identity = journal.identity
     state = journal.state_at(journal.latest_version)
     table = restore_source(

@@ -27,6 +27,9 @@ from barrage.errors import (
     NoJournalError,
     TableNotFoundError,
 )
+from barrage.journal.identity import TableIdentity
+from barrage.journal.options import DEFAULT_JOURNAL_OPTIONS
+from barrage.journal.store import JournalStore
 from barrage.server.failure import unexpected_failure, without_frames
 from barrage.server.first_states import empty_change, whole_change
 from barrage.server.producer_positions import ProducerPositions
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.engine import CycleResult, Table
     from barrage.journal.options import JournalOptions
-    from barrage.journal.store import JournalStore
     from barrage.journal.table_journal import TableJournal
     from barrage.limits import Limits
     from barrage.model.table_change import TableChange
@@ -186,8 +188,6 @@ class JournalService:
     def _begin_journal(
         self, publication: Publication, table: SourceTable, journal_class: str
     ) -> _Recorded:
-        from barrage.journal.identity import TableIdentity
-
         table.check_alive()
         identity = TableIdentity(
             name=publication.name,
@@ -212,9 +212,6 @@ class JournalService:
     def _made_store(self) -> JournalStore:
         """The store; journals in memory need none until the first of them."""
         if self._store is None:
-            from barrage.journal.options import DEFAULT_JOURNAL_OPTIONS
-            from barrage.journal.store import JournalStore
-
             self._store = JournalStore(
                 None,
                 self._options or DEFAULT_JOURNAL_OPTIONS,

@@ -8,32 +8,19 @@ others write to ``context``. ``session`` is the caller's, or None where the meth
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import grpc
 
+from barrage.server.flight.call_guard import CallGuard, SessionUse
 from barrage.server.grpc_calls import reading_whole
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from barrage.server.flight.call_guard import CallGuard
-
     SessionBehavior: TypeAlias = Callable[[Any, Any, Any], Awaitable[Any]]
 
 MethodKind: TypeAlias = Literal["unary", "server_stream", "bidi"]
-
-
-class SessionUse(Enum):
-    """What a method does with the caller's credentials (deephaven-clients.md section 2.2)."""
-
-    NONE = auto()
-    """They are not looked at."""
-    OPTIONAL = auto()
-    """They are checked; a session token brings its session, anything else brings none."""
-    REQUIRED = auto()
-    """A session token brings its session, other credentials open one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from barrage.engine.table import Table
     from barrage.server.deephaven.types import SessionTypes
-    from barrage.server.resolver import TableSource
+    from barrage.server.table_lease import TableSource
 
 
 def lease_of(source: TableSource) -> TableLease:

@@ -22,6 +22,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
+from barrage.engine.source import SourceTable
 from barrage.errors import LocalProtocolError
 from barrage.server.serving import ServingParts, effective_config
 from barrage.server.stop_signals import StopSignals
@@ -585,7 +586,5 @@ class Server:
 
 def handle_of(service: TableService, table: Table, name: str) -> View:
     """The right handle for a published table."""
-    from barrage.engine.source import SourceTable
-
     kind = PublishedTable if isinstance(table, SourceTable) else View
     return kind(service, table, name)

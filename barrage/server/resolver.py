@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from barrage.errors import LimitExceededError, StatusCode, TicketError
 from barrage.server.presentation import lease_of, shown_table
@@ -27,19 +27,14 @@ from barrage.server.tickets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from barrage.limits import Limits
     from barrage.server.catalog import Catalog, Publication
     from barrage.server.deephaven.types import SessionTypes
     from barrage.server.exports import Export
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
+    from barrage.server.table_lease import TableSource
     from barrage.server.table_service import TableService
     from barrage.transport.flight_messages import Descriptor
-
-TableSource: TypeAlias = "TableLease | Callable[[], TableLease]"
-"""A table, or what gives it on the engine thread: a name means whatever it stands for when it is
-used."""
 
 
 class SharedTicketTakenError(TicketError):
@@ -68,7 +63,7 @@ class TicketResolver:
         """Tickets under which something is shared now."""
         return len(self._shared)
 
-    async def resolve(self, ticket: bytes | None, session: Session | None) -> TableLease:
+    async def resolve(self, ticket: bytes | None, session: ClientSession | None) -> TableLease:
         """The table of a ticket. Waits for an export that is still to come.
 
         Raises TicketError (TableNotFoundError for names), TableFailedError, or the error of the
@@ -79,7 +74,7 @@ class TicketResolver:
             return source
         return await asyncio.wrap_future(self._tables.run(source))
 
-    async def source(self, ticket: bytes | None, session: Session | None) -> TableSource:
+    async def source(self, ticket: bytes | None, session: ClientSession | None) -> TableSource:
         """Like :meth:`resolve`, without the visit to the engine thread that names need: for a
         caller who goes there anyway. A query is derived now, which may take a while."""
         route = route_of(ticket, self._limits)
@@ -96,7 +91,9 @@ class TicketResolver:
             return partial(self._published, field_of_ticket(ticket))
         return partial(self._published, table_name_of_ticket(ticket, self._limits))
 
-    async def viewed(self, source: TableSource, session: Session) -> tuple[TableLease, TableLease]:
+    async def viewed(
+        self, source: TableSource, session: ClientSession
+    ) -> tuple[TableLease, TableLease]:
         """The table of a source, and the table the session sees in its place. That may be an
         operator which looks at all rows, so it is derived like a query."""
         work = partial(self._viewed, source, session.types)
@@ -106,12 +103,12 @@ class TicketResolver:
         """The ticket a descriptor stands for. TicketError."""
         return ticket_of_descriptor(descriptor, self._limits)
 
-    def result_export(self, ticket: bytes | None, session: Session) -> Export:
+    def result_export(self, ticket: bytes | None, session: ClientSession) -> Export:
         """Define the export a client wants a result under; to be fulfilled or failed."""
         return session.exports.define(result_export_id(ticket, self._limits))
 
     async def publish_shared(
-        self, source_ticket: bytes | None, shared_ticket: bytes | None, session: Session
+        self, source_ticket: bytes | None, shared_ticket: bytes | None, session: ClientSession
     ) -> None:
         """Share an export with every session under a ticket of the client's choice, for as long as
         the export is kept.
@@ -144,7 +141,7 @@ class TicketResolver:
         if self._shared.get(shared_ticket) is export:
             del self._shared[shared_ticket]
 
-    def _export(self, ticket: bytes | None, session: Session | None) -> Export:
+    def _export(self, ticket: bytes | None, session: ClientSession | None) -> Export:
         export_id = export_id_of_ticket(ticket, self._limits)
         if session is None:
             raise TicketError(

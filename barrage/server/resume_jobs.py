@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from barrage.proto.resumption import ResumeMode
 from barrage.server.resume_desk import ResumeWork, Resumption
+from barrage.server.subscription_desk import Applicant
 from barrage.server.tickets import EXPORT_ROUTE
 from barrage.supervision import Role, WorkerPool, start_task
 
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from barrage.errors import BarrageError
     from barrage.proto.events import SubscriptionRequested
     from barrage.proto.resumption import ResumeRequest
-    from barrage.server.exchange_stream import ExchangeStream
-    from barrage.server.resolver import TableSource
+    from barrage.server.exchange_stream import ExchangeStream, Headers
     from barrage.server.runtime import EngineRuntime
     from barrage.server.subscription_desk import SubscriptionDesk
+    from barrage.server.table_lease import TableSource
     from barrage.wire.update_codec import EncodeOptions
 
 GATHER_SECONDS = 0.01
@@ -42,19 +43,6 @@ BUILD_THREADS = 1
 """Threads that read journals for plans. They share the interpreter with the engine's."""
 
 JOB = Role("barrage-resume-job", "the subscriptions that are to be resumed together")
-
-Headers: TypeAlias = "tuple[tuple[str, str], ...]"
-
-
-@dataclass(frozen=True, slots=True)
-class Applicant:
-    """A stream that asked to be subscribed from a cursor."""
-
-    stream: ExchangeStream
-    source: TableSource
-    event: SubscriptionRequested
-    options: EncodeOptions
-    answer: asyncio.Future[Headers]
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ from barrage.engine.making import Making, MakingRoom
 from barrage.engine.producer import Producer
 from barrage.errors import BarrageError, EngineDiedError, TransportError
 from barrage.limits import NANOS_PER_MS
-from barrage.server.command_queue import STOPPED, Command, CommandQueue, Outcome
+from barrage.server.command_queue import STOPPED, Command, CommandOutcome, CommandQueue
 from barrage.server.durable_writes import DurableWrites, NoRecorder
 from barrage.server.failure import unexpected_failure
 from barrage.server.making_desk import MakingDesk
@@ -75,7 +75,7 @@ FAILED_CYCLE_REST_NS = 1000 * NANOS_PER_MS
 """Pause after a cycle that raised instead of failing its tables."""
 
 
-class Outlet(Protocol):
+class EngineOutlet(Protocol):
     """Where the engine thread puts what is for the event loop."""
 
     def convert(self, item: Delivery | Disconnect) -> Iterable[object]:
@@ -135,7 +135,7 @@ class EngineRuntime:
         self._room = MakingRoom(limits)
         self._makings = MakingDesk(self.post, self._deliver_made)
         self._commands = CommandQueue(limits.command_queue_max)
-        self._outlet: Outlet | None = None
+        self._outlet: EngineOutlet | None = None
         self._items: list[object] = []
         self._recorder: Recorder = NoRecorder() if recorder is None else recorder
         self.turn = 0
@@ -171,12 +171,12 @@ class EngineRuntime:
         """Like :meth:`write`, for a ``stage`` that returns a function too: the future gets what it
         makes of the step that committed the changes. It runs on the engine thread after the cycle
         and must not fail."""
-        return self._enqueue(Command(stage, Future(), outcome=Outcome.COMMITTED))
+        return self._enqueue(Command(stage, Future(), outcome=CommandOutcome.COMMITTED))
 
     def submit_kept(self, run: Callable[[], tuple[int, T]]) -> Future[T]:
         """Run ``run``, which answers with a ticket of the recorder and a value; the future gets the
         value when recording is safe up to that ticket."""
-        return self._enqueue(Command(run, Future(), outcome=Outcome.KEPT))
+        return self._enqueue(Command(run, Future(), outcome=CommandOutcome.KEPT))
 
     def post(
         self,
@@ -200,7 +200,7 @@ class EngineRuntime:
         self._has_given_up = True
         _refuse_all(self._commands.take_awaited(), TransportError("the server is stopping"))
 
-    def attach(self, outlet: Outlet | None) -> None:
+    def attach(self, outlet: EngineOutlet | None) -> None:
         """Set where hand-overs go; before the first subscription, or None after the last."""
         self._outlet = outlet
 
@@ -365,7 +365,7 @@ class EngineRuntime:
         future = command.future
         if future is not None and not future.set_running_or_notify_cancel():
             return
-        if command.outcome is not Outcome.DONE and self._has_given_up:
+        if command.outcome is not CommandOutcome.DONE and self._has_given_up:
             assert future is not None
             future.set_exception(TransportError("the server is stopping"))
             return
@@ -379,9 +379,9 @@ class EngineRuntime:
             return
         if future is None:
             return
-        if command.outcome is Outcome.COMMITTED:
+        if command.outcome is CommandOutcome.COMMITTED:
             self._uncommitted.append((future, result))
-        elif command.outcome is Outcome.KEPT:
+        elif command.outcome is CommandOutcome.KEPT:
             ticket, value = result
             self._durable.resolve_at(future, value, ticket)
         else:

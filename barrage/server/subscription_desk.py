@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
@@ -28,6 +29,7 @@ from barrage.supervision import contained
 from barrage.wire.update_codec import UpdateEncoder
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
     import pyarrow as pa
@@ -40,14 +42,12 @@ if TYPE_CHECKING:
     from barrage.server.body_frames import Frame
     from barrage.server.body_service import BodyService
     from barrage.server.deephaven.types import SessionTypes
-    from barrage.server.exchange_stream import ExchangeStream
+    from barrage.server.exchange_stream import ExchangeStream, Headers
     from barrage.server.journal_service import JournalService
-    from barrage.server.resolver import TableSource
     from barrage.server.resume_desk import ResumeWork
-    from barrage.server.resume_jobs import Applicant, Headers
     from barrage.server.runtime import EngineRuntime
     from barrage.server.snapshot_work import SnapshotWork
-    from barrage.server.table_lease import TableLease
+    from barrage.server.table_lease import TableLease, TableSource
     from barrage.wire.dissociated.ways import BodyWay
     from barrage.wire.update_codec import EncodeOptions
 
@@ -57,6 +57,17 @@ _EncoderKey: TypeAlias = "tuple[EncodeOptions, BodyWay, bool, bool]"
 
 ENCODERS_REMEMBERED = 64
 """Encoders kept per table; clients choose the options, so their number is bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applicant:
+    """A stream that asked to be subscribed from a cursor."""
+
+    stream: ExchangeStream
+    source: TableSource
+    event: SubscriptionRequested
+    options: EncodeOptions
+    answer: asyncio.Future[Headers]
 
 
 class SubscriptionDesk:

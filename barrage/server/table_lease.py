@@ -7,9 +7,11 @@ table goes on the engine thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from barrage.engine.source import SourceTable
@@ -65,3 +67,8 @@ class TableLease:
     def input_target(self) -> SourceTable | None:
         """The table rows may be written to through this lease; None when it is for reading."""
         return self._held[1] if self._is_input else None  # type: ignore[return-value]
+
+
+TableSource: TypeAlias = "TableLease | Callable[[], TableLease]"
+"""A table, or what gives it on the engine thread: a name means whatever it stands for when it is
+used."""

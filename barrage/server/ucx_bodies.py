@@ -12,9 +12,9 @@ from barrage.server.auth import is_loopback
 from barrage.server.body_outlets import UcxOutlet
 from barrage.server.ucx_hosts import hosts_of
 from barrage.server.ucx_tables import UcxTables
-from barrage.transport.ucx.body_channel import UcxBodySender
 from barrage.transport.ucx.context import UcxContext
 from barrage.transport.ucx.library import load_library
+from barrage.transport.ucx.numbered_bodies import UcxBodySender
 from barrage.transport.ucx.settings import UcxSettings
 from barrage.transport.ucx.stream_server import StreamServer
 from barrage.wire.dissociated.negotiation import UcxTerms

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.wire.columns.base import BatchSource, ColumnCodec
-from barrage.wire.columns.dictionaries import DictionaryCodec, DictionaryStore
+from barrage.wire.columns.base import BatchSource, ColumnCodec, DictionaryStore
+from barrage.wire.columns.dictionaries import DictionaryCodec
 from barrage.wire.columns.registry import CodecStyle, UnknownTypeError, codec_for
 from barrage.wire.ipc import (
     HEADER_DICTIONARY,

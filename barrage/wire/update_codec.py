@@ -33,7 +33,7 @@ from barrage.wire.ipc import encode_dictionary_header, encode_record_header, enc
 from barrage.wire.revision import WireRevision
 from barrage.wire.update_assembler import SchemaReceived, UpdateAssembler
 from barrage.wire.update_metadata import (
-    EncodedUpdate,
+    EncodedMetadata,
     encode_modified_rows,
     encode_rows,
     encode_shift_data,
@@ -426,7 +426,7 @@ class UpdateEncoder(Generic[Sent]):
         else:
             raise LocalProtocolError(f"revision {options.revision.value} has no view positions")
         return encode_update(
-            EncodedUpdate(
+            EncodedMetadata(
                 message.first_step,
                 message.last_step,
                 message.is_snapshot,

@@ -57,7 +57,7 @@ _COUNT = struct.Struct("<I")
 _PADDING = tuple(b"\0" * count for count in range(4))
 
 
-class EncodedUpdate(NamedTuple):
+class EncodedMetadata(NamedTuple):
     """The parts of update metadata with row sets already encoded; None is absent."""
 
     first_seq: int
@@ -113,7 +113,7 @@ def encode_modified_rows(row_sets: tuple[RowSet, ...]) -> tuple[bytes, ...]:
 def encode_update_metadata(metadata: UpdateMetadata, revision: WireRevision) -> bytes:
     """The wrapper bytes of ``metadata``; fields ``revision`` does not have are left out."""
     return encode_update(
-        EncodedUpdate(
+        EncodedMetadata(
             first_seq=metadata.first_seq,
             last_seq=metadata.last_seq,
             is_snapshot=metadata.is_snapshot,
@@ -144,14 +144,14 @@ def _optional_rows(rows: RowSet | None) -> bytes | None:
     return None if rows is None else encode_rows(rows)
 
 
-def encode_update(update: EncodedUpdate, revision: WireRevision) -> bytes:
+def encode_update(update: EncodedMetadata, revision: WireRevision) -> bytes:
     """The wrapper bytes of an update."""
     encode = _encode_draft if revision.counts_batches else _encode_r1
     payload = encode(update)
     return wrap_payload(TYPE_UPDATE_METADATA, payload, update.source_time_ns)
 
 
-def _vectors(update: EncodedUpdate) -> tuple[list[int], list[bytes]]:
+def _vectors(update: EncodedMetadata) -> tuple[list[int], list[bytes]]:
     """Positions (0 absent) of the six byte vectors and the modified rows, and the bytes after the
     table."""
     parts: list[bytes] = []
@@ -211,7 +211,7 @@ def _mod_layout(count: int, nodes: int) -> struct.Struct:
     return struct.Struct(f"<{count + 1}I" + "iI" * nodes + "HHH2x")
 
 
-def _encode_r1(update: EncodedUpdate) -> bytes:
+def _encode_r1(update: EncodedMetadata) -> bytes:
     positions, parts = _vectors(update)
     viewport, columns, added, removed, shifts, included, mods = positions
     first, last, size = update.first_seq, update.last_seq, update.table_size
@@ -243,7 +243,7 @@ def _encode_r1(update: EncodedUpdate) -> bytes:
     return b"".join((head, *parts))
 
 
-def _encode_draft(update: EncodedUpdate) -> bytes:
+def _encode_draft(update: EncodedMetadata) -> bytes:
     """As often as an interval of subscribers to the draft passes, so with generated code."""
     batches = max(update.add_batch_count, update.mod_batch_count)
     if batches > _BATCHES_MAX:

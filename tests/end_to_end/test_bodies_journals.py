@@ -39,7 +39,7 @@ from barrage.server.body_statistics import body_rows
 from barrage.server.config import ServerConfig
 from barrage.transport.flight_messages import Descriptor
 from barrage.transport.shared_memory import ArenaMapping
-from barrage.wire.dissociated.negotiation import HostIdentity, Outcome
+from barrage.wire.dissociated.negotiation import ClaimOutcome, HostIdentity
 from tests.helpers.body_peer import BodyExchange, ask_for_channel, claim_header, released
 from tests.helpers.journal_client import JournalClient
 from tests.helpers.server_process import ServerProcess, raw_channel, wait_until
@@ -436,7 +436,7 @@ def test_a_claim_that_is_refused_means_inline(server):
                 while True:
                     stream.read_frame()
             outcome = stream.outcome()
-            assert isinstance(outcome, Outcome)
+            assert isinstance(outcome, ClaimOutcome)
             assert outcome.way is BodyWay.INLINE
             assert stream.references == []
             assert stream.inline_bytes

@@ -63,7 +63,7 @@ def calls_of(session):
 
 def end_session(session):
     """End the session on the server without telling the client."""
-    channel = calls_of(session).connection.channel
+    channel = calls_of(session).channel
     request = MESSAGES.encode("HandshakeRequest", payload=channel.authorization.encode())
     work = channel.unary(f"/{SESSION_SERVICE}/CloseSession", request, timeout=WAIT)
     session._thread.call(work, WAIT)
@@ -249,7 +249,7 @@ def test_a_session_that_ended_is_opened_anew(server, deephaven):
 def test_closing_logs_out(server):
     uri = server.uri.replace("grpc", "dh", 1)
     session = barrage.connect(uri, auth=server.token)
-    token = calls_of(session).connection.channel.authorization
+    token = calls_of(session).channel.authorization
     session.close()
     with pytest.raises(AuthenticationError):
         barrage.connect(uri, auth=token)

@@ -11,7 +11,7 @@ import pytest
 import barrage
 from barrage.cli.target import parse_table
 from barrage.cli.watch.run import open_feed
-from barrage.cli.watch.scroller import Window
+from barrage.cli.watch.scroller import RowWindow
 from barrage.client import Backoff, State
 from barrage.client.resume import NO_HISTORY
 from tests.end_to_end.resume_scene import (
@@ -175,7 +175,7 @@ def test_a_view_that_moves_while_away(pause):
 def test_watching_says_what_became_of_the_time_in_between():
     async def test(server, cutter, table):
         address = parse_table(f"{cutter.uri}/t")
-        window = Window(start=0, stop=3)
+        window = RowWindow(start=0, stop=3)
         async with open_feed(
             address, token=None, columns=None, interval_ms=10, window=window
         ) as feed:

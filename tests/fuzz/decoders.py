@@ -41,7 +41,7 @@ from barrage.wire import (
     encode_flight_data,
 )
 from barrage.wire.dissociated.location import UcxLocation
-from barrage.wire.dissociated.negotiation import Answer, Claim, Offer, Outcome
+from barrage.wire.dissociated.negotiation import Answer, Claim, ClaimOutcome, Offer
 from barrage.wire.dissociated.ranges import decode_addresses, decode_ranges
 from barrage.wire.dissociated.references import BodyReference
 from barrage.wire.dissociated.untagged import decode_untagged
@@ -192,7 +192,7 @@ def decoders() -> dict[str, Decoder]:
         "answer of bodies": Decoder(Answer.from_json, _bodies(Answer.from_json)),
         "UCX location": Decoder(_text(UcxLocation.parse), _texts(UcxLocation.parse)),
         "claim of bodies": Decoder(_text(Claim.parse), _texts(Claim.parse)),
-        "outcome of bodies": Decoder(_text(Outcome.parse), _texts(Outcome.parse)),
+        "outcome of bodies": Decoder(_text(ClaimOutcome.parse), _texts(ClaimOutcome.parse)),
         "query": Decoder(lambda b: Query.parse(b, LIMITS), QUERIES),
         "ticket": Decoder(
             lambda b: (route_of(b, LIMITS), table_name_of_ticket(b, LIMITS)), TICKETS

@@ -18,9 +18,9 @@ from barrage.wire.dissociated.location import UcxLocation
 from barrage.wire.dissociated.negotiation import (
     Answer,
     Claim,
+    ClaimOutcome,
     HostIdentity,
     Offer,
-    Outcome,
     UcxTerms,
 )
 from barrage.wire.dissociated.ranges import (
@@ -68,7 +68,7 @@ SAMPLES = {
 TEXTS = {
     UcxLocation.parse: ["ucx://[::1]:99?want_data=12&free_data=13&remote_handle=%2B%2FAA"],
     Claim.parse: [Claim(channel_id=ID, proof=b"0123456789abcdef").header()],
-    Outcome.parse: ["inline because of reasons", "shm"],
+    ClaimOutcome.parse: ["inline because of reasons", "shm"],
 }
 
 

@@ -13,7 +13,7 @@ from barrage import wire
 from barrage.rowset import RowSet
 from barrage.transport import flight_messages
 from barrage.transport.shared_memory import ArenaMapping, host_identity
-from barrage.wire.dissociated.negotiation import ACTION, HEADER, Answer, Claim, Offer, Outcome
+from barrage.wire.dissociated.negotiation import ACTION, HEADER, Answer, Claim, ClaimOutcome, Offer
 from barrage.wire.dissociated.references import BodyReference
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.update_assembler import SchemaReceived
@@ -73,10 +73,10 @@ class BodyExchange(RawExchange):
             headers = (*headers, ("x-barrage-revision", revision.value))
         super().__init__(channel, headers=headers, is_viewport=is_viewport, revision=revision)
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> ClaimOutcome | None:
         """What the server says about the claim; None when it says nothing."""
         found = {key: value for key, value in self.call.initial_metadata()}
-        return Outcome.parse(found[HEADER]) if HEADER in found else None
+        return ClaimOutcome.parse(found[HEADER]) if HEADER in found else None
 
     def read_frame(self) -> wire.FlightFrame:
         """The next frame, with its body wherever it was."""

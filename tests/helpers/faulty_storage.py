@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from barrage.journal import storage as storage_module
 from barrage.journal.storage import LocalStorage, SystemCalls
+from barrage.server import journal_opening
 
 
 class Disk:
@@ -67,6 +67,6 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Disk:
     """The disk of every data directory opened in this test."""
     disk = Disk()
     monkeypatch.setattr(
-        storage_module, "LocalStorage", type("DiskStorage", (_Storage,), {"disk": disk})
+        journal_opening, "LocalStorage", type("DiskStorage", (_Storage,), {"disk": disk})
     )
     return disk

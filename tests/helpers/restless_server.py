@@ -24,7 +24,6 @@ from unittest import mock
 import pyarrow as pa
 
 from barrage.errors import BarrageError, TableExistsError
-from barrage.journal import storage as storage_module
 from barrage.journal.offline import compact, find_tables
 from barrage.journal.storage import SystemCalls
 from barrage.limits import DEFAULT_LIMITS
@@ -282,7 +281,7 @@ class Scene:
             return storage
 
         with (
-            mock.patch.object(storage_module, "LocalStorage", made),
+            mock.patch.object(journal_opening, "LocalStorage", made),
             mock.patch.object(journal_opening, "journal_options", options),
         ):
             yield

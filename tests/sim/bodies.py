@@ -23,9 +23,9 @@ from barrage.wire.dissociated.location import UcxLocation
 from barrage.wire.dissociated.negotiation import (
     Answer,
     Claim,
+    ClaimOutcome,
     HostIdentity,
     Offer,
-    Outcome,
     UcxTerms,
 )
 from barrage.wire.dissociated.ways import BodyWay
@@ -301,10 +301,10 @@ class ServerBodies:
                 raise ClaimRefusedError("no claim")
             outlet = self._outlet(self._channels.claim(claim, self.arena.proof))
         except ClaimRefusedError as error:
-            outcome = Outcome(way=BodyWay.INLINE, reason=str(error))
+            outcome = ClaimOutcome(way=BodyWay.INLINE, reason=str(error))
             return StreamBodies(None, self.options, self._limits), outcome.header()
         bodies = StreamBodies(outlet, self.options, self._limits)
-        return bodies, Outcome(way=outlet.way).header()
+        return bodies, ClaimOutcome(way=outlet.way).header()
 
     def _outlet(self, channel: Channel[BodyPipe]) -> Outlet:
         if channel.way is BodyWay.SHM:

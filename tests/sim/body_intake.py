@@ -16,7 +16,7 @@ from barrage.limits import NANOS_PER_MS, Limits
 from barrage.proto.release_batch import WAIT_NS, ReleaseBatch
 from barrage.transport.shared_memory import ArenaMapping
 from barrage.wire.dissociated.lending import Lending, Window
-from barrage.wire.dissociated.negotiation import Answer, Claim, Offer, Outcome
+from barrage.wire.dissociated.negotiation import Answer, Claim, ClaimOutcome, Offer
 from barrage.wire.dissociated.reassembly import Reassembly
 from barrage.wire.dissociated.references import BodyReference
 from barrage.wire.dissociated.tags import next_sequence
@@ -262,7 +262,7 @@ class ClientBodies:
 
     def accepted(self, intake: Intake | None, header: str | None) -> Intake:
         """What reads the stream after all."""
-        if intake is not None and Outcome.parse(header).way is intake.way:
+        if intake is not None and ClaimOutcome.parse(header).way is intake.way:
             return intake
         if intake is not None:
             intake.close()

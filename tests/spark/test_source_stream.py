@@ -10,7 +10,7 @@ import pytest
 
 import barrage
 from barrage.server.config import ServerConfig
-from spark_sink.connection import Connection
+from spark_sink.connection import ServerConnection
 from tests.helpers.server_process import wait_until
 from tests.spark.feeds import Collected, run, sorted_rows
 
@@ -260,7 +260,7 @@ def test_a_journal_cut_past_the_offset(spark, checkpoint, is_failing):
         threading.Event().wait(0.3)
         for number in range(20):
             table.upsert(rows(1000, 1000 * number))
-        told = Connection.of({"uri": server.uri})
+        told = ServerConnection.of({"uri": server.uri})
         wait_until(lambda: told.action("journal.info", table="trades")["earliest"] > 1, timeout=30)
         if is_failing:
             with pytest.raises(Exception, match="journal begins at version"):

@@ -17,7 +17,7 @@ from barrage.client import Backoff, BodyStatus, BodyWay, State
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.config import ServerConfig
 from barrage.transport.ucx import UcxSettings
-from barrage.transport.ucx.body_channel import UcxBodyReceiver
+from barrage.transport.ucx.numbered_bodies import UcxBodyReceiver
 from tests.end_to_end.test_random_workload import run
 from tests.helpers.server_process import ServerProcess, wait_until
 

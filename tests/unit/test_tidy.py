@@ -4,8 +4,10 @@ modules."""
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ def python_files(*tops: str) -> list[Path]:
     ]
 
 
-PRODUCT = python_files("barrage", "spark_sink")
+PRODUCT = python_files("barrage", "spark_sink", "pyspark_barrage")
 EVERYTHING = PRODUCT + python_files("tests", "benchmarks", "examples")
 
 
@@ -68,6 +70,63 @@ def test_functions_stay_under_their_line_cap() -> None:
 
 def test_no_catch_all_module_names() -> None:
     assert not [label(path) for path in PRODUCT if path.name in FORBIDDEN_MODULE_NAMES]
+
+
+def public_classes() -> Iterator[tuple[str, str]]:
+    """Name and file of every class at the top of a module, unless it begins with an underscore."""
+    for path in PRODUCT:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield node.name, label(path)
+
+
+CLASSES_OF_THE_ENGINE = {"State", "Token", "Way"}
+"""Those of the engine that still share their names. They only leave this list."""
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    files: dict[str, list[str]] = {}
+    for name, file in public_classes():
+        files.setdefault(name, []).append(file)
+    shared = {name: found for name, found in files.items() if len(found) > 1}
+    assert not {name: found for name, found in shared.items() if name not in CLASSES_OF_THE_ENGINE}
+    assert sorted(CLASSES_OF_THE_ENGINE - shared.keys()) == []
+
+
+def differ_by_one_letter(one: str, other: str) -> bool:
+    """Whether a letter more, less or changed makes one name of the other."""
+    short, long = sorted((one, other), key=len)
+    if len(short) == len(long):
+        return sum(map(operator.ne, short, long)) == 1
+    return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
+
+
+FILES_OF_THE_ENGINE = {"row_sets", "segments"}
+"""Those of the engine whose names are still like others. They only leave this list."""
+
+
+def test_names_of_files_differ_by_more_than_a_letter() -> None:
+    names = sorted({path.stem for path in PRODUCT if path.name != "__init__.py"})
+    alike = {pair for pair in combinations(names, 2) if differ_by_one_letter(*pair)}
+    assert not {pair for pair in alike if not FILES_OF_THE_ENGINE & set(pair)}
+    assert sorted(FILES_OF_THE_ENGINE - {name for pair in alike for name in pair}) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("session", "sessions", True),
+        ("sessions", "session", True),
+        ("batch", "watch", True),
+        ("row_set", "rowset", True),
+        ("query_step", "query_json", False),
+        ("feed", "feed", False),
+        ("put", "output", False),
+        ("ab", "ba", False),
+    ],
+)
+def test_what_a_letter_of_difference_is(one: str, other: str, expected: bool) -> None:
+    assert differ_by_one_letter(one, other) is expected
 
 
 @pytest.mark.parametrize(

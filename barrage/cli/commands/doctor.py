@@ -4,8 +4,8 @@ import json
 
 import typer
 
-from barrage.cli.failures import EXIT_ERROR
-from barrage.cli.health import Finding, Status, examine, worst
+from barrage.cli.command_errors import EXIT_ERROR
+from barrage.cli.health import CheckStatus, Finding, examine, worst
 from barrage.cli.target import JsonOption
 
 
@@ -29,7 +29,7 @@ def doctor(as_json: JsonOption = False) -> None:
     else:
         for line in lines(findings):
             typer.echo(line)
-    if status is Status.PROBLEM:
+    if status is CheckStatus.PROBLEM:
         raise typer.Exit(EXIT_ERROR)
 
 

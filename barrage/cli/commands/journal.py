@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
+from barrage.cli.command_errors import EXIT_ERROR, CommandError, usage_error
 from barrage.cli.data_file import check_writable, write_data_file
-from barrage.cli.failures import EXIT_ERROR, CommandError, usage_error
 from barrage.cli.progress import row_progress
 from barrage.cli.target import JsonOption, QuietOption
 from barrage.cli.text_table import format_rows

@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from barrage.cli.arguments import check_columns, split_names
+from barrage.cli.command_errors import usage_error
 from barrage.cli.commands.put import AppendOption, KeyOption
 from barrage.cli.commands.snapshot import ColumnsOption
 from barrage.cli.commands.watch import RowCountOption
 from barrage.cli.data_file import read_data_file
-from barrage.cli.failures import usage_error
 from barrage.cli.progress import row_progress
 from barrage.cli.replay_clock import ReplaySchedule
 from barrage.cli.replay_moment import parse_moment, parse_speed

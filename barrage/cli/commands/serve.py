@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from barrage.cli.failures import EXIT_INTERRUPTED
+from barrage.cli.command_errors import EXIT_INTERRUPTED
 from barrage.cli.running_server import (
     host_tables,
     listen,
@@ -69,7 +69,7 @@ DataOption = Annotated[
 ]
 
 
-class Journal(StrEnum):
+class JournalChoice(StrEnum):
     """What keeps the changes of tables for which nothing else is said."""
 
     DURABLE = "durable"
@@ -78,7 +78,7 @@ class Journal(StrEnum):
 
 
 JournalOption = Annotated[
-    Journal | None,
+    JournalChoice | None,
     typer.Option(
         "--journal",
         help="Where changes are kept: on disk (default with --data), in memory, or not at all.",

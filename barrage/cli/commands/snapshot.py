@@ -7,12 +7,13 @@ from typing import Annotated
 
 import pyarrow as pa
 import typer
+from pyarrow import csv
 
 from barrage.cli.arguments import parse_rows, split_names
 from barrage.cli.cells import json_line, json_rows
+from barrage.cli.command_errors import usage_error
 from barrage.cli.commands.schema import TableArgument
 from barrage.cli.data_file import BATCH_ROWS, check_writable, csv_ready, write_data_file
-from barrage.cli.failures import usage_error
 from barrage.cli.progress import byte_progress, row_progress
 from barrage.cli.query_options import QueryOptions, with_query_options
 from barrage.cli.target import (
@@ -147,8 +148,6 @@ def _print_json(data: pa.Table) -> None:
 
 
 def _print_csv(data: pa.Table) -> None:
-    from pyarrow import csv
-
     ready = csv_ready(data)
     with csv.CSVWriter(sys.stdout.buffer, ready.schema) as writer:
         for start in range(0, ready.num_rows, BATCH_ROWS):

@@ -3,6 +3,8 @@
 import json
 import platform
 
+import grpc
+import pyarrow as pa
 import typer
 
 import barrage
@@ -17,9 +19,6 @@ def version(as_json: JsonOption = False) -> None:
       barrage version
       barrage version --json
     """
-    import grpc
-    import pyarrow as pa
-
     versions = {
         "barrage": barrage.__version__,
         "python": platform.python_version(),

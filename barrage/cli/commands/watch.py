@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from barrage.cli.arguments import split_names
+from barrage.cli.command_errors import usage_error
 from barrage.cli.commands.schema import TableArgument
 from barrage.cli.commands.snapshot import ColumnsOption
-from barrage.cli.failures import usage_error
 from barrage.cli.query_options import QueryOptions, with_query_options
 from barrage.cli.target import JsonOption, TokenOption, parse_table
 from barrage.cli.watch.run import PLAIN_ROWS, PlainOptions, watch_table

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from barrage.cli.cells import column_texts
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    import pyarrow as pa
 
 FLASH_NS = 600_000_000
 
@@ -58,15 +59,13 @@ def screen_rows(rows: pa.Table, *, first_row: int, key_columns: tuple[str, ...])
 
 
 def _numbers(column: pa.ChunkedArray) -> list[float | None] | None:
-    import pyarrow as pa
-
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         values: list[float | None] = column.to_pylist()
         return values
     return None
 
 
-class ChangeTracker:
+class FlashTracker:
     """Remembers the rows last shown and the flashes that still burn."""
 
     def __init__(self, flash_ns: int = FLASH_NS) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from barrage.cli.watch.scroller import Window
+    from barrage.cli.watch.scroller import RowWindow
     from barrage.client import BodyStats, BodyStatus
 
 
@@ -54,7 +54,7 @@ class FeedStatus:
         return [] if self.bodies is None else [f"bodies {self.bodies.way.value}"]
 
 
-class Feed(Protocol):
+class WindowFeed(Protocol):
     """A live table of which only a window is loaded."""
 
     @property
@@ -65,7 +65,7 @@ class Feed(Protocol):
         """Columns that name a row wherever it moves; empty when there are none."""
         ...
 
-    def request(self, window: Window) -> None:
+    def request(self, window: RowWindow) -> None:
         """Subscribe to another window; never blocks. Frames of the old one may still come."""
         ...
 

@@ -9,14 +9,14 @@ from textual.app import App
 from textual.binding import Binding
 from textual.widgets import Static
 
-from barrage.cli.failures import EXIT_INTERRUPTED
+from barrage.cli.command_errors import EXIT_INTERRUPTED
 from barrage.cli.watch.grid_view import GridView
 from barrage.clock import SystemClock
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from barrage.cli.watch.feed import Feed, FeedStatus
+    from barrage.cli.watch.feed import FeedStatus, WindowFeed
     from barrage.clock import Clock
 
 REDRAW_SECONDS = 0.05
@@ -38,7 +38,7 @@ class GridApp(App[int]):
         Binding("ctrl+c", f"quit_with({EXIT_INTERRUPTED})", "interrupt", priority=True),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, clock: Clock | None = None) -> None:
+    def __init__(self, feed: WindowFeed, *, title: str, clock: Clock | None = None) -> None:
         super().__init__()
         self._feed = feed
         self._name = title

@@ -17,7 +17,7 @@ from textual.widget import Widget
 
 from barrage.cli.cells import NULL_TEXT, is_right_aligned, printable
 from barrage.cli.text_table import CELL_WIDTH_MAX, fit
-from barrage.cli.watch.changes import ChangeTracker, Flash, ScreenRow, screen_rows
+from barrage.cli.watch.changes import Flash, FlashTracker, ScreenRow, screen_rows
 from barrage.cli.watch.scroller import Scroller
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class GridView(Widget, can_focus=True):
             max(_COLUMN_WIDTH_MIN, min(cell_len(n), CELL_WIDTH_MAX)) for n in self._names
         ]
         self._key_columns = key_columns
-        self._tracker = ChangeTracker()
+        self._tracker = FlashTracker()
         self._frame: Frame | None = None
         self._rows: dict[int, ScreenRow] = {}
         self._shown: tuple[int, int, int] | None = None

@@ -15,7 +15,7 @@ from barrage.cli.text_table import format_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barrage.cli.watch.feed import Feed, FeedStatus, Frame
+    from barrage.cli.watch.feed import FeedStatus, Frame, WindowFeed
     from barrage.clock import Clock
 
 
@@ -24,7 +24,7 @@ class PlainWatch:
 
     def __init__(
         self,
-        feed: Feed,
+        feed: WindowFeed,
         *,
         title: str,
         clock: Clock,

@@ -13,14 +13,14 @@ import typer
 from barrage.cli.query_options import QueryOptions
 from barrage.cli.target import open_async_session
 from barrage.cli.watch.plain import PlainWatch
-from barrage.cli.watch.scroller import Window
+from barrage.cli.watch.scroller import RowWindow
 from barrage.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from barrage.cli.target import TableAddress
-    from barrage.cli.watch.feed import Feed
+    from barrage.cli.watch.feed import WindowFeed
     from barrage.cli.watch.session_feed import SessionFeed
     from barrage.clock import Clock
 
@@ -55,7 +55,7 @@ def watch_table(
 ) -> None:
     """Show the table until the user quits, the time is over or the subscription ends for good."""
     is_grid = not plain.is_forced and sys.stdin.isatty() and sys.stdout.isatty()
-    window = Window(start=0, stop=GRID_FIRST_ROWS if is_grid else plain.rows)
+    window = RowWindow(start=0, stop=GRID_FIRST_ROWS if is_grid else plain.rows)
 
     async def run() -> int:
         async with open_feed(
@@ -87,7 +87,7 @@ async def open_feed(
     query: QueryOptions | None = None,
     columns: list[str] | None,
     interval_ms: int,
-    window: Window,
+    window: RowWindow,
 ) -> AsyncIterator[SessionFeed]:
     """A feed with its first frame in; TableNotFoundError and SchemaError come before it."""
     # The client takes a while to load, which `barrage --help` must not wait for.
@@ -108,13 +108,13 @@ async def open_feed(
                 await feed.close()
 
 
-async def _run_grid(feed: Feed, address: TableAddress) -> int:
+async def _run_grid(feed: WindowFeed, address: TableAddress) -> int:
     from barrage.cli.watch.grid import GridApp
 
     return await GridApp(feed, title=str(address)).run_async() or 0
 
 
-def raise_failure(feed: Feed) -> None:
+def raise_failure(feed: WindowFeed) -> None:
     """Raise why the subscription ended for good, if it did."""
     failure = feed.status().failure
     if failure is not None:

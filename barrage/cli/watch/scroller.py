@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class RowWindow:
     """Positions to subscribe to: half-open, counted from the end when ``is_reverse``."""
 
     start: int
@@ -43,7 +43,7 @@ class Scroller:
         self._table_size = table_size
         self._top = 0
         self._is_following = False
-        self._window: Window | None = None
+        self._window: RowWindow | None = None
 
     @property
     def top(self) -> int:
@@ -98,7 +98,7 @@ class Scroller:
         else:
             self.end()
 
-    def window(self) -> Window:
+    def window(self) -> RowWindow:
         """What to subscribe to. The same object as before while it still covers the screen
         comfortably.
         """
@@ -106,13 +106,13 @@ class Scroller:
             self._window = self._fresh_window()
         return self._window
 
-    def _fresh_window(self) -> Window:
+    def _fresh_window(self) -> RowWindow:
         if self._is_following:
-            return Window(start=0, stop=2 * self._height, is_reverse=True)
+            return RowWindow(start=0, stop=2 * self._height, is_reverse=True)
         start = max(0, self.top - self._height)
-        return Window(start=start, stop=self.top + 2 * self._height)
+        return RowWindow(start=start, stop=self.top + 2 * self._height)
 
-    def _is_comfortable(self, window: Window) -> bool:
+    def _is_comfortable(self, window: RowWindow) -> bool:
         """Whether the screen, and a quarter of a screen around it, lies inside the window."""
         if window.is_reverse != self._is_following or window.size > 6 * self._height:
             return False

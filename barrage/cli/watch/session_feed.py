@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from barrage.cli.failures import short_reason
+from barrage.cli.command_errors import short_reason
 from barrage.cli.watch.feed import FeedStatus, Frame
 from barrage.client.state import State
 from barrage.supervision import Role, start_task
@@ -18,7 +18,7 @@ from barrage.supervision import Role, start_task
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from barrage.cli.watch.scroller import Window
+    from barrage.cli.watch.scroller import RowWindow
     from barrage.client import AsyncTickingTable, Update
     from barrage.errors import BarrageError
 
@@ -33,13 +33,13 @@ class SessionFeed:
         ticking: AsyncTickingTable,
         *,
         key_columns: tuple[str, ...],
-        window: Window,
+        window: RowWindow,
     ) -> None:
         self._ticking = ticking
         self._schema = ticking.schema
         self._key_columns = key_columns
         self._shown = window
-        self._asked: Window | None = None
+        self._asked: RowWindow | None = None
         self._wanted = window
         self._is_answered = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class SessionFeed:
             failure=ticking.error if ticking.state is State.FAILED else self._death,
         )
 
-    def request(self, window: Window) -> None:
+    def request(self, window: RowWindow) -> None:
         self._wanted = window
         is_asking = self._asking is not None and not self._asking.done()
         if window != self._shown and not is_asking and self._ticking.state is State.LIVE:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.client.arrow_input import to_arrow_table
-from barrage.client.deephaven.calls import ticket_message
+from barrage.client.deephaven.export_calls import ticket_message
 from barrage.client.deephaven.java_types import schema_with_java_types
 from barrage.client.deephaven.upload import refused_columns, upload_table
 from barrage.errors import ConfigError, RequestRefusedError, RowError, SchemaError, UnsupportedError
@@ -16,7 +16,7 @@ from barrage.transport.deephaven_messages import INPUT_TABLE_SERVICE, MESSAGES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.client.deephaven.calls import DeephavenCalls, ExportedTable
+    from barrage.client.deephaven.export_calls import DeephavenCalls, ExportedTable
 
 KINDS = ("append_only", "keyed", "blink")
 

@@ -99,12 +99,21 @@ class DeephavenLogin:
         for callback in self._on_end:
             callback(generation)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was ended from here."""
+        return self._is_closed
+
+    def check_open(self) -> None:
+        """SubscriptionClosedError when the session has been closed from here."""
+        if self._is_closed:
+            raise SubscriptionClosedError("the session is closed")
+
     async def renew(self) -> None:
         """Make sure of the session before something is opened again; log in anew when the server
         does not know it. Callers at the same time share one attempt. SubscriptionClosedError when
         the session has been closed from here."""
-        if self._is_closed:
-            raise SubscriptionClosedError("the session is closed")
+        self.check_open()
         if self._renewal is None or self._renewal.done():
             self._renewal = start_awaited(self._renew())
         await asyncio.shield(self._renewal)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.client.deephaven.calls import DeephavenCalls, ExportedTable
+    from barrage.client.deephaven.export_calls import DeephavenCalls, ExportedTable
 
 RESERVED_NAMES = frozenset({"i", "ii", "k"})
 """Words with a meaning of their own in the expressions of a Deephaven server, which therefore
@@ -32,10 +32,9 @@ async def upload_table(
     table = plain_columns(to_arrow_table(data))
     ticket, generation = calls.new_ticket(), calls.generation
     path = ("export", str(int.from_bytes(ticket[1:], "little")))
-    calls.connection.check_open()
     try:
         await send_table(
-            calls.connection.channel.put(table=label),
+            calls.open_put(label),
             table,
             Descriptor(path=path).encode(),
             # A server that answers only to batches would never answer (deephaven-clients.md

@@ -13,9 +13,9 @@ import pyarrow as pa
 from barrage.engine.aggregation import Aggregation
 from barrage.errors import UnsupportedError
 from barrage.server.deephaven.operations import (
-    Operation,
     OperationContext,
     OperationError,
+    TableOperation,
     check_count,
     check_texts,
     derived,
@@ -171,19 +171,19 @@ def _aggregated(
 
 
 OPERATIONS = (
-    Operation(
+    TableOperation(
         name="aggregate",
         method="Aggregate",
         request="AggregateRequest",
         perform=derived(aggregate),
     ),
-    Operation(
+    TableOperation(
         name="aggregate_all",
         method="AggregateAll",
         request="AggregateAllRequest",
         perform=derived(aggregate_all),
     ),
-    Operation(
+    TableOperation(
         name="combo_aggregate",
         method="ComboAggregate",
         request="ComboAggregateRequest",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from barrage.errors import SubscriptionClosedError, TransportError
 from barrage.server.catalog_watch import CatalogWatch
 from barrage.server.deephaven.session_end import until_session_ends
-from barrage.server.flight.call_guard import open_headers
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse, open_headers
+from barrage.server.method_table import MethodEntry
 from barrage.server.tickets import ticket_of
 from barrage.transport.deephaven_messages import MESSAGES
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.server.catalog_watch import CatalogChanges, CatalogFollower
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_service import TableService
 
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -43,7 +43,7 @@ class ApplicationCalls:
     def methods(self) -> dict[str, MethodEntry]:
         return {"ListFields": MethodEntry("server_stream", self.list_fields, SessionUse.REQUIRED)}
 
-    async def list_fields(self, request: bytes, context: Context, session: Session) -> None:
+    async def list_fields(self, request: bytes, context: Context, session: ClientSession) -> None:
         """Tell all names, then follow them until the session ends."""
         MESSAGES.decode("ListFieldsRequest", request)
         await open_headers(context, session)

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from barrage.limits import Limits
-    from barrage.server.deephaven.operations import Operation
+    from barrage.server.deephaven.operations import TableOperation
     from barrage.server.deephaven.time_tables import TimeTables
     from barrage.server.exports import Export
     from barrage.server.resolver import TicketResolver
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_lease import TableLease
     from barrage.server.table_service import TableService
 
@@ -52,7 +52,7 @@ class _Step:
 
     index: int
     name: str
-    operation: Operation | None
+    operation: TableOperation | None
     request: Any
     ticket: bytes
     """Where the result is wanted; no bytes when it is not."""
@@ -87,7 +87,7 @@ class BatchCalls:
         self._time_tables = time_tables
         self._limits = limits
 
-    async def batch(self, request: bytes, context: Any, session: Session) -> None:
+    async def batch(self, request: bytes, context: Any, session: ClientSession) -> None:
         """Do all operations of a batch."""
         message = MESSAGES.decode("BatchTableRequest", request)
         check_count("batch", len(message.ops), self._limits.operations_max, "operations")
@@ -109,13 +109,13 @@ class BatchCalls:
         if failure is not None:
             raise failure
 
-    def _define(self, steps: Iterable[_Step], session: Session) -> None:
+    def _define(self, steps: Iterable[_Step], session: ClientSession) -> None:
         """All results are promised before any work is done."""
         for step in steps:
             if step.ticket:
                 step.export = self._resolver.result_export(step.ticket, session)
 
-    async def _do(self, step: _Step, session: Session) -> bytes:
+    async def _do(self, step: _Step, session: ClientSession) -> bytes:
         """Do one operation whose sources are done; its answer."""
         try:
             leases = [await self._lease(source, session) for source in step.sources]
@@ -139,7 +139,7 @@ class BatchCalls:
             step.export.fulfil(lease)
         return creation_response(step.reference, created)
 
-    async def _lease(self, source: _Step | bytes, session: Session) -> TableLease:
+    async def _lease(self, source: _Step | bytes, session: ClientSession) -> TableLease:
         if isinstance(source, bytes):
             return await self._resolver.resolve(source, session)
         if source.error is not None:

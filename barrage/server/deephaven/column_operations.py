@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from barrage.errors import SchemaError
 from barrage.server.deephaven.operations import (
-    Operation,
     OperationContext,
+    TableOperation,
     check_texts,
     derived,
 )
@@ -63,8 +63,8 @@ def select_distinct(request: Any, sources: Sequence[Table], context: OperationCo
     return source.select_distinct(*dict.fromkeys(names))
 
 
-def _operation(name: str, method: str, derive: Any) -> Operation:
-    return Operation(
+def _operation(name: str, method: str, derive: Any) -> TableOperation:
+    return TableOperation(
         name=name, method=method, request="SelectOrUpdateRequest", perform=derived(derive)
     )
 
@@ -75,13 +75,13 @@ OPERATIONS = (
     _operation("update", "Update", update_view),
     _operation("lazy_update", "LazyUpdate", update_view),
     _operation("update_view", "UpdateView", update_view),
-    Operation(
+    TableOperation(
         name="drop_columns",
         method="DropColumns",
         request="DropColumnsRequest",
         perform=derived(drop_columns),
     ),
-    Operation(
+    TableOperation(
         name="select_distinct",
         method="SelectDistinct",
         request="SelectDistinctRequest",

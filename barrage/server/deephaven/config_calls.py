@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.limits import NANOS_PER_MS
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse
+from barrage.server.method_table import MethodEntry
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from barrage.server.auth import Authenticator
-    from barrage.server.sessions import Session, SessionStore
+    from barrage.server.session_store import ClientSession, SessionStore
 
 DEEPHAVEN_VERSION = "42.7"
 """The release whose clients this server was tried with. Some of them show it, none acts on it."""
@@ -56,7 +57,7 @@ class ConfigCalls:
         return _encoded("AuthenticationConstantsResponse", {"AuthHandlers": handler})
 
     async def get_configuration_constants(
-        self, request: bytes, _context: object, _session: Session
+        self, request: bytes, _context: object, _session: ClientSession
     ) -> bytes:
         """What clients want to know; the lifetime is what they cannot do without."""
         MESSAGES.decode("ConfigurationConstantsRequest", request)

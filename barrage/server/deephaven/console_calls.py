@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from barrage.errors import RemoteProtocolError, TicketError, TransportError, UnsupportedError
 from barrage.server.deephaven.session_end import until_session_ends
-from barrage.server.flight.call_guard import open_headers
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse, open_headers
+from barrage.server.method_table import MethodEntry
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.server.resolver import TicketResolver
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_service import TableService
 
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -47,12 +47,14 @@ class ConsoleCalls:
         logs = MethodEntry("server_stream", self.subscribe_to_logs, SessionUse.REQUIRED)
         return {**entries, "SubscribeToLogs": logs}
 
-    async def get_console_types(self, request: bytes, _context: Context, _: Session) -> bytes:
+    async def get_console_types(self, request: bytes, _context: Context, _: ClientSession) -> bytes:
         """None, so that a user interface offers no console."""
         MESSAGES.decode("GetConsoleTypesRequest", request)
         return MESSAGES.encode("GetConsoleTypesResponse")
 
-    async def start_console(self, request: bytes, _context: Context, session: Session) -> bytes:
+    async def start_console(
+        self, request: bytes, _context: Context, session: ClientSession
+    ) -> bytes:
         """A console that can do nothing: its ticket can be named and released."""
         message = MESSAGES.decode("StartConsoleRequest", request)
         export = self._resolver.result_export(bytes(message.result_id.ticket), session)
@@ -60,7 +62,7 @@ class ConsoleCalls:
         export.fail(TicketError(told))
         return MESSAGES.encode("StartConsoleResponse", result_id=message.result_id)
 
-    async def execute_command(self, request: bytes, _context: Context, _: Session) -> bytes:
+    async def execute_command(self, request: bytes, _context: Context, _: ClientSession) -> bytes:
         MESSAGES.decode("ExecuteCommandRequest", request)
         raise UnsupportedError(
             "ConsoleService/ExecuteCommand: this server runs no scripts; "
@@ -68,7 +70,7 @@ class ConsoleCalls:
         )
 
     async def bind_table_to_variable(
-        self, request: bytes, _context: Context, session: Session
+        self, request: bytes, _context: Context, session: ClientSession
     ) -> bytes:
         """Publish a table under a name, whatever the name stood for before."""
         message = MESSAGES.decode("BindTableToVariableRequest", request)
@@ -82,7 +84,7 @@ class ConsoleCalls:
         await asyncio.wrap_future(bound)
         return MESSAGES.encode("BindTableToVariableResponse")
 
-    async def get_heap_info(self, request: bytes, _context: Context, _: Session) -> bytes:
+    async def get_heap_info(self, request: bytes, _context: Context, _: ClientSession) -> bytes:
         """This process's memory as a heap: all of the machine's could be used."""
         MESSAGES.decode("GetHeapInfoRequest", request)
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -91,7 +93,9 @@ class ConsoleCalls:
             "GetHeapInfoResponse", max_memory=total, total_memory=total, free_memory=free
         )
 
-    async def subscribe_to_logs(self, request: bytes, context: Context, session: Session) -> None:
+    async def subscribe_to_logs(
+        self, request: bytes, context: Context, session: ClientSession
+    ) -> None:
         """No log of the server is for its clients: the stream stays open and silent."""
         MESSAGES.decode("LogSubscriptionRequest", request)
         await open_headers(context, session)

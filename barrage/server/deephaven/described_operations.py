@@ -10,9 +10,9 @@ import pyarrow as pa
 from barrage.engine.source import StaticTable
 from barrage.server.deephaven.column_statistics import statistics_of
 from barrage.server.deephaven.operations import (
-    Operation,
     OperationContext,
     OperationError,
+    TableOperation,
     derived,
 )
 from barrage.server.deephaven.reading import read_column
@@ -65,13 +65,13 @@ async def column_statistics(
 
 
 OPERATIONS = (
-    Operation(
+    TableOperation(
         name="meta_table",
         method="MetaTable",
         request="MetaTableRequest",
         perform=derived(meta_table),
     ),
-    Operation(
+    TableOperation(
         name="column_statistics",
         method="ComputeColumnStatistics",
         request="ColumnStatisticsRequest",

@@ -20,7 +20,8 @@ from barrage.engine.key_index import first_duplicate
 from barrage.errors import BarrageError, LimitExceededError, SchemaError, StatusCode
 from barrage.server.deephaven.big_numbers import big_numbers, holds_big_numbers
 from barrage.server.deephaven.reading import read_table
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse
+from barrage.server.method_table import MethodEntry
 from barrage.server.rows import key_columns_of
 from barrage.server.table_service import Change
 from barrage.supervision import in_thread
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from barrage.engine.source import SourceTable
     from barrage.limits import Limits
     from barrage.server.resolver import TicketResolver
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_lease import TableLease
     from barrage.server.table_service import TableService
 
@@ -64,14 +65,14 @@ class InputTableCalls:
             "DeleteTableFromInputTable": MethodEntry("unary", self.delete, SessionUse.REQUIRED),
         }
 
-    async def add(self, request: bytes, _context: Context, session: Session) -> bytes:
+    async def add(self, request: bytes, _context: Context, session: ClientSession) -> bytes:
         """Add the rows; in a keyed table those whose key exists replace the row there."""
         message = MESSAGES.decode("AddTableRequest", request)
         target = await self._target(message, session)
         await self._write(target, message.table_to_add, session, rows_to_add, "stage_add")
         return MESSAGES.encode("AddTableResponse")
 
-    async def delete(self, request: bytes, _context: Context, session: Session) -> bytes:
+    async def delete(self, request: bytes, _context: Context, session: ClientSession) -> bytes:
         """Delete the rows with these keys; keys that do not exist are ignored."""
         message = MESSAGES.decode("DeleteTableRequest", request)
         target = await self._target(message, session)
@@ -82,7 +83,7 @@ class InputTableCalls:
         await self._write(target, message.table_to_remove, session, keys_to_delete, "stage_remove")
         return MESSAGES.encode("DeleteTableResponse")
 
-    async def _target(self, message: Any, session: Session) -> TableLease:
+    async def _target(self, message: Any, session: ClientSession) -> TableLease:
         lease = await self._resolver.resolve(_ticket(message, "input_table"), session)
         input_table(lease)
         return lease
@@ -91,7 +92,7 @@ class InputTableCalls:
         self,
         target: TableLease,
         ticket: Any,
-        session: Session,
+        session: ClientSession,
         prepare: Callable[[SourceTable, pa.Table], pa.Table],
         operation: str,
     ) -> None:

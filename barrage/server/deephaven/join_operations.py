@@ -13,9 +13,9 @@ from barrage.engine.expression import Expression
 from barrage.engine.expression_text import Call, Column, Literal
 from barrage.errors import SchemaError, UnsupportedError
 from barrage.server.deephaven.operations import (
-    Operation,
     OperationContext,
     OperationError,
+    TableOperation,
     check_texts,
     derived,
     name_pair,
@@ -126,14 +126,14 @@ def left_and_right(request: Any) -> Sequence[Any]:
 
 
 OPERATIONS = (
-    Operation(
+    TableOperation(
         name="natural_join",
         method="NaturalJoinTables",
         request="NaturalJoinTablesRequest",
         perform=derived(natural_join),
         references=left_and_right,
     ),
-    Operation(
+    TableOperation(
         name="where_in",
         method="WhereIn",
         request="WhereInRequest",

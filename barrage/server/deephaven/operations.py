@@ -71,7 +71,7 @@ def source_only(request: Any) -> Sequence[Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class TableOperation:
     """One operation: its member in the ``op`` of a batch's operation, the call that does it alone,
     the request of both, and the tables a request names."""
 

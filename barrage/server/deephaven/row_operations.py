@@ -16,9 +16,9 @@ from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
 from barrage.server.deephaven.conditions import check_conditions, filter_expression
 from barrage.server.deephaven.filter_text import parse_filters
 from barrage.server.deephaven.operations import (
-    Operation,
     OperationContext,
     OperationError,
+    TableOperation,
     check_count,
     check_not_negative,
     derived,
@@ -182,30 +182,34 @@ def _in_order(table: Table, names: list[str]) -> Table:
 
 
 OPERATIONS = (
-    Operation(
+    TableOperation(
         name="unstructured_filter",
         method="UnstructuredFilter",
         request="UnstructuredFilterTableRequest",
         perform=derived(unstructured_filter),
     ),
-    Operation(
+    TableOperation(
         name="filter",
         method="Filter",
         request="FilterTableRequest",
         perform=derived(structured_filter),
     ),
-    Operation(name="sort", method="Sort", request="SortTableRequest", perform=derived(sort)),
-    Operation(name="head", method="Head", request="HeadOrTailRequest", perform=derived(head)),
-    Operation(name="tail", method="Tail", request="HeadOrTailRequest", perform=derived(tail)),
-    Operation(name="slice", method="Slice", request="SliceRequest", perform=derived(slice_rows)),
-    Operation(name="flatten", method="Flatten", request="FlattenRequest", perform=derived(flatten)),
-    Operation(
+    TableOperation(name="sort", method="Sort", request="SortTableRequest", perform=derived(sort)),
+    TableOperation(name="head", method="Head", request="HeadOrTailRequest", perform=derived(head)),
+    TableOperation(name="tail", method="Tail", request="HeadOrTailRequest", perform=derived(tail)),
+    TableOperation(
+        name="slice", method="Slice", request="SliceRequest", perform=derived(slice_rows)
+    ),
+    TableOperation(
+        name="flatten", method="Flatten", request="FlattenRequest", perform=derived(flatten)
+    ),
+    TableOperation(
         name="snapshot",
         method="Snapshot",
         request="SnapshotTableRequest",
         perform=snapshot,
     ),
-    Operation(
+    TableOperation(
         name="merge",
         method="MergeTables",
         request="MergeTablesRequest",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from barrage.server.auth import Authenticator
     from barrage.server.method_table import MethodEntry
     from barrage.server.resolver import TicketResolver
-    from barrage.server.sessions import SessionStore
+    from barrage.server.session_store import SessionStore
     from barrage.server.table_service import TableService
 
 

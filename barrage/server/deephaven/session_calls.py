@@ -16,15 +16,15 @@ from barrage.errors import (
 from barrage.limits import NANOS_PER_MS
 from barrage.server.auth import AUTHORIZATION
 from barrage.server.deephaven.operations import as_failure
-from barrage.server.flight.call_guard import open_headers
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse, open_headers
+from barrage.server.method_table import MethodEntry
 from barrage.server.tickets import export_id_of_ticket
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.resolver import TicketResolver
-    from barrage.server.sessions import Session, SessionStore
+    from barrage.server.session_store import ClientSession, SessionStore
 
 
 class SessionCalls:
@@ -50,7 +50,7 @@ class SessionCalls:
         notifications = MethodEntry("server_stream", self.export_notifications, SessionUse.REQUIRED)
         return {**entries, "ExportNotifications": notifications}
 
-    async def new_session(self, request: bytes, _context: object, session: Session) -> bytes:
+    async def new_session(self, request: bytes, _context: object, session: ClientSession) -> bytes:
         """The old form of logging in and of staying so: the guard has done the work, and the answer
         repeats the token."""
         MESSAGES.decode("HandshakeRequest", request)
@@ -62,19 +62,23 @@ class SessionCalls:
             token_expiration_delay_millis=self._sessions.lifetime_ns // NANOS_PER_MS,
         )
 
-    async def close_session(self, request: bytes, _context: object, session: Session) -> bytes:
+    async def close_session(
+        self, request: bytes, _context: object, session: ClientSession
+    ) -> bytes:
         """End the caller's session and everything in it."""
         MESSAGES.decode("HandshakeRequest", request)
         self._sessions.close(session)
         return MESSAGES.encode("CloseSessionResponse")
 
-    async def release(self, request: bytes, _context: object, session: Session) -> bytes:
+    async def release(self, request: bytes, _context: object, session: ClientSession) -> bytes:
         """Let go of an export. What was made from it, and who subscribes to it, stay."""
         message = MESSAGES.decode("ReleaseRequest", request)
         session.exports.release(export_id_of_ticket(bytes(message.id.ticket), self._limits))
         return MESSAGES.encode("ReleaseResponse")
 
-    async def export_from_ticket(self, request: bytes, _context: object, session: Session) -> bytes:
+    async def export_from_ticket(
+        self, request: bytes, _context: object, session: ClientSession
+    ) -> bytes:
         """Another export of whatever a ticket names."""
         message = MESSAGES.decode("ExportRequest", request)
         if message.source_id.ticket == message.result_id.ticket:
@@ -90,7 +94,7 @@ class SessionCalls:
         return MESSAGES.encode("ExportResponse")
 
     async def publish_from_ticket(
-        self, request: bytes, _context: object, session: Session
+        self, request: bytes, _context: object, session: ClientSession
     ) -> bytes:
         """Share an export with other sessions."""
         message = MESSAGES.decode("PublishRequest", request)
@@ -100,12 +104,12 @@ class SessionCalls:
         return MESSAGES.encode("PublishResponse")
 
     async def export_notifications(
-        self, _request: bytes, _context: object, _session: Session
+        self, _request: bytes, _context: object, _session: ClientSession
     ) -> None:
         raise UnsupportedError("SessionService/ExportNotifications is not offered")
 
     async def termination_notification(
-        self, request: bytes, context: Any, session: Session
+        self, request: bytes, context: Any, session: ClientSession
     ) -> bytes:
         """Answered when the server stops; fails when the session ends. JS clients take an early end
         for a lost connection."""

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from barrage.errors import BarrageError
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
 
 
 async def until_session_ends(
-    session: Session, work: Coroutine[None, None, None]
+    session: ClientSession, work: Coroutine[None, None, None]
 ) -> BarrageError | None:
     """Do ``work``, which may go on for ever, until the session ends; returns what it ended with, or
     None when the work was done before. Errors of ``work`` are raised. No task is left then."""

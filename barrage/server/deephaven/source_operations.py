@@ -13,9 +13,9 @@ from barrage.engine.operators.convert import ColumnConversion
 from barrage.errors import SchemaError
 from barrage.server.deephaven.input_schema import read_schema, stored_schema
 from barrage.server.deephaven.operations import (
-    Operation,
     OperationContext,
     OperationError,
+    TableOperation,
     check_count,
     check_not_negative,
     check_texts,
@@ -156,33 +156,33 @@ def _definition(request: Any) -> Sequence[Any]:
 
 
 OPERATIONS = (
-    Operation(
+    TableOperation(
         name="fetch_table",
         method="FetchTable",
         request="FetchTableRequest",
         perform=fetch_table,
     ),
-    Operation(
+    TableOperation(
         name="apply_preview_columns",
         method="ApplyPreviewColumns",
         request="ApplyPreviewColumnsRequest",
         perform=apply_preview_columns,
     ),
-    Operation(
+    TableOperation(
         name="empty_table",
         method="EmptyTable",
         request="EmptyTableRequest",
         perform=empty_table,
         references=_no_source,
     ),
-    Operation(
+    TableOperation(
         name="time_table",
         method="TimeTable",
         request="TimeTableRequest",
         perform=time_table,
         references=_no_source,
     ),
-    Operation(
+    TableOperation(
         name="create_input_table",
         method="CreateInputTable",
         request="CreateInputTableRequest",

@@ -29,7 +29,8 @@ from barrage.server.deephaven.operations import (
 from barrage.server.deephaven.reading import read_column
 from barrage.server.deephaven.seek_row import find_row
 from barrage.server.deephaven.time_tables import TimeTables
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse
+from barrage.server.method_table import MethodEntry
 from barrage.supervision import in_thread
 from barrage.transport.deephaven_messages import MESSAGES
 
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.limits import Limits
-    from barrage.server.deephaven.operations import Operation
+    from barrage.server.deephaven.operations import TableOperation
     from barrage.server.resolver import TicketResolver
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_lease import TableLease
     from barrage.server.table_service import TableService
 
@@ -79,7 +80,7 @@ class TableCalls:
         self._time_tables.close()
 
     async def _operate(
-        self, operation: Operation, request: bytes, _context: object, session: Session
+        self, operation: TableOperation, request: bytes, _context: object, session: ClientSession
     ) -> bytes:
         """Do one operation."""
         message = MESSAGES.decode(operation.request, request)
@@ -100,7 +101,7 @@ class TableCalls:
         export.fulfil(lease)
         return creation_response(ticket_reference(ticket), created)
 
-    def _context(self, session: Session) -> OperationContext:
+    def _context(self, session: ClientSession) -> OperationContext:
         return OperationContext(
             tables=self._tables,
             time_tables=self._time_tables,
@@ -110,7 +111,7 @@ class TableCalls:
         )
 
     async def get_creation_response(
-        self, request: bytes, _context: object, session: Session
+        self, request: bytes, _context: object, session: ClientSession
     ) -> bytes:
         """What a table is like, under the very ticket it was asked for with."""
         ticket = bytes(MESSAGES.decode("Ticket", request).ticket)
@@ -118,7 +119,7 @@ class TableCalls:
         created = await on_engine(self._tables, partial(look_at, lease, session.types))
         return creation_response(ticket_reference(ticket), created)
 
-    async def seek_row(self, request: bytes, _context: object, session: Session) -> bytes:
+    async def seek_row(self, request: bytes, _context: object, session: ClientSession) -> bytes:
         """The next row with a value. The search is done off the engine thread."""
         message = MESSAGES.decode("SeekRowRequest", request)
         ticket = bytes(message.source_id.ticket)
@@ -128,7 +129,7 @@ class TableCalls:
         return MESSAGES.encode("SeekRowResponse", result_row=row)
 
 
-def source_tickets(operation: Operation, message: Any, limits: Limits) -> Sequence[bytes]:
+def source_tickets(operation: TableOperation, message: Any, limits: Limits) -> Sequence[bytes]:
     """The tickets of an operation done alone. TicketError for anything but tickets,
     LimitExceededError."""
     references = operation.references(message)
@@ -139,5 +140,5 @@ def source_tickets(operation: Operation, message: Any, limits: Limits) -> Sequen
     return [bytes(reference.ticket.ticket) for reference in references]
 
 
-async def _refuse(name: str, _request: bytes, _context: object, _session: Session) -> bytes:
+async def _refuse(name: str, _request: bytes, _context: object, _session: ClientSession) -> bytes:
     raise UnsupportedError(f"the operation {name} is not supported")

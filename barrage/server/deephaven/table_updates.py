@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from barrage.errors import TransportError
 from barrage.server.deephaven.session_end import until_session_ends
 from barrage.server.exports import ExportState
-from barrage.server.flight.call_guard import open_headers
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.flight.call_guard import SessionUse, open_headers
+from barrage.server.method_table import MethodEntry
 from barrage.server.tickets import export_ticket
 from barrage.transport.deephaven_messages import MESSAGES
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.server.exports import Export, ExportTable
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_lease import TableLease
 
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -49,7 +49,7 @@ class TableUpdates:
         return {"ExportedTableUpdates": entry}
 
     async def exported_table_updates(
-        self, request: bytes, context: Context, session: Session
+        self, request: bytes, context: Context, session: ClientSession
     ) -> None:
         """Tell sizes until the session ends."""
         MESSAGES.decode("ExportedTableUpdatesRequest", request)

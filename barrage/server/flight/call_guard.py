@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -28,7 +29,6 @@ from barrage.errors import (
 )
 from barrage.server.auth import AUTHORIZATION, Credentials, header_value
 from barrage.server.failure import unexpected_failure, without_frames
-from barrage.server.method_table import SessionUse
 from barrage.supervision import start_awaited
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from barrage.server.auth import Authenticator, Metadata
     from barrage.server.deephaven.types import SessionTypes
-    from barrage.server.sessions import Session, SessionStore
+    from barrage.server.session_store import ClientSession, SessionStore
 
     Context = grpc.aio.ServicerContext[Any, Any]
     SessionBehavior = Callable[[Any, Any, Any], Awaitable[Any]]
@@ -68,10 +68,21 @@ def status_details(error: BaseException) -> str:
     return text if len(text) <= DETAILS_LENGTH_MAX else text[: DETAILS_LENGTH_MAX - 3] + "..."
 
 
+class SessionUse(Enum):
+    """What a method does with the caller's credentials (deephaven-clients.md section 2.2)."""
+
+    NONE = auto()
+    """They are not looked at."""
+    OPTIONAL = auto()
+    """They are checked; a session token brings its session, anything else brings none."""
+    REQUIRED = auto()
+    """A session token brings its session, other credentials open one."""
+
+
 class SessionCall:
     """A session's call as its behavior sees it: the headers with the token go out in time."""
 
-    def __init__(self, context: Context, session: Session) -> None:
+    def __init__(self, context: Context, session: ClientSession) -> None:
         self._context = context
         self._session = session
         self._opening: asyncio.Task[None] | None = None
@@ -117,7 +128,7 @@ class SessionCall:
         return self._context.invocation_metadata()
 
 
-async def open_headers(context: Any, session: Session | None) -> None:
+async def open_headers(context: Any, session: ClientSession | None) -> None:
     """Send the headers now: for calls whose first message may be long in coming. Errors are told
     better without, so first check what can be checked."""
     if session is not None and isinstance(context, SessionCall):
@@ -178,11 +189,11 @@ class CallGuard:
 
         return guarded
 
-    async def open_headers(self, context: Any, session: Session | None) -> None:
+    async def open_headers(self, context: Any, session: ClientSession | None) -> None:
         """See :func:`open_headers`."""
         await open_headers(context, session)
 
-    def _admit(self, metadata: Metadata, use: SessionUse) -> Session | None:
+    def _admit(self, metadata: Metadata, use: SessionUse) -> ClientSession | None:
         """The caller's session, if it has one or must have one. AuthenticationError."""
         if use is SessionUse.NONE:
             return None

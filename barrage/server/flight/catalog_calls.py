@@ -8,10 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import ActionNotFoundError
+from barrage.server.flight.call_guard import SessionUse
 from barrage.server.flight.dissociated_calls import is_dissociated_request
 from barrage.server.flight.journal_tickets import is_journal_request
 from barrage.server.json_fields import Fields
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.method_table import MethodEntry
 from barrage.server.presentation import told_schema
 from barrage.server.table_lease import TableLease
 from barrage.server.table_service import TableFacts, TableRecipe, kind_of
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
     from barrage.server.body_service import BodyService
     from barrage.server.catalog import Catalog
     from barrage.server.flight.dissociated_calls import DissociatedCalls
-    from barrage.server.flight.journal_services import JournalServices
-    from barrage.server.resolver import TableSource, TicketResolver
-    from barrage.server.sessions import Session
+    from barrage.server.flight.journals_and_stages import JournalServices
+    from barrage.server.resolver import TicketResolver
+    from barrage.server.session_store import ClientSession
+    from barrage.server.table_lease import TableSource
     from barrage.server.table_service import TableService
 
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -98,7 +100,9 @@ class CatalogCalls:
             "ListActions": MethodEntry("server_stream", self.list_actions, use),
         }
 
-    async def list_flights(self, request: bytes, context: Context, session: Session | None) -> None:
+    async def list_flights(
+        self, request: bytes, context: Context, session: ClientSession | None
+    ) -> None:
         """One FlightInfo per published table; a criteria expression is a prefix of the name."""
         prefix = flight_messages.decode_criteria(request)
         all_facts = await asyncio.wrap_future(
@@ -111,7 +115,7 @@ class CatalogCalls:
                 await context.write(info.encode())
 
     async def get_flight_info(
-        self, request: bytes, context: Context, session: Session | None
+        self, request: bytes, context: Context, session: ClientSession | None
     ) -> bytes:
         descriptor = Descriptor.decode(request)
         if is_journal_request(descriptor.command):
@@ -123,7 +127,7 @@ class CatalogCalls:
         return flight_info(facts, descriptor, ticket, session).encode()
 
     async def _dissociated_info(
-        self, descriptor: Descriptor, session: Session | None, peer: str
+        self, descriptor: Descriptor, session: ClientSession | None, peer: str
     ) -> bytes:
         """For clients that read over UCX: locations and a ticket for one snapshot."""
         request = self._dissociated.request(descriptor.command or b"")
@@ -132,7 +136,7 @@ class CatalogCalls:
         info = self._dissociated.flight_info(request, told, facts.schema, session, peer=peer)
         return info.encode()
 
-    async def get_schema(self, request: bytes, _: Context, session: Session | None) -> bytes:
+    async def get_schema(self, request: bytes, _: Context, session: ClientSession | None) -> bytes:
         descriptor = Descriptor.decode(request)
         if is_journal_request(descriptor.command):
             return await self._journals.get_schema(descriptor)
@@ -141,12 +145,14 @@ class CatalogCalls:
         return flight_messages.encode_schema_result(facts.schema.serialize().to_pybytes())
 
     async def list_actions(
-        self, _request: bytes, context: Context, _session: Session | None
+        self, _request: bytes, context: Context, _session: ClientSession | None
     ) -> None:
         for name, description in self._descriptions.items():
             await context.write(flight_messages.encode_action_type(name, description))
 
-    async def do_action(self, request: bytes, context: Context, _session: Session | None) -> None:
+    async def do_action(
+        self, request: bytes, context: Context, _session: ClientSession | None
+    ) -> None:
         name, body = flight_messages.decode_action(request)
         act = self._actions.get(name)
         if act is None:
@@ -159,11 +165,11 @@ class CatalogCalls:
             answer = await act(body)
         await context.write(flight_messages.encode_result(answer))
 
-    async def _facts(self, ticket: bytes, session: Session | None) -> TableFacts:
+    async def _facts(self, ticket: bytes, session: ClientSession | None) -> TableFacts:
         source = await self._resolver.source(ticket, session)
         return await asyncio.wrap_future(self._tables.run(partial(_facts_of, source, session)))
 
-    def _published_facts(self, session: Session | None) -> list[TableFacts]:
+    def _published_facts(self, session: ClientSession | None) -> list[TableFacts]:
         """Engine thread."""
         leases = (self._resolver.lease_of_publication(publication) for publication in self._catalog)
         return [_facts_of(lease, session) for lease in leases]
@@ -198,7 +204,7 @@ class CatalogCalls:
         return b"{}"
 
 
-def _facts_of(source: TableSource, session: Session | None) -> TableFacts:
+def _facts_of(source: TableSource, session: ClientSession | None) -> TableFacts:
     """Engine thread: what is told about a table, also when it has failed."""
     lease = source if isinstance(source, TableLease) else source()
     table = lease.table
@@ -214,7 +220,7 @@ def _facts_of(source: TableSource, session: Session | None) -> TableFacts:
 
 
 def flight_info(
-    facts: TableFacts, descriptor: Descriptor, ticket: bytes, session: Session | None
+    facts: TableFacts, descriptor: Descriptor, ticket: bytes, session: ClientSession | None
 ) -> FlightInfo:
     """The FlightInfo of one table, as the answer to ``descriptor``."""
     is_counted = session is None or not facts.is_ticking

@@ -15,11 +15,11 @@ from barrage.server.auth import (
     bearer,
     header_value,
 )
-from barrage.server.flight.call_guard import wanted_types
+from barrage.server.flight.call_guard import SessionUse, wanted_types
 from barrage.server.flight.journal_tickets import is_journal_request
 from barrage.server.frame_writing import write_frames
 from barrage.server.grpc_calls import END_OF_STREAM
-from barrage.server.method_table import MethodEntry, SessionUse
+from barrage.server.method_table import MethodEntry
 from barrage.transport import flight_messages
 from barrage.transport.deephaven_messages import MESSAGES
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from barrage.server.exchange_driver import ExchangeHub
     from barrage.server.flight.journal_calls import JournalCalls
     from barrage.server.flight.journal_exchange import JournalExchanges
-    from barrage.server.sessions import Session, SessionStore
+    from barrage.server.session_store import ClientSession, SessionStore
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -74,7 +74,7 @@ class DataCalls:
         }
 
     async def do_exchange(
-        self, _requests: object, context: Context, session: Session | None
+        self, _requests: object, context: Context, session: ClientSession | None
     ) -> None:
         """One subscription or one snapshot, or a read by ticket."""
         metadata = context.invocation_metadata() or ()
@@ -92,7 +92,7 @@ class DataCalls:
         )
         await stream.run()
 
-    async def do_get(self, request: bytes, context: Context, session: Session | None) -> None:
+    async def do_get(self, request: bytes, context: Context, session: ClientSession | None) -> None:
         """A snapshot of a whole table with default options, or a read of a journal."""
         ticket = flight_messages.decode_ticket(request)
         if is_journal_request(ticket):

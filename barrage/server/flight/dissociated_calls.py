@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.body_service import BodyService
     from barrage.server.exchange_driver import ExchangeHub
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
     from barrage.server.ucx_tables import Snapshot
     from barrage.transport.flight_messages import FlightInfo
 
@@ -77,7 +77,7 @@ class DissociatedCalls:
         request: DissociatedRequest,
         told: FlightInfo,
         schema: Any,
-        session: Session | None,
+        session: ClientSession | None,
         *,
         peer: str,
     ) -> FlightInfo:

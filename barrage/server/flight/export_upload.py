@@ -25,7 +25,7 @@ from barrage.errors import (
 from barrage.server.deephaven.input_schema import stored_schema
 from barrage.server.failure import unexpected_failure
 from barrage.server.flight.unpacking import unpacked
-from barrage.server.flight.upload import BatchReader
+from barrage.server.flight.upload import UploadReader
 from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.table_lease import TableLease
 from barrage.server.tickets import EXPORT_ROUTE, result_export_id, ticket_of_descriptor
@@ -98,7 +98,7 @@ class ExportUpload:
         self._tables = tables
         self._limits = limits
         self._budget = budget
-        self._batches = BatchReader(limits)
+        self._batches = UploadReader(limits)
         self._gathered: list[pa.RecordBatch] = []
         self._schema: pa.Schema | None = None
         self._bytes_taken = 0

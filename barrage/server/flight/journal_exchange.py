@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.body_service import BodyService
     from barrage.server.body_writer import BodyWriter
+    from barrage.server.exchange_stream import Headers
     from barrage.server.flight.journal_calls import JournalCalls
-    from barrage.server.resume_jobs import Headers
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -55,7 +55,7 @@ class JournalExchanges:
         self._limits = limits
 
     async def run(
-        self, context: Context | SessionCall, session: Session | None, stream_id: int
+        self, context: Context | SessionCall, session: ClientSession | None, stream_id: int
     ) -> None:
         """Serve one read. ``stream_id`` names it in the log."""
         raw = context.raw if isinstance(context, SessionCall) else context

@@ -50,7 +50,7 @@ _FLAGS = ("preimage", "net", "row_key", "modified_columns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class FeedSelection:
     """Which part of the feed is wanted, and in which form. ``columns`` None is all of them."""
 
     columns: tuple[str, ...] | None = None
@@ -61,7 +61,7 @@ class Selection:
     modified_columns: bool = False
 
     @classmethod
-    def read(cls, fields: Fields, limits: Limits) -> Selection:
+    def read(cls, fields: Fields, limits: Limits) -> FeedSelection:
         return cls(
             columns=fields.texts("columns", count_max=limits.columns_max),
             filter=fields.text("filter", bytes_max=limits.expression_bytes_max),
@@ -88,7 +88,7 @@ class ChangesTicket:
     upto: int
     stripe: tuple[int, int] = (0, 1)
     stripe_ids: int = STRIPE_IDS
-    selection: Selection = Selection()
+    selection: FeedSelection = FeedSelection()
 
     def encode(self) -> bytes:
         told: dict[str, Any] = {
@@ -115,7 +115,7 @@ class SnapshotTicket:
     version: int | None = None
     ids: tuple[int, int] | None = None
     read_group: str | None = None
-    selection: Selection = Selection()
+    selection: FeedSelection = FeedSelection()
 
     def encode(self) -> bytes:
         told: dict[str, Any] = {"mode": "snapshot", "table": self.table}
@@ -164,7 +164,7 @@ class JournalPlan:
     is_snapshot: bool
     splits: int
     read_group: str | None
-    selection: Selection
+    selection: FeedSelection
 
 
 def is_journal_request(ticket: bytes | None) -> bool:
@@ -195,7 +195,7 @@ def parse_plan(command: bytes, limits: Limits) -> JournalPlan:
         is_snapshot=is_snapshot,
         splits=min(fields.get("splits", Splits, 1), limits.journal_splits_max),
         read_group=fields.name("read_group", None),
-        selection=Selection.read(fields, limits),
+        selection=FeedSelection.read(fields, limits),
     )
     fields.finish()
     if not is_snapshot:
@@ -246,7 +246,7 @@ def _changes(fields: Fields, table: str, limits: Limits) -> ChangesTicket:
         upto=upto,
         stripe=stripe,
         stripe_ids=stripe_ids,
-        selection=Selection.read(fields, limits),
+        selection=FeedSelection.read(fields, limits),
     )
 
 
@@ -260,7 +260,7 @@ def _snapshot(fields: Fields, table: str, limits: Limits) -> SnapshotTicket:
         version=fields.get("version", Number, None),
         ids=ids,
         read_group=fields.name("read_group", None),
-        selection=Selection.read(fields, limits),
+        selection=FeedSelection.read(fields, limits),
     )
     if ticket.version is not None and ticket.epoch is None:
         raise fields.fail("epoch", "there when there is a version")

@@ -38,7 +38,7 @@ from barrage.server.flight.export_upload import (
     export_id_of_descriptor,
 )
 from barrage.server.flight.unpacking import Unpacked, aside, unpacked
-from barrage.server.flight.upload import BatchReader, PutCommand
+from barrage.server.flight.upload import PutCommand, UploadReader
 from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.json_fields import Fields
 from barrage.server.producer_positions import ProducerPosition, check_sequence
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.flight.stage_calls import StageCalls
     from barrage.server.producer_positions import ProducerEpoch
-    from barrage.server.sessions import Session
+    from barrage.server.session_store import ClientSession
     from barrage.server.table_service import TableService
     from barrage.wire.frame import FlightFrame
 
@@ -94,7 +94,9 @@ class PutCalls:
         self._stopped_by: BarrageError | None = None
         self.bytes_pending = 0
 
-    async def do_put(self, _requests: object, context: Context, session: Session | None) -> None:
+    async def do_put(
+        self, _requests: object, context: Context, session: ClientSession | None
+    ) -> None:
         """One upload: to a named table, to the staging area, or to an export of the caller's
         session."""
         message = await context.read()
@@ -161,7 +163,7 @@ class _Upload:
         self._context = context
         self._tables = tables
         self._limits = limits
-        self._batches = BatchReader(limits)
+        self._batches = UploadReader(limits)
         self._command: PutCommand | None = None
         self._target: SourceTable | None = None
         self._gathered: list[pa.RecordBatch] = []

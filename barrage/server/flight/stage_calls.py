@@ -15,7 +15,7 @@ from msgspec import Meta
 from barrage.errors import LimitExceededError, RemoteProtocolError
 from barrage.server.declared import Number, expected
 from barrage.server.flight.unpacking import unpacked
-from barrage.server.flight.upload import BatchReader
+from barrage.server.flight.upload import UploadReader
 from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.server.json_fields import Fields, Pair
 from barrage.server.stage_commit import CommitRequest, StageCommitter
@@ -81,7 +81,7 @@ class StageCalls:
         """Take one part, whole or not at all."""
         assert first.descriptor is not None
         part = self._opened(Descriptor.decode(first.descriptor).command or b"")
-        batches = BatchReader(self._limits)
+        batches = UploadReader(self._limits)
         is_complete = False
         try:
             await self._take(part, batches, first)
@@ -117,7 +117,7 @@ class StageCalls:
         fields.finish()
         return self._staging.open(name, partition, attempt)
 
-    async def _take(self, part: StagedPart, batches: BatchReader, frame: FlightFrame) -> None:
+    async def _take(self, part: StagedPart, batches: UploadReader, frame: FlightFrame) -> None:
         found = await unpacked(batches, frame)
         if found is not None:
             body_bytes = 0 if frame.body is None else len(frame.body)

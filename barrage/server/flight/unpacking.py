@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.server.flight.upload import BatchReader
+    from barrage.server.flight.upload import UploadReader
     from barrage.wire.frame import FlightFrame
 
 T = TypeVar("T")
@@ -45,8 +45,8 @@ class Unpacked:
     """What :func:`aside` is told by who goes through all of it once more."""
 
 
-async def unpacked(batches: BatchReader, frame: FlightFrame) -> Unpacked | None:
-    """The batch that :meth:`BatchReader.read` gives for a frame, if any; the same errors."""
+async def unpacked(batches: UploadReader, frame: FlightFrame) -> Unpacked | None:
+    """The batch that :meth:`UploadReader.read` gives for a frame, if any; the same errors."""
 
     def work() -> Unpacked | None:
         batch = batches.read(frame)

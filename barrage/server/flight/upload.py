@@ -103,7 +103,7 @@ class PutCommand:
         return read
 
 
-class BatchReader:
+class UploadReader:
     """Turns the frames of one upload into record batches."""
 
     def __init__(self, limits: Limits) -> None:

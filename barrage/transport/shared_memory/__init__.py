@@ -14,9 +14,9 @@ from __future__ import annotations
 from barrage.transport.shared_memory.arena import DIRECTORY, Arena, ArenaStatistics
 from barrage.transport.shared_memory.host import host_identity
 from barrage.transport.shared_memory.leases import LeaseTable
+from barrage.transport.shared_memory.leftovers import remove_stale
 from barrage.transport.shared_memory.mapping import ArenaMapping
 from barrage.transport.shared_memory.region import Region
-from barrage.transport.shared_memory.stale import remove_stale
 
 __all__ = [
     "DIRECTORY",

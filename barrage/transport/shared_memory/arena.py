@@ -45,9 +45,9 @@ from barrage.transport.shared_memory.layout import (
     new_name,
     segment_name,
 )
+from barrage.transport.shared_memory.leftovers import remove_stale
 from barrage.transport.shared_memory.region import Block, Region
 from barrage.transport.shared_memory.segment import Segment
-from barrage.transport.shared_memory.stale import remove_stale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,8 +21,8 @@ from barrage.transport.ucx.remote_memory import RegisteredMemory
 from barrage.transport.ucx.settings import UcxSettings
 
 if TYPE_CHECKING:
-    from barrage.transport.ucx.body_channel import UcxBodyReceiver, UcxBodySender
     from barrage.transport.ucx.lenders import RemoteMemory
+    from barrage.transport.ucx.numbered_bodies import UcxBodyReceiver, UcxBodySender
     from barrage.transport.ucx.stream_client import BatchStream, fetch, open_batches, open_stream
     from barrage.transport.ucx.stream_server import OfferedStream, ServedConnection, StreamServer
     from barrage.transport.ucx.table_streams import (
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     )
 
 _STREAMS = {
-    "UcxBodyReceiver": "body_channel",
-    "UcxBodySender": "body_channel",
+    "UcxBodyReceiver": "numbered_bodies",
+    "UcxBodySender": "numbered_bodies",
     "RemoteMemory": "lenders",
     "BatchStream": "stream_client",
     "fetch": "stream_client",

@@ -7,22 +7,40 @@ there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from barrage.errors import ConfigError, TransportError, TransportUnavailableError
 from barrage.transport.ucx import declarations as d
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barrage.transport.ucx.library import UcxLibrary
-    from barrage.transport.ucx.listener import UcxListener
-    from barrage.transport.ucx.remote_memory import RegisteredMemory
     from barrage.transport.ucx.settings import UcxSettings
-    from barrage.transport.ucx.worker import UcxWorker
 
 _FORKED = (
     "UCX does not survive a fork: make its context in the process that uses it, "
     "and start processes by spawn"
 )
+
+
+class OwnedPart(Protocol):
+    """A listener, or memory that is registered: what is closed before its context."""
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
+class OwnedWorker(Protocol):
+    """A worker of a context, which is destroyed before it."""
+
+    abort: Callable[[], None]
+    """Closes it, with what its owner has upon it, at once."""
+
+    def destroy(self) -> None:
+        """Idempotent."""
+        ...
 
 
 class UcxContext:
@@ -36,9 +54,9 @@ class UcxContext:
         self.features = d.FEATURE_TAG | d.FEATURE_AM | d.FEATURE_WAKEUP
         if settings.rma:
             self.features |= d.FEATURE_RMA
-        self.listeners: set[UcxListener] = set()
-        self.workers: set[UcxWorker] = set()
-        self.memory: set[RegisteredMemory] = set()
+        self.listeners: set[OwnedPart] = set()
+        self.workers: set[OwnedWorker] = set()
+        self.memory: set[OwnedPart] = set()
         self.has_abandoned = False
         """Whether a worker could not be destroyed; then neither can the context."""
         self._is_poisoned = False

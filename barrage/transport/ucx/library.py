@@ -12,15 +12,11 @@ import os
 import re
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from barrage.errors import ConfigError, TransportError, TransportUnavailableError
 from barrage.transport.ucx import declarations as d
 from barrage.transport.ucx.settings import library_choice, library_environment
-
-if TYPE_CHECKING:
-    from barrage.transport.ucx.context import UcxContext
-    from barrage.transport.ucx.worker import Operation, UcxWorker
 
 WHEEL, SYSTEM = "wheel", "system"
 _FILE: Final = "libucp.so.0"
@@ -41,6 +37,34 @@ _loading: Final = threading.Lock()
 """Sessions have threads of their own, and two may ask for the library at once."""
 
 
+class CalledWorker(Protocol):
+    """What the library's callbacks leave their marks on."""
+
+    failure: int
+    """Status of the first error of its endpoint."""
+    requests_to_connect: list[Any]
+
+    def untagged_came(self, data: Any, length: int, is_rendezvous: bool) -> int:
+        """Take an untagged message, or note that it is to be fetched; the status to return."""
+        ...
+
+
+class CalledOperation(Protocol):
+    """One request under way."""
+
+    def completed(self, status: int, came: tuple[int, int] | None) -> None:
+        """It is done; ``came``: tag and length of what was received."""
+        ...
+
+
+class ForkedContext(Protocol):
+    """What is of no use in a child of its process."""
+
+    def poison(self) -> None:
+        """Refuse everything from now on, without touching the library."""
+        ...
+
+
 class UcxLibrary:
     """An open libucp. ``ffi`` and ``functions`` are cffi's; callbacks find their worker by a number
     that travels as their argument, so one that comes late finds nothing."""
@@ -56,8 +80,8 @@ class UcxLibrary:
         self.warnings = release_warnings(self.version)
         self.is_asserting = self.version < _ASSERTING_BEFORE
         """Whether it is of the releases that end the process where others return an error."""
-        self.workers: dict[int, UcxWorker] = {}
-        self.contexts: set[UcxContext] = set()
+        self.workers: dict[int, CalledWorker] = {}
+        self.contexts: set[ForkedContext] = set()
         self.is_spoiled = False
         """Forked while a context was alive: nothing of UCX works in this process any more."""
         self._numbers = itertools.count(1)
@@ -119,7 +143,7 @@ class UcxLibrary:
         self.on_sent = ffi.callback(d.SENT_CALLBACK, sent)
         self.on_received = ffi.callback(d.RECEIVED_CALLBACK, received)
         self.on_fetched = ffi.callback(d.FETCHED_CALLBACK, fetched)
-        self.operations: dict[int, Operation] = {}
+        self.operations: dict[int, CalledOperation] = {}
 
     def _completed(self, number: int, status: int, came: tuple[int, int] | None) -> None:
         operation = self.operations.get(number)

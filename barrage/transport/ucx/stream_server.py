@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barrage.errors import BarrageError, LimitExceededError, TransportError
 from barrage.supervision import Role, no_dependants, start_task
+from barrage.transport.ucx.listener import UcxListener
 from barrage.transport.ucx.tagged_channel import ANY_TAG, note
 from barrage.wire.dissociated.location import UcxLocation
 
@@ -245,7 +246,7 @@ class StreamServer:
         self._context = context
         self.limits = limits
         self._clock = clock
-        self._listen = listen
+        self._listen = listen or UcxListener
         self._listener: Any = None
         self.host = ""
         """Where it listens."""
@@ -273,13 +274,8 @@ class StreamServer:
             raise TransportError(
                 f"cannot offer streams on {host!r}: name the address that clients connect to"
             )
-        listen: Callable[..., Any] | None = self._listen
-        if listen is None:
-            from barrage.transport.ucx.listener import UcxListener
-
-            listen = UcxListener
         self.host = host
-        self._listener = listen(
+        self._listener = self._listen(
             self._context,
             host,
             port,

@@ -36,7 +36,7 @@ UNTAGGED_COUNT_MAX: Final = 64 * 1024
 TURN_NS_MAX: Final = 1_000_000
 """How long one worker keeps the loop; a single call of the library may add milliseconds."""
 
-ABANDONED: Final[list[list[Operation]]] = []
+ABANDONED: Final[list[list[PostedOperation]]] = []
 """Memory of requests that neither end nor can be taken back, kept for the life of the process."""
 
 _PROGRESS_PER_LOOK: Final = 16
@@ -45,7 +45,7 @@ _DRAIN_CALLS_MAX: Final = 10_000
 _log = logging.getLogger(__name__)
 
 
-class Operation:
+class PostedOperation:
     """One request under way: its future, and what must live until the library is done with it."""
 
     __slots__ = ("came", "future", "is_posted", "keep", "number", "request", "result", "worker")
@@ -119,8 +119,8 @@ class UcxWorker:
         self.requests_to_connect: list[Any] = []
         self.untagged: list[bytes | memoryview] = []
         self.untagged_bytes = 0
-        self.done: list[tuple[Operation, int]] = []
-        self.operations: dict[int, Operation] = {}
+        self.done: list[tuple[PostedOperation, int]] = []
+        self.operations: dict[int, PostedOperation] = {}
         self._fetches: list[tuple[Any, int]] = []
         self._is_woken = False
         self._is_lent = False
@@ -251,15 +251,15 @@ class UcxWorker:
         """Whether the library's worker is gone."""
         return self._handle is None
 
-    def begin(self, params: Any, keep: Any, result: Any = None) -> Operation:
+    def begin(self, params: Any, keep: Any, result: Any = None) -> PostedOperation:
         """An operation about to be posted with ``params``. ``keep`` lives until it is complete;
         ``result`` is what its future becomes, or makes that of tag and length of what came."""
-        operation = Operation(self, keep, result)
+        operation = PostedOperation(self, keep, result)
         params.user_data = self._cast(self._void, operation.number)
         self.library.operations[operation.number] = operation
         return operation
 
-    def posted(self, operation: Operation, pointer: Any) -> asyncio.Future[Any]:
+    def posted(self, operation: PostedOperation, pointer: Any) -> asyncio.Future[Any]:
         """The future of an operation, given what the library answered to it."""
         self.wake()
         value = int(self._cast(self._pointer_number, pointer))
@@ -271,7 +271,7 @@ class UcxWorker:
             operation.finish(value - 2**64 if value else d.Status.OK)
         return operation.future
 
-    def cancel(self, operation: Operation) -> None:
+    def cancel(self, operation: PostedOperation) -> None:
         """Give up a posted receive; it completes as cancelled, or with what came meanwhile."""
         if operation.number not in self.operations or self.context.is_poisoned:
             return

@@ -1,4 +1,5 @@
-"""What every column codec has in common: the sink it writes to, the source it reads from, bitmaps.
+"""What every column codec has in common: the sink it writes to, the source it reads from, the
+dictionaries of a stream, bitmaps.
 
 Source: barrage-wire.md sections 3.4 and 8.5. Nodes and buffers come depth-first in schema order;
 every buffer starts at a multiple of eight and its length includes the padding; a column without
@@ -20,8 +21,6 @@ from barrage.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from barrage.wire.columns.dictionaries import DictionaryStore
 
 BufferLike: TypeAlias = "bytes | memoryview | pa.Buffer"
 """Anything with contiguous bytes; numpy arrays too, which the type checker takes for pa.Buffer."""
@@ -78,6 +77,28 @@ class BatchSink:
         """Add a column without rows: all its nodes and buffers, with zero lengths."""
         self.nodes += (0, 0) * codec.node_count
         self.buffers += (self.position, 0) * codec.buffer_count
+
+
+class DictionaryStore:
+    """The dictionaries of one stream by id. An id must be defined before a batch refers to it."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, pa.Array] = {}
+
+    def put(self, dictionary_id: int, values: pa.Array, *, is_delta: bool) -> None:
+        """Replace a dictionary, or append to it."""
+        known = self._values.get(dictionary_id)
+        if is_delta:
+            if known is None:
+                raise RemoteProtocolError(f"delta for dictionary {dictionary_id}, never defined")
+            values = pa.concat_arrays([known, values])
+        self._values[dictionary_id] = values
+
+    def get(self, dictionary_id: int) -> pa.Array:
+        values = self._values.get(dictionary_id)
+        if values is None:
+            raise RemoteProtocolError(f"dictionary {dictionary_id} used before it was defined")
+        return values
 
 
 class BatchSource:

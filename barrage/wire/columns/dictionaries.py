@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.errors import RemoteProtocolError
 from barrage.wire.columns.base import (
     BatchSink,
     BatchSource,
@@ -19,28 +18,6 @@ from barrage.wire.columns.base import (
     bits_to_mask,
     mask_to_bits,
 )
-
-
-class DictionaryStore:
-    """The dictionaries of one stream by id. An id must be defined before a batch refers to it."""
-
-    def __init__(self) -> None:
-        self._values: dict[int, pa.Array] = {}
-
-    def put(self, dictionary_id: int, values: pa.Array, *, is_delta: bool) -> None:
-        """Replace a dictionary, or append to it."""
-        known = self._values.get(dictionary_id)
-        if is_delta:
-            if known is None:
-                raise RemoteProtocolError(f"delta for dictionary {dictionary_id}, never defined")
-            values = pa.concat_arrays([known, values])
-        self._values[dictionary_id] = values
-
-    def get(self, dictionary_id: int) -> pa.Array:
-        values = self._values.get(dictionary_id)
-        if values is None:
-            raise RemoteProtocolError(f"dictionary {dictionary_id} used before it was defined")
-        return values
 
 
 class DictionaryCodec(ColumnCodec):

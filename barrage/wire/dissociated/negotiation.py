@@ -183,7 +183,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ClaimOutcome:
     """The way a stream really takes."""
 
     way: BodyWay
@@ -195,7 +195,7 @@ class Outcome:
         return f"{self.way.value} {printable(self.reason)}".rstrip()
 
     @classmethod
-    def parse(cls, text: str | None) -> Outcome:
+    def parse(cls, text: str | None) -> ClaimOutcome:
         """Read the header; its absence, and whatever is not understood, means inline."""
         if text is None:
             return cls(way=BodyWay.INLINE, reason="the server did not answer the claim")

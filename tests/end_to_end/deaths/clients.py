@@ -7,14 +7,14 @@ import threading
 from typing import Any
 
 import barrage
-from barrage.cli.watch.scroller import Window
+from barrage.cli.watch.scroller import RowWindow
 from barrage.cli.watch.session_feed import SessionFeed
 from barrage.client.body_releases import ReleasedBodies
 from barrage.client.body_routes import BodyRoutes
 from barrage.client.snapshot import _Ending
 from barrage.client.state import State
 from barrage.errors import WorkerDiedError
-from barrage.wire.dissociated.lending import Window as LendingWindow
+from barrage.wire.dissociated.lending import Window
 from tests.end_to_end.deaths.killing import (
     HANG_SECONDS,
     ROW,
@@ -196,10 +196,10 @@ def viewport(killing: Killing) -> None:
             async with barrage.aconnect(server.uri) as session:
                 live = await session.table("t").subscribe(viewport=(0, 5))
                 await live.wait_ready()
-                window = Window(start=0, stop=5, is_reverse=False)
+                window = RowWindow(start=0, stop=5, is_reverse=False)
                 feed = SessionFeed(live, key_columns=(), window=window)
                 killing.newborn()
-                feed.request(Window(start=5, stop=9, is_reverse=False))
+                feed.request(RowWindow(start=5, stop=9, is_reverse=False))
                 while feed.status().failure is None:  # noqa: ASYNC110
                     await asyncio.sleep(0)
                 assert isinstance(feed.status().failure, WorkerDiedError)
@@ -243,7 +243,7 @@ def body_releases(killing: Killing) -> None:
         async def write(_: bytes) -> None:
             await asyncio.Event().wait()
 
-        window = LendingWindow(1, 1)
+        window = Window(1, 1)
         released = ReleasedBodies(write, window=window, on_back=lambda loan: (loan, 1))
         killing.newborn()
         released.give_back(1)

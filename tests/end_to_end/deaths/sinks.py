@@ -10,11 +10,11 @@ import pytest
 
 from barrage.errors import WorkerDiedError
 from spark_sink import table_follower
-from spark_sink.connection import Connection
+from spark_sink.connection import ServerConnection
 from spark_sink.fetch import StallGuard
 from spark_sink.table_follower import TableFollower
-from spark_sink.ticking_table import TickingTable, TickingTableError
-from spark_sink.watch import Watch
+from spark_sink.ticking_table import TickingTableError, TickingView
+from spark_sink.watch import TableWatch
 from tests.end_to_end.deaths.killing import HANG_SECONDS, Killing, die, kills, refusal
 
 
@@ -36,23 +36,23 @@ def follow(killing: Killing) -> None:
 
 @kills("barrage-watch")
 def watch(killing: Killing) -> None:
-    killing.patches.setattr(Watch, "_follow", die)
-    connection = Connection.of({"uri": "grpc://127.0.0.1:1", "fetchTimeoutMs": "60000"})
-    watching = Watch(connection, "t", consumer="me", lease_ms=1000)
+    killing.patches.setattr(TableWatch, "_follow", die)
+    connection = ServerConnection.of({"uri": "grpc://127.0.0.1:1", "fetchTimeoutMs": "60000"})
+    watching = TableWatch(connection, "t", consumer="me", lease_ms=1000)
     assert isinstance(refusal(watching.newest), WorkerDiedError)
     watching.close()
 
 
 @kills("barrage-view")
 def view(killing: Killing) -> None:
-    killing.patches.setattr(TickingTable, "_watch", die)
+    killing.patches.setattr(TickingView, "_watch", die)
     plan: Any = SimpleNamespace(
         root=str(killing.directory), feed=None, table="t", checkpoint=str(killing.directory)
     )
     patches = killing.patches
     patches.setattr("spark_sink.ticking_table.BatchApplier", lambda _: None)
     patches.setattr("spark_sink.ticking_table.StateReader", lambda *_: None)
-    ticking = TickingTable(Anything(), plan, view="t", is_temporary=False)
+    ticking = TickingView(Anything(), plan, view="t", is_temporary=False)
     ticking._start(Anything(), {})
     with pytest.raises(TickingTableError, match="barrage-view has died"):
         ticking.wait_for(1, HANG_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from barrage.cli.watch.feed import FeedStatus, Frame
-from barrage.cli.watch.scroller import Window
+from barrage.cli.watch.scroller import RowWindow
 from barrage.client import BodyCount, BodyStats, BodyStatus, BodyWay
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.float64())])
@@ -18,16 +18,16 @@ class FakeFeed:
         self.schema = SCHEMA
         self.key_columns = key_columns
         self.table_size = table_size
-        self.requests: list[Window] = []
+        self.requests: list[RowWindow] = []
         self.prices: dict[int, float] = {}
         self.state = "live"
         self.lag_ms: float | None = 12.0
         self.bodies: BodyStatus | None = BodyStatus(BodyWay.SHM)
         self.failure: Exception | None = None
         self._version = 1
-        self._window = Window(start=0, stop=100)
+        self._window = RowWindow(start=0, stop=100)
 
-    def request(self, window: Window) -> None:
+    def request(self, window: RowWindow) -> None:
         if not self.requests or self.requests[-1] != window:
             self.requests.append(window)
             self._window = window

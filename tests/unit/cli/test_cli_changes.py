@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from barrage.cli.watch.changes import ChangeTracker, Flash, ScreenRow, screen_rows
+from barrage.cli.watch.changes import Flash, FlashTracker, ScreenRow, screen_rows
 
 
 def rows_of(pids: list[int], cpu: list[float | None], *, key: bool = True) -> list[ScreenRow]:
@@ -13,7 +13,7 @@ def rows_of(pids: list[int], cpu: list[float | None], *, key: bool = True) -> li
 
 
 def test_only_changed_cells_flash_and_say_the_direction() -> None:
-    tracker = ChangeTracker(flash_ns=100)
+    tracker = FlashTracker(flash_ns=100)
     tracker.show(rows_of([1, 2, 3], [1.0, 2.0, 3.0]), 0)
     after = rows_of([1, 2, 3], [1.5, 2.0, 2.5])
     tracker.show(after, 10)
@@ -22,7 +22,7 @@ def test_only_changed_cells_flash_and_say_the_direction() -> None:
 
 
 def test_a_row_that_moves_is_the_same_row_when_it_has_a_key() -> None:
-    tracker = ChangeTracker()
+    tracker = FlashTracker()
     tracker.show(rows_of([1, 2], [1.0, 2.0]), 0)
     after = rows_of([2, 1], [2.0, 1.0])
     tracker.show(after, 1)
@@ -30,7 +30,7 @@ def test_a_row_that_moves_is_the_same_row_when_it_has_a_key() -> None:
 
 
 def test_without_a_key_the_position_is_compared() -> None:
-    tracker = ChangeTracker()
+    tracker = FlashTracker()
     tracker.show(rows_of([1, 2], [1.0, 2.0], key=False), 0)
     after = rows_of([2, 1], [2.0, 1.0], key=False)
     tracker.show(after, 1)
@@ -38,7 +38,7 @@ def test_without_a_key_the_position_is_compared() -> None:
 
 
 def test_new_rows_do_not_flash() -> None:
-    tracker = ChangeTracker()
+    tracker = FlashTracker()
     tracker.show(rows_of([1], [1.0]), 0)
     after = rows_of([1, 9], [1.0, 9.0])
     tracker.show(after, 1)
@@ -46,7 +46,7 @@ def test_new_rows_do_not_flash() -> None:
 
 
 def test_a_value_that_becomes_null_flashes_without_direction() -> None:
-    tracker = ChangeTracker()
+    tracker = FlashTracker()
     tracker.show(rows_of([1], [1.0]), 0)
     after = rows_of([1], [None])
     tracker.show(after, 1)
@@ -54,7 +54,7 @@ def test_a_value_that_becomes_null_flashes_without_direction() -> None:
 
 
 def test_flashes_end() -> None:
-    tracker = ChangeTracker(flash_ns=100)
+    tracker = FlashTracker(flash_ns=100)
     tracker.show(rows_of([1], [1.0]), 0)
     after = rows_of([1], [2.0])
     tracker.show(after, 0)

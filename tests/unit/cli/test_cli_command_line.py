@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import barrage
 from barrage.cli.arguments import parse_rows, split_names
-from barrage.cli.failures import CommandError, OneLineGroup, describe
+from barrage.cli.command_errors import CommandError, OneLineGroup, describe
 from barrage.cli.main import app
 from barrage.cli.running_server import parse_table_option, settings
 from barrage.cli.target import parse_server, parse_table

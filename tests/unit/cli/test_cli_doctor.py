@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from barrage.cli import health
-from barrage.cli.health import Finding, Status
+from barrage.cli.health import CheckStatus, Finding
 from barrage.cli.main import app
 from barrage.transport.ucx.library import mapped_libraries
 
@@ -108,41 +108,41 @@ def test_memory_that_cannot_be_read_across_is_a_warning(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("limits", "status"),
     [
-        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), Status.OK),
-        ((4096, 4096), Status.OK),
-        ((4095, resource.RLIM_INFINITY), Status.WARNING),
-        ((256, 1024), Status.WARNING),
-        ((255, 1024), Status.PROBLEM),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), CheckStatus.OK),
+        ((4096, 4096), CheckStatus.OK),
+        ((4095, resource.RLIM_INFINITY), CheckStatus.WARNING),
+        ((256, 1024), CheckStatus.WARNING),
+        ((255, 1024), CheckStatus.PROBLEM),
     ],
 )
 def test_few_open_files_are_reported(
-    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], status: Status
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], status: CheckStatus
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     found = only(health.check_descriptors())
     assert found.status is status
-    assert bool(found.advice) == (status is not Status.OK)
-    if status is not Status.OK:
+    assert bool(found.advice) == (status is not CheckStatus.OK)
+    if status is not CheckStatus.OK:
         assert f"ulimit -n {65536 if limits[1] < 0 else limits[1]}`" in found.advice
 
 
 def test_a_small_or_missing_shared_memory_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert only(health.check_shared_memory_room(tmp_path / "none")).status is Status.PROBLEM
+    assert only(health.check_shared_memory_room(tmp_path / "none")).status is CheckStatus.PROBLEM
     sizes = namedtuple("sizes", "f_blocks f_bavail f_frsize")
     monkeypatch.setattr(os, "statvfs", lambda _: sizes(64 * 256, 60 * 256, 4096))
     found = only(health.check_shared_memory_room())
-    assert found.status is Status.WARNING
+    assert found.status is CheckStatus.WARNING
     assert found.text.startswith("64 MiB, 60 MiB free; a server may use 512 MiB")
     assert "--shm-size" in found.advice
 
 
 def test_shared_memory_is_really_tried(tmp_path: Path) -> None:
-    assert only(health.check_shared_memory(tmp_path)).status is Status.OK
+    assert only(health.check_shared_memory(tmp_path)).status is CheckStatus.OK
     assert list(tmp_path.iterdir()) == []
     found = only(health.check_shared_memory(tmp_path / "none"))
-    assert found.status is Status.PROBLEM
+    assert found.status is CheckStatus.PROBLEM
     assert "none" in found.text
 
 
@@ -157,10 +157,10 @@ def test_a_python_or_package_that_is_too_old_or_missing_is_a_problem(
     monkeypatch.setattr(health, "version", missing)
     statuses = {each.name: each.status for each in health.check_versions()}
     assert statuses == {
-        "barrage": Status.OK,
-        "python": Status.PROBLEM,
-        "pyarrow": Status.PROBLEM,
-        "grpcio": Status.PROBLEM,
+        "barrage": CheckStatus.OK,
+        "python": CheckStatus.PROBLEM,
+        "pyarrow": CheckStatus.PROBLEM,
+        "grpcio": CheckStatus.PROBLEM,
     }
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from barrage.cli.command_errors import CommandError
 from barrage.cli.data_file import check_writable, open_data_file, read_data_file, write_data_file
-from barrage.cli.failures import CommandError
 from barrage.cli.replay_clock import ReplaySchedule
 from barrage.cli.table_writer import TICK_NS, TableWriter, play
 from tests.helpers.virtual_clock import VirtualClock

@@ -16,7 +16,7 @@ from barrage.cli.data_file import read_data_file
 from barrage.cli.main import app
 from barrage.cli.target import parse_table
 from barrage.cli.watch.run import open_feed
-from barrage.cli.watch.scroller import Window
+from barrage.cli.watch.scroller import RowWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -203,7 +203,7 @@ def with_feed(address: str, name: str, steps: Callable) -> None:
             token=None,
             columns=None,
             interval_ms=10,
-            window=Window(start=0, stop=10),
+            window=RowWindow(start=0, stop=10),
         ) as feed:
             await steps(feed)
 
@@ -234,11 +234,11 @@ def test_the_feed_moves_its_window_and_knows_where_it_is(address: str) -> None:
         assert (frame.first_row, frame.table_size) == (0, ROWS)
         # Many wishes at once: only the last one counts, and each frame says the truth about itself.
         for start in range(0, 900, 7):
-            feed.request(Window(start=start, stop=start + 20))
+            feed.request(RowWindow(start=start, stop=start + 20))
             await asyncio.sleep(0)
         frame = await until(feed, lambda frame: frame.first_row == 896)
         assert frame.rows.column("id").to_pylist() == list(range(896, 916))
-        feed.request(Window(start=0, stop=5, is_reverse=True))
+        feed.request(RowWindow(start=0, stop=5, is_reverse=True))
         frame = await until(feed, lambda frame: frame.first_row == ROWS - 5)
         assert frame.rows.column("id").to_pylist() == list(range(ROWS - 5, ROWS))
 

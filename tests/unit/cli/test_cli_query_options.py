@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from barrage.cli.failures import CommandError
+from barrage.cli.command_errors import CommandError
 from barrage.cli.query_options import QueryOptions, parse_query
 
 NOTHING = dict.fromkeys(("join", "where", "by", "agg", "distinct", "sort", "head", "tail"))

@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 import barrage
-from barrage.cli.failures import CommandError
+from barrage.cli.command_errors import CommandError
 from barrage.cli.main import app
 from barrage.cli.replay_moment import parse_moment, parse_speed
 from barrage.cli.replay_past import PastTable
 from barrage.cli.replay_player import Player
 from barrage.cli.watch.grid import GridApp
-from barrage.cli.watch.scroller import Window
+from barrage.cli.watch.scroller import RowWindow
 from barrage.client.history import ChangeOptions
 from barrage.model.cursor import Cursor
 from tests.end_to_end.resume_scene import AppendWriter, KeyedWriter, ListWriter, Past, rows_of
@@ -138,9 +138,9 @@ def test_a_window_is_all_that_is_read(server, pasts):
         async with barrage.aconnect(server.uri) as session:
             player, changes = await a_player(session, "append_only")
             await player.play()
-            player.request(Window(start=2, stop=4))
+            player.request(RowWindow(start=2, stop=4))
             middle = player.frame()
-            player.request(Window(start=0, stop=3, is_reverse=True))
+            player.request(RowWindow(start=0, stop=3, is_reverse=True))
             last = player.frame()
             await changes.__aexit__(None, None, None)
             return middle, last

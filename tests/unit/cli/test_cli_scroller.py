@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.cli.watch.scroller import Scroller, Window
+from barrage.cli.watch.scroller import RowWindow, Scroller
 
 HUGE = 10**8
 
 
 def test_the_first_window_is_the_screen_and_one_screen_more() -> None:
-    assert Scroller(height=40, table_size=HUGE).window() == Window(start=0, stop=80)
+    assert Scroller(height=40, table_size=HUGE).window() == RowWindow(start=0, stop=80)
 
 
 def test_scrolling_by_lines_keeps_the_window_until_its_edge_is_near() -> None:
@@ -26,7 +26,7 @@ def test_scrolling_by_lines_keeps_the_window_until_its_edge_is_near() -> None:
 def test_going_far_moves_the_window_there() -> None:
     scroller = Scroller(height=40, table_size=HUGE)
     scroller.go_to(99_000_000)
-    assert scroller.window() == Window(start=98_999_960, stop=99_000_080)
+    assert scroller.window() == RowWindow(start=98_999_960, stop=99_000_080)
 
 
 def test_the_end_shows_the_last_rows() -> None:
@@ -38,7 +38,7 @@ def test_the_end_shows_the_last_rows() -> None:
 def test_following_counts_from_the_end() -> None:
     scroller = Scroller(height=40, table_size=1000)
     scroller.follow(True)
-    assert scroller.window() == Window(start=0, stop=80, is_reverse=True)
+    assert scroller.window() == RowWindow(start=0, stop=80, is_reverse=True)
     scroller.set_table_size(2000)
     assert scroller.top == 1960
 
@@ -66,10 +66,10 @@ def test_a_taller_screen_asks_for_more() -> None:
 
 
 def test_first_row_of_a_reverse_window() -> None:
-    window = Window(start=0, stop=80, is_reverse=True)
+    window = RowWindow(start=0, stop=80, is_reverse=True)
     assert window.first_row(1000) == 920
     assert window.first_row(50) == 0
-    assert Window(start=10, stop=20).first_row(5) == 5
+    assert RowWindow(start=10, stop=20).first_row(5) == 5
 
 
 _moves = st.lists(

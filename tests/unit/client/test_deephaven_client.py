@@ -14,9 +14,9 @@ from barrage.client.deephaven.console import Console
 from barrage.client.deephaven.input_tables import fit_rows
 from barrage.client.deephaven.java_types import schema_with_java_types
 from barrage.client.deephaven.login import DeephavenLogin
-from barrage.client.deephaven.tables import DeephavenTables
+from barrage.client.deephaven.session_tables import DeephavenTables
 from barrage.client.session import AsyncSession
-from barrage.client.sources import ExportSource
+from barrage.client.table_sources import ExportSource
 from barrage.errors import (
     AuthenticationError,
     ConfigError,
@@ -206,7 +206,7 @@ def test_what_cannot_be_made_again_says_so():
     async def test(server, session):
         calls = session._connection.calls
         exported = await calls.fetch(b"s/t", label="t")
-        source = ExportSource(calls, "mine", exported=exported)
+        source = ExportSource(session._connection, "mine", exported=exported)
         source.retain()
         assert await source.ticket() == exported.ticket
         server.valid = None
@@ -264,7 +264,7 @@ def test_nobody_who_answers_in_time_is_a_lost_connection():
 def test_export_numbers_end(monkeypatch):
     async def test(server, session):
         calls = session._connection.calls
-        monkeypatch.setattr("barrage.client.deephaven.calls.EXPORT_ID_MAX", 2)
+        monkeypatch.setattr("barrage.client.deephaven.export_calls.EXPORT_ID_MAX", 2)
         assert [calls.new_ticket(), calls.new_ticket()] == [b"e\1\0\0\0", b"e\2\0\0\0"]
         with pytest.raises(LimitExceededError):
             calls.new_ticket()

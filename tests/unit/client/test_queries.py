@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from barrage.client.deephaven.batch import run_query
-from barrage.client.query import BatchSource, QuerySource, Step
-from barrage.client.sources import NamedSource
+from barrage.client.deephaven.query_batch import run_query
+from barrage.client.query import ExportedQuerySource, QuerySource
+from barrage.client.query_step import Step
+from barrage.client.table_sources import NamedSource
 from barrage.errors import ConfigError, ExpressionError, UnsupportedError
 from barrage.model.query import Query
 from tests.unit.client.scripted import scripted_session
@@ -118,7 +119,6 @@ class Calls:
         self.batches = []
         self.released = []
         self.schema = pa.schema([(name, pa.int64()) for name in columns])
-        self.connection = None
         self.generation = 1
 
     async def describe(self, ticket, label, timeout):
@@ -206,12 +206,12 @@ def test_steps_that_deephaven_does_not_have():
 def test_queries_keep_what_they_start_from():
     """The source of a query is used while the query is, and not by one that never was."""
     root = Root()
-    calls = Calls()
-    one = BatchSource(calls, root, (Step("head", (1,)),))
+    connection = SimpleNamespace(calls=Calls())
+    one = ExportedQuerySource(connection, root, (Step("head", (1,)),))
     assert not root.is_used
     one.retain()
     assert root.is_used
-    two = BatchSource(calls, root, (Step("head", (2,)),))
+    two = ExportedQuerySource(connection, root, (Step("head", (2,)),))
     two.retain()
     one.release()
     assert root.is_used

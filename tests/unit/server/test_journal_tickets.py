@@ -14,7 +14,7 @@ from barrage.errors import BarrageError, LimitExceededError, RemoteProtocolError
 from barrage.limits import Limits
 from barrage.server.flight.journal_tickets import (
     ChangesTicket,
-    Selection,
+    FeedSelection,
     SnapshotTicket,
     WatchTicket,
     is_journal_request,
@@ -37,7 +37,7 @@ def ticket(fields: dict[str, Any], **changed: Any) -> bytes:
 
 
 selections = st.builds(
-    Selection,
+    FeedSelection,
     columns=st.none() | st.lists(st.text(max_size=5), max_size=3, unique=True).map(tuple),
     filter=st.none() | st.text(max_size=20),
     preimage=st.booleans(),
@@ -219,7 +219,7 @@ def test_a_plan_has_defaults():
     plan = parse_plan(ticket(PLAN), LIMITS)
     assert (plan.epoch, plan.after, plan.upto, plan.splits) == (None, 3, None, 1)
     assert not plan.is_snapshot
-    assert plan.selection == Selection()
+    assert plan.selection == FeedSelection()
 
 
 def test_splits_are_a_wish_with_a_bound():

@@ -28,7 +28,7 @@ from barrage.server.exports import ExportExistsError
 from barrage.server.presentation import lease_of, shown_schema, shown_table, told_schema
 from barrage.server.resolver import TicketResolver
 from barrage.server.serving import ServingParts
-from barrage.server.sessions import Session, SessionStore
+from barrage.server.session_store import ClientSession, SessionStore
 from barrage.server.table_lease import TableLease
 from barrage.server.table_service import TableRecipe
 from barrage.server.tickets import (
@@ -60,10 +60,10 @@ class Scene:
             recipe = TableRecipe.checked(name, ROWS.schema, kind=kind)
             self.tables.create(recipe, ROWS).result()
 
-    def open(self) -> Session:
+    def open(self) -> ClientSession:
         return self.sessions.open(Credentials.of_header("Anonymous"))
 
-    def resolve(self, ticket: bytes | None, session: Session | None = None) -> TableLease:
+    def resolve(self, ticket: bytes | None, session: ClientSession | None = None) -> TableLease:
         return asyncio.run(self.resolver.resolve(ticket, session))
 
     def export(self, export_id: int, ticket: bytes) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from barrage.errors import AuthenticationError, LimitExceededError, TransportError
 from barrage.limits import Limits
 from barrage.server.auth import AUTH_TOKEN, Authenticator, CredentialKind, Credentials
-from barrage.server.sessions import LIFETIME_NS, ROTATIONS_PER_LIFETIME, SessionStore
+from barrage.server.session_store import LIFETIME_NS, ROTATIONS_PER_LIFETIME, SessionStore
 from tests.helpers.virtual_clock import VirtualClock
 
 FIFTH_NS = LIFETIME_NS // ROTATIONS_PER_LIFETIME

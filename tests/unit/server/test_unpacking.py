@@ -15,7 +15,7 @@ from barrage.errors import LimitExceededError, RemoteProtocolError
 from barrage.limits import Limits
 from barrage.rowset import RowSet
 from barrage.server.flight.unpacking import ON_LOOP_BYTES_MAX, Unpacked, aside, unpacked
-from barrage.server.flight.upload import BatchReader
+from barrage.server.flight.upload import UploadReader
 from barrage.transport.flight_messages import Descriptor
 from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.metadata import decode_wrapper
@@ -59,20 +59,20 @@ HEADER_ROWS = 512
 )
 def test_a_large_batch_is_read_beside_the_loop(count, compression, is_on_loop, monkeypatch) -> None:
     reading: list[threading.Thread] = []
-    read = BatchReader.read
+    read = UploadReader.read
 
     def noted(self, frame):
         reading.append(threading.current_thread())
         return read(self, frame)
 
-    monkeypatch.setattr(BatchReader, "read", noted)
+    monkeypatch.setattr(UploadReader, "read", noted)
     schema, batch = (
         decode_flight_data(each, Limits())
         for each in frames_of(numbers(count), compression=compression)
     )
 
     async def go() -> Unpacked | None:
-        batches = BatchReader(Limits())
+        batches = UploadReader(Limits())
         assert await unpacked(batches, schema) is None
         return await unpacked(batches, batch)
 
@@ -87,18 +87,18 @@ def test_a_large_batch_is_read_beside_the_loop(count, compression, is_on_loop, m
 def test_messages_of_many_columns_are_read_and_measured_beside_the_loop(monkeypatch) -> None:
     """Few bytes of rows, but a look at every column takes two milliseconds for a thousand."""
     reading: list[threading.Thread] = []
-    read = BatchReader.read
+    read = UploadReader.read
 
     def noted(self, frame):
         reading.append(threading.current_thread())
         return read(self, frame)
 
-    monkeypatch.setattr(BatchReader, "read", noted)
+    monkeypatch.setattr(UploadReader, "read", noted)
     wide = pa.table({f"c{i}": [1] for i in range(1000)})
     schema, batch = (decode_flight_data(each, Limits()) for each in frames_of(wide))
 
     async def go() -> Unpacked | None:
-        batches = BatchReader(Limits())
+        batches = UploadReader(Limits())
         assert await unpacked(batches, schema) is None
         return await unpacked(batches, batch)
 
@@ -118,9 +118,9 @@ def test_a_body_that_would_become_too_large_is_refused_before_it_is_unpacked(mon
         decode_flight_data(each, Limits()) for each in frames_of(numbers(1000), compression="zstd")
     )
     limits = Limits(ingest_bytes_pending_max=7_999)
-    batches = BatchReader(limits)
+    batches = UploadReader(limits)
     batches.read(schema)
-    monkeypatch.setattr(BatchReader, "read", never)
+    monkeypatch.setattr(UploadReader, "read", never)
     with pytest.raises(LimitExceededError, match="when decompressed is 8000 bytes"):
         asyncio.run(unpacked(batches, batch))
 
@@ -144,14 +144,14 @@ def test_one_large_body_is_unpacked_at_a_time() -> None:
 def test_other_calls_are_served_while_a_large_upload_is_read(server, channel, monkeypatch) -> None:
     server.create_table("t", pa.schema([("n", pa.int64())]))
     entered, opened = threading.Event(), threading.Event()
-    checked = BatchReader._checked
+    checked = UploadReader._checked
 
     def held(self, batch):
         entered.set()
         assert opened.wait(60)
         return checked(self, batch)
 
-    monkeypatch.setattr(BatchReader, "_checked", held)
+    monkeypatch.setattr(UploadReader, "_checked", held)
     call = channel.stream_stream(PUT)(iter(frames_of(numbers(100_000))))
     try:
         assert entered.wait(60)

@@ -10,7 +10,7 @@ import pytest
 from barrage import wire
 from barrage.errors import LimitExceededError, RemoteProtocolError, UnsupportedError
 from barrage.limits import Limits
-from barrage.server.flight.upload import BatchReader
+from barrage.server.flight.upload import UploadReader
 from barrage.wire.revision import WireRevision
 
 WORDS = pa.dictionary(pa.int8(), pa.string())
@@ -40,7 +40,7 @@ def frames(
     ]
 
 
-def read_all(reader: BatchReader, given: list[wire.FlightFrame]) -> list[pa.RecordBatch]:
+def read_all(reader: UploadReader, given: list[wire.FlightFrame]) -> list[pa.RecordBatch]:
     return [found for frame in given if (found := reader.read(frame)) is not None]
 
 
@@ -59,7 +59,7 @@ def test_dictionaries_between_batches(deltas):
     ]
     given = frames(sent, deltas=deltas)
     assert len(given) == 1 + 3 + 4
-    read = read_all(BatchReader(Limits()), given)
+    read = read_all(UploadReader(Limits()), given)
     assert [each.to_pydict() for each in read] == [each.to_pydict() for each in sent]
 
 
@@ -70,15 +70,15 @@ def test_the_limit_of_dictionaries_counts_what_is_held(compression):
     given = frames(sent, compression=compression)
     largest = max(len(frame.header) + len(frame.body or b"") for frame in given)
     room = Limits(ingest_bytes_pending_max=2 * max(largest, 1200) + 100)
-    assert len(read_all(BatchReader(room), given)) == len(sent)
+    assert len(read_all(UploadReader(room), given)) == len(sent)
     tight = Limits(ingest_bytes_pending_max=1000)
     with pytest.raises(LimitExceededError):
-        read_all(BatchReader(tight), given)
+        read_all(UploadReader(tight), given)
 
 
 def test_dictionaries_that_nobody_reads_count_as_held():
     schema, dictionary, _ = frames([batch(["x" * 1000], [0])])
-    reader = BatchReader(Limits(ingest_bytes_pending_max=5000))
+    reader = UploadReader(Limits(ingest_bytes_pending_max=5000))
     reader.read(schema)
     with pytest.raises(LimitExceededError, match="dictionaries"):
         read_all(reader, [dictionary] * 10)
@@ -89,7 +89,7 @@ def test_grown_dictionaries_count_with_what_they_grew_from():
     sent = [batch(words[: number + 1], [number]) for number in range(8)]
     given = frames(sent, deltas=True)
     with pytest.raises(LimitExceededError, match="dictionaries"):
-        read_all(BatchReader(Limits(ingest_bytes_pending_max=5000)), given)
+        read_all(UploadReader(Limits(ingest_bytes_pending_max=5000)), given)
 
 
 def tensor_frame() -> wire.FlightFrame:
@@ -102,7 +102,7 @@ def tensor_frame() -> wire.FlightFrame:
 
 @pytest.mark.parametrize("count", [1, 2], ids=["after the schema", "after a dictionary"])
 def test_a_message_that_is_no_batch_is_refused(count):
-    reader = BatchReader(Limits())
+    reader = UploadReader(Limits())
     for frame in frames([batch(["x"], [0])])[:count]:
         reader.read(frame)
     with pytest.raises(RemoteProtocolError, match="kind"):
@@ -111,7 +111,7 @@ def test_a_message_that_is_no_batch_is_refused(count):
 
 def test_a_batch_before_its_dictionaries_is_refused():
     schema, _, rows = frames([batch(["x"], [0])])
-    reader = BatchReader(Limits())
+    reader = UploadReader(Limits())
     reader.read(schema)
     with pytest.raises(RemoteProtocolError):
         reader.read(rows)
@@ -121,7 +121,7 @@ def test_a_batch_with_one_of_two_dictionaries_is_refused():
     two = pa.schema([("a", WORDS), ("b", WORDS)])
     column = batch(["x"], [0])["w"]
     schema, first, _, rows = frames([pa.record_batch([column, column], schema=two)])
-    reader = BatchReader(Limits())
+    reader = UploadReader(Limits())
     for frame in (schema, first):
         reader.read(frame)
     with pytest.raises(RemoteProtocolError):
@@ -144,7 +144,7 @@ SENTINELS = {
 
 
 def uploaded(column: pa.Array, **options: bool) -> pa.Array:
-    reader = BatchReader(Limits())
+    reader = UploadReader(Limits())
     reader.read(options_frame(**options))
     (read,) = read_all(reader, frames([pa.record_batch([column], ["c"])]))
     return read["c"]
@@ -198,12 +198,12 @@ def test_a_layout_that_deephaven_does_not_upload_is_refused_by_name():
 
 def test_lists_around_columns_are_refused():
     with pytest.raises(UnsupportedError, match="lists"):
-        BatchReader(Limits()).read(options_frame(columns_as_list=True))
+        UploadReader(Limits()).read(options_frame(columns_as_list=True))
 
 
 def test_options_after_the_schema_are_refused():
     """They would hold for some batches and not for others."""
-    reader = BatchReader(Limits())
+    reader = UploadReader(Limits())
     reader.read(frames([batch(["x"], [0])])[0])
     with pytest.raises(RemoteProtocolError, match="before the schema"):
         reader.read(options_frame(use_deephaven_nulls=True))

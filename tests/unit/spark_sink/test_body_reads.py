@@ -20,7 +20,7 @@ from barrage.transport.shared_memory import ArenaMapping
 from barrage.wire.dissociated.negotiation import HostIdentity
 from spark_sink import body_reads as module
 from spark_sink.body_reads import body_reads
-from spark_sink.connection import Connection, Failure, ServerError
+from spark_sink.connection import Failure, ServerConnection, ServerError
 from spark_sink.fetch import fetch_piece
 from spark_sink.options import SourceOptions
 from spark_sink.planning import change_pieces, snapshot_pieces
@@ -59,8 +59,8 @@ def fill(server: barrage.Server) -> None:
         table.add(pa.table([values, ["even", "odd"] * (PART // 2)], schema=TARGET))
 
 
-def connection(server: barrage.Server, **options: str) -> Connection:
-    return Connection.of({"uri": server.uri, "fetchRetryIntervalMs": "1", **options})
+def connection(server: barrage.Server, **options: str) -> ServerConnection:
+    return ServerConnection.of({"uri": server.uri, "fetchRetryIntervalMs": "1", **options})
 
 
 def changes(server: barrage.Server, tasks: int = 1):
@@ -73,7 +73,7 @@ def bounds(server: barrage.Server) -> tuple[str, int, int]:
     return found["epoch"], found["earliest"], found["version"]
 
 
-def fetched(connected: Connection, pieces, *, shares: bool = True) -> list[int]:
+def fetched(connected: ServerConnection, pieces, *, shares: bool = True) -> list[int]:
     values = []
     for piece in pieces:
         for batch in fetch_piece(

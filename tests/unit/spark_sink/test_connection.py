@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from barrage.errors import ConfigError
-from spark_sink.connection import Connection, Failure, ServerError
+from spark_sink.connection import Failure, ServerConnection, ServerError
 from tests.helpers.fake_journal import FakeJournalServer, FakeTable
 from tests.unit.spark_sink.tables import TRADES
 
@@ -21,13 +21,13 @@ def server():
 
 def test_locations_get_a_scheme_and_a_port():
     told = {"uri": "one, grpc://two:5/ , grpcs://three:7,dh://[::1]:9"}
-    assert Connection.of(told).uris == (
+    assert ServerConnection.of(told).uris == (
         "grpc://one:10000",
         "grpc://two:5",
         "grpcs://three:7",
         "dh://[::1]:9",
     )
-    assert Connection.of({"host": "::1", "PORT": "8"}).uris == ("grpc://[::1]:8",)
+    assert ServerConnection.of({"host": "::1", "PORT": "8"}).uris == ("grpc://[::1]:8",)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_locations_get_a_scheme_and_a_port():
 )
 def test_wrong_options_are_named(told, words):
     with pytest.raises(ConfigError, match=words):
-        Connection.of(told)
+        ServerConnection.of(told)
 
 
 def test_secrets_are_sent_and_never_shown(server, monkeypatch):
@@ -55,31 +55,31 @@ def test_secrets_are_sent_and_never_shown(server, monkeypatch):
     monkeypatch.setenv("ZONE", "eu")
     told = {"uri": server.uri, "auth.tokenEnv": "TRADES_TOKEN"}
     told |= {"header.x-plain": "one", "header.x-zone.env": "ZONE"}
-    connection = pickle.loads(pickle.dumps(Connection.of(told)))
+    connection = pickle.loads(pickle.dumps(ServerConnection.of(told)))
     connection.action("journal.info", table="trades")
     headers = server.headers[-1]
     assert headers["authorization"] == ["Bearer s3cret"]
     assert (headers["x-plain"], headers["x-zone"]) == (["one"], ["eu"])
     assert "s3cret" not in repr(connection)
-    direct = Connection.of({"uri": server.uri, "auth.token": "s3cret"})
+    direct = ServerConnection.of({"uri": server.uri, "auth.token": "s3cret"})
     assert "s3cret" not in repr(direct)
 
 
 def test_user_and_password_are_basic(server):
     told = {"uri": server.uri, "auth.user": "u", "auth.password": "p"}
-    Connection.of(told).action("journal.info", table="trades")
+    ServerConnection.of(told).action("journal.info", table="trades")
     assert server.headers[-1]["authorization"] == ["Basic dTpw"]
 
 
 def test_a_missing_variable_is_named(server, monkeypatch):
     monkeypatch.delenv("NOT_SET", raising=False)
-    connection = Connection.of({"uri": server.uri, "auth.tokenEnv": "NOT_SET"})
+    connection = ServerConnection.of({"uri": server.uri, "auth.tokenEnv": "NOT_SET"})
     with pytest.raises(ConfigError, match=r"spark\.executorEnv\.NOT_SET"):
         connection.action("journal.info", table="trades")
 
 
 def test_a_server_that_is_away_for_a_moment_is_asked_again(server):
-    connection = Connection.of({"uri": server.uri, "fetchRetryIntervalMs": "1"})
+    connection = ServerConnection.of({"uri": server.uri, "fetchRetryIntervalMs": "1"})
     server.unavailable = 3
     assert connection.action("journal.info", table="trades")["table"] == "trades"
     server.unavailable = 4
@@ -89,7 +89,7 @@ def test_a_server_that_is_away_for_a_moment_is_asked_again(server):
 
 
 def test_the_next_location_is_tried(server):
-    connection = Connection.of({"uri": f"grpc://127.0.0.1:1,{server.uri}"})
+    connection = ServerConnection.of({"uri": f"grpc://127.0.0.1:1,{server.uri}"})
     assert connection.action("journal.info", table="trades")["table"] == "trades"
 
 
@@ -102,12 +102,12 @@ def test_the_next_location_is_tried(server):
 )
 def test_failures_have_kinds(server, table, body, failure, words):
     with pytest.raises(ServerError, match=words) as caught:
-        Connection.of({"uri": server.uri}).action("journal.info", table=table, **body)
+        ServerConnection.of({"uri": server.uri}).action("journal.info", table=table, **body)
     assert caught.value.failure is failure
 
 
 def test_one_client_a_process_and_server(server):
-    first = Connection.of({"uri": server.uri})
-    second = Connection.of({"URI": server.uri})
+    first = ServerConnection.of({"uri": server.uri})
+    second = ServerConnection.of({"URI": server.uri})
     assert first.client() is second.client()
-    assert first.client() is not Connection.of({"uri": server.uri, "header.a": "b"}).client()
+    assert first.client() is not ServerConnection.of({"uri": server.uri, "header.a": "b"}).client()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_sink.connection import Connection, Failure, ServerError
+from spark_sink.connection import Failure, ServerConnection, ServerError
 from spark_sink.fetch import StallGuard, fetch_piece, gathered
 from spark_sink.planning import change_pieces, snapshot_pieces, task_count
 from tests.helpers.fake_journal import FakeJournalServer, FakeTable
@@ -22,7 +22,7 @@ def server():
 
 
 def fetched(server, pieces) -> list[int]:
-    connection = Connection.of({"uri": server.uri, "fetchRetryIntervalMs": "1"})
+    connection = ServerConnection.of({"uri": server.uri, "fetchRetryIntervalMs": "1"})
     return [
         value
         for piece in pieces

@@ -13,10 +13,10 @@ import pytest
 
 from spark_sink.manifest import (
     MANIFESTS_KEPT,
-    Batch,
+    BatchHead,
     Manifest,
     ManifestError,
-    State,
+    ManifestState,
     is_snapshot,
     needs_compaction,
     swept,
@@ -50,13 +50,13 @@ class Rows:
     def write_snapshot(self, path: Path) -> None:
         self._write(path, [[i, value] for kind, i, _, value in self.changes if kind == "insert"])
 
-    def is_whole(self, batch: Batch) -> bool:
+    def is_whole(self, batch: BatchHead) -> bool:
         return self.whole
 
     def truncates(self, path: Path) -> bool:
         return any(row[0] == "truncate" for row in read_rows(path))
 
-    def write_state(self, state: State, path: Path) -> None:
+    def write_state(self, state: ManifestState, path: Path) -> None:
         self._write(path, sorted(rows_of(self.root, state).items()))
 
     def _write(self, path: Path, rows: list) -> None:
@@ -72,7 +72,7 @@ def read_rows(path: Path) -> list:
     return [row for part in sorted(path.iterdir()) for row in json.loads(part.read_text())]
 
 
-def rows_of(root: Path, state: State | None) -> dict[int, int]:
+def rows_of(root: Path, state: ManifestState | None) -> dict[int, int]:
     """The rule of the format, by a plain loop: last change wins, deletes go."""
     if state is None:
         return {}
@@ -97,7 +97,7 @@ def rows_of(root: Path, state: State | None) -> dict[int, int]:
 class Step:
     """A batch, its rows, and the table as it is after it."""
 
-    batch: Batch
+    batch: BatchHead
     changes: list[Change]
     after: dict[int, int]
 
@@ -110,8 +110,8 @@ def history(seed: int, *, batches: int, query: str = "q") -> list[Step]:
     version, sync, number = 0, 0, itertools.count(0)
     steps: list[Step] = []
 
-    def at(row: int) -> Batch:
-        return Batch(query=query, batch=next(number), epoch=EPOCH, version=version, row=row,
+    def at(row: int) -> BatchHead:
+        return BatchHead(query=query, batch=next(number), epoch=EPOCH, version=version, row=row,
                      sync=sync)  # fmt: skip
 
     def resync() -> None:
@@ -261,7 +261,7 @@ def test_a_kill_inside_writing_rows_leaves_nothing_behind(tmp_path):
 
 
 def test_readers_of_the_last_two_manifests_find_their_files(tmp_path):
-    seen: list[tuple[State, dict[int, int]]] = []
+    seen: list[tuple[ManifestState, dict[int, int]]] = []
     table = folder(tmp_path)
     original = table._replace
 
@@ -334,7 +334,7 @@ def test_what_is_no_manifest_is_said_to_be_none(tmp_path, text):
 
 
 def test_a_manifest_survives_its_text():
-    batch = Batch(query="q", batch=3, epoch=EPOCH, version=9, row=-1, sync=1)
+    batch = BatchHead(query="q", batch=3, epoch=EPOCH, version=9, row=-1, sync=1)
     manifest = with_batch(Manifest(), batch, "base/1-3", truncates=False, at_seconds=1.5)
     manifest = with_batch(
         manifest, replace(batch, batch=4), "d/1-4", truncates=False, at_seconds=2.5
@@ -347,7 +347,7 @@ def test_a_manifest_survives_its_text():
 
 
 def test_rules_at_their_edges():
-    batch = Batch(query="q", batch=0, epoch=EPOCH, version=1, row=-1, sync=1)
+    batch = BatchHead(query="q", batch=0, epoch=EPOCH, version=1, row=-1, sync=1)
     empty = Manifest()
     assert is_snapshot(empty, batch)
     assert not needs_compaction(empty)

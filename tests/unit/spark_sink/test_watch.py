@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from spark_sink.connection import Connection, Failure, ServerError
-from spark_sink.watch import Mark, Marks, Watch
+from spark_sink.connection import Failure, ServerConnection, ServerError
+from spark_sink.watch import Marks, TableWatch, VersionMark
 from tests.helpers.fake_journal import FakeJournalServer, FakeTable
 from tests.helpers.server_process import wait_until
 from tests.unit.spark_sink.tables import TRADES, trades
@@ -25,9 +25,9 @@ def server():
 def watching(server):
     watches = []
 
-    def open_it(uri: str = server.uri, table: str = "trades", **options: str) -> Watch:
-        connection = Connection.of({"uri": uri, "fetchTimeoutMs": "500", **options})
-        watches.append(Watch(connection, table, consumer="me", lease_ms=1000))
+    def open_it(uri: str = server.uri, table: str = "trades", **options: str) -> TableWatch:
+        connection = ServerConnection.of({"uri": uri, "fetchTimeoutMs": "500", **options})
+        watches.append(TableWatch(connection, table, consumer="me", lease_ms=1000))
         return watches[-1]
 
     yield open_it
@@ -107,10 +107,10 @@ def test_a_table_that_was_there_may_come_back(server, watching):
 def test_marks_are_of_one_epoch_and_conflated():
     marks = Marks()
     for version, rows in ((1, 10), (2, 20), (2, 20), (5, 50)):
-        marks.add(Mark("a", version, rows, 0, version))
+        marks.add(VersionMark("a", version, rows, 0, version))
     assert marks.rows_between("a", 2, 5) == 30
     assert marks.rows_between("a", 3, 5) is None
-    assert marks.before("a", 4) == Mark("a", 2, 20, 0, 2)
-    marks.add(Mark("b", 1, 1, 0, 0))
+    assert marks.before("a", 4) == VersionMark("a", 2, 20, 0, 2)
+    marks.add(VersionMark("b", 1, 1, 0, 0))
     assert marks.at("a", 5) is None
-    assert marks.newest == Mark("b", 1, 1, 0, 0)
+    assert marks.newest == VersionMark("b", 1, 1, 0, 0)

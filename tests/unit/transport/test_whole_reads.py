@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from barrage.server.auth import Authenticator
-from barrage.server.flight.call_guard import CallGuard
-from barrage.server.method_table import MethodEntry, SessionUse, service_handler
+from barrage.server.flight.call_guard import CallGuard, SessionUse
+from barrage.server.method_table import MethodEntry, service_handler
 from barrage.transport.grpc_channel import GrpcStream
 from barrage.transport.whole_reads import WholeReads
 

@@ -14,7 +14,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.server.catalog import Catalog
 from barrage.server.resolver import TicketResolver
 from barrage.server.runtime import EngineRuntime
-from barrage.server.sessions import Session
+from barrage.server.session_store import ClientSession
 from barrage.server.table_lease import TableLease
 from barrage.server.table_service import TableRecipe, TableService
 
@@ -30,7 +30,7 @@ class Bench:
         self.runtime = EngineRuntime(limits=self.limits, clock=SystemClock())
         self.tables = TableService(self.runtime, self.catalog, limits=self.limits)
         self.resolver = TicketResolver(self.catalog, self.tables, self.limits)
-        self.session = Session(1, "deephaven", self.limits)
+        self.session = ClientSession(1, "deephaven", self.limits)
 
     def create(self, name: str, rows: pa.Table, **options: Any) -> Any:
         """Publish a table that holds ``rows``."""

@@ -15,7 +15,7 @@ import pytest
 from barrage.errors import BodyChannelError
 from barrage.limits import Limits
 from barrage.transport.shared_memory import Arena, ArenaMapping, LeaseTable, locks, room
-from barrage.transport.shared_memory.stale import remove_stale
+from barrage.transport.shared_memory.leftovers import remove_stale
 from barrage.wire.dissociated.references import BodyReference
 from tests.unit.transport.shared_memory.bodies import KIB, SMALL, content, fill, placed
 from tests.unit.transport.shared_memory.peer import ROOT, peer

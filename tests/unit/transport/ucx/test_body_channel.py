@@ -12,7 +12,7 @@ import pytest
 from barrage.clock import SystemClock
 from barrage.errors import BodyChannelError, TransportError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.transport.ucx.body_channel import UcxBodyReceiver, UcxBodySender
+from barrage.transport.ucx.numbered_bodies import UcxBodyReceiver, UcxBodySender
 from barrage.transport.ucx.stream_server import StreamServer
 from barrage.wire.dissociated.detached import DetachedFrame
 from tests.helpers.fake_ucx import LARGE, FakeChannel, FakeListener

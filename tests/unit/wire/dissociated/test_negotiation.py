@@ -15,9 +15,9 @@ from barrage.wire.dissociated.negotiation import (
     TEXT_CHARS_MAX,
     Answer,
     Claim,
+    ClaimOutcome,
     HostIdentity,
     Offer,
-    Outcome,
     UcxTerms,
     printable,
 )
@@ -192,24 +192,24 @@ class TestOutcome:
     @pytest.mark.parametrize(
         ("outcome", "text"),
         [
-            (Outcome(way=BodyWay.SHM), "shm"),
-            (Outcome(way=BodyWay.UCX), "ucx"),
-            (Outcome(way=BodyWay.INLINE), "inline"),
-            (Outcome(way=BodyWay.INLINE, reason="wrong proof"), "inline wrong proof"),
+            (ClaimOutcome(way=BodyWay.SHM), "shm"),
+            (ClaimOutcome(way=BodyWay.UCX), "ucx"),
+            (ClaimOutcome(way=BodyWay.INLINE), "inline"),
+            (ClaimOutcome(way=BodyWay.INLINE, reason="wrong proof"), "inline wrong proof"),
         ],
     )
-    def test_an_outcome_reads_as_it_was_written(self, outcome: Outcome, text: str) -> None:
+    def test_an_outcome_reads_as_it_was_written(self, outcome: ClaimOutcome, text: str) -> None:
         assert outcome.header() == text
-        assert Outcome.parse(text) == outcome
+        assert ClaimOutcome.parse(text) == outcome
 
     @pytest.mark.parametrize("text", [None, "", "rdma", "SHM", " shm"])
     def test_whatever_is_not_understood_is_inline_with_a_reason(self, text: str | None) -> None:
-        outcome = Outcome.parse(text)
+        outcome = ClaimOutcome.parse(text)
         assert outcome.way is BodyWay.INLINE
         assert outcome.reason
 
     def test_a_reason_is_fit_for_a_header(self) -> None:
-        text = Outcome(way=BodyWay.INLINE, reason="é\r\nx-evil: 1" + "x" * 1000).header()
+        text = ClaimOutcome(way=BodyWay.INLINE, reason="é\r\nx-evil: 1" + "x" * 1000).header()
         assert text.startswith("inline ???x-evil: 1")
         assert len(text) == len("inline ") + REASON_CHARS_MAX
         assert printable(text) == text[:REASON_CHARS_MAX]

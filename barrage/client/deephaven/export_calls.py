@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.client.connection import Connection
+    from barrage.client.deephaven.login import DeephavenLogin
+    from barrage.transport.base import FlightConnector, FrameStream
 
 logger = logging.getLogger(__name__)
 
@@ -76,10 +77,9 @@ class DeephavenCalls:
     """The exports of one connection. Made on the connection's loop; belongs to it, but for
     :meth:`release_soon`."""
 
-    def __init__(self, connection: Connection) -> None:
-        assert connection.login is not None
-        self.connection = connection
-        self._login = connection.login
+    def __init__(self, channel: FlightConnector, login: DeephavenLogin) -> None:
+        self.channel = channel
+        self._login = login
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
         self._releases: set[asyncio.Task[None]] = set()
@@ -112,13 +112,18 @@ class DeephavenCalls:
         table: str | None = None,
     ) -> Any:
         """One call; ``answer`` names the message that comes back."""
-        buffer = await self.connection.channel.unary(
+        buffer = await self.channel.unary(
             f"/{service}/{method}",
             bytes(request.SerializeToString()),
             timeout=timeout,
             table=table,
         )
         return MESSAGES.decode(answer, buffer)
+
+    def open_put(self, label: str) -> FrameStream:
+        """A DoPut stream. SubscriptionClosedError once the session is closed."""
+        self._login.check_open()
+        return self.channel.put(table=label)
 
     async def make(
         self, method: str, request: Any, *, label: str, timeout: float | None = None
@@ -176,7 +181,7 @@ class DeephavenCalls:
         generation = self.generation
         answers: list[Any] = []
         try:
-            async for message in self.connection.channel.results(
+            async for message in self.channel.results(
                 f"/{TABLE_SERVICE}/Batch", request, timeout=OPERATION_SECONDS_MAX, table=label
             ):
                 answers.append(MESSAGES.decode("ExportedTableCreationResponse", message))
@@ -221,7 +226,7 @@ class DeephavenCalls:
             return
 
     def _begin_release(self, ticket: bytes, generation: int) -> None:
-        if not self.connection.is_closed and generation == self.generation:
+        if not self._login.is_closed and generation == self.generation:
             task = start_task(RELEASE, self.release(ticket), on_death=no_dependants)
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)

@@ -12,7 +12,6 @@ from barrage.client.deephaven.console import Console, check_variable_name
 from barrage.client.deephaven.input_tables import add_rows, create_input_table, delete_rows
 from barrage.client.deephaven.upload import plain_columns, upload_table
 from barrage.client.put import MODES
-from barrage.client.sources import ExportSource, ticket_of_name
 from barrage.client.table_info import (
     TableInfo,
     info_of_flight,
@@ -20,6 +19,7 @@ from barrage.client.table_info import (
     is_input_table,
     key_columns,
 )
+from barrage.client.table_sources import ExportSource, ticket_of_name
 from barrage.errors import (
     BarrageError,
     ConfigError,
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.client.connection import Connection
-    from barrage.client.deephaven.calls import ExportedTable
+    from barrage.client.deephaven.export_calls import ExportedTable
     from barrage.client.put import PutProgress
-    from barrage.client.sources import TableSource
+    from barrage.client.table_sources import TableSource
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class DeephavenTables:
             return await self.fetch(ticket, label)
 
         exported = await self.connection.call(export)
-        return ExportSource(self.calls, label, export=export, exported=exported)
+        return ExportSource(self.connection, label, export=export, exported=exported)
 
     async def open_input(self, name: str) -> ExportSource:
         """The same for an input table; UnsupportedError for others."""
@@ -152,13 +152,13 @@ class DeephavenTables:
         self, data: Any, *, label: str, on_progress: Callable[[PutProgress], None] | None = None
     ) -> ExportSource:
         exported = await upload_table(self.calls, data, label=label, on_progress=on_progress)
-        return ExportSource(self.calls, label, exported=exported)
+        return ExportSource(self.connection, label, exported=exported)
 
     async def input_table(
         self, schema: pa.Schema, *, key: Sequence[str], kind: str | None, label: str
     ) -> ExportSource:
         exported = await create_input_table(self.calls, schema, key=key, kind=kind, label=label)
-        return ExportSource(self.calls, label, exported=exported)
+        return ExportSource(self.connection, label, exported=exported)
 
     async def create(
         self, name: str, schema: pa.Schema, *, key: Sequence[str], kind: str | None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.client.connection import Connection
-    from barrage.client.deephaven.calls import DeephavenCalls, ExportedTable
+    from barrage.client.deephaven.export_calls import ExportedTable
 
 
 class TableSource(ABC):
@@ -117,7 +117,7 @@ class ExportSource(TableSource):
 
     def __init__(
         self,
-        calls: DeephavenCalls,
+        connection: Connection,
         label: str,
         *,
         export: Callable[[], Coroutine[Any, Any, ExportedTable]] | None = None,
@@ -126,8 +126,9 @@ class ExportSource(TableSource):
     ) -> None:
         """``export`` None: what was exported cannot be made again, as with uploaded rows. ``needs``
         are the sources ``export`` starts from."""
-        super().__init__(calls.connection, label)
-        self.calls = calls
+        super().__init__(connection, label)
+        assert connection.calls is not None
+        self.calls = connection.calls
         self._export = export
         self._exported = exported
         self._needs = needs

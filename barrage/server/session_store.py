@@ -43,7 +43,7 @@ ROTATIONS_PER_LIFETIME = 5
 """A token is replaced when it is older than the lifetime divided by this."""
 
 
-class Session:
+class ClientSession:
     """One client's session. Invariant: once closed it has no exports, listeners or tokens."""
 
     def __init__(self, session_id: int, types: SessionTypes, limits: Limits) -> None:
@@ -108,7 +108,7 @@ class Session:
 class _Entry:
     """What the store knows about a session."""
 
-    session: Session
+    session: ClientSession
     issued_ns: int
     """When the newest token was made."""
     digests: list[tuple[bytes, int]]
@@ -135,18 +135,20 @@ class SessionStore:
         self._authenticator = authenticator
         self._types = types
         self._ids = itertools.count(1)
-        self._entries: dict[Session, _Entry] = {}
+        self._entries: dict[ClientSession, _Entry] = {}
         self._tokens: dict[bytes, _Entry] = {}
-        self._unused: dict[Session, None] = {}
+        self._unused: dict[ClientSession, None] = {}
         """Sessions whose token has not come back yet, oldest first."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[ClientSession]:
         return iter(list(self._entries))
 
-    def open(self, credentials: Credentials | None, types: SessionTypes | None = None) -> Session:
+    def open(
+        self, credentials: Credentials | None, types: SessionTypes | None = None
+    ) -> ClientSession:
         """A new session for credentials that are no session's.
 
         AuthenticationError when there are none or they are wrong, LimitExceededError.
@@ -155,7 +157,7 @@ class SessionStore:
             raise no_credentials()
         self._authenticator.check(credentials)
         self._check_room()
-        session = Session(next(self._ids), types or self._types, self._limits)
+        session = ClientSession(next(self._ids), types or self._types, self._limits)
         entry = _Entry(session=session, issued_ns=0, digests=[])
         self._entries[session] = entry
         self._unused[session] = None
@@ -163,7 +165,7 @@ class SessionStore:
         log.info("session %d: opened", session.session_id)
         return session
 
-    def find(self, credentials: Credentials | None) -> Session | None:
+    def find(self, credentials: Credentials | None) -> ClientSession | None:
         """The session whose token this is, with a fresh one if it is time for that; None when it is
         no session's."""
         if credentials is None or credentials.kind is not CredentialKind.TOKEN:
@@ -180,7 +182,7 @@ class SessionStore:
             self._issue(entry, now_ns)
         return entry.session
 
-    def close(self, session: Session, error: BarrageError | None = None) -> None:
+    def close(self, session: ClientSession, error: BarrageError | None = None) -> None:
         """End a session and everything that belongs to it. Idempotent."""
         entry = self._entries.pop(session, None)
         if entry is None:
@@ -202,7 +204,7 @@ class SessionStore:
         for entry in list(self._entries.values()):
             self._drop_old_tokens(entry, now_ns)
 
-    def expires_wall_ms(self, session: Session) -> int:
+    def expires_wall_ms(self, session: ClientSession) -> int:
         """When the newest token of an open session ends, in milliseconds since the Unix epoch."""
         entry = self._entries[session]
         left_ns = entry.issued_ns + self.lifetime_ns - self._clock.monotonic_ns()

@@ -10,16 +10,16 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from barrage.client.deephaven.calls import reference
+from barrage.client.deephaven.export_calls import reference
 from barrage.errors import ExpressionError, UnsupportedError
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from barrage.client.deephaven.calls import DeephavenCalls, ExportedTable
-    from barrage.client.query import Step
-    from barrage.client.sources import TableSource
+    from barrage.client.deephaven.export_calls import DeephavenCalls, ExportedTable
+    from barrage.client.query_step import Step
+    from barrage.client.table_sources import TableSource
 
 _AGGREGATION = re.compile(r"\s*(\w+)\s*\(\s*([\w$]*)\s*\)\s*")
 
