@@ -167,30 +167,30 @@ def operators(
     content = table.to_arrow()
     cases: dict[str, tuple[Callable[[], Table], Callable[[], Any]]] = {
         "sort by a double": (
-            lambda: table.sort("x0"),
+            lambda: derive.sort(table, "x0"),
             lambda: content.sort_by([("x0", "ascending")]),
         ),
         "sort by string and double": (
-            lambda: table.sort("symbol", "-x1"),
+            lambda: derive.sort(table, "symbol", "-x1"),
             lambda: content.sort_by([("symbol", "ascending"), ("x1", "descending")]),
         ),
         "where x2 > 0.5": (
-            lambda: table.where("x2 > 0.5"),
+            lambda: derive.where(table, "x2 > 0.5"),
             lambda: content.filter(pc.field("x2") > 0.5),
         ),
         "last_by symbol": (
-            lambda: table.last_by("symbol"),
+            lambda: derive.last_by(table, "symbol"),
             lambda: content.group_by("symbol", use_threads=False).aggregate([("x0", "last")]),
         ),
         "agg_by symbol, count sum avg": (
-            lambda: table.agg_by("symbol", n="count()", s="sum(x0)", a="avg(n0)"),
+            lambda: derive.agg_by(table, "symbol", n="count()", s="sum(x0)", a="avg(n0)"),
             lambda: content.group_by("symbol", use_threads=False).aggregate(
                 [([], "count_all"), ("x0", "sum"), ("n0", "mean")]
             ),
         ),
         "agg_by symbol, min max std last": (
-            lambda: table.agg_by(
-                "symbol", low="min(x0)", high="max(x0)", dev="std(x1)", end="last(x2)"
+            lambda: derive.agg_by(
+                table, "symbol", low="min(x0)", high="max(x0)", dev="std(x1)", end="last(x2)"
             ),
             lambda: content.group_by("symbol", use_threads=False).aggregate(
                 [("x0", "min"), ("x0", "max"), ("x1", "stddev"), ("x2", "last")]

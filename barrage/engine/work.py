@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from barrage.engine.expression import BoundExpression
+    from barrage.engine.operator_plan import OperatorPlan
     from barrage.engine.operators.convert import ColumnConversion
     from barrage.engine.operators.select import Selection
     from barrage.engine.operators.sort import SortKey
-    from barrage.engine.table import DerivedTable, OperatorPlan, Table
+    from barrage.engine.table import DerivedTable, Table
     from barrage.limits import Limits
 
 Result = TypeVar("Result")

@@ -22,12 +22,13 @@ from barrage.engine import (
     SourceTable,
     Table,
     UpdateGraph,
+    derive,
 )
 from barrage.engine import gaps as gaps_module
 from barrage.engine import grouping as grouping_module
 from barrage.engine import key_map as key_map_module
 from barrage.engine.operators import select as select_module
-from barrage.engine.operators.convert import ColumnConversion
+from barrage.engine.operators.convert import ColumnConversion, convert
 from barrage.engine.operators.sort import SortKey
 from tests.helpers import model
 
@@ -79,11 +80,13 @@ def select_step() -> Step:
             for row in rows
         ]
 
-    return Step(lambda table: table.select(*SCHEMA.names, t="a * 2 + k"), naive)
+    return Step(lambda table: derive.select(table, *SCHEMA.names, t="a * 2 + k"), naive)
 
 
 def where_step(text: str, condition: Callable[[model.Row], bool | None]) -> Step:
-    return Step(lambda table: table.where(text), lambda rows: model.where_rows(rows, condition))
+    return Step(
+        lambda table: derive.where(table, text), lambda rows: model.where_rows(rows, condition)
+    )
 
 
 def sort_step(keys: list[tuple[str, bool, bool]]) -> Step:
@@ -91,12 +94,12 @@ def sort_step(keys: list[tuple[str, bool, bool]]) -> Step:
         SortKey(column=name, is_descending=descending, has_nulls_first=first)
         for name, descending, first in keys
     ]
-    return Step(lambda table: table.sort(*parsed), lambda rows: model.sort_rows(rows, keys))
+    return Step(lambda table: derive.sort(table, *parsed), lambda rows: model.sort_rows(rows, keys))
 
 
 def last_by_step(names: list[str]) -> Step:
     return Step(
-        lambda table: table.last_by(*names),
+        lambda table: derive.last_by(table, *names),
         lambda rows: model.last_rows(rows, names),
         is_ordered=False,
     )
@@ -127,7 +130,7 @@ def agg_by_steps(draw: st.DrawFn) -> Step:
         return [{name: row[name] for name in SCHEMA.names} for row in found]
 
     return Step(
-        lambda table: table.agg_by(*by, **chosen).select(*SCHEMA.names),
+        lambda table: derive.select(derive.agg_by(table, *by, **chosen), *SCHEMA.names),
         naive,
         is_ordered=False,
         is_rounded=True,
@@ -137,7 +140,7 @@ def agg_by_steps(draw: st.DrawFn) -> Step:
 
 def distinct_step() -> Step:
     return Step(
-        lambda table: table.select_distinct(*SCHEMA.names),
+        lambda table: derive.select_distinct(table, *SCHEMA.names),
         lambda rows: model.distinct_rows(rows, SCHEMA.names),
         is_ordered=False,
         is_exact=True,
@@ -145,7 +148,7 @@ def distinct_step() -> Step:
 
 
 def slice_step(span: tuple[int, int]) -> Step:
-    return Step(lambda table: table.slice(*span), lambda rows: model.slice_of(rows, *span))
+    return Step(lambda table: derive.slice(table, *span), lambda rows: model.slice_of(rows, *span))
 
 
 slices = st.one_of(
@@ -163,8 +166,8 @@ def convert_step() -> Step:
         return [{**row, "a": None if row["a"] is None else -row["a"]} for row in rows]
 
     return Step(
-        lambda table: table.convert(
-            table.schema, "negated", {table.schema.get_field_index("a"): conversion}
+        lambda table: convert(
+            table, table.schema, "negated", {table.schema.get_field_index("a"): conversion}
         ),
         naive,
     )
@@ -187,16 +190,16 @@ steps = st.one_of(
         max_size=3,
         unique_by=lambda key: key[0],
     ).map(sort_step),
-    st.integers(0, 12).map(lambda n: Step(lambda t: t.head(n), lambda rows: rows[:n])),
+    st.integers(0, 12).map(lambda n: Step(lambda t: derive.head(t, n), lambda rows: rows[:n])),
     st.integers(0, 12).map(
-        lambda n: Step(lambda t: t.tail(n), lambda rows: rows[max(0, len(rows) - n) :])
+        lambda n: Step(lambda t: derive.tail(t, n), lambda rows: rows[max(0, len(rows) - n) :])
     ),
     st.lists(st.sampled_from(["a", "s", "d", "f"]), min_size=1, max_size=2, unique=True).map(
         last_by_step
     ),
     agg_by_steps(),
     st.builds(distinct_step),
-    st.just(Step(lambda table: table.flatten(), lambda rows: rows)),
+    st.just(Step(lambda table: derive.flatten(table), lambda rows: rows)),
     slices.map(slice_step),
 )
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from barrage.engine import derive
+from barrage.engine.operator_plan import prepared
 from barrage.errors import SchemaError
 from barrage.server.deephaven.filter_text import check_size
 from barrage.server.deephaven.operations import (
@@ -35,10 +37,10 @@ def view(request: Any, sources: Sequence[Table], context: OperationContext) -> T
     check_size(texts, context.limits)
     numbered = with_row_variables(source, texts)
     schema, limits = numbered.schema, context.limits
-    selection = numbered.prepared(
-        *("view", texts), prepare=lambda: parse_selection(texts, schema, limits)
+    selection = prepared(
+        numbered, *("view", texts), prepare=lambda: parse_selection(texts, schema, limits)
     )
-    return numbered.select(**dict(selection))
+    return derive.select(numbered, **dict(selection))
 
 
 def update_view(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
@@ -50,18 +52,19 @@ def update_view(request: Any, sources: Sequence[Table], context: OperationContex
     check_size(texts, context.limits)
     numbered = with_row_variables(source, texts)
     schema, limits = numbered.schema, context.limits
-    selection = numbered.prepared(
-        *("update", texts), prepare=lambda: parse_update(texts, schema, limits)
+    selection = prepared(
+        numbered, *("update", texts), prepare=lambda: parse_update(texts, schema, limits)
     )
     hidden = schema.names[len(source.schema.names) :]
-    return numbered.select(**{name: each for name, each in selection if name not in hidden})
+    chosen = {name: each for name, each in selection if name not in hidden}
+    return derive.select(numbered, **chosen)
 
 
 def drop_columns(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
     """All columns but the named ones. SchemaError when one does not exist."""
     [source] = sources
     check_texts("columns", request.column_names, context.limits)
-    return source.drop(*request.column_names)
+    return derive.drop(source, *request.column_names)
 
 
 def select_distinct(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
@@ -71,7 +74,7 @@ def select_distinct(request: Any, sources: Sequence[Table], context: OperationCo
     check_texts("columns", names, context.limits)
     if not source.schema.names:
         raise SchemaError("a table without columns has no distinct rows")
-    return source.select_distinct(*dict.fromkeys(names))
+    return derive.select_distinct(source, *dict.fromkeys(names))
 
 
 def _operation(name: str, method: str, derive: Any) -> Operation:

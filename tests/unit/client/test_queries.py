@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from barrage.client.deephaven.batch import run_query
-from barrage.client.query import BatchSource, QuerySource, Step
+from barrage.client.query import BatchSource, QuerySource
+from barrage.client.query_steps import Step
 from barrage.client.sources import NamedSource
 from barrage.errors import ConfigError, ExpressionError, UnsupportedError
 from barrage.model.query import Query

@@ -13,7 +13,8 @@ from barrage.errors import (
     SchemaError,
     TableNotFoundError,
 )
-from barrage.model.query import OPERATIONS, Query
+from barrage.model.operators import OPERATORS
+from barrage.model.query import Query
 from barrage.server.catalog import Catalog, Publication
 from barrage.server.query import apply_query
 
@@ -57,7 +58,7 @@ CASES = {
 
 
 def test_every_operation_has_a_case() -> None:
-    assert set(CASES) == set(OPERATIONS)
+    assert set(CASES) == set(OPERATORS)
 
 
 @pytest.mark.parametrize("name", CASES)
