@@ -15,6 +15,7 @@ from barrage.engine.operators.agg_by import agg_by
 from barrage.engine.operators.drop import drop
 from barrage.engine.operators.flatten import flatten
 from barrage.engine.operators.head import head
+from barrage.engine.operators.head_by import head_by
 from barrage.engine.operators.last_by import last_by
 from barrage.engine.operators.merge import merge
 from barrage.engine.operators.natural_join import natural_join
@@ -23,6 +24,7 @@ from barrage.engine.operators.select_distinct import select_distinct
 from barrage.engine.operators.slice import slice
 from barrage.engine.operators.sort import sort
 from barrage.engine.operators.tail import tail
+from barrage.engine.operators.tail_by import tail_by
 from barrage.engine.operators.where import where
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ __all__ = [
     "drop",
     "flatten",
     "head",
+    "head_by",
     "last_by",
     "merge",
     "natural_join",
@@ -44,6 +47,7 @@ __all__ = [
     "slice",
     "sort",
     "tail",
+    "tail_by",
     "where",
 ]
 
@@ -60,6 +64,8 @@ BUILDERS: Mapping[str, Callable[..., Table]] = {
     "select_distinct": select_distinct,
     "natural_join": natural_join,
     "merge": merge,
+    "head_by": head_by,
+    "tail_by": tail_by,
     "flatten": flatten,
 }
 """The functions by name. Arguments are those of Python

@@ -332,6 +332,58 @@ _SPECS = (
         is_repeated=True,
     ),
     OperatorSpec(
+        name="head_by",
+        doc="The first ``count`` rows of each combination of values in ``by`` (none: of all rows), "
+        "in row order.",
+        parameters=(
+            Parameter(name="count", form=Form.COUNT),
+            Parameter(name="by", form=Form.TEXTS),
+        ),
+        required=1,
+        place=60,
+        options=(
+            CommandOption(
+                name="head-by",
+                arguments=("count", "by"),
+                metavar="N:A,B,…",
+                help="The first rows of each combination of these columns, such as 3:symbol.",
+                example="3:symbol",
+            ),
+        ),
+        message=DeephavenMessage(
+            operation="head_by",
+            request="HeadOrTailByRequest",
+            fields=("num_rows", "group_by_column_specs"),
+            method="HeadBy",
+        ),
+    ),
+    OperatorSpec(
+        name="tail_by",
+        doc="The last ``count`` rows of each combination of values in ``by`` (none: of all rows), "
+        "in row order.",
+        parameters=(
+            Parameter(name="count", form=Form.COUNT),
+            Parameter(name="by", form=Form.TEXTS),
+        ),
+        required=1,
+        place=65,
+        options=(
+            CommandOption(
+                name="tail-by",
+                arguments=("count", "by"),
+                metavar="N:A,B,…",
+                help="The last rows of each combination of these columns, such as 3:symbol.",
+                example="3:symbol",
+            ),
+        ),
+        message=DeephavenMessage(
+            operation="tail_by",
+            request="HeadOrTailByRequest",
+            fields=("num_rows", "group_by_column_specs"),
+            method="TailBy",
+        ),
+    ),
+    OperatorSpec(
         name="flatten",
         doc="The same rows under the row keys 0 to n - 1.",
         message=DeephavenMessage(operation="flatten", request="FlattenRequest", method="Flatten"),

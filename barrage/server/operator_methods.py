@@ -87,6 +87,16 @@ class OperatorMethods(ABC, Generic[R]):
         """The rows of this table, then those of the others, which have the same columns."""
         return self._view("merge", *(other._table for other in others))
 
+    def head_by(self, count: int, *by: str) -> R:
+        """The first ``count`` rows of each combination of values in ``by`` (none: of all rows), in
+        row order."""
+        return self._view("head_by", count, *by)
+
+    def tail_by(self, count: int, *by: str) -> R:
+        """The last ``count`` rows of each combination of values in ``by`` (none: of all rows), in
+        row order."""
+        return self._view("tail_by", count, *by)
+
     def flatten(self) -> R:
         """The same rows under the row keys 0 to n - 1."""
         return self._view("flatten")

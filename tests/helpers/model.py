@@ -135,6 +135,15 @@ def last_rows(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
     return [group[-1] for group in groups_of(rows, columns)]
 
 
+def end_rows(rows: Sequence[Row], count: int, by: Sequence[str], *, is_from_end: bool) -> list[Row]:
+    """The rows that have fewer than ``count`` rows of their group on one side of them."""
+    places: dict[int, int] = {}
+    for group in groups_of(rows, by):
+        for place, row in enumerate(reversed(group) if is_from_end else group):
+            places[id(row)] = place
+    return [row for row in rows if places[id(row)] < count]
+
+
 def key_cell(value: Any) -> Any:
     """A cell as part of a key: -0.0 is 0.0."""
     return 0.0 if isinstance(value, float) and value == 0 else value

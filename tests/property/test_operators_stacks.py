@@ -105,6 +105,19 @@ def last_by_step(names: list[str]) -> Step:
     )
 
 
+@st.composite
+def end_steps(draw: st.DrawFn) -> Step:
+    """The first or last rows of each group."""
+    count = draw(st.integers(0, 4))
+    by = draw(st.lists(st.sampled_from(["a", "s", "d", "f"]), max_size=2, unique=True))
+    is_from_end = draw(st.booleans())
+    operator = derive.tail_by if is_from_end else derive.head_by
+    return Step(
+        lambda table: operator(table, count, *by),
+        lambda rows: model.end_rows(rows, count, by, is_from_end=is_from_end),
+    )
+
+
 AGGREGATIONS = {
     "k": ["sum(k)", "abs_sum(k)", "min(k)", "last(k)", "count()", "count(s)", "sum(a)"],
     "a": ["min(a)", "max(a)", "first(a)", "last(a)"],
@@ -198,6 +211,7 @@ steps = st.one_of(
         last_by_step
     ),
     agg_by_steps(),
+    end_steps(),
     st.builds(distinct_step),
     st.just(Step(lambda table: derive.flatten(table), lambda rows: rows)),
     slices.map(slice_step),
@@ -365,12 +379,14 @@ TestCrowdedStacks = CrowdedStacks.TestCase
 
 
 class GroupedStacks(CrowdedStacks):
-    """Aggregations and distinct rows only."""
+    """What groups rows, and nothing else."""
 
     @initialize(
         kind=st.sampled_from(["keyed", "list", *sorted(SOURCES)]),
         stacks=st.lists(
-            st.lists(agg_by_steps() | st.builds(distinct_step), min_size=1, max_size=2),
+            st.lists(
+                agg_by_steps() | end_steps() | st.builds(distinct_step), min_size=1, max_size=2
+            ),
             min_size=1,
             max_size=4,
         ),

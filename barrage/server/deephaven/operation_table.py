@@ -30,8 +30,6 @@ OPERATIONS = {
 
 REFUSED = {
     "update_by": "UpdateBy",
-    "head_by": "HeadBy",
-    "tail_by": "TailBy",
     "ungroup": "Ungroup",
     "cross_join": "CrossJoinTables",
     "exact_join": "ExactJoinTables",

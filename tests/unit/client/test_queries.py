@@ -94,6 +94,8 @@ def test_a_query_is_named_as_it_is_written():
         lambda t: t.select(),
         lambda t: t.head(-1),
         lambda t: t.head("3"),
+        lambda t: t.head_by(-1, "s"),
+        lambda t: t.tail_by(1, ""),
         lambda t: t.slice(0, "3"),
         lambda t: t.merge(),
         lambda t: t.natural_join(t, on=[]),

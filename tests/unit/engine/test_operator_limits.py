@@ -20,6 +20,8 @@ STEPS = {
     "agg_by": lambda top, _, __: derive.agg_by(top, "k", x="sum(x)"),
     "select_distinct": lambda top, _, __: derive.select_distinct(top),
     "last_by": lambda top, _, __: derive.last_by(top, "k"),
+    "head_by": lambda top, number, _: derive.head_by(top, 10 + number, "k"),
+    "tail_by": lambda top, number, _: derive.tail_by(top, 10 + number),
 }
 
 

@@ -53,6 +53,8 @@ CASES = {
         {"k": [1, 2, 3], "sum": [5.0, 2.0, 5.0]},
     ),
     "merge": ('["merge",{"table":"t"}],["select",["k"]]', {"k": [1, 2, 3, 1, 2, 3]}),
+    "head_by": ('["head_by",1,["s"]],["select",["k"]]', {"k": [1, 2]}),
+    "tail_by": ('["tail_by",1,["s"]],["select",["k"]]', {"k": [2, 3]}),
     "flatten": ('["flatten"],["select",["k"]]', {"k": [1, 2, 3]}),
 }
 

@@ -124,6 +124,19 @@ ONE_SOURCE: list[tuple[str, str, dict[str, Any], list[Row]]] = [
         [("b", 2, -2.0)],
     ),
     ("Slice", "SliceRequest", {"first_position_inclusive": -1}, [(None, 4, None)]),
+    (
+        "HeadBy",
+        "HeadOrTailByRequest",
+        {"num_rows": 1, "group_by_column_specs": ["k"]},
+        [("a", 1, 0.5), ("b", 2, -2.0), (None, 4, None)],
+    ),
+    (
+        "TailBy",
+        "HeadOrTailByRequest",
+        {"num_rows": 1, "group_by_column_specs": ["k", "k"]},
+        [("b", 2, -2.0), ("a", None, 1.5), (None, 4, None)],
+    ),
+    ("TailBy", "HeadOrTailByRequest", {"num_rows": 1}, [(None, 4, None)]),
     ("Flatten", "FlattenRequest", {}, [tuple(row.values()) for row in ROWS.to_pylist()]),
     ("Snapshot", "SnapshotTableRequest", {}, [tuple(row.values()) for row in ROWS.to_pylist()]),
     (
