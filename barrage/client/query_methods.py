@@ -89,6 +89,11 @@ class QueryMethods(QuerySteps[R]):
         row order."""
         return self._operated("tail_by", count, by)
 
+    def ungroup(self, *columns: str) -> R:
+        """One row for each cell of the lists in ``columns`` (none: all columns of lists), which are
+        equally long in each row; other columns are repeated. Null is an empty list."""
+        return self._operated("ungroup", columns)
+
     def flatten(self) -> R:
         """The same rows under the row keys 0 to n - 1."""
         return self._operated("flatten")

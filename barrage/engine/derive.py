@@ -25,6 +25,7 @@ from barrage.engine.operators.slice import slice
 from barrage.engine.operators.sort import sort
 from barrage.engine.operators.tail import tail
 from barrage.engine.operators.tail_by import tail_by
+from barrage.engine.operators.ungroup import ungroup
 from barrage.engine.operators.where import where
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ __all__ = [
     "sort",
     "tail",
     "tail_by",
+    "ungroup",
     "where",
 ]
 
@@ -66,6 +68,7 @@ BUILDERS: Mapping[str, Callable[..., Table]] = {
     "merge": merge,
     "head_by": head_by,
     "tail_by": tail_by,
+    "ungroup": ungroup,
     "flatten": flatten,
 }
 """The functions by name. Arguments are those of Python

@@ -45,6 +45,9 @@ AGGREGATION = 50
 CONVERSION = 50
 """Row operations per row of one conversion that may fail, which is tried on every row."""
 
+LIST = 50
+"""Row operations per row of reading a column of lists for their lengths."""
+
 OPERATOR = 20_000
 """What making any operator costs besides, in row operations."""
 
@@ -70,6 +73,10 @@ def of_keys(count: int) -> int:
 
 def of_aggregations(count: int) -> int:
     return AGGREGATION * count
+
+
+def of_lists(count: int) -> int:
+    return LIST * count
 
 
 def of_conversions(conversions: Mapping[int, ColumnConversion]) -> int:

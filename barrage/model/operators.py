@@ -384,6 +384,27 @@ _SPECS = (
         ),
     ),
     OperatorSpec(
+        name="ungroup",
+        doc="One row for each cell of the lists in ``columns`` (none: all columns of lists), which "
+        "are equally long in each row; other columns are repeated. Null is an empty list.",
+        parameters=(Parameter(name="columns", form=Form.TEXTS),),
+        place=30,
+        options=(
+            CommandOption(
+                name="ungroup",
+                arguments=("columns",),
+                metavar="A,B,…",
+                help="One row for each cell of the lists in these columns.",
+            ),
+        ),
+        message=DeephavenMessage(
+            operation="ungroup",
+            request="UngroupRequest",
+            fields=("columns_to_ungroup",),
+            method="Ungroup",
+        ),
+    ),
+    OperatorSpec(
         name="flatten",
         doc="The same rows under the row keys 0 to n - 1.",
         message=DeephavenMessage(operation="flatten", request="FlattenRequest", method="Flatten"),

@@ -97,6 +97,11 @@ class OperatorMethods(ABC, Generic[R]):
         row order."""
         return self._view("tail_by", count, *by)
 
+    def ungroup(self, *columns: str) -> R:
+        """One row for each cell of the lists in ``columns`` (none: all columns of lists), which are
+        equally long in each row; other columns are repeated. Null is an empty list."""
+        return self._view("ungroup", *columns)
+
     def flatten(self) -> R:
         """The same rows under the row keys 0 to n - 1."""
         return self._view("flatten")

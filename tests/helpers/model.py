@@ -144,6 +144,15 @@ def end_rows(rows: Sequence[Row], count: int, by: Sequence[str], *, is_from_end:
     return [row for row in rows if places[id(row)] < count]
 
 
+def ungroup_rows(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
+    """A row for each place in the lists of ``columns``."""
+    return [
+        {**row, **{name: row[name][place] for name in columns}}
+        for row in rows
+        for place in range(len(row[columns[0]] or ()))
+    ]
+
+
 def key_cell(value: Any) -> Any:
     """A cell as part of a key: -0.0 is 0.0."""
     return 0.0 if isinstance(value, float) and value == 0 else value

@@ -118,6 +118,37 @@ def end_steps(draw: st.DrawFn) -> Step:
     )
 
 
+def listed(cells: pa.Array) -> pa.Array:
+    """Each cell as often as itself says."""
+    return pa.array([listed_cell(cell) for cell in cells.to_pylist()], pa.list_(cells.type))
+
+
+def listed_cell(cell: int | None) -> list[int | None] | None:
+    return None if cell is None else [cell, *range(abs(cell) % 4)][: abs(cell) % 4]
+
+
+def ungroup_step() -> Step:
+    """Two columns of lists from one of numbers, which are made rows again."""
+    conversion = ColumnConversion(apply=listed)
+
+    def apply(table: Table) -> Table:
+        twice = derive.select(table, *SCHEMA.names, b="a")
+        indices = [twice.schema.get_field_index(name) for name in ("a", "b")]
+        lists = [
+            field.with_type(pa.list_(field.type)) if index in indices else field
+            for index, field in enumerate(twice.schema)
+        ]
+        grouped = convert(twice, pa.schema(lists), "listed", dict.fromkeys(indices, conversion))
+        return derive.select(derive.ungroup(grouped), *SCHEMA.names)
+
+    def naive(rows: list[model.Row]) -> list[model.Row]:
+        plain = [{name: row[name] for name in SCHEMA.names} for row in rows]
+        grouped = [{**row, "a": listed_cell(row["a"])} for row in plain]
+        return model.ungroup_rows(grouped, ["a"])
+
+    return Step(apply, naive)
+
+
 AGGREGATIONS = {
     "k": ["sum(k)", "abs_sum(k)", "min(k)", "last(k)", "count()", "count(s)", "sum(a)"],
     "a": ["min(a)", "max(a)", "first(a)", "last(a)"],
@@ -212,6 +243,7 @@ steps = st.one_of(
     ),
     agg_by_steps(),
     end_steps(),
+    st.builds(ungroup_step),
     st.builds(distinct_step),
     st.just(Step(lambda table: derive.flatten(table), lambda rows: rows)),
     slices.map(slice_step),

@@ -30,7 +30,6 @@ OPERATIONS = {
 
 REFUSED = {
     "update_by": "UpdateBy",
-    "ungroup": "Ungroup",
     "cross_join": "CrossJoinTables",
     "exact_join": "ExactJoinTables",
     "left_join": "LeftJoinTables",

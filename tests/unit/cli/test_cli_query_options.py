@@ -24,6 +24,7 @@ def test_options_are_applied_in_one_order():
     query = parse_query(
         tail=1,
         head=5,
+        ungroup="l",
         head_by="2:s, t",
         tail_by="1:s",
         sort="-n, s",
@@ -39,6 +40,7 @@ def test_options_are_applied_in_one_order():
         ("natural_join", (tables["sectors"], ("s=symbol", "t"), ("sector",)), {}),
         ("natural_join", (tables["other"], ("t",), ()), {}),
         ("where", ("a > 1",), {}),
+        ("ungroup", ("l",), {}),
         ("agg_by", ("s", "t"), {"n": "count()", "top": "max(a)"}),
         ("head_by", (2, "s", "t"), {}),
         ("tail_by", (1, "s"), {}),

@@ -170,6 +170,24 @@ def test_merges_and_slices():
     assert (cut.slice.first_position_inclusive, cut.slice.last_position_exclusive) == (-5, -1)
 
 
+def test_arguments_that_are_fields():
+    calls = batches_of(
+        Step("natural_join", (Root(), ("a=b",), ("c",))),
+        Step("head_by", (3, ("a",))),
+        Step("tail_by", (1, ())),
+        Step("ungroup", (("b",),)),
+        Step("drop", (("c",),)),
+    )
+    join, first, last, cells, rest = calls.batches[0]
+    assert join.natural_join.left_id.ticket.ticket == b"s/t"
+    assert join.natural_join.right_id.ticket.ticket == b"s/t"
+    assert list(join.natural_join.columns_to_match) == ["a=b"]
+    assert (first.head_by.num_rows, [*first.head_by.group_by_column_specs]) == (3, ["a"])
+    assert (last.tail_by.num_rows, [*last.tail_by.group_by_column_specs]) == (1, [])
+    assert (cells.ungroup.null_fill, [*cells.ungroup.columns_to_ungroup]) == (False, ["b"])
+    assert list(rest.drop_columns.column_names) == ["c"]
+
+
 def test_aggregations():
     calls = batches_of(Step("agg_by", (("s",), (("n", "count()"), ("top", "max( a )")))))
     request = calls.batches[0][0].aggregate

@@ -389,6 +389,14 @@ def test_fetched_input_table_can_be_written(client: Client, bench: Bench) -> Non
     assert client.lease(head).input_target is None
 
 
+def test_arrays_become_rows(client: Client, bench: Bench) -> None:
+    rows = pa.table({"k": ["a", "b", "c"], "l": [[1, None], None, [3]]})
+    source = bench.static(1, rows)
+    expected = [("a", 1), ("a", None), ("c", 3)]
+    assert client.of(source, "Ungroup", "UngroupRequest", columns_to_ungroup=["l"]) == expected
+    assert client.of(source, "Ungroup", "UngroupRequest", null_fill=True) == expected
+
+
 def test_preview_turns_other_types_to_text(client: Client, bench: Bench) -> None:
     rows = pa.table(
         {
