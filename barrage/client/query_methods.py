@@ -94,6 +94,15 @@ class QueryMethods(QuerySteps[R]):
         equally long in each row; other columns are repeated. Null is an empty list."""
         return self._operated("ungroup", columns)
 
+    def update_by(self, /, *by: str, **formulas: str) -> R:
+        """All rows and columns, and running values within each combination of values in ``by``
+        (none: within the whole table), in row order: ``total="cum_sum(price)"`` and, an exponential
+        moving average that decays over ten rows, ``smooth="ema_tick(price, 10)"``.
+
+        Nulls are passed over: such a row shows what the row before it shows.
+        """
+        return self._operated("update_by", by, formulas)
+
     def flatten(self) -> R:
         """The same rows under the row keys 0 to n - 1."""
         return self._operated("flatten")

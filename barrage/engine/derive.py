@@ -26,6 +26,7 @@ from barrage.engine.operators.sort import sort
 from barrage.engine.operators.tail import tail
 from barrage.engine.operators.tail_by import tail_by
 from barrage.engine.operators.ungroup import ungroup
+from barrage.engine.operators.update_by import update_by
 from barrage.engine.operators.where import where
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ __all__ = [
     "tail",
     "tail_by",
     "ungroup",
+    "update_by",
     "where",
 ]
 
@@ -69,6 +71,7 @@ BUILDERS: Mapping[str, Callable[..., Table]] = {
     "head_by": head_by,
     "tail_by": tail_by,
     "ungroup": ungroup,
+    "update_by": update_by,
     "flatten": flatten,
 }
 """The functions by name. Arguments are those of Python

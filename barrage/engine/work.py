@@ -45,6 +45,9 @@ AGGREGATION = 50
 CONVERSION = 50
 """Row operations per row of one conversion that may fail, which is tried on every row."""
 
+RUNNING = 150
+"""Row operations per row of one running value."""
+
 LIST = 50
 """Row operations per row of reading a column of lists for their lengths."""
 
@@ -73,6 +76,10 @@ def of_keys(count: int) -> int:
 
 def of_aggregations(count: int) -> int:
     return AGGREGATION * count
+
+
+def of_running(count: int) -> int:
+    return SORT_COLUMN + RUNNING * count
 
 
 def of_lists(count: int) -> int:

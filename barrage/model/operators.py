@@ -405,6 +405,41 @@ _SPECS = (
         ),
     ),
     OperatorSpec(
+        name="update_by",
+        doc="""All rows and columns, and running values within each combination of values in ``by``
+        (none: within the whole table), in row order: ``total="cum_sum(price)"`` and, an exponential
+        moving average that decays over ten rows, ``smooth="ema_tick(price, 10)"``.
+
+        Nulls are passed over: such a row shows what the row before it shows.""",
+        parameters=(
+            Parameter(name="by", form=Form.TEXTS),
+            Parameter(
+                name="formulas",
+                form=Form.PAIRS,
+                wanted="at least one formula, such as total='cum_sum(price)'",
+            ),
+        ),
+        required=2,
+        place=40,
+        options=(
+            CommandOption(
+                name="update-by",
+                arguments=("by",),
+                metavar="A,B,…",
+                help="Let running values begin anew for each combination of these columns; needs "
+                "--update.",
+            ),
+            CommandOption(
+                name="update",
+                arguments=("formulas",),
+                metavar="NAME=FUNCTION(COLUMN)",
+                help="A column of running values, such as total='cum_sum(size)' or "
+                "smooth='ema_tick(price, 10)'; may be repeated.",
+                example="total='cum_sum(size)'",
+            ),
+        ),
+    ),
+    OperatorSpec(
         name="flatten",
         doc="The same rows under the row keys 0 to n - 1.",
         message=DeephavenMessage(operation="flatten", request="FlattenRequest", method="Flatten"),

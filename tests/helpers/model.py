@@ -144,6 +144,31 @@ def end_rows(rows: Sequence[Row], count: int, by: Sequence[str], *, is_from_end:
     return [row for row in rows if places[id(row)] < count]
 
 
+def running_rows(rows: Sequence[Row], by: Sequence[str], formulas: Mapping[str, str]) -> list[Row]:
+    """All rows with running values, one row of a group after another."""
+    shown: dict[int, Row] = {}
+    for group in groups_of(rows, by):
+        last: Row = dict.fromkeys(formulas)
+        for row in group:
+            last = {name: _next(text, last[name], row) for name, text in formulas.items()}
+            shown[id(row)] = last
+    return [{**row, **shown[id(row)]} for row in rows]
+
+
+def _next(text: str, last: Any, row: Row) -> Any:
+    function, _, inside = text.removesuffix(")").partition("(")
+    column, _, ticks = inside.partition(", ")
+    cell = row[column]
+    if cell is None or (ticks and isinstance(cell, float) and math.isnan(cell)):
+        return last
+    if function == "cum_sum":
+        return cell if last is None else last + cell
+    if last is None:
+        return float(cell)
+    decay = math.exp(-1 / float(ticks))
+    return decay * last + (1 - decay) * cell
+
+
 def ungroup_rows(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
     """A row for each place in the lists of ``columns``."""
     return [

@@ -149,6 +149,27 @@ def ungroup_step() -> Step:
     return Step(apply, naive)
 
 
+@st.composite
+def running_steps(draw: st.DrawFn) -> Step:
+    """Running values in the places of the columns they come from."""
+    by = draw(st.lists(st.sampled_from(["a", "s", "d", "f"]), max_size=2, unique=True))
+    floats = draw(st.sampled_from(["cum_sum(f)", "ema_tick(f, 2)", "ema_tick(a, 0.3)"]))
+    # Other operators rely on it that k is never null.
+    formulas = {"running": "cum_sum(k)", "smooth": floats}
+
+    def apply(table: Table) -> Table:
+        running = derive.update_by(table, *by, **formulas)
+        return derive.select(running, k="running", a="a", f="smooth", s="s", d="d")
+
+    def naive(rows: list[model.Row]) -> list[model.Row]:
+        return [
+            {"k": row["running"], "a": row["a"], "f": row["smooth"], "s": row["s"], "d": row["d"]}
+            for row in model.running_rows(rows, by, formulas)
+        ]
+
+    return Step(apply, naive, is_rounded=True)
+
+
 AGGREGATIONS = {
     "k": ["sum(k)", "abs_sum(k)", "min(k)", "last(k)", "count()", "count(s)", "sum(a)"],
     "a": ["min(a)", "max(a)", "first(a)", "last(a)"],
@@ -244,6 +265,7 @@ steps = st.one_of(
     agg_by_steps(),
     end_steps(),
     st.builds(ungroup_step),
+    running_steps(),
     st.builds(distinct_step),
     st.just(Step(lambda table: derive.flatten(table), lambda rows: rows)),
     slices.map(slice_step),
@@ -417,7 +439,9 @@ class GroupedStacks(CrowdedStacks):
         kind=st.sampled_from(["keyed", "list", *sorted(SOURCES)]),
         stacks=st.lists(
             st.lists(
-                agg_by_steps() | end_steps() | st.builds(distinct_step), min_size=1, max_size=2
+                st.one_of(agg_by_steps(), end_steps(), running_steps(), st.builds(distinct_step)),
+                min_size=1,
+                max_size=2,
             ),
             min_size=1,
             max_size=4,

@@ -24,6 +24,8 @@ def test_options_are_applied_in_one_order():
     query = parse_query(
         tail=1,
         head=5,
+        update=["t=cum_sum(a)"],
+        update_by="s",
         ungroup="l",
         head_by="2:s, t",
         tail_by="1:s",
@@ -41,6 +43,7 @@ def test_options_are_applied_in_one_order():
         ("natural_join", (tables["other"], ("t",), ()), {}),
         ("where", ("a > 1",), {}),
         ("ungroup", ("l",), {}),
+        ("update_by", ("s",), {"t": "cum_sum(a)"}),
         ("agg_by", ("s", "t"), {"n": "count()", "top": "max(a)"}),
         ("head_by", (2, "s", "t"), {}),
         ("tail_by", (1, "s"), {}),
@@ -60,6 +63,7 @@ def test_a_total_needs_no_groups():
     ("options", "word"),
     [
         ({"by": "s"}, "--agg"),
+        ({"update_by": "s"}, "--update t"),
         ({"agg": ["count()"]}, "NAME="),
         ({"agg": ["=count()"]}, "NAME="),
         ({"agg": ["n="]}, "NAME="),

@@ -91,6 +91,8 @@ def test_a_query_is_named_as_it_is_written():
         lambda t: t.where(3),
         lambda t: t.sort(),
         lambda t: t.agg_by("s"),
+        lambda t: t.update_by("s"),
+        lambda t: t.update_by(total=3),
         lambda t: t.select(),
         lambda t: t.head(-1),
         lambda t: t.head("3"),
@@ -220,8 +222,9 @@ def test_distinct_rows_of_all_columns_ask_for_the_columns_first():
 
 
 def test_steps_that_deephaven_does_not_have():
-    with pytest.raises(UnsupportedError, match="teleport"):
-        batches_of(Step("teleport", ()))
+    for name, arguments in (("update_by", (("s",), (("t", "cum_sum(a)"),))), ("teleport", ())):
+        with pytest.raises(UnsupportedError, match=name):
+            batches_of(Step(name, arguments))
 
 
 def test_queries_keep_what_they_start_from():

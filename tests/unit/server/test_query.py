@@ -59,6 +59,10 @@ CASES = {
     "head_by": ('["head_by",1,["s"]],["select",["k"]]', {"k": [1, 2]}),
     "tail_by": ('["tail_by",1,["s"]],["select",["k"]]', {"k": [2, 3]}),
     "ungroup": ('["ungroup",["l"]]', {"k": [7, 7, 8], "l": ["x", None, "y"]}),
+    "update_by": (
+        '["update_by",["s"],{"t":"cum_sum(p)"}],["select",["t"]]',
+        {"t": [1.0, 2.0, 5.0]},
+    ),
     "flatten": ('["flatten"],["select",["k"]]', {"k": [1, 2, 3]}),
 }
 
