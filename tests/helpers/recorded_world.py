@@ -40,6 +40,9 @@ VIEWS: dict[str, Callable[[Table, Table], Table]] = {
     "tail": lambda table, _: derive.tail(table, 4),
     "slice": lambda table, _: derive.slice(table, 2, -1),
     "flat": lambda table, _: derive.flatten(derive.where(table, "a != 2")),
+    "head by": lambda table, _: derive.head_by(table, 2, "a"),
+    "tail by": lambda table, _: derive.tail_by(table, 2, "s", "d"),
+    "running": lambda table, _: derive.update_by(table, "a", total="cum_sum(k)"),
     "convert": lambda table, _: _converted(table),
     "join": lambda table, other: derive.natural_join(table, other, ["k"], ["b=a", "t=s"]),
     "sorted join": lambda table, other: derive.sort(
