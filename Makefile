@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark test-ucx test-spark test-spark-oldest chaos slow night proto flatbuf fmt check coverage clean
+.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark operators test-ucx test-spark test-spark-oldest chaos slow night proto flatbuf fmt check coverage clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -97,6 +97,9 @@ bench-interop: $(VENV)/.interop ## Deephaven's ticking client on our server and 
 proto: $(VENV)/.dev ## compile the .proto files
 	PYTHON=$(BIN)/python proto_schemas/generate.sh
 
+operators: $(VENV)/.dev ## write the methods that follow from the list of operators
+	PATH="$(BIN):$$PATH" $(BIN)/python -m scripts.operator_methods
+
 flatbuf: ## generate the flatbuffers code (needs flatc)
 	flatbuf_schemas/generate.sh
 
@@ -116,7 +119,7 @@ check: $(VENV)/.dev ## lint, types, layers, spelling, branch coverage of the cor
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
-	$(BIN)/codespell barrage spark_sink pyspark_barrage examples tests benchmarks docs flatbuf_schemas *.md
+	$(BIN)/codespell barrage spark_sink pyspark_barrage scripts examples tests benchmarks docs flatbuf_schemas *.md
 	@$(MAKE) --no-print-directory coverage
 
 clean: ## remove the environment and build products

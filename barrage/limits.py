@@ -144,6 +144,10 @@ class Limits:
     merged_rows_max: int = 256 * 1024 * 1024
     """Most rows of a merge when it is made; it may grow past that."""
 
+    ungrouped_rows_max: int = 256 * 1024 * 1024
+    """Most rows of a table whose lists are ungrouped, at any time: each column of lists that is
+    ungrouped by itself multiplies them."""
+
     operators_depth_max: int = 150
     """Most operators that may be applied one upon another: a read goes through all of them, and
     Python bounds how deep calls may nest."""

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph
+from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph, derive
 from barrage.rowset import RowSet
 from benchmarks.report import Measurement, compared, result
 
@@ -159,6 +159,94 @@ def upserts(table: KeyedTable, row_count: int, generator: np.random.Generator) -
     ]
 
 
+def by_symbol(content: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """The rows in order of their symbols, and where another symbol begins."""
+    symbols = content["symbol"].combine_chunks().dictionary_encode().indices.to_numpy()
+    order = np.argsort(symbols, kind="stable")
+    return order, np.flatnonzero(np.diff(symbols[order], prepend=-1))
+
+
+def ends_of_groups(content: pa.Table, count: int) -> pa.Table:
+    """The first rows of each symbol, or the last ones, in row order."""
+    order, starts = by_symbol(content)
+    if count < 0:
+        starts = np.append(starts[1:], len(order)) + count
+    return content.take(pa.array(np.sort(order[(starts[:, None] + np.arange(abs(count))).ravel()])))
+
+
+def running_sums(content: pa.Table) -> np.ndarray:
+    """The cumulative sums of a column for each symbol, in row order."""
+    order, starts = by_symbol(content)
+    sums = np.cumsum(content["n0"].to_numpy()[order])
+    bases = np.concatenate(([0], sums))[starts]
+    shown = np.empty_like(sums)
+    shown[order] = sums - np.repeat(bases, np.diff(starts, append=len(order)))
+    return shown
+
+
+def lists(row_count: int, generator: np.random.Generator) -> list[Measurement]:
+    """1000 changed rows per cycle of a table of lists whose cells are rows."""
+    schema = pa.schema([("key", pa.int64()), ("cells", pa.list_(pa.float64()))])
+    table = KeyedTable(UpdateGraph(), schema, key="key")
+
+    def part(keys: np.ndarray) -> pa.Table:
+        offsets = np.concatenate(([0], np.cumsum(generator.integers(0, 5, len(keys)))))
+        cells = pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), generator.random(offsets[-1])
+        )
+        return pa.table({"key": keys, "cells": cells}, schema=schema)
+
+    table.stage_upsert(part(np.arange(row_count)))
+    table.graph.run_cycle()
+    view = derive.ungroup(table)
+    times = []
+    for _ in range(9):
+        table.stage_upsert(part(np.sort(generator.choice(row_count, 1000, replace=False))))
+        times.append(milliseconds(table.graph.run_cycle))
+    del view
+    content = table.to_arrow()
+
+    def plain() -> pa.Table:
+        cells = content["cells"].combine_chunks()
+        parents = pc.list_parent_indices(cells)
+        return pa.table({"key": content["key"].take(parents), "cells": pc.list_flatten(cells)})
+
+    return [
+        compared(
+            f"ungroup: 1000 of {row_count} rows changed",
+            float(np.median(times)),
+            "ms",
+            baseline="pyarrow on the whole table",
+            baseline_value=milliseconds(plain, 2),
+            at_most=1.0,
+        )
+    ]
+
+
+def continued(row_count: int, generator: np.random.Generator) -> list[Measurement]:
+    """1000 rows appended per cycle, whose running values go on from those of before."""
+    table = AppendOnlyTable(UpdateGraph(), SCHEMA)
+    table.stage_add(rows(np.arange(row_count), generator))
+    table.graph.run_cycle()
+    view = derive.update_by(table, "symbol", total="cum_sum(n0)", smooth="ema_tick(x0, 10)")
+    times = []
+    for start in range(row_count, row_count + 9000, 1000):
+        table.stage_add(rows(np.arange(start, start + 1000), generator))
+        times.append(milliseconds(table.graph.run_cycle))
+    del view
+    content = table.to_arrow()
+    return [
+        compared(
+            f"update_by symbol, cum_sum and ema_tick: 1000 rows appended to {row_count}",
+            float(np.median(times)),
+            "ms",
+            baseline="numpy, one sum of the whole table",
+            baseline_value=milliseconds(lambda: running_sums(content), 2),
+            at_most=1.0,
+        )
+    ]
+
+
 def operators(
     table: KeyedTable, row_count: int, generator: np.random.Generator
 ) -> list[Measurement]:
@@ -167,39 +255,47 @@ def operators(
     content = table.to_arrow()
     cases: dict[str, tuple[Callable[[], Table], Callable[[], Any]]] = {
         "sort by a double": (
-            lambda: table.sort("x0"),
+            lambda: derive.sort(table, "x0"),
             lambda: content.sort_by([("x0", "ascending")]),
         ),
         "sort by string and double": (
-            lambda: table.sort("symbol", "-x1"),
+            lambda: derive.sort(table, "symbol", "-x1"),
             lambda: content.sort_by([("symbol", "ascending"), ("x1", "descending")]),
         ),
         "where x2 > 0.5": (
-            lambda: table.where("x2 > 0.5"),
+            lambda: derive.where(table, "x2 > 0.5"),
             lambda: content.filter(pc.field("x2") > 0.5),
         ),
         "last_by symbol": (
-            lambda: table.last_by("symbol"),
+            lambda: derive.last_by(table, "symbol"),
             lambda: content.group_by("symbol", use_threads=False).aggregate([("x0", "last")]),
         ),
         "agg_by symbol, count sum avg": (
-            lambda: table.agg_by("symbol", n="count()", s="sum(x0)", a="avg(n0)"),
+            lambda: derive.agg_by(table, "symbol", n="count()", s="sum(x0)", a="avg(n0)"),
             lambda: content.group_by("symbol", use_threads=False).aggregate(
                 [([], "count_all"), ("x0", "sum"), ("n0", "mean")]
             ),
         ),
         "agg_by symbol, min max std last": (
-            lambda: table.agg_by(
-                "symbol", low="min(x0)", high="max(x0)", dev="std(x1)", end="last(x2)"
+            lambda: derive.agg_by(
+                table, "symbol", low="min(x0)", high="max(x0)", dev="std(x1)", end="last(x2)"
             ),
             lambda: content.group_by("symbol", use_threads=False).aggregate(
                 [("x0", "min"), ("x0", "max"), ("x1", "stddev"), ("x2", "last")]
             ),
         ),
+        "head_by 3 of symbol": (
+            lambda: derive.head_by(table, 3, "symbol"),
+            lambda: ends_of_groups(content, 3),
+        ),
+        "tail_by 3 of symbol": (
+            lambda: derive.tail_by(table, 3, "symbol"),
+            lambda: ends_of_groups(content, -3),
+        ),
     }
     lines = []
-    for name, (derive, plain) in cases.items():
-        view = derive()
+    for name, (make, plain) in cases.items():
+        view = make()
         times = []
         for _ in range(9):
             keys = generator.choice(row_count, changed, replace=False)
@@ -230,4 +326,6 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     table.graph.run_cycle()
     lines += upserts(table, row_count, generator)
     lines += operators(table, row_count, generator)
+    lines += lists(row_count, generator)
+    lines += continued(row_count, generator)
     return result("engine_ops", lines)

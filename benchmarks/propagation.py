@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph
+from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph, derive
 from barrage.engine.producer import Producer
 from barrage.engine.propagation.reader import Stamp, TableReader
 from barrage.engine.propagation.view_messages import view_message
@@ -171,7 +171,7 @@ def sorted_load(rows: int, changes: int, views: int) -> Load:
     return Load(
         line=f"{views} different viewports, {changes:,} rows move in a sorted {rows:,}",
         graph=graph,
-        table=table.sort("-last"),
+        table=derive.sort(table, "-last"),
         viewports=spread(views, rows),
         stage=lambda number: table.stage_upsert(changed_rows(rows, changes, number)),
         per_view=True,

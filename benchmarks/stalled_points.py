@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from barrage.engine import KeyedTable, Table, UpdateGraph
+from barrage.engine import KeyedTable, Table, UpdateGraph, derive
 from barrage.engine.held_bytes import HeldBytes
 from barrage.engine.making import Making, MakingRoom
 from barrage.engine.producer import Producer
@@ -53,12 +53,12 @@ class Kept:
 
 def derived(name: str, source: KeyedTable) -> Table:
     if name == "filtered":
-        return source.where("x < 0.5")
+        return derive.where(source, "x < 0.5")
     if name == "sorted":
-        return source.sort("x")
+        return derive.sort(source, "x")
     if name == "joined":
-        right = source.where("x < 0.5").select("id", z="y")
-        return source.natural_join(right, on=["id"])
+        right = derive.select(derive.where(source, "x < 0.5"), "id", z="y")
+        return derive.natural_join(source, right, on=["id"])
     return source
 
 

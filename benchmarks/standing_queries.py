@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine import AppendOnlyTable, Table, UpdateGraph
+from barrage.engine import AppendOnlyTable, Table, UpdateGraph, derive
 from barrage.engine.standing_work import StandingWork
 from barrage.engine.work import HeavyPreparationError, TurnBudget, WorkMeter
 from barrage.errors import LimitExceededError
@@ -28,12 +28,14 @@ STANDING = 100
 CYCLES = 9
 
 QUERIES: dict[str, Callable[[Table, int], Table]] = {
-    "a filter": lambda table, number: table.where(f"x > {number}"),
-    "a filter of 400 terms": lambda table, number: table.where(f"x{'+x' * 399} > {number}"),
-    "agg_by of a filter": lambda table, number: table.where(f"x > {number}").agg_by(
-        "k", total="sum(x)"
+    "a filter": lambda table, number: derive.where(table, f"x > {number}"),
+    "a filter of 400 terms": lambda table, number: derive.where(table, f"x{'+x' * 399} > {number}"),
+    "agg_by of a filter": lambda table, number: derive.agg_by(
+        derive.where(table, f"x > {number}"), "k", total="sum(x)"
     ),
-    "a sort of a filter": lambda table, number: table.where(f"x > {number}").sort("-x"),
+    "a sort of a filter": lambda table, number: derive.sort(
+        derive.where(table, f"x > {number}"), "-x"
+    ),
 }
 
 

@@ -10,7 +10,7 @@ from barrage.model.query import Operation, Query
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.client.query_step import Step
+    from barrage.client.query_steps import Step
 
 QUERY_ROUTE = b"q/"
 

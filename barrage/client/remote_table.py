@@ -13,7 +13,8 @@ from barrage.client.bulk_snapshot import CELLS_MIN, fetch_bulk_snapshot
 from barrage.client.deephaven.input_tables import add_rows, delete_rows
 from barrage.client.history import ChangeOptions, TableHistory
 from barrage.client.opening import Opening
-from barrage.client.query import QueryMethods, with_steps
+from barrage.client.query import with_steps
+from barrage.client.query_methods import QueryMethods
 from barrage.client.reconnect import Backoff
 from barrage.client.resume import kept_state
 from barrage.client.rows_argument import RowsArgument, column_indices, column_names, viewport_of
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from barrage.client.address import Address
     from barrage.client.arrow_input import TableLike
     from barrage.client.history import Moment
-    from barrage.client.query_step import Step
+    from barrage.client.query_steps import Step
     from barrage.client.subscription import AsyncTickingTable
     from barrage.client.table_info import TableInfo
     from barrage.client.table_sources import ExportSource, TableSource

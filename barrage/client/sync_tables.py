@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from barrage.client.closing import ClosedByWith
-from barrage.client.query import QueryMethods
+from barrage.client.query_methods import QueryMethods
 from barrage.client.remote_table import TIMEOUT_SECONDS
 from barrage.client.sync_loop import CLOSE_TIMEOUT_SECONDS
 from barrage.client.sync_ticking import TickingTable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from barrage.client.arrow_input import TableLike
     from barrage.client.history import Moment
-    from barrage.client.query_step import Step
+    from barrage.client.query_steps import Step
     from barrage.client.reconnect import Backoff
     from barrage.client.remote_table import AsyncInputTable, AsyncRemoteTable
     from barrage.client.rows_argument import RowsArgument

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.engine.table import Cells, Int64Array, OperatorPlan
+    from barrage.engine.operator_plan import OperatorPlan
+    from barrage.engine.table import Cells, Int64Array
     from barrage.limits import Limits
     from barrage.rowset import RowSet
 

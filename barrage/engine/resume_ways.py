@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from barrage.engine.derivation import merged
 from barrage.engine.graph import UpdateGraph
+from barrage.engine.operators.flatten import flatten
 from barrage.engine.propagation.table_feed import TableFeed
 from barrage.engine.replay import ReplayTable, rebuilt
 from barrage.engine.row_sets import closing_shifts, each_once, union_of
@@ -223,7 +224,7 @@ class StepwiseWay:
             self._past = {
                 source: ReplayTable(self._graph, source, state) for source, state in states.items()
             }
-            self._view = rebuilt(table, self._graph, {**self._past}).flatten()
+            self._view = flatten(rebuilt(table, self._graph, {**self._past}))
         self._size_before = self._view.size
         self._book = ShapeBook()
         self._number = self._book.take(self._shape)

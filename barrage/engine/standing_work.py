@@ -23,7 +23,8 @@ from barrage.errors import LimitExceededError
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from barrage.engine.table import DerivedTable, OperatorPlan
+    from barrage.engine.operator_plan import OperatorPlan
+    from barrage.engine.table import DerivedTable
     from barrage.limits import Limits
 
 RUN = 10_000

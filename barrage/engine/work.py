@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from barrage.engine.expression import BoundExpression
+    from barrage.engine.operator_plan import OperatorPlan
     from barrage.engine.operators.convert import ColumnConversion
     from barrage.engine.operators.select import Selection
     from barrage.engine.operators.sort import SortKey
     from barrage.engine.standing_work import StandingWork
-    from barrage.engine.table import DerivedTable, OperatorPlan, Table
+    from barrage.engine.table import DerivedTable, Table
     from barrage.limits import Limits
 
 Result = TypeVar("Result")
@@ -45,6 +46,12 @@ AGGREGATION = 50
 
 CONVERSION = 50
 """Row operations per row of one conversion that may fail, which is tried on every row."""
+
+RUNNING = 150
+"""Row operations per row of one running value."""
+
+LIST = 50
+"""Row operations per row of reading a column of lists for their lengths."""
 
 OPERATOR = 20_000
 """What making any operator costs besides, in row operations."""
@@ -71,6 +78,14 @@ def of_keys(count: int) -> int:
 
 def of_aggregations(count: int) -> int:
     return AGGREGATION * count
+
+
+def of_running(count: int) -> int:
+    return SORT_COLUMN + RUNNING * count
+
+
+def of_lists(count: int) -> int:
+    return LIST * count
 
 
 def of_conversions(conversions: Mapping[int, ColumnConversion]) -> int:

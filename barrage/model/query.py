@@ -4,9 +4,10 @@ What a ``q/`` ticket says (deephaven-clients.md knows nothing of it; it is our o
 
     {"table": "quotes", "ops": [["where", "price > 3"], ["sort", ["-price"]], ["head", 10]]}
 
-An operation is its name and its arguments. This module checks names, the number and the form of
-the arguments and all limits; whether columns exist and formulas make sense only a table can tell
-(``server/query.py``). No arguments but tables nest, and these only ``expression_depth_max`` deep.
+An operation is the name of an operator (:mod:`barrage.model.operators`) and its arguments. This
+module checks names, the number and the form of the arguments and all limits; whether columns exist
+and formulas make sense only a table can tell (``server/query.py``). No arguments but tables nest,
+and these only ``expression_depth_max`` deep.
 """
 
 from __future__ import annotations
@@ -14,68 +15,23 @@ from __future__ import annotations
 import difflib
 import json
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from barrage.errors import ExpressionError, LimitExceededError, UnsupportedError
 from barrage.limits import DEFAULT_LIMITS
+from barrage.model.operators import OPERATORS, Form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from barrage.limits import Limits
+    from barrage.model.operators import OperatorSpec
 
 ROWS_MAX = 2**63 - 1
 
 Texts: TypeAlias = tuple[str, ...]
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 Argument: TypeAlias = Union[str, int, Texts, Pairs, "Query"]
-
-
-class Form(Enum):
-    """What an argument is."""
-
-    TEXT = "a text"
-    TEXTS = "a list of texts"
-    SOME_TEXTS = "a list of at least one text"
-    PAIRS = "an object of texts"
-    COUNT = "a number of rows"
-    POSITION = "a whole number"
-    QUERY = "a query"
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The arguments of an operation; those from ``required`` on may be left out, and the last one
-    may be repeated if it ``is_repeated``."""
-
-    forms: tuple[Form, ...]
-    required: int
-    is_repeated: bool = False
-
-    def form(self, index: int) -> Form | None:
-        """What argument number ``index`` must be; None when there is no such argument."""
-        if index < len(self.forms):
-            return self.forms[index]
-        return self.forms[-1] if self.is_repeated else None
-
-
-OPERATIONS: Mapping[str, Signature] = {
-    "where": Signature((Form.TEXT,), 1),
-    "sort": Signature((Form.SOME_TEXTS,), 1),
-    "select": Signature((Form.TEXTS, Form.PAIRS), 1),
-    "drop": Signature((Form.SOME_TEXTS,), 1),
-    "head": Signature((Form.COUNT,), 1),
-    "tail": Signature((Form.COUNT,), 1),
-    "slice": Signature((Form.POSITION, Form.POSITION), 2),
-    "last_by": Signature((Form.SOME_TEXTS,), 1),
-    "agg_by": Signature((Form.TEXTS, Form.PAIRS), 2),
-    "select_distinct": Signature((Form.TEXTS,), 0),
-    "natural_join": Signature((Form.QUERY, Form.TEXTS, Form.TEXTS), 2),
-    "merge": Signature((Form.QUERY,), 1, is_repeated=True),
-    "flatten": Signature((), 0),
-}
-"""All operations by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +75,10 @@ class Query:
 
 
 def _plain_argument(operation: str, index: int, argument: Argument) -> Any:
-    form = OPERATIONS[operation].form(index)
     if isinstance(argument, Query):
         return argument._plain()
-    if form is Form.PAIRS:
+    parameter = OPERATORS[operation].parameter(index)
+    if parameter is not None and parameter.form is Form.PAIRS:
         return dict(argument)  # type: ignore[arg-type]
     return list(argument) if isinstance(argument, tuple) else argument
 
@@ -183,31 +139,34 @@ class _Parser:
         if not isinstance(step, list) or isinstance(step, _Object) or not step:
             raise ExpressionError(f"operation {number} of the query is a list: name, arguments")
         name, *values = step
-        signature = OPERATIONS.get(name) if isinstance(name, str) else None
-        if signature is None:
+        spec = OPERATORS.get(name) if isinstance(name, str) else None
+        if spec is None:
             raise UnsupportedError(
                 f"operation {number} of the query: no operation {_shown(name)}{_hint(name)}"
             )
         where = f"operation {number} of the query, {name}"
-        if len(values) < signature.required:
+        if len(values) < spec.required:
             raise ExpressionError(
                 f"{where}: argument {len(values) + 1} is missing, "
-                f"{signature.forms[len(values)].value}"
+                f"{spec.parameters[len(values)].form.value}"
             )
-        arguments = []
-        for index, value in enumerate(values):
-            form = signature.form(index)
-            if form is None:
-                raise ExpressionError(f"{where}: takes {len(signature.forms)} arguments at most")
-            argument = self._readers[form](value)
-            if argument is None:
-                raise ExpressionError(
-                    f"{where}: argument {index + 1} is {form.value}, not {_shown(value)}"
-                )
-            arguments.append(argument)
+        arguments = tuple(
+            self._argument(f"{where}:", spec, index, value) for index, value in enumerate(values)
+        )
         # What was left out is always an empty list or object.
-        missing = len(signature.forms) - len(arguments)
+        missing = len(spec.parameters) - len(arguments)
         return Operation(name, (*arguments, *((),) * missing))
+
+    def _argument(self, where: str, spec: OperatorSpec, index: int, value: Any) -> Argument:
+        parameter = spec.parameter(index)
+        if parameter is None:
+            raise ExpressionError(f"{where} takes {len(spec.parameters)} arguments at most")
+        argument = self._readers[parameter.form](value)
+        if argument is None:
+            raise ExpressionError(
+                f"{where} argument {index + 1} is {parameter.form.value}, not {_shown(value)}"
+            )
+        return argument
 
     def _query_argument(self, value: Any) -> Query | None:
         return self._query(value) if isinstance(value, _Object) else None
@@ -260,5 +219,5 @@ def _shown(value: Any) -> str:
 
 
 def _hint(name: Any) -> str:
-    near = difflib.get_close_matches(name, OPERATIONS, n=1) if isinstance(name, str) else []
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(OPERATIONS)}"
+    near = difflib.get_close_matches(name, OPERATORS, n=1) if isinstance(name, str) else []
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(OPERATORS)}"

@@ -22,14 +22,16 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
+from barrage.engine.derive import BUILDERS
+from barrage.engine.operators.snapshot import snapshot
 from barrage.engine.source import SourceTable
 from barrage.errors import LocalProtocolError
+from barrage.server.operator_methods import OperatorMethods
 from barrage.server.serving import ServingParts, effective_config
 from barrage.server.stop_signals import StopSignals
 from barrage.server.table_handle import (
     SourceHandle,
     TableHandle,
-    names_of,
     position_of,
     recipe_and_rows,
 )
@@ -58,78 +60,12 @@ if TYPE_CHECKING:
 LOOP = Role("barrage-loop", "every connection, and serve_forever")
 
 
-class View(TableHandle):
+class View(OperatorMethods["View"], TableHandle):
     """A derived table. It ticks with its parent and costs nothing once nobody refers to it."""
 
     def to_arrow(self) -> pa.Table:
         """The rows as of the last cycle."""
         return self._service.read(self._table)
-
-    def select(self, /, *columns: str, **computed: str) -> View:
-        """These columns, then ``name="expression"`` ones."""
-        return self._view("select", *columns, **computed)
-
-    def drop(self, *columns: str) -> View:
-        """All columns but these."""
-        return self._view("drop", *columns)
-
-    def where(self, condition: str) -> View:
-        """The rows for which ``condition`` is true: ``"Price > 3 and Sym in ('A', 'B')"``."""
-        return self._view("where", condition)
-
-    def sort(self, *keys: str | tuple[str, str]) -> View:
-        """Rows in order of these columns; ``"-name"`` is descending."""
-        return self._view("sort", *keys)
-
-    def head(self, count: int) -> View:
-        """The first ``count`` rows."""
-        return self._view("head", count)
-
-    def tail(self, count: int) -> View:
-        """The last ``count`` rows."""
-        return self._view("tail", count)
-
-    def last_by(self, *columns: str) -> View:
-        """The last row of each combination of values in ``columns``."""
-        return self._view("last_by", *columns)
-
-    def agg_by(self, /, *by: str, **aggregations: str) -> View:
-        """One row per combination of values in ``by`` (none: one row for the whole table), with
-        ``name="function(column)"`` of the rows that have it: ``n="count()", total="sum(Qty)"``.
-
-        Functions: count, sum, abs_sum, min, max, avg, var, std, first, last, and of two columns
-        wavg and wsum. Nulls are passed over except by ``count()``, first and last.
-        """
-        return self._view("agg_by", *by, **aggregations)
-
-    def select_distinct(self, *columns: str) -> View:
-        """Each combination of values in ``columns`` (none: all columns) once, in order of first
-        appearance."""
-        return self._view("select_distinct", *columns)
-
-    def natural_join(
-        self, right: TableHandle, on: str | Sequence[str], add: str | Sequence[str] = ()
-    ) -> View:
-        """Every row, with the columns ``add`` of the one row of ``right`` that agrees in ``on``;
-        null where there is none.
-
-        Where names differ: ``on="mine=theirs"``, ``add="new=theirs"``. Without ``add``, all columns
-        of ``right`` but its keys. Two rows of ``right`` with one key fail the view.
-        """
-        return self._view("natural_join", right._table, names_of(on), names_of(add))
-
-    def merge(self, *others: TableHandle) -> View:
-        """The rows of this table, then those of the others, which have the same columns."""
-        return self._view("merge", *(other._table for other in others))
-
-    def flatten(self) -> View:
-        """The same rows under the row keys 0 to n - 1."""
-        return self._view("flatten")
-
-    def slice(self, start: int, stop: int) -> View:
-        """The rows at positions ``start`` to ``stop - 1``; negative ones count from the end, and so
-        does a ``stop`` of 0 after a negative ``start``."""
-        return self._view("slice", start, stop)
 
     def as_of(self, moment: Moment) -> View:
         """A table of the rows as they were at a step, a cursor or a time, which never changes.
@@ -145,10 +81,13 @@ class View(TableHandle):
 
     def snapshot(self) -> View:
         """A table of the rows as of now, which never changes."""
-        return self._view("snapshot")
+        return self._made(snapshot)
 
-    def _view(self, method: str, /, *arguments: Any, **named: Any) -> View:
-        return View(self._service, self._derived(method, *arguments, **named).result(), None)
+    def _view(self, operator: str, /, *arguments: Any, **named: Any) -> View:
+        return self._made(BUILDERS[operator], *arguments, **named)
+
+    def _made(self, build: Callable[..., Table], /, *arguments: Any, **named: Any) -> View:
+        return View(self._service, self._derived(build, *arguments, **named).result(), None)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._label()}, {len(self)} rows>"

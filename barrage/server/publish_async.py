@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from barrage.engine.derive import BUILDERS
+from barrage.engine.operators.snapshot import snapshot
 from barrage.errors import LocalProtocolError
+from barrage.server.operator_methods import OperatorMethods
 from barrage.server.publish import Transaction
 from barrage.server.serving import ServingParts, effective_config
 from barrage.server.table_handle import (
     SourceHandle,
     TableHandle,
-    names_of,
     position_of,
     recipe_and_rows,
 )
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from barrage.engine.table import Table
     from barrage.errors import BarrageError
     from barrage.model.schema_like import SchemaLike
     from barrage.server.app import ServerApp
@@ -46,52 +50,11 @@ if TYPE_CHECKING:
     from barrage.server.table_service import Change
 
 
-class AsyncView(TableHandle):
+class AsyncView(OperatorMethods[Coroutine[Any, Any, "AsyncView"]], TableHandle):
     """A derived table; see :class:`barrage.server.View`."""
 
     async def to_arrow(self) -> pa.Table:
         return await in_thread(self._service.read, self._table)
-
-    async def select(self, /, *columns: str, **computed: str) -> AsyncView:
-        return await self._view("select", *columns, **computed)
-
-    async def drop(self, *columns: str) -> AsyncView:
-        return await self._view("drop", *columns)
-
-    async def where(self, condition: str) -> AsyncView:
-        return await self._view("where", condition)
-
-    async def sort(self, *keys: str | tuple[str, str]) -> AsyncView:
-        return await self._view("sort", *keys)
-
-    async def head(self, count: int) -> AsyncView:
-        return await self._view("head", count)
-
-    async def tail(self, count: int) -> AsyncView:
-        return await self._view("tail", count)
-
-    async def last_by(self, *columns: str) -> AsyncView:
-        return await self._view("last_by", *columns)
-
-    async def agg_by(self, /, *by: str, **aggregations: str) -> AsyncView:
-        return await self._view("agg_by", *by, **aggregations)
-
-    async def select_distinct(self, *columns: str) -> AsyncView:
-        return await self._view("select_distinct", *columns)
-
-    async def natural_join(
-        self, right: TableHandle, on: str | Sequence[str], add: str | Sequence[str] = ()
-    ) -> AsyncView:
-        return await self._view("natural_join", right._table, names_of(on), names_of(add))
-
-    async def merge(self, *others: TableHandle) -> AsyncView:
-        return await self._view("merge", *(other._table for other in others))
-
-    async def flatten(self) -> AsyncView:
-        return await self._view("flatten")
-
-    async def slice(self, start: int, stop: int) -> AsyncView:
-        return await self._view("slice", start, stop)
 
     async def as_of(self, moment: Moment) -> AsyncView:
         rows = await in_thread(self._rows_at, moment)
@@ -102,10 +65,15 @@ class AsyncView(TableHandle):
         return await in_thread(self._changes, after, upto, options)
 
     async def snapshot(self) -> AsyncView:
-        return await self._view("snapshot")
+        return await self._made(snapshot)
 
-    async def _view(self, method: str, /, *arguments: Any, **named: Any) -> AsyncView:
-        table = await asyncio.wrap_future(self._derived(method, *arguments, **named))
+    async def _view(self, operator: str, /, *arguments: Any, **named: Any) -> AsyncView:
+        return await self._made(BUILDERS[operator], *arguments, **named)
+
+    async def _made(
+        self, build: Callable[..., Table], /, *arguments: Any, **named: Any
+    ) -> AsyncView:
+        table = await asyncio.wrap_future(self._derived(build, *arguments, **named))
         return AsyncView(self._service, table, None)
 
     def __repr__(self) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from barrage.engine.derive import BUILDERS
 from barrage.engine.table import Table
 from barrage.errors import EngineError, ExpressionError, RowError, SchemaError
 from barrage.limits import DEFAULT_LIMITS
+from barrage.model.operators import OPERATORS
 from barrage.model.query import Query
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Hashable
 
     from barrage.limits import Limits
     from barrage.model.query import Operation
@@ -73,8 +75,8 @@ class QueryRun:
 
 def _apply(number: int, operation: Operation, table: Table, arguments: list[Any]) -> Table:
     try:
-        result: Table = _APPLIERS[operation.name](table, *arguments)
-        return result
+        placed, named = OPERATORS[operation.name].spread(arguments)
+        return BUILDERS[operation.name](table, *placed, **named)
     except (SchemaError, ExpressionError, RowError, EngineError) as error:
         # What the engine cannot do here is the fault of what was asked for.
         kind = ExpressionError if type(error) is EngineError else type(error)
@@ -83,20 +85,3 @@ def _apply(number: int, operation: Operation, table: Table, arguments: list[Any]
 
 def _located(number: int, operation: Operation, error: Exception) -> str:
     return f"operation {number} of the query, {operation.name}: {error}"
-
-
-_APPLIERS: Mapping[str, Callable[..., Any]] = {
-    "where": lambda table, condition: table.where(condition),
-    "sort": lambda table, columns: table.sort(*columns),
-    "select": lambda table, columns, pairs: table.select(*columns, **dict(pairs)),
-    "drop": lambda table, columns: table.drop(*columns),
-    "head": lambda table, count: table.head(count),
-    "tail": lambda table, count: table.tail(count),
-    "slice": lambda table, start, stop: table.slice(start, stop),
-    "last_by": lambda table, columns: table.last_by(*columns),
-    "agg_by": lambda table, by, pairs: table.agg_by(*by, **dict(pairs)),
-    "select_distinct": lambda table, columns: table.select_distinct(*columns),
-    "natural_join": lambda table, right, on, add: table.natural_join(right, on, add),
-    "merge": lambda table, *others: table.merge(*others),
-    "flatten": lambda table: table.flatten(),
-}

@@ -21,7 +21,7 @@ from barrage.server.rows import inferred_table, key_table, rows_table
 from barrage.server.table_service import Change, TableRecipe, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from barrage.engine.source import SourceTable
@@ -91,9 +91,11 @@ class TableHandle:
     def _label(self) -> str:
         return repr(self._name) if self._name is not None else "(unpublished view)"
 
-    def _derived(self, method: str, /, *arguments: Any, **named: Any) -> Future[Table]:
-        make = getattr(self._table, method)
-        return self._service.derive(lambda: make(*arguments, **named), THE_SERVER)
+    def _derived(
+        self, build: Callable[..., Table], /, *arguments: Any, **named: Any
+    ) -> Future[Table]:
+        table = self._table
+        return self._service.derive(lambda: build(table, *arguments, **named), THE_SERVER)
 
 
 class SourceHandle(TableHandle):

@@ -11,6 +11,7 @@ from typing import Any
 
 from barrage.errors import LocalProtocolError
 from barrage.wire.bitset import encode_bit_set
+from barrage.wire.flatbuffer_writer import FlatbufferWriter
 from barrage.wire.messages import (
     NewSessionRequest,
     PublicationRequest,
@@ -24,7 +25,6 @@ from barrage.wire.messages import (
 )
 from barrage.wire.revision import WireRevision
 from barrage.wire.row_set_codec import encode_row_set
-from barrage.wire.table_writer import TableWriter
 
 SessionMessage = NewSessionRequest | RefreshSessionRequest | SessionInfoResponse
 Request = (
@@ -39,7 +39,7 @@ Request = (
 def encode_request(message: Request, revision: WireRevision) -> bytes:
     """The payload of a wrapper for ``message``. Raises LocalProtocolError if ``revision`` has no
     such message or cannot say what it says."""
-    writer = TableWriter(revision)
+    writer = FlatbufferWriter(revision)
     if isinstance(message, SubscriptionRequest | SnapshotRequest):
         root = _selection(writer, message, revision)
     elif isinstance(message, SerializationOptions):
@@ -57,7 +57,7 @@ def encode_request(message: Request, revision: WireRevision) -> bytes:
 
 
 def _selection(
-    writer: TableWriter, request: SubscriptionRequest | SnapshotRequest, revision: WireRevision
+    writer: FlatbufferWriter, request: SubscriptionRequest | SnapshotRequest, revision: WireRevision
 ) -> int:
     """A request for columns and rows of a table."""
     if request.is_reverse and not revision.has_reverse_viewport:
@@ -78,7 +78,7 @@ def _selection(
 
 
 def _options(
-    writer: TableWriter, options: SubscriptionOptions | SnapshotOptions, revision: WireRevision
+    writer: FlatbufferWriter, options: SubscriptionOptions | SnapshotOptions, revision: WireRevision
 ) -> int | None:
     """The options table; None (absent) when every option has its default."""
     if options == type(options)():
@@ -98,7 +98,9 @@ def _fields(values: SubscriptionOptions | SnapshotOptions | SessionMessage) -> d
     return {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}
 
 
-def _publication(writer: TableWriter, request: PublicationRequest, revision: WireRevision) -> int:
+def _publication(
+    writer: FlatbufferWriter, request: PublicationRequest, revision: WireRevision
+) -> int:
     if revision is WireRevision.DRAFT_2020:
         raise LocalProtocolError(f"revision {revision.value} has no publication request")
     options = None

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from barrage.errors import LimitExceededError
 from barrage.wire.bitset import encode_bit_set
+from barrage.wire.flatbuffer_writer import FlatbufferWriter
 from barrage.wire.messages import TYPE_UPDATE_METADATA
 from barrage.wire.revision import WireRevision
 from barrage.wire.row_set_codec import encode_row_set, encode_shifts
-from barrage.wire.table_writer import TableWriter
 
 if TYPE_CHECKING:
     from barrage.rowset import RowSet, RowSetShiftData
@@ -253,7 +253,7 @@ def _encode_draft(update: EncodedMetadata) -> bytes:
             maximum=_BATCHES_MAX,
             unit="batches",
         )
-    writer = TableWriter(WireRevision.DRAFT_2020)
+    writer = FlatbufferWriter(WireRevision.DRAFT_2020)
     mods = None
     if update.modified_rows is not None:
         nodes = {

@@ -135,6 +135,49 @@ def last_rows(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
     return [group[-1] for group in groups_of(rows, columns)]
 
 
+def end_rows(rows: Sequence[Row], count: int, by: Sequence[str], *, is_from_end: bool) -> list[Row]:
+    """The rows that have fewer than ``count`` rows of their group on one side of them."""
+    places: dict[int, int] = {}
+    for group in groups_of(rows, by):
+        for place, row in enumerate(reversed(group) if is_from_end else group):
+            places[id(row)] = place
+    return [row for row in rows if places[id(row)] < count]
+
+
+def running_rows(rows: Sequence[Row], by: Sequence[str], formulas: Mapping[str, str]) -> list[Row]:
+    """All rows with running values, one row of a group after another."""
+    shown: dict[int, Row] = {}
+    for group in groups_of(rows, by):
+        last: Row = dict.fromkeys(formulas)
+        for row in group:
+            last = {name: _next(text, last[name], row) for name, text in formulas.items()}
+            shown[id(row)] = last
+    return [{**row, **shown[id(row)]} for row in rows]
+
+
+def _next(text: str, last: Any, row: Row) -> Any:
+    function, _, inside = text.removesuffix(")").partition("(")
+    column, _, ticks = inside.partition(", ")
+    cell = row[column]
+    if cell is None or (ticks and isinstance(cell, float) and math.isnan(cell)):
+        return last
+    if function == "cum_sum":
+        return cell if last is None else last + cell
+    if last is None:
+        return float(cell)
+    decay = math.exp(-1 / float(ticks))
+    return decay * last + (1 - decay) * cell
+
+
+def ungroup_rows(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
+    """A row for each place in the lists of ``columns``."""
+    return [
+        {**row, **{name: row[name][place] for name in columns}}
+        for row in rows
+        for place in range(len(row[columns[0]] or ()))
+    ]
+
+
 def key_cell(value: Any) -> Any:
     """A cell as part of a key: -0.0 is 0.0."""
     return 0.0 if isinstance(value, float) and value == 0 else value

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine import KeyedTable, SourceTable, Table, UpdateGraph
-from barrage.engine.operators.convert import ColumnConversion
+from barrage.engine import KeyedTable, SourceTable, Table, UpdateGraph, derive
+from barrage.engine.operators.convert import ColumnConversion, convert
 from barrage.engine.operators.row_numbers import numbered
 from barrage.engine.replay import RecordedEntry
 from barrage.engine.resume import SourceHistory
@@ -27,29 +27,36 @@ if TYPE_CHECKING:
 def _converted(table: Table) -> Table:
     schema = SCHEMA.set(1, pa.field("a", pa.string()))
     turned = ColumnConversion(apply=lambda cells: pc.cast(cells, pa.string()), may_fail=True)
-    return table.convert(schema, "as text", {1: turned})
+    return convert(table, schema, "as text", {1: turned})
 
 
 VIEWS: dict[str, Callable[[Table, Table], Table]] = {
     "source": lambda table, _: table,
-    "where": lambda table, _: table.where("a > 1"),
-    "select": lambda table, _: table.select("k", "s", twice="a * 2"),
-    "sort": lambda table, _: table.sort("s", "-a"),
-    "sorted where": lambda table, _: table.where("a < 3").sort("a"),
-    "sorted head": lambda table, _: table.sort("-s").head(5),
-    "tail": lambda table, _: table.tail(4),
-    "slice": lambda table, _: table.slice(2, -1),
-    "flat": lambda table, _: table.where("a != 2").flatten(),
+    "where": lambda table, _: derive.where(table, "a > 1"),
+    "select": lambda table, _: derive.select(table, "k", "s", twice="a * 2"),
+    "sort": lambda table, _: derive.sort(table, "s", "-a"),
+    "sorted where": lambda table, _: derive.sort(derive.where(table, "a < 3"), "a"),
+    "sorted head": lambda table, _: derive.head(derive.sort(table, "-s"), 5),
+    "tail": lambda table, _: derive.tail(table, 4),
+    "slice": lambda table, _: derive.slice(table, 2, -1),
+    "flat": lambda table, _: derive.flatten(derive.where(table, "a != 2")),
+    "head by": lambda table, _: derive.head_by(table, 2, "a"),
+    "tail by": lambda table, _: derive.tail_by(table, 2, "s", "d"),
+    "running": lambda table, _: derive.update_by(table, "a", total="cum_sum(k)"),
     "convert": lambda table, _: _converted(table),
-    "join": lambda table, other: table.natural_join(other, ["k"], ["b=a", "t=s"]),
-    "sorted join": lambda table, other: table.natural_join(other, ["k"], ["b=a"]).sort("b", "k"),
-    "merge": lambda table, other: table.merge(other.where("a > 1"), table.tail(2)),
+    "join": lambda table, other: derive.natural_join(table, other, ["k"], ["b=a", "t=s"]),
+    "sorted join": lambda table, other: derive.sort(
+        derive.natural_join(table, other, ["k"], ["b=a"]), "b", "k"
+    ),
+    "merge": lambda table, other: derive.merge(
+        table, derive.where(other, "a > 1"), derive.tail(table, 2)
+    ),
 }
 
 GROWING_VIEWS: dict[str, Callable[[Table, Table], Table]] = {
     "numbered": lambda table, _: numbered(table, {"n": pa.int64()}),
-    "distinct": lambda table, _: table.select_distinct("a", "s", "d"),
-    "last": lambda table, _: table.last_by("a", "d"),
+    "distinct": lambda table, _: derive.select_distinct(table, "a", "s", "d"),
+    "last": lambda table, _: derive.last_by(table, "a", "d"),
 }
 """Views that can only be followed, or resumed, where rows are only ever added."""
 

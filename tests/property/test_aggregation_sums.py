@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.engine import KeyedTable, UpdateGraph
+from barrage.engine import KeyedTable, UpdateGraph, derive
 from tests.helpers import model
 
 SCHEMA = pa.schema([("id", pa.int64()), ("g", pa.int64()), ("x", pa.float64()), ("i", pa.int64())])
@@ -43,7 +43,7 @@ def test_sums_and_variances_stay_right(
     graph = UpdateGraph()
     table = KeyedTable(graph, SCHEMA, key="id")
     texts = {"s": "sum(x)", "a": "avg(x)", "v": "var(x)", "w": "sum(i)", "m": "avg(i)"}
-    result = table.agg_by("g", **texts)
+    result = derive.agg_by(table, "g", **texts)
     for index, change in enumerate(changes):
         staged(table, change)
         if index < len(removals):

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from barrage.engine.derivation import Derivation
+from barrage.engine.operator_plan import OperatorPlan
 from barrage.engine.operators.sort import SortTable
 from barrage.engine.operators.sort_order import SortOrder
-from barrage.engine.table import DerivedTable, OperatorPlan, Table
+from barrage.engine.table import DerivedTable, Table
 from barrage.errors import BarrageError
 from barrage.limits import DEFAULT_LIMITS
 from tests.property.test_operators_combined import CombinedTables, Join, Merge, joins, merges
@@ -84,21 +85,8 @@ class MadeBeside:
         self.rounds = 0
         self.joined = 0
 
-    def derive(
-        self,
-        table: Table,
-        identity: Any,
-        make: Callable[..., Any],
-        others: Sequence[Table] = (),
-        *,
-        per_row: int = 0,
-    ) -> Table:
-        plan = OperatorPlan(
-            parents=(table, *others), description=identity, make=make, per_row=per_row or 1
-        )
-        existing = plan.existing()
-        if existing is not None:
-            return existing
+    def derive(self, plan: OperatorPlan) -> DerivedTable:
+        plan = replace(plan, per_row=plan.per_row or 1)
         derivation = Derivation(plan, STRICT)
         try:
             made = self.made(derivation)
@@ -133,10 +121,7 @@ class MadeBeside:
 
 
 def patched(patches: pytest.MonkeyPatch, maker: MadeBeside) -> None:
-    def derive(table: Table, *arguments: Any, **options: Any) -> Table:
-        return maker.derive(table, *arguments, **options)
-
-    patches.setattr(Table, "_derive", derive)
+    patches.setattr(OperatorPlan, "made", lambda plan: maker.derive(plan))
 
 
 class StacksBeside(OperatorStacks):

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from barrage.engine import SourceTable, Table, UpdateGraph
+from barrage.engine import SourceTable, Table, UpdateGraph, derive
 from barrage.engine import gaps as gaps_module
 from barrage.engine import grouping as grouping_module
 from barrage.engine import key_map as key_map_module
@@ -167,15 +167,15 @@ class CombinedTables(RuleBasedStateMachine):
 
         if naive() is None:
             with pytest.raises(RowError, match="occurs twice on the right side"):
-                left.natural_join(unique, names_of(join.on), names_of(join.add))
+                derive.natural_join(left, unique, names_of(join.on), names_of(join.add))
             return
-        joined = left.natural_join(unique, names_of(join.on), names_of(join.add))
+        joined = derive.natural_join(left, unique, names_of(join.on), names_of(join.add))
         self.add(joined, naive)
         self.put_above(joined, join.above)
 
     def merge(self, merge: Merge, plain: Sequence[Table]) -> None:
         members = [plain[number % len(plain)] for number in merge.members]
-        merged = members[0].merge(*members[1:])
+        merged = derive.merge(members[0], *members[1:])
         self.add(merged, lambda: [row for table in members for row in model.rows_of(table)])
         self.put_above(merged, merge.above)
 

@@ -22,12 +22,13 @@ from barrage.engine import (
     SourceTable,
     Table,
     UpdateGraph,
+    derive,
 )
 from barrage.engine import gaps as gaps_module
 from barrage.engine import grouping as grouping_module
 from barrage.engine import key_map as key_map_module
 from barrage.engine.operators import select as select_module
-from barrage.engine.operators.convert import ColumnConversion
+from barrage.engine.operators.convert import ColumnConversion, convert
 from barrage.engine.operators.sort import SortKey
 from tests.helpers import model
 
@@ -79,11 +80,13 @@ def select_step() -> Step:
             for row in rows
         ]
 
-    return Step(lambda table: table.select(*SCHEMA.names, t="a * 2 + k"), naive)
+    return Step(lambda table: derive.select(table, *SCHEMA.names, t="a * 2 + k"), naive)
 
 
 def where_step(text: str, condition: Callable[[model.Row], bool | None]) -> Step:
-    return Step(lambda table: table.where(text), lambda rows: model.where_rows(rows, condition))
+    return Step(
+        lambda table: derive.where(table, text), lambda rows: model.where_rows(rows, condition)
+    )
 
 
 def sort_step(keys: list[tuple[str, bool, bool]]) -> Step:
@@ -91,15 +94,80 @@ def sort_step(keys: list[tuple[str, bool, bool]]) -> Step:
         SortKey(column=name, is_descending=descending, has_nulls_first=first)
         for name, descending, first in keys
     ]
-    return Step(lambda table: table.sort(*parsed), lambda rows: model.sort_rows(rows, keys))
+    return Step(lambda table: derive.sort(table, *parsed), lambda rows: model.sort_rows(rows, keys))
 
 
 def last_by_step(names: list[str]) -> Step:
     return Step(
-        lambda table: table.last_by(*names),
+        lambda table: derive.last_by(table, *names),
         lambda rows: model.last_rows(rows, names),
         is_ordered=False,
     )
+
+
+@st.composite
+def end_steps(draw: st.DrawFn) -> Step:
+    """The first or last rows of each group."""
+    count = draw(st.integers(0, 4))
+    by = draw(st.lists(st.sampled_from(["a", "s", "d", "f"]), max_size=2, unique=True))
+    is_from_end = draw(st.booleans())
+    operator = derive.tail_by if is_from_end else derive.head_by
+    return Step(
+        lambda table: operator(table, count, *by),
+        lambda rows: model.end_rows(rows, count, by, is_from_end=is_from_end),
+    )
+
+
+def listed(cells: pa.Array) -> pa.Array:
+    """Each cell as often as itself says."""
+    return pa.array([listed_cell(cell) for cell in cells.to_pylist()], pa.list_(cells.type))
+
+
+def listed_cell(cell: int | None) -> list[int | None] | None:
+    return None if cell is None else [cell, *range(abs(cell) % 4)][: abs(cell) % 4]
+
+
+def ungroup_step() -> Step:
+    """Two columns of lists from one of numbers, which are made rows again."""
+    conversion = ColumnConversion(apply=listed)
+
+    def apply(table: Table) -> Table:
+        twice = derive.select(table, *SCHEMA.names, b="a")
+        indices = [twice.schema.get_field_index(name) for name in ("a", "b")]
+        lists = [
+            field.with_type(pa.list_(field.type)) if index in indices else field
+            for index, field in enumerate(twice.schema)
+        ]
+        grouped = convert(twice, pa.schema(lists), "listed", dict.fromkeys(indices, conversion))
+        return derive.select(derive.ungroup(grouped), *SCHEMA.names)
+
+    def naive(rows: list[model.Row]) -> list[model.Row]:
+        plain = [{name: row[name] for name in SCHEMA.names} for row in rows]
+        grouped = [{**row, "a": listed_cell(row["a"])} for row in plain]
+        return model.ungroup_rows(grouped, ["a"])
+
+    return Step(apply, naive)
+
+
+@st.composite
+def running_steps(draw: st.DrawFn) -> Step:
+    """Running values in the places of the columns they come from."""
+    by = draw(st.lists(st.sampled_from(["a", "s", "d", "f"]), max_size=2, unique=True))
+    floats = draw(st.sampled_from(["cum_sum(f)", "ema_tick(f, 2)", "ema_tick(a, 0.3)"]))
+    # Other operators rely on it that k is never null.
+    formulas = {"running": "cum_sum(k)", "smooth": floats}
+
+    def apply(table: Table) -> Table:
+        running = derive.update_by(table, *by, **formulas)
+        return derive.select(running, k="running", a="a", f="smooth", s="s", d="d")
+
+    def naive(rows: list[model.Row]) -> list[model.Row]:
+        return [
+            {"k": row["running"], "a": row["a"], "f": row["smooth"], "s": row["s"], "d": row["d"]}
+            for row in model.running_rows(rows, by, formulas)
+        ]
+
+    return Step(apply, naive, is_rounded=True)
 
 
 AGGREGATIONS = {
@@ -127,7 +195,7 @@ def agg_by_steps(draw: st.DrawFn) -> Step:
         return [{name: row[name] for name in SCHEMA.names} for row in found]
 
     return Step(
-        lambda table: table.agg_by(*by, **chosen).select(*SCHEMA.names),
+        lambda table: derive.select(derive.agg_by(table, *by, **chosen), *SCHEMA.names),
         naive,
         is_ordered=False,
         is_rounded=True,
@@ -137,7 +205,7 @@ def agg_by_steps(draw: st.DrawFn) -> Step:
 
 def distinct_step() -> Step:
     return Step(
-        lambda table: table.select_distinct(*SCHEMA.names),
+        lambda table: derive.select_distinct(table, *SCHEMA.names),
         lambda rows: model.distinct_rows(rows, SCHEMA.names),
         is_ordered=False,
         is_exact=True,
@@ -145,7 +213,7 @@ def distinct_step() -> Step:
 
 
 def slice_step(span: tuple[int, int]) -> Step:
-    return Step(lambda table: table.slice(*span), lambda rows: model.slice_of(rows, *span))
+    return Step(lambda table: derive.slice(table, *span), lambda rows: model.slice_of(rows, *span))
 
 
 slices = st.one_of(
@@ -163,8 +231,8 @@ def convert_step() -> Step:
         return [{**row, "a": None if row["a"] is None else -row["a"]} for row in rows]
 
     return Step(
-        lambda table: table.convert(
-            table.schema, "negated", {table.schema.get_field_index("a"): conversion}
+        lambda table: convert(
+            table, table.schema, "negated", {table.schema.get_field_index("a"): conversion}
         ),
         naive,
     )
@@ -187,16 +255,19 @@ steps = st.one_of(
         max_size=3,
         unique_by=lambda key: key[0],
     ).map(sort_step),
-    st.integers(0, 12).map(lambda n: Step(lambda t: t.head(n), lambda rows: rows[:n])),
+    st.integers(0, 12).map(lambda n: Step(lambda t: derive.head(t, n), lambda rows: rows[:n])),
     st.integers(0, 12).map(
-        lambda n: Step(lambda t: t.tail(n), lambda rows: rows[max(0, len(rows) - n) :])
+        lambda n: Step(lambda t: derive.tail(t, n), lambda rows: rows[max(0, len(rows) - n) :])
     ),
     st.lists(st.sampled_from(["a", "s", "d", "f"]), min_size=1, max_size=2, unique=True).map(
         last_by_step
     ),
     agg_by_steps(),
+    end_steps(),
+    st.builds(ungroup_step),
+    running_steps(),
     st.builds(distinct_step),
-    st.just(Step(lambda table: table.flatten(), lambda rows: rows)),
+    st.just(Step(lambda table: derive.flatten(table), lambda rows: rows)),
     slices.map(slice_step),
 )
 
@@ -362,12 +433,16 @@ TestCrowdedStacks = CrowdedStacks.TestCase
 
 
 class GroupedStacks(CrowdedStacks):
-    """Aggregations and distinct rows only."""
+    """What groups rows, and nothing else."""
 
     @initialize(
         kind=st.sampled_from(["keyed", "list", *sorted(SOURCES)]),
         stacks=st.lists(
-            st.lists(agg_by_steps() | st.builds(distinct_step), min_size=1, max_size=2),
+            st.lists(
+                st.one_of(agg_by_steps(), end_steps(), running_steps(), st.builds(distinct_step)),
+                min_size=1,
+                max_size=2,
+            ),
             min_size=1,
             max_size=4,
         ),

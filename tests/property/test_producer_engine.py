@@ -8,7 +8,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from barrage.engine import AppendOnlyTable, KeyedTable, ListTable, RingTable, UpdateGraph
+from barrage.engine import AppendOnlyTable, KeyedTable, ListTable, RingTable, UpdateGraph, derive
 from barrage.engine.producer import Producer
 from barrage.engine.subscription import SubscriptionSpec
 from barrage.limits import NANOS_PER_MS
@@ -72,12 +72,12 @@ def made_table(kind: str, graph: UpdateGraph):
     made = source()
     views = {
         "": lambda: made,
-        "sorted": lambda: made.sort("-x"),
-        "where": lambda: made.where("x > 15"),
-        "last_by": lambda: made.last_by("name"),
-        "tail": lambda: made.tail(9),
-        "sorted head": lambda: made.sort("name", "x").head(11),
-        "sorted where": lambda: made.where("x < 40").sort("x"),
+        "sorted": lambda: derive.sort(made, "-x"),
+        "where": lambda: derive.where(made, "x > 15"),
+        "last_by": lambda: derive.last_by(made, "name"),
+        "tail": lambda: derive.tail(made, 9),
+        "sorted head": lambda: derive.head(derive.sort(made, "name", "x"), 11),
+        "sorted where": lambda: derive.sort(derive.where(made, "x < 40"), "x"),
     }
     return made, change, views[kind.partition(" ")[2]]()
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.engine import Table, UpdateGraph
+from barrage.engine import Table, UpdateGraph, derive
 from barrage.engine.replay import ReplayTable, rebuilt, state_table
 from tests.helpers import model
 from tests.helpers.examples import examples
@@ -106,5 +106,5 @@ def test_states_can_be_viewed(kind: str, draw: Random) -> None:
     assert view.is_static
     assert past[world.table].row_keys == world.states[version][world.table].keys
     assert model.rows_of(view) == seen[version]
-    grouped = past[world.table].agg_by("a", n="count()")
+    grouped = derive.agg_by(past[world.table], "a", n="count()")
     assert sum(row["n"] for row in model.rows_of(grouped)) == past[world.table].size

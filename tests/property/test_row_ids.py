@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.engine import KeyedTable, ListTable, UpdateGraph
+from barrage.engine import KeyedTable, ListTable, UpdateGraph, derive
 from barrage.model import row_ids
 from barrage.model.coalesce import coalesce
 from barrage.model.row_ids import RowIdMap
@@ -255,7 +255,7 @@ def test_rows_of_a_sorted_table_keep_their_ids(
     chance = random.Random(seed)
     graph = UpdateGraph()
     source = KeyedTable(graph, SCHEMA, key="identity")
-    tracked = Tracked(graph, source.sort("value"))
+    tracked = Tracked(graph, derive.sort(source, "value"))
     living: list[int] = []
     born = 0
     for _ in range(60):
@@ -283,7 +283,7 @@ def test_rows_of_a_list_keep_their_ids(seed: int, monkeypatch: pytest.MonkeyPatc
     graph = UpdateGraph()
     source = ListTable(graph, SCHEMA)
     tracked = Tracked(graph, source)
-    filtered = Tracked(graph, source.where("value > 3"))
+    filtered = Tracked(graph, derive.where(source, "value > 3"))
     born = size = 0
     for _ in range(60):
         count = chance.choice((0, 1, 2, 50))

@@ -23,6 +23,7 @@ from barrage.engine import (
     StaticTable,
     Table,
     UpdateGraph,
+    derive,
 )
 
 SCHEMA = pa.schema(
@@ -91,15 +92,18 @@ class SimTable:
     def _derive(self, source: Table) -> Table:
         operators: dict[str, Callable[[Table], Table]] = {
             "": lambda table: table,
-            "tail": lambda table: table.tail(9),
-            "where": lambda table: table.where("x >= 20"),
-            "last_by": lambda table: table.last_by("name"),
-            "sorted": lambda table: table.sort("-x", "id"),
-            "sorted head": lambda table: table.sort("x", "-id").head(7),
-            "joined": lambda table: (
-                table.select("id", "x", "name", "flag")
-                .natural_join(table.where("x >= 20").select("id", "value"), on=["id"])
-                .select(*SCHEMA.names)
+            "tail": lambda table: derive.tail(table, 9),
+            "where": lambda table: derive.where(table, "x >= 20"),
+            "last_by": lambda table: derive.last_by(table, "name"),
+            "sorted": lambda table: derive.sort(table, "-x", "id"),
+            "sorted head": lambda table: derive.head(derive.sort(table, "x", "-id"), 7),
+            "joined": lambda table: derive.select(
+                derive.natural_join(
+                    derive.select(table, "id", "x", "name", "flag"),
+                    derive.select(derive.where(table, "x >= 20"), "id", "value"),
+                    on=["id"],
+                ),
+                *SCHEMA.names,
             ),
         }
         return operators[self._operators](source)

@@ -11,15 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from barrage.client.deephaven.export_calls import reference
+from barrage.client.table_sources import TableSource
 from barrage.errors import ExpressionError, UnsupportedError
+from barrage.model.operators import OPERATORS
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from barrage.client.deephaven.export_calls import DeephavenCalls, ExportedTable
-    from barrage.client.query_step import Step
-    from barrage.client.table_sources import TableSource
+    from barrage.client.query_steps import Step
 
 _AGGREGATION = re.compile(r"\s*(\w+)\s*\(\s*([\w$]*)\s*\)\s*")
 
@@ -76,18 +77,21 @@ async def _operations(source: bytes, steps: Sequence[Step]) -> list[Any]:
         before = (
             MESSAGES.new("TableReference", batch_offset=number - 1) if number else reference(source)
         )
-        if step.name == "natural_join":
-            other, on, add = step.arguments
-            operations.append(_natural_join(before, await other.ticket(), on, add))
-            continue
-        if step.name == "merge":
-            tickets = [await other.ticket() for other in step.arguments]
-            operations.append(_merge(before, tickets))
-            continue
+        arguments = [
+            reference(await argument.ticket()) if isinstance(argument, TableSource) else argument
+            for argument in step.arguments
+        ]
         make = _MAKERS.get(step.name)
-        if make is None:
+        if make is not None:
+            operations.append(make(before, *arguments))
+            continue
+        spec = OPERATORS.get(step.name)
+        message = None if spec is None else spec.message
+        if message is None:
             raise UnsupportedError(f"a Deephaven server has nothing for {step.name}")
-        operations.append(make(before, *step.arguments))
+        fields = dict(zip(message.fields, arguments, strict=True))
+        fields[message.source] = before
+        operations.append(_operation(message.operation, message.request, **fields))
     return operations
 
 
@@ -153,30 +157,7 @@ def _select(source: Any, columns: Sequence[str], formulas: Sequence[tuple[str, s
     return _operation("view", "SelectOrUpdateRequest", source_id=source, column_specs=specs)
 
 
-def _drop(source: Any, columns: Sequence[str]) -> Any:
-    return _operation("drop_columns", "DropColumnsRequest", source_id=source, column_names=columns)
-
-
-def _head(source: Any, count: int) -> Any:
-    return _operation("head", "HeadOrTailRequest", source_id=source, num_rows=count)
-
-
-def _tail(source: Any, count: int) -> Any:
-    return _operation("tail", "HeadOrTailRequest", source_id=source, num_rows=count)
-
-
-def _slice(source: Any, start: int, stop: int) -> Any:
-    return _operation(
-        "slice",
-        "SliceRequest",
-        source_id=source,
-        first_position_inclusive=start,
-        last_position_exclusive=stop,
-    )
-
-
-def _merge(source: Any, others: Sequence[bytes]) -> Any:
-    sources = [source, *map(reference, others)]
+def _merge(*sources: Any) -> Any:
     return _operation("merge", "MergeTablesRequest", source_ids=sources)
 
 
@@ -190,37 +171,13 @@ def _last_by(source: Any, columns: Sequence[str]) -> Any:
     )
 
 
-def _select_distinct(source: Any, columns: Sequence[str]) -> Any:
-    return _operation(
-        "select_distinct", "SelectDistinctRequest", source_id=source, column_names=columns
-    )
-
-
-def _flatten(source: Any) -> Any:
-    return _operation("flatten", "FlattenRequest", source_id=source)
-
-
-def _natural_join(source: Any, other: bytes, on: Sequence[str], add: Sequence[str]) -> Any:
-    return _operation(
-        "natural_join",
-        "NaturalJoinTablesRequest",
-        left_id=source,
-        right_id=reference(other),
-        columns_to_match=on,
-        columns_to_add=add,
-    )
-
-
 _MAKERS: Mapping[str, Callable[..., Any]] = {
     "where": _where,
     "sort": _sort,
     "agg_by": _agg_by,
     "select": _select,
-    "drop": _drop,
-    "head": _head,
-    "tail": _tail,
-    "slice": _slice,
     "last_by": _last_by,
-    "select_distinct": _select_distinct,
-    "flatten": _flatten,
+    "merge": _merge,
 }
+"""For operators whose arguments are no fields of a message; those of the others are known
+(:class:`barrage.model.operators.DeephavenMessage`)."""

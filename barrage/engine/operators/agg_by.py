@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.aggregation import result_fields
+from barrage.engine import work
+from barrage.engine.aggregation import parse_aggregations, result_fields
 from barrage.engine.aggregation_states import AggregationStates
 from barrage.engine.grouping import RowGroups, in_groups
 from barrage.engine.keyed import check_key_columns
+from barrage.engine.operator_plan import derived
 from barrage.engine.row_sets import packing_shifts
 from barrage.engine.table import DerivedTable
 from barrage.errors import SchemaError
@@ -167,3 +169,23 @@ class AggByTable(DerivedTable):
             else self._stores[column - self._key_count].take(keys)
             for column in columns
         )
+
+
+def agg_by(table: Table, /, *by: str, **aggregations: str) -> Table:
+    """One row per combination of values in ``by``: these columns, then the aggregations.
+
+    An aggregation is ``name="function(column)"``, such as ``total="sum(price)"`` or
+    ``n="count()"``.
+    """
+    return aggregated(table, by, parse_aggregations(table.schema, by, aggregations))
+
+
+def aggregated(table: Table, by: Sequence[str], aggregations: Sequence[Aggregation]) -> Table:
+    """``agg_by`` with aggregations that are parsed already."""
+    names, parsed = tuple(by), tuple(aggregations)
+    return derived(
+        (table,),
+        ("agg_by", names, parsed),
+        lambda parent: AggByTable(parent, names, parsed),
+        per_row=work.of_keys(len(names)) + work.of_aggregations(len(parsed)),
+    )

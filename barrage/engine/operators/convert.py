@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from barrage.engine import work
+from barrage.engine.operator_plan import derived
 from barrage.engine.operators.values import EVALUATED_ROWS
 from barrage.engine.table import DerivedTable
 from barrage.errors import RowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from barrage.engine.table import Cells, Int64Array, Table
     from barrage.model.update import TableUpdate
@@ -93,3 +94,21 @@ class ConvertTable(DerivedTable):
             raise RowError(
                 f"a value does not fit {self.schema.field(index).type}: {error}", column=name
             ) from error
+
+
+def convert(
+    table: Table,
+    schema: pa.Schema,
+    identity: Hashable,
+    conversions: Mapping[int, ColumnConversion],
+) -> Table:
+    """The same rows with some columns turned into other types when they are read.
+
+    ``identity`` stands for the conversions: equal ones give one table.
+    """
+    return derived(
+        (table,),
+        ("convert", schema, identity),
+        lambda parent: ConvertTable(parent, schema, conversions),
+        per_row=work.of_conversions(conversions),
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barrage.engine.operator_plan import derived
 from barrage.engine.row_sets import closing_shifts, each_once
 from barrage.engine.table import DerivedTable
 from barrage.model.update import TableUpdate
@@ -53,3 +54,8 @@ class FlattenTable(DerivedTable):
 
     def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
         return self.parent.take_cells(self._parent_keys.select_many(keys), columns)
+
+
+def flatten(table: Table) -> Table:
+    """The same rows under the keys 0 to size-1."""
+    return table if table.is_flat else derived((table,), "flatten", FlattenTable)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barrage.engine.operator_plan import check_count, derived
 from barrage.engine.operators.subset import SubsetTable
 
 if TYPE_CHECKING:
@@ -26,3 +27,9 @@ class HeadTable(SubsetTable):
     def choose(self, update: TableUpdate, survivors: RowSet) -> tuple[RowSet, RowSet]:
         wanted = self.parent.row_keys.slice(0, self.count)
         return survivors - wanted, wanted - survivors
+
+
+def head(table: Table, count: int) -> Table:
+    """The first ``count`` rows."""
+    check_count(count)
+    return derived((table,), ("head", count), lambda parent: HeadTable(parent, count))

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from barrage.engine import work
 from barrage.engine.grouping import GroupChange, RowGroups, extended
 from barrage.engine.keyed import check_key_columns
+from barrage.engine.operator_plan import derived
 from barrage.engine.row_sets import packing_shifts
 from barrage.engine.table import DerivedTable
 from barrage.model.storage import cells_differ
@@ -186,3 +188,14 @@ def _shifted(rows: Int64Array, shifts: RowSetShiftData) -> Int64Array:
     moved = rows.copy()
     moved[present] = shifts.apply_keys(rows[present])
     return moved
+
+
+def last_by(table: Table, *columns: str) -> Table:
+    """The last row for each combination of values in ``columns``; these become the key columns."""
+    names = parse_key_columns(table.schema, columns)
+    return derived(
+        (table,),
+        ("last_by", names),
+        lambda parent: LastByTable(parent, names),
+        per_row=work.of_keys(len(names)),
+    )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from barrage.engine.operator_plan import derived
 from barrage.engine.table import DerivedTable, TableTraits
 from barrage.errors import EngineError, LimitExceededError, SchemaError
 from barrage.limits import ROW_KEY_MAX
@@ -221,3 +222,11 @@ def _joined_cells(parts: Sequence[Cells]) -> Cells:
     if pa.types.is_dictionary(chunks[0].type):
         return pa.concat_arrays(chunks)
     return pa.chunked_array(chunks)
+
+
+def merge(table: Table, *others: Table) -> Table:
+    """The rows of this table, then those of the others, which have the same columns."""
+    parents = merged_parents(table, others)
+    if len(parents) == 1:
+        return table
+    return derived(parents, "merge", lambda *tables: MergeTable(tables))

@@ -20,10 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from barrage.engine import work
 from barrage.engine.grouping import extended
 from barrage.engine.hashing import is_hashable
 from barrage.engine.key_map import KeyMap
 from barrage.engine.key_numbers import KeyNumbers
+from barrage.engine.operator_plan import derived
 from barrage.engine.operators.values import EVALUATED_ROWS
 from barrage.engine.row_sets import union_of
 from barrage.engine.table import DerivedTable
@@ -64,7 +66,9 @@ class Join:
         return self.left_keys, self.right_keys, self.added
 
 
-def parse_join(left: pa.Schema, right: pa.Schema, on: Sequence[str], add: Sequence[str]) -> Join:
+def parse_join(
+    left: pa.Schema, right: pa.Schema, on: str | Sequence[str], add: str | Sequence[str]
+) -> Join:
     """Check the column names of a join; SchemaError says what does not fit.
 
     No ``on`` joins every left row with the only right row.
@@ -405,3 +409,22 @@ def _shifted(rows: Int64Array, shifts: RowSetShiftData) -> Int64Array:
 def _shared(rows: RowSet, known: Sequence[RowSet]) -> RowSet:
     """An equal set of a column before, which spares the readers of the update work."""
     return known[-1] if known and known[-1] == rows else rows
+
+
+def natural_join(
+    table: Table, right: Table, on: str | Sequence[str], add: str | Sequence[str] = ()
+) -> Table:
+    """Every row, with columns of the one row of ``right`` that has the same key; null where there
+    is none.
+
+    ``on`` names the key columns as ``"name"`` or ``"left=right"``, ``add`` the columns wanted as
+    ``"name"`` or ``"new=right"`` (none: all of ``right`` but its key columns). Two rows of
+    ``right`` with one key are an error.
+    """
+    join = parse_join(table.schema, right.schema, on, add)
+    return derived(
+        (table, right),
+        ("natural_join", join.identity),
+        lambda left, partner: NaturalJoinTable(left, partner, join),
+        per_row=work.of_keys(len(join.left_keys)),
+    )

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from barrage.engine.operator_plan import derived
+from barrage.engine.operators.flatten import flatten
 from barrage.engine.table import DerivedTable
 from barrage.errors import SchemaError
 from barrage.model.update import TableUpdate
@@ -36,9 +38,8 @@ def numbered(table: Table, columns: Mapping[str, pa.DataType]) -> Table:
     for name in columns:
         if name in table.schema.names:
             raise SchemaError(f"the table has a column {name!r} already")
-    flat = table.flatten()
     identity = ("row_numbers", tuple(columns.items()))
-    return flat._derive(identity, lambda parent: RowNumbersTable(parent, columns))
+    return derived((flatten(table),), identity, lambda parent: RowNumbersTable(parent, columns))
 
 
 class RowNumbersTable(DerivedTable):

@@ -17,6 +17,7 @@ import pyarrow as pa
 from barrage.engine import work
 from barrage.engine.expression import BoundExpression, bind
 from barrage.engine.expression_text import Column
+from barrage.engine.operator_plan import derived, prepared
 from barrage.engine.operators.values import EVALUATED_ROWS, single_chunks
 from barrage.engine.row_memory import RowMemory
 from barrage.engine.row_sets import union_of
@@ -53,14 +54,6 @@ class Selection:
     identity: tuple[tuple[str, str, str], ...]
 
 
-def names_without(schema: pa.Schema, dropped: Sequence[str]) -> list[str]:
-    """All column names but ``dropped``, which must exist."""
-    for name in dropped:
-        _index_of(schema, name)
-    gone = set(dropped)
-    return [name for name in schema.names if name not in gone]
-
-
 def parse_selection(
     schema: pa.Schema, columns: Sequence[str], computed: Mapping[str, str | Expression]
 ) -> Selection:
@@ -88,7 +81,7 @@ def _identity(output: _Output) -> tuple[str, str, str]:
     return (output.field.name, f"={scope}", text)
 
 
-def _index_of(schema: pa.Schema, name: str) -> int:
+def index_of(schema: pa.Schema, name: str) -> int:
     index = int(schema.get_field_index(name))
     if index < 0:
         raise SchemaError(f"unknown column {name!r}{near_miss(name, schema.names)}")
@@ -96,7 +89,7 @@ def _index_of(schema: pa.Schema, name: str) -> int:
 
 
 def _pass_through(schema: pa.Schema, source: str, name: str) -> _Output:
-    index = _index_of(schema, source)
+    index = index_of(schema, source)
     field = schema.field(index).with_name(name)
     return _Output(field=field, parents=(index,), computed=None)
 
@@ -224,3 +217,19 @@ def _selected_traits(parent: Table, selection: Selection) -> TableTraits:
     }
     keys = tuple(new_names.get(name, "") for name in parent.key_columns)
     return parent.traits.changed(key_columns=keys if all(keys) else ())
+
+
+def select(table: Table, /, *columns: str, **computed: str | Expression) -> Table:
+    """The named columns, then ``new_name="expression"`` ones; a bare name renames or copies."""
+    schema = table.schema
+    selection = prepared(
+        table,
+        *("select", columns, tuple(computed.items())),
+        prepare=lambda: parse_selection(schema, columns, computed),
+    )
+    return derived(
+        (table,),
+        ("select", selection.identity),
+        lambda parent: SelectTable(parent, selection),
+        per_row=work.of_selection(selection),
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barrage.engine import work
+from barrage.engine.operator_plan import derived
 from barrage.engine.operators.agg_by import AggByTable
 
 if TYPE_CHECKING:
@@ -26,3 +28,15 @@ class SelectDistinctTable(AggByTable):
 
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
         return SelectDistinctTable(parents[0], self.key_columns)
+
+
+def select_distinct(table: Table, *columns: str) -> Table:
+    """Each combination of values in ``columns`` (none: all columns) once, in order of first
+    appearance."""
+    names = tuple(columns) or tuple(table.schema.names)
+    return derived(
+        (table,),
+        ("select_distinct", names),
+        lambda parent: SelectDistinctTable(parent, names),
+        per_row=work.of_keys(len(names)),
+    )

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from barrage.engine import work
 from barrage.engine.gaps import assign_keys, fresh_keys
 from barrage.engine.key_map import KeyMap
+from barrage.engine.operator_plan import derived
 from barrage.engine.operators.sort_order import SortKey, SortOrder, parse_sort_keys
 from barrage.engine.row_sets import each_once, merged_keys, moves_to_shifts, union_of
 from barrage.engine.table import DerivedTable
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from barrage.engine.hashing import Int64Array
     from barrage.engine.table import Cells, Table
 
-__all__ = ["SortKey", "SortTable", "parse_sort_keys"]
+__all__ = ["SortKey", "SortTable", "parse_sort_keys", "sort"]
 
 FULL_SORT_ROWS_MIN = 4096
 FULL_SORT_FRACTION = 8
@@ -209,3 +211,17 @@ def _is_in(keys: Int64Array, wanted: Int64Array) -> np.ndarray[tuple[int], np.dt
     where = np.searchsorted(wanted, keys)
     where[where == len(wanted)] = 0
     return np.asarray(wanted[where] == keys)
+
+
+def sort(table: Table, *keys: str | tuple[str, str] | SortKey) -> Table:
+    """Rows in the order of the sort keys, equal ones in the order they have here.
+
+    A key is a column name, ``(name, "ascending" | "descending")``, ``"-name"`` or a ``SortKey``.
+    """
+    parsed = parse_sort_keys(table.schema, keys)
+    return derived(
+        (table,),
+        ("sort", parsed),
+        lambda parent: SortTable(parent, parsed),
+        per_row=work.of_sort(parsed),
+    )

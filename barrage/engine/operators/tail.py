@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barrage.engine.operator_plan import check_count, derived
 from barrage.engine.operators.subset import SubsetTable
 
 if TYPE_CHECKING:
@@ -31,3 +32,9 @@ class TailTable(SubsetTable):
     def choose(self, update: TableUpdate, survivors: RowSet) -> tuple[RowSet, RowSet]:
         wanted = self._wanted()
         return survivors - wanted, wanted - survivors
+
+
+def tail(table: Table, count: int) -> Table:
+    """The last ``count`` rows."""
+    check_count(count)
+    return derived((table,), ("tail", count), lambda parent: TailTable(parent, count))

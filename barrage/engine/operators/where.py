@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
+from barrage.engine import work
+from barrage.engine.expression import bind_condition
+from barrage.engine.operator_plan import derived, prepared
 from barrage.engine.operators.subset import SubsetTable
 from barrage.engine.operators.values import EVALUATED_ROWS, single_chunks
 from barrage.engine.row_sets import union_of
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
-    from barrage.engine.expression import BoundExpression
+    from barrage.engine.expression import BoundExpression, Expression
     from barrage.engine.table import DerivedTable, Table
     from barrage.model.update import TableUpdate
 
@@ -47,3 +50,19 @@ class WhereTable(SubsetTable):
         modified = union_of(update.modified_keys_post[c] for c in self.condition.columns)
         passing = self._passing(update.added_keys_post | modified)
         return (survivors & modified) - passing, passing - survivors
+
+
+def where(table: Table, condition: str | Expression) -> Table:
+    """The rows for which the condition is true (not false, not null)."""
+    schema = table.schema
+    bound = prepared(
+        table,
+        *("where", condition, getattr(condition, "scope", "")),
+        prepare=lambda: bind_condition(condition, schema),
+    )
+    return derived(
+        (table,),
+        ("where", bound.identity),
+        lambda parent: WhereTable(parent, bound),
+        per_row=work.of_expression(bound),
+    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.engine.aggregation import Aggregation
+from barrage.engine.operators.agg_by import aggregated
 from barrage.errors import UnsupportedError
 from barrage.server.deephaven.operations import (
     OperationContext,
@@ -167,7 +168,7 @@ def _aggregated(
 ) -> Table:
     check_texts("key columns", by, context.limits)
     check_count("aggregate", len(found), context.limits.columns_max, "aggregations")
-    return source.aggregate(list(dict.fromkeys(by)), found)
+    return aggregated(source, list(dict.fromkeys(by)), found)
 
 
 OPERATIONS = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from barrage.engine import derive
 from barrage.errors import SchemaError
 from barrage.server.deephaven.operations import (
     OperationContext,
@@ -32,7 +33,7 @@ def view(request: Any, sources: Sequence[Table], context: OperationContext) -> T
     if not texts:
         return source
     numbered, selection = read_texts(source, texts, parse_selection, context.limits)
-    return numbered.select(**dict(selection))
+    return derive.select(numbered, **dict(selection))
 
 
 def update_view(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
@@ -43,14 +44,14 @@ def update_view(request: Any, sources: Sequence[Table], context: OperationContex
         return source
     numbered, selection = read_texts(source, texts, parse_update, context.limits)
     hidden = numbered.schema.names[len(source.schema.names) :]
-    return numbered.select(**{name: each for name, each in selection if name not in hidden})
+    return derive.select(numbered, **{name: each for name, each in selection if name not in hidden})
 
 
 def drop_columns(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
     """All columns but the named ones. SchemaError when one does not exist."""
     [source] = sources
     check_texts("columns", request.column_names, context.limits)
-    return source.drop(*request.column_names)
+    return derive.drop(source, *request.column_names)
 
 
 def select_distinct(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
@@ -60,7 +61,7 @@ def select_distinct(request: Any, sources: Sequence[Table], context: OperationCo
     check_texts("columns", names, context.limits)
     if not source.schema.names:
         raise SchemaError("a table without columns has no distinct rows")
-    return source.select_distinct(*dict.fromkeys(names))
+    return derive.select_distinct(source, *dict.fromkeys(names))
 
 
 def _operation(name: str, method: str, derive: Any) -> TableOperation:

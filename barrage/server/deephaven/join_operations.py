@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from barrage.engine import derive
 from barrage.engine.aggregation import Aggregation
 from barrage.engine.expression import Expression
 from barrage.engine.expression_text import Call, Column, Literal
+from barrage.engine.operators.agg_by import aggregated
 from barrage.errors import SchemaError, UnsupportedError
 from barrage.server.deephaven.operations import (
     OperationContext,
@@ -44,7 +46,7 @@ def natural_join(request: Any, sources: Sequence[Table], context: OperationConte
     if not added:
         return left
     chosen = _one_row_per_key(request.join_type, right, [name for _, name in pairs], added)
-    return left.natural_join(chosen, *_as_texts(pairs, added))
+    return derive.natural_join(left, chosen, *_as_texts(pairs, added))
 
 
 def _as_texts(
@@ -80,11 +82,11 @@ def _all_rows(right: Table, _keys: list[str], _wanted: list[str]) -> Table:
 
 
 def _first_rows(right: Table, keys: list[str], wanted: list[str]) -> Table:
-    return right.aggregate(keys, [Aggregation(name, "first", name) for name in wanted])
+    return aggregated(right, keys, [Aggregation(name, "first", name) for name in wanted])
 
 
 def _last_rows(right: Table, keys: list[str], wanted: list[str]) -> Table:
-    return right.aggregate(keys, [Aggregation(name, "last", name) for name in wanted])
+    return aggregated(right, keys, [Aggregation(name, "last", name) for name in wanted])
 
 
 _CHOICES: dict[int, Callable[[Table, list[str], list[str]], Table]] = {
@@ -111,13 +113,12 @@ def where_in(request: Any, sources: Sequence[Table], context: OperationContext) 
         _check_column(right, name, "where_in")
     keys = list(dict.fromkeys(name for _, name in pairs))
     mark = free_name(left.schema, free_name(right.schema, "found"))
-    marked = right.select_distinct(*keys).select(
-        *keys, **{mark: Expression("true", Literal(0, True), SCOPE)}
-    )
-    joined = left.natural_join(marked, *_as_texts(pairs, [(mark, mark)]))
+    present = Expression("true", Literal(0, True), SCOPE)
+    marked = derive.select(derive.select_distinct(right, *keys), *keys, **{mark: present})
+    joined = derive.natural_join(left, marked, *_as_texts(pairs, [(mark, mark)]))
     test = "isnull" if request.inverted else "isnotnull"
-    found = joined.where(Expression(f"{test} {mark}", Call(0, test, (Column(0, mark),)), SCOPE))
-    return found.select(*left.schema.names)
+    condition = Expression(f"{test} {mark}", Call(0, test, (Column(0, mark),)), SCOPE)
+    return derive.select(derive.where(joined, condition), *left.schema.names)
 
 
 def left_and_right(request: Any) -> Sequence[Any]:

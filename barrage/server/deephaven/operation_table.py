@@ -7,6 +7,7 @@ from barrage.server.deephaven import (
     column_operations,
     described_operations,
     join_operations,
+    plain_operations,
     row_operations,
     source_operations,
 )
@@ -16,8 +17,10 @@ OPERATIONS = {
     for module in (
         source_operations,
         column_operations,
+        plain_operations,
         row_operations,
         join_operations,
+        plain_operations,
         aggregate_operations,
         described_operations,
     )
@@ -27,9 +30,6 @@ OPERATIONS = {
 
 REFUSED = {
     "update_by": "UpdateBy",
-    "head_by": "HeadBy",
-    "tail_by": "TailBy",
-    "ungroup": "Ungroup",
     "cross_join": "CrossJoinTables",
     "exact_join": "ExactJoinTables",
     "left_join": "LeftJoinTables",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from barrage.engine import derive
 from barrage.engine.derivation import check_copies
 from barrage.errors import SchemaError
 from barrage.server.deephaven.operations import (
@@ -58,4 +59,4 @@ def _column(lease: TableLease, name: str, context: OperationContext) -> TableLea
     if name not in table.schema.names:
         raise SchemaError(f"the table has no column {name!r}")
     check_count("column", table.size, context.limits.ingest_batch_rows_max, "rows")
-    return TableLease(context.tables, deephaven_view(table.select(name), context.types))
+    return TableLease(context.tables, deephaven_view(derive.select(table, name), context.types))

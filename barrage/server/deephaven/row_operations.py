@@ -1,5 +1,4 @@
-"""Operations that choose, order and gather rows: filters, sort, head, tail, slice, flatten, merge,
-snapshot."""
+"""Operations that choose, order and gather rows: filters, sort, slice, merge, snapshot."""
 
 from __future__ import annotations
 
@@ -8,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from barrage.engine import derive
 from barrage.engine.expression import Expression
 from barrage.engine.expression_text import Call, Column
+from barrage.engine.operator_plan import prepared
 from barrage.engine.operators.row_numbers import has_fixed_positions, numbered
 from barrage.engine.operators.sort_order import SortKey
 from barrage.errors import RemoteProtocolError, SchemaError, UnsupportedError
@@ -20,7 +21,6 @@ from barrage.server.deephaven.operations import (
     OperationError,
     TableOperation,
     check_count,
-    check_not_negative,
     derived,
 )
 from barrage.server.deephaven.reading import read_table
@@ -42,8 +42,8 @@ def unstructured_filter(request: Any, sources: Sequence[Table], context: Operati
     if not texts:
         return source
     shown, condition = read_texts(source, texts, parse_filters, context.limits)
-    found = shown.where(condition)
-    return found if shown is source else found.select(*source.schema.names)
+    found = derive.where(shown, condition)
+    return found if shown is source else derive.select(found, *source.schema.names)
 
 
 def structured_filter(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
@@ -55,10 +55,12 @@ def structured_filter(request: Any, sources: Sequence[Table], context: Operation
     filters, schema, limits = request.filters, source.schema, context.limits
     check_conditions(filters)
     messages = tuple(each.SerializeToString(deterministic=True) for each in filters)
-    condition = source.prepared(
-        *("conditions", messages), prepare=lambda: filter_expression(filters, schema, limits)
+    condition = prepared(
+        source,
+        *("conditions", messages),
+        prepare=lambda: filter_expression(filters, schema, limits),
     )
-    return source.where(condition)
+    return derive.where(source, condition)
 
 
 def sort(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:
@@ -71,7 +73,7 @@ def sort(request: Any, sources: Sequence[Table], context: OperationContext) -> T
     if [each.direction for each in descriptors] == [descriptors[0].SortDirection.REVERSE]:
         return _reversed(source)
     if not any(descriptor.is_absolute for descriptor in descriptors):
-        return source.sort(*(_sort_key(each, each.column_name) for each in descriptors))
+        return derive.sort(source, *(_sort_key(each, each.column_name) for each in descriptors))
     return _sorted_by_absolutes(source, descriptors)
 
 
@@ -96,8 +98,10 @@ def _reversed(source: Table) -> Table:
     if not has_fixed_positions(source):
         raise UnsupportedError("sort: REVERSE needs a table that is static or only grows")
     place = free_name(source.schema, "place")
-    by_place = numbered(source, {place: pa.int64()}).sort(SortKey(column=place, is_descending=True))
-    return by_place.select(*source.schema.names)
+    by_place = derive.sort(
+        numbered(source, {place: pa.int64()}), SortKey(column=place, is_descending=True)
+    )
+    return derive.select(by_place, *source.schema.names)
 
 
 def _sorted_by_absolutes(source: Table, descriptors: Sequence[Any]) -> Table:
@@ -112,7 +116,8 @@ def _sorted_by_absolutes(source: Table, descriptors: Sequence[Any]) -> Table:
             call = Call(0, "abs", (Column(0, descriptor.column_name),))
             absolutes[column] = Expression(f"abs of {descriptor.column_name}", call, SCOPE)
         keys.append(_sort_key(descriptor, column))
-    return source.select(*names, **absolutes).sort(*keys).select(*names)
+    with_absolutes = derive.select(source, *names, **absolutes)
+    return derive.select(derive.sort(with_absolutes, *keys), *names)
 
 
 def free_name(schema: pa.Schema, wanted: str) -> str:
@@ -120,16 +125,6 @@ def free_name(schema: pa.Schema, wanted: str) -> str:
     while wanted in schema.names:
         wanted += "_"
     return wanted
-
-
-def head(request: Any, sources: Sequence[Table], _context: OperationContext) -> Table:
-    check_not_negative("head: the number of rows", request.num_rows)
-    return sources[0].head(request.num_rows)
-
-
-def tail(request: Any, sources: Sequence[Table], _context: OperationContext) -> Table:
-    check_not_negative("tail: the number of rows", request.num_rows)
-    return sources[0].tail(request.num_rows)
 
 
 def slice_rows(request: Any, sources: Sequence[Table], _context: OperationContext) -> Table:
@@ -140,11 +135,7 @@ def slice_rows(request: Any, sources: Sequence[Table], _context: OperationContex
         raise UnsupportedError("slice: a start from the end with a stop from the start")
     if stop < start and (start < 0) == (stop < 0):
         raise OperationError(f"slice: cannot start at {start} and stop at {stop}")
-    return sources[0].slice(start, stop)
-
-
-def flatten(_request: Any, sources: Sequence[Table], _context: OperationContext) -> Table:
-    return sources[0].flatten()
+    return derive.slice(sources[0], start, stop)
 
 
 async def snapshot(
@@ -166,7 +157,7 @@ def merge(request: Any, sources: Sequence[Table], context: OperationContext) -> 
     check_count("merge", len(sources), context.limits.operations_max, "tables")
     first = sources[0]
     names = first.schema.names
-    merged = first.merge(*(_in_order(other, names) for other in sources[1:]))
+    merged = derive.merge(first, *(_in_order(other, names) for other in sources[1:]))
     if not request.key_column:
         return merged
     raise UnsupportedError("merge: a key column is not supported")
@@ -178,7 +169,7 @@ def _in_order(table: Table, names: list[str]) -> Table:
         return table
     if len(table.schema.names) != len(names):
         raise SchemaError("merge: a column name occurs twice")
-    return table.select(*names)
+    return derive.select(table, *names)
 
 
 OPERATIONS = (
@@ -195,13 +186,8 @@ OPERATIONS = (
         perform=derived(structured_filter),
     ),
     TableOperation(name="sort", method="Sort", request="SortTableRequest", perform=derived(sort)),
-    TableOperation(name="head", method="Head", request="HeadOrTailRequest", perform=derived(head)),
-    TableOperation(name="tail", method="Tail", request="HeadOrTailRequest", perform=derived(tail)),
     TableOperation(
         name="slice", method="Slice", request="SliceRequest", perform=derived(slice_rows)
-    ),
-    TableOperation(
-        name="flatten", method="Flatten", request="FlattenRequest", perform=derived(flatten)
     ),
     TableOperation(
         name="snapshot",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
+from barrage.engine.operator_plan import prepared
 from barrage.engine.operators.row_numbers import has_fixed_positions, numbered
 from barrage.server.deephaven.filter_text import check_size
 
@@ -52,4 +53,4 @@ def read_texts(
     check_size(texts, limits)
     shown = with_row_variables(table, texts)
     schema = shown.schema
-    return shown, shown.prepared(parse, texts, prepare=lambda: parse(texts, schema, limits))
+    return shown, prepared(shown, parse, texts, prepare=lambda: parse(texts, schema, limits))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from barrage.engine.operators.convert import ColumnConversion
+from barrage.engine.operators.convert import ColumnConversion, convert
 from barrage.server.deephaven.types import shown_type
 from barrage.transport.deephaven_messages import MESSAGES
 from barrage.wire.wire_schema import (
@@ -58,7 +58,7 @@ def deephaven_view(table: Table, session_types: SessionTypes) -> Table:
         for index, to in enumerate(shown)
         if to.apply is not None
     }
-    return table.convert(schema, ("deephaven_view", session_types), conversions)
+    return convert(table, schema, ("deephaven_view", session_types), conversions)
 
 
 def view_schema(schema: pa.Schema, session_types: SessionTypes) -> pa.Schema:

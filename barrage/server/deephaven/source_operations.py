@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from barrage.engine.operators.convert import ColumnConversion
+from barrage.engine.operators.convert import ColumnConversion, convert
 from barrage.errors import SchemaError
 from barrage.server.deephaven.input_schema import read_schema, stored_schema
 from barrage.server.deephaven.operations import (
@@ -76,7 +76,7 @@ def _preview(
     schema = pa.schema(fields, metadata=view.schema.metadata)
     conversion = ColumnConversion(apply=text_of, may_fail=False)
     return checked_lease(
-        view.convert(schema, ("preview", tuple(indices)), dict.fromkeys(indices, conversion)),
+        convert(view, schema, ("preview", tuple(indices)), dict.fromkeys(indices, conversion)),
         context,
     )
 

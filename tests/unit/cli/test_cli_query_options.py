@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from barrage.cli.command_errors import CommandError
-from barrage.cli.query_options import QueryOptions, parse_query
-
-NOTHING = dict.fromkeys(("join", "where", "by", "agg", "distinct", "sort", "head", "tail"))
+from barrage.cli.query_options import OperatorCall, QueryOptions, parse_query
 
 
 class Recorder:
@@ -19,13 +17,18 @@ class Recorder:
 
 
 def test_no_options_leave_the_table_as_it_is():
-    assert parse_query(**NOTHING).apply(str.upper, "table") == "TABLE"
+    assert parse_query().apply(str.upper, "table") == "TABLE"
 
 
 def test_options_are_applied_in_one_order():
     query = parse_query(
         tail=1,
         head=5,
+        update=["t=cum_sum(a)"],
+        update_by="s",
+        ungroup="l",
+        head_by="2:s, t",
+        tail_by="1:s",
         sort="-n, s",
         distinct="n,s",
         by="s,t",
@@ -39,7 +42,11 @@ def test_options_are_applied_in_one_order():
         ("natural_join", (tables["sectors"], ("s=symbol", "t"), ("sector",)), {}),
         ("natural_join", (tables["other"], ("t",), ()), {}),
         ("where", ("a > 1",), {}),
+        ("ungroup", ("l",), {}),
+        ("update_by", ("s",), {"t": "cum_sum(a)"}),
         ("agg_by", ("s", "t"), {"n": "count()", "top": "max(a)"}),
+        ("head_by", (2, "s", "t"), {}),
+        ("tail_by", (1, "s"), {}),
         ("select_distinct", ("n", "s"), {}),
         ("sort", ("-n", "s"), {}),
         ("head", (5,), {}),
@@ -48,18 +55,23 @@ def test_options_are_applied_in_one_order():
 
 
 def test_a_total_needs_no_groups():
-    assert parse_query(**{**NOTHING, "agg": ["n=count()"]}) == QueryOptions(agg=(("n", "count()"),))
+    call = OperatorCall(operator="agg_by", arguments=((), (("n", "count()"),)))
+    assert parse_query(agg=["n=count()"]) == QueryOptions(calls=(call,))
 
 
 @pytest.mark.parametrize(
     ("options", "word"),
     [
         ({"by": "s"}, "--agg"),
+        ({"update_by": "s"}, "--update t"),
         ({"agg": ["count()"]}, "NAME="),
         ({"agg": ["=count()"]}, "NAME="),
         ({"agg": ["n="]}, "NAME="),
         ({"agg": ["n=count()", "n=sum(a)"]}, "same name"),
         ({"sort": ","}, "names"),
+        ({"head_by": "2"}, "N:A,B"),
+        ({"tail_by": "x:s"}, "such as 3:symbol"),
+        ({"tail_by": "-1:s"}, "such as 3:symbol"),
         ({"join": ["sectors"]}, "TABLE:ON"),
         ({"join": ["a:b:c:d"]}, "TABLE:ON"),
         ({"join": [":b"]}, "TABLE:ON"),
@@ -67,5 +79,5 @@ def test_a_total_needs_no_groups():
 )
 def test_wrong_options_are_usage_errors(options, word):
     with pytest.raises(CommandError, match=word) as caught:
-        parse_query(**{**NOTHING, **options})
+        parse_query(**options)
     assert caught.value.exit_code == 2

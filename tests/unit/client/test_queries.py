@@ -11,7 +11,7 @@ import pytest
 
 from barrage.client.deephaven.query_batch import run_query
 from barrage.client.query import ExportedQuerySource, QuerySource
-from barrage.client.query_step import Step
+from barrage.client.query_steps import Step
 from barrage.client.table_sources import NamedSource
 from barrage.errors import ConfigError, ExpressionError, UnsupportedError
 from barrage.model.query import Query
@@ -91,9 +91,13 @@ def test_a_query_is_named_as_it_is_written():
         lambda t: t.where(3),
         lambda t: t.sort(),
         lambda t: t.agg_by("s"),
+        lambda t: t.update_by("s"),
+        lambda t: t.update_by(total=3),
         lambda t: t.select(),
         lambda t: t.head(-1),
         lambda t: t.head("3"),
+        lambda t: t.head_by(-1, "s"),
+        lambda t: t.tail_by(1, ""),
         lambda t: t.slice(0, "3"),
         lambda t: t.merge(),
         lambda t: t.natural_join(t, on=[]),
@@ -167,6 +171,24 @@ def test_merges_and_slices():
     assert (cut.slice.first_position_inclusive, cut.slice.last_position_exclusive) == (-5, -1)
 
 
+def test_arguments_that_are_fields():
+    calls = batches_of(
+        Step("natural_join", (Root(), ("a=b",), ("c",))),
+        Step("head_by", (3, ("a",))),
+        Step("tail_by", (1, ())),
+        Step("ungroup", (("b",),)),
+        Step("drop", (("c",),)),
+    )
+    join, first, last, cells, rest = calls.batches[0]
+    assert join.natural_join.left_id.ticket.ticket == b"s/t"
+    assert join.natural_join.right_id.ticket.ticket == b"s/t"
+    assert list(join.natural_join.columns_to_match) == ["a=b"]
+    assert (first.head_by.num_rows, [*first.head_by.group_by_column_specs]) == (3, ["a"])
+    assert (last.tail_by.num_rows, [*last.tail_by.group_by_column_specs]) == (1, [])
+    assert (cells.ungroup.null_fill, [*cells.ungroup.columns_to_ungroup]) == (False, ["b"])
+    assert list(rest.drop_columns.column_names) == ["c"]
+
+
 def test_aggregations():
     calls = batches_of(Step("agg_by", (("s",), (("n", "count()"), ("top", "max( a )")))))
     request = calls.batches[0][0].aggregate
@@ -199,8 +221,9 @@ def test_distinct_rows_of_all_columns_ask_for_the_columns_first():
 
 
 def test_steps_that_deephaven_does_not_have():
-    with pytest.raises(UnsupportedError, match="teleport"):
-        batches_of(Step("teleport", ()))
+    for name, arguments in (("update_by", (("s",), (("t", "cum_sum(a)"),))), ("teleport", ())):
+        with pytest.raises(UnsupportedError, match=name):
+            batches_of(Step(name, arguments))
 
 
 def test_queries_keep_what_they_start_from():

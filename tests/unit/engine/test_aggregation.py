@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from barrage.engine import AppendOnlyTable, BlinkTable, KeyedTable, StaticTable, UpdateGraph
+from barrage.engine import AppendOnlyTable, BlinkTable, KeyedTable, StaticTable, UpdateGraph, derive
 from barrage.engine import grouping as grouping_module
 from barrage.engine.aggregation import Aggregation, parse_aggregation
+from barrage.engine.operators.agg_by import aggregated
 from barrage.errors import EngineError, ExpressionError, SchemaError
 from barrage.rowset import RowSet
 from tests.helpers import model
@@ -111,16 +112,16 @@ def test_text_that_is_no_aggregation(text: str, message: str) -> None:
 def test_columns_that_do_not_fit(by: list[str], aggregations: dict[str, str], message: str) -> None:
     _, table = keyed([(1, "A", 1.0, 1)])
     with pytest.raises(SchemaError) as caught:
-        table.agg_by(*by, **aggregations)
+        derive.agg_by(table, *by, **aggregations)
     assert message in str(caught.value)
 
 
 def test_an_aggregation_made_by_hand_is_checked_as_well() -> None:
     _, table = keyed([(1, "A", 1.0, 1)])
     with pytest.raises(ExpressionError, match="abs_sum takes one column, but 'n' names 0"):
-        table.aggregate(("sym",), (Aggregation("n", "abs_sum"),))
+        aggregated(table, ("sym",), (Aggregation("n", "abs_sum"),))
     with pytest.raises(ExpressionError, match="unknown aggregation function 'median'"):
-        table.aggregate(("sym",), (Aggregation("n", "median", "price"),))
+        aggregated(table, ("sym",), (Aggregation("n", "median", "price"),))
 
 
 def test_result_types() -> None:
@@ -128,7 +129,7 @@ def test_result_types() -> None:
     types = {"b": pa.bool_(), "u": pa.uint64(), "h": pa.int16(), "g": pa.float32()}
     table = StaticTable(graph, pa.table({name: pa.array([1]).cast(t) for name, t in types.items()}))
     texts = ["sum(b)", "sum(u)", "sum(h)", "sum(g)", "avg(h)", "std(g)", "min(h)", "last(b)"]
-    result = table.agg_by(**{f"c{i}": text for i, text in enumerate(texts)}, n="count(b)")
+    result = derive.agg_by(table, **{f"c{i}": text for i, text in enumerate(texts)}, n="count(b)")
     assert [str(field.type) for field in result.schema] == [
         *("int64", "int64", "int64", "float", "double", "double", "int16", "bool", "int64")
     ]
@@ -136,9 +137,9 @@ def test_result_types() -> None:
 
 def test_equal_aggregations_are_one_table() -> None:
     _, table = keyed([(1, "A", 1.0, 1)])
-    view = table.agg_by("sym", n="sum( price )")
-    assert table.agg_by("sym", n="sum(price)") is view
-    assert table.agg_by("sym", n="avg(price)") is not view
+    view = derive.agg_by(table, "sym", n="sum( price )")
+    assert derive.agg_by(table, "sym", n="sum(price)") is view
+    assert derive.agg_by(table, "sym", n="avg(price)") is not view
     assert view.key_columns == ("sym",)
     assert view.schema.names == ["sym", "n"]
 
@@ -173,7 +174,7 @@ def test_special_cells(function: str) -> None:
     rows = [(name, cell) for name, group in GROUPS.items() for cell in group]
     graph = UpdateGraph()
     data = pa.table({"g": [name for name, _ in rows], "x": pa.array([c for _, c in rows])})
-    result = StaticTable(graph, data).agg_by("g", r=f"{function}(x)").to_arrow()
+    result = derive.agg_by(StaticTable(graph, data), "g", r=f"{function}(x)").to_arrow()
     assert result["g"].to_pylist() == list(GROUPS)
     for cell, expected in zip(result["r"].to_pylist(), EXPECTED[function], strict=True):
         assert (cell is None) == (expected is None)
@@ -187,7 +188,7 @@ def test_a_mean_far_from_zero_costs_no_digits(offset: float, scale: float) -> No
     mean = sum(map(Fraction, cells)) / 4
     exact = float(sum((Fraction(cell) - mean) ** 2 for cell in cells) / 3)
     table = StaticTable(UpdateGraph(), pa.table({"x": cells}))
-    assert shown(table.agg_by(v="var(x)")) == [{"v": pytest.approx(exact, rel=1e-13)}]
+    assert shown(derive.agg_by(table, v="var(x)")) == [{"v": pytest.approx(exact, rel=1e-13)}]
 
 
 def test_extremes_of_every_ordered_type() -> None:
@@ -203,7 +204,9 @@ def test_extremes_of_every_ordered_type() -> None:
         "dec": pa.array([None, 2, 10]).cast(pa.decimal128(21, 2)),
     }
     table = StaticTable(UpdateGraph(), pa.table(columns))
-    row = shown(table.agg_by(**{f"{n}_{f}": f"{f}({n})" for n in columns for f in ("min", "max")}))
+    row = shown(
+        derive.agg_by(table, **{f"{n}_{f}": f"{f}({n})" for n in columns for f in ("min", "max")})
+    )
     assert len(row) == 1
     for name, values in columns.items():
         present = [value for value in values.to_pylist() if value is not None]
@@ -213,7 +216,10 @@ def test_extremes_of_every_ordered_type() -> None:
 
 def test_null_is_a_key_and_the_whole_table_is_one_group_or_none() -> None:
     graph, table = keyed([(1, None, 1.0, 1), (2, "A", 2.0, 2), (3, None, 3.0, None)])
-    by_sym, whole = table.agg_by("sym", s="sum(size)", n="count()"), table.agg_by(s="sum(price)")
+    by_sym, whole = (
+        derive.agg_by(table, "sym", s="sum(size)", n="count()"),
+        derive.agg_by(table, s="sum(price)"),
+    )
     assert shown(by_sym) == [{"sym": None, "s": 1, "n": 2}, {"sym": "A", "s": 2, "n": 1}]
     assert shown(whole) == [{"s": 6.0}]
     table.stage_remove(removed(1, 2, 3))
@@ -230,7 +236,9 @@ def test_null_is_a_key_and_the_whole_table_is_one_group_or_none() -> None:
 
 def test_only_cells_that_changed_are_modified() -> None:
     graph, table = keyed([(i, "AB"[i % 2], float(i), i) for i in range(10)])
-    view = table.agg_by("sym", low="min(price)", total="sum(price)", n="count()", big="max(size)")
+    view = derive.agg_by(
+        table, "sym", low="min(price)", total="sum(price)", n="count()", big="max(size)"
+    )
     before = model.content_of(view)
     table.stage_upsert(rows_of([(4, "A", 4.5, 4), (5, "B", 5.0, 5)]))
     update = graph.run_cycle().updates[view]
@@ -243,7 +251,7 @@ def test_only_cells_that_changed_are_modified() -> None:
 
 def test_a_group_that_disappears_and_returns_is_a_new_row() -> None:
     graph, table = keyed([(1, "A", 1.0, 1), (2, "B", 2.0, 2)])
-    view = table.agg_by("sym", s="sum(size)")
+    view = derive.agg_by(table, "sym", s="sum(size)")
     table.stage_upsert(rows_of([(1, "B", 1.0, 1)]))
     update = graph.run_cycle().updates[view]
     assert update.removed_keys_pre == RowSet([0])
@@ -256,7 +264,7 @@ def test_a_group_that_disappears_and_returns_is_a_new_row() -> None:
 
 def test_groups_that_swap_their_rows_take_back_nothing_twice() -> None:
     graph, table = keyed([(1, "A", 1.0, 1), (2, "B", 2.0, 2)])
-    view = table.agg_by("sym", s="sum(size)", n="count(price)", m="min(price)")
+    view = derive.agg_by(table, "sym", s="sum(size)", n="count(price)", m="min(price)")
     table.stage_upsert(rows_of([(1, "B", 10.0, 10), (2, "A", 20.0, 20)]))
     graph.run_cycle()
     assert shown(view) == [
@@ -272,7 +280,7 @@ def test_groups_that_swap_their_rows_take_back_nothing_twice() -> None:
 def test_groups_are_renumbered_once_most_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping_module, "FREE_GROUPS_MIN", 10)
     graph, table = keyed([(i, f"S{i}", float(i), i) for i in range(100)])
-    view = table.agg_by("sym", s="sum(price)", m="max(size)", v="var(price)")
+    view = derive.agg_by(table, "sym", s="sum(price)", m="max(size)", v="var(price)")
     before = model.content_of(view)
     table.stage_remove(removed(*range(80)))
     update = graph.run_cycle().updates[view]
@@ -286,7 +294,7 @@ def test_groups_are_renumbered_once_most_are_gone(monkeypatch: pytest.MonkeyPatc
 def test_a_blink_table_is_aggregated_cycle_by_cycle() -> None:
     graph = UpdateGraph()
     table = BlinkTable(graph, SCHEMA)
-    total, last = table.agg_by("sym", s="sum(size)"), table.last_by("sym")
+    total, last = derive.agg_by(table, "sym", s="sum(size)"), derive.last_by(table, "sym")
     assert not total.is_blink
     assert not last.is_blink
     for size in (3, 4):
@@ -301,14 +309,14 @@ def test_a_blink_table_is_aggregated_cycle_by_cycle() -> None:
 
 def test_select_distinct_keeps_the_order_of_appearance() -> None:
     graph, table = keyed([(1, "B", 1.0, 1), (2, "A", 1.0, 2), (3, "B", 1.0, 1)])
-    view = table.select_distinct("sym", "size")
+    view = derive.select_distinct(table, "sym", "size")
     assert shown(view) == [{"sym": "B", "size": 1}, {"sym": "A", "size": 2}]
     assert view.schema.names == ["sym", "size"]
     table.stage_upsert(rows_of([(0, "A", 1.0, None), (3, "B", 9.0, 1)]))
     graph.run_cycle()
     assert shown(view)[-1] == {"sym": "A", "size": None}
     with pytest.raises(SchemaError, match="column 'flags' of type"):
-        table.select_distinct()
+        derive.select_distinct(table)
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -317,7 +325,7 @@ def test_select_distinct_keeps_the_order_of_appearance() -> None:
 def test_a_sum_too_large_for_its_type_fails_its_table_only() -> None:
     graph = UpdateGraph()
     table = AppendOnlyTable(graph, pa.schema([("g", pa.string()), ("x", pa.int64())]))
-    total, mean = table.agg_by("g", s="sum(x)"), table.agg_by("g", a="avg(x)")
+    total, mean = derive.agg_by(table, "g", s="sum(x)"), derive.agg_by(table, "g", a="avg(x)")
     table.stage_add(pa.table({"g": ["A", "A"], "x": [2**62, 2**62 - 1]}))
     graph.run_cycle()
     assert shown(total) == [{"g": "A", "s": 2**63 - 1}]
@@ -327,17 +335,17 @@ def test_a_sum_too_large_for_its_type_fails_its_table_only() -> None:
     assert str(failed[total]) == "s=sum(x) is too large for int64 in the group 'A'"
     assert shown(mean) == [{"g": "A", "a": 2.0**63 / 3}]
     with pytest.raises(EngineError, match=r"s=sum\(x\) is too large for int64"):
-        table.agg_by(s="sum(x)")
+        derive.agg_by(table, s="sum(x)")
 
 
 def test_sums_come_back_from_beyond_the_type() -> None:
     """Only what is shown must fit: rows of one cycle may cancel out."""
     graph = UpdateGraph()
     table = AppendOnlyTable(graph, pa.schema([("x", pa.int64())]))
-    view = table.agg_by(s="sum(x)", a="abs_sum(x)")
+    view = derive.agg_by(table, s="sum(x)", a="abs_sum(x)")
     table.stage_add(pa.table({"x": [2**63 - 1, 2**63 - 1, -(2**63) + 1, -(2**63) + 1]}))
     assert "a=abs_sum(x)" in str(graph.run_cycle().failed[view])
-    assert shown(table.agg_by(s="sum(x)")) == [{"s": 0}]
+    assert shown(derive.agg_by(table, s="sum(x)")) == [{"s": 0}]
 
 
 @pytest.mark.parametrize("intruder", [NAN, INF, 1e300, 1e16])
@@ -345,7 +353,7 @@ def test_a_cell_that_leaves_leaves_nothing_behind(intruder: float) -> None:
     rows = [(i, "A", 0.1 * i, i) for i in range(10)]
     graph, table = keyed(rows)
     texts = {"s": "sum(price)", "a": "avg(price)", "v": "var(price)", "w": "wavg(price, size)"}
-    view = table.agg_by(**texts, m="max(price)")
+    view = derive.agg_by(table, **texts, m="max(price)")
     expected = shown(view)
     for start in range(10):
         table.stage_upsert(rows_of([(start, "A", intruder, 3)]))
@@ -360,7 +368,7 @@ def test_a_cell_that_leaves_leaves_nothing_behind(intruder: float) -> None:
 def test_a_variance_forgets_what_left(intruder: float) -> None:
     rows = [(i, "A", 1000.0 + 1e-3 * i, i) for i in range(5)]
     graph, table = keyed(rows)
-    view = table.agg_by(v="var(price)")
+    view = derive.agg_by(table, v="var(price)")
     expected = shown(view)[0]["v"]
     for cell in (intruder, -intruder, 1000.003):
         table.stage_upsert(rows_of([(3, "A", cell, 3)]))
@@ -373,8 +381,8 @@ def test_a_variance_forgets_what_left(intruder: float) -> None:
 
 def test_sums_read_changed_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, table = keyed([(i, f"S{i % 7}", float(i), i) for i in range(5000)])
-    view = table.agg_by("sym", s="sum(price)", n="count()", a="avg(size)", v="std(price)")
-    least = table.agg_by("sym", m="min(price)", x="max(price)")
+    view = derive.agg_by(table, "sym", s="sum(price)", n="count()", a="avg(size)", v="std(price)")
+    least = derive.agg_by(table, "sym", m="min(price)", x="max(price)")
     read: list[int] = []
     take = table.take_cells
 

@@ -8,7 +8,7 @@ import weakref
 import pyarrow as pa
 import pytest
 
-from barrage.engine import AppendOnlyTable, KeyedTable, UpdateGraph
+from barrage.engine import AppendOnlyTable, KeyedTable, UpdateGraph, derive
 from barrage.errors import ExpressionError, TableFailedError
 from barrage.rowset import RowSet
 
@@ -22,10 +22,10 @@ def rows(k: list[int], s: list[str | None]) -> pa.Table:
 def test_a_failing_operator_takes_its_dependents_and_nothing_else() -> None:
     graph = UpdateGraph()
     source = AppendOnlyTable(graph, SCHEMA)
-    good = source.where("k > 0")
-    bad = source.select("k", twice="k * 4611686018427387904")
-    dependent = bad.where("k > 0")
-    below = dependent.head(1)
+    good = derive.where(source, "k > 0")
+    bad = derive.select(source, "k", twice="k * 4611686018427387904")
+    dependent = derive.where(bad, "k > 0")
+    below = derive.head(dependent, 1)
     source.stage_add(rows([0, 1], ["a", "b"]))
     assert not graph.run_cycle().failed
     source.stage_add(rows([5], ["c"]))
@@ -39,7 +39,7 @@ def test_a_failing_operator_takes_its_dependents_and_nothing_else() -> None:
     with pytest.raises(TableFailedError, match="overflow"):
         below.read(RowSet.empty())
     with pytest.raises(TableFailedError):
-        dependent.sort("k")
+        derive.sort(dependent, "k")
     source.stage_add(rows([7], ["d"]))
     result = graph.run_cycle()
     assert not result.failed, "a failure is reported once"
@@ -49,20 +49,20 @@ def test_a_failing_operator_takes_its_dependents_and_nothing_else() -> None:
 def test_an_unexpected_exception_fails_only_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = UpdateGraph()
     source = AppendOnlyTable(graph, SCHEMA)
-    head, tail = source.head(3), source.tail(3)
+    head, tail = derive.head(source, 3), derive.tail(source, 3)
     monkeypatch.setattr(head, "choose", lambda update, survivors: 1 // 0)
     source.stage_add(rows([1], ["a"]))
     result = graph.run_cycle()
     assert list(result.failed) == [head]
     assert "ZeroDivisionError" in str(result.failed[head])
     assert tail in result.updates
-    assert source.head(3) is not head, "a failed table is not shared any more"
+    assert derive.head(source, 3) is not head, "a failed table is not shared any more"
 
 
 def test_a_failing_source_stops_itself_and_its_dependents(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = UpdateGraph()
     source, other = AppendOnlyTable(graph, SCHEMA), AppendOnlyTable(graph, SCHEMA)
-    head = source.head(3)
+    head = derive.head(source, 3)
     monkeypatch.setattr(source, "_take_staged", lambda: 1 // 0)
     source.stage_add(rows([1], ["a"]))
     other.stage_add(rows([1], ["a"]))
@@ -76,22 +76,22 @@ def test_a_failing_source_stops_itself_and_its_dependents(monkeypatch: pytest.Mo
 
 def test_equal_operators_are_shared() -> None:
     table = KeyedTable(UpdateGraph(), SCHEMA, key="k")
-    assert table.where(" k > 1") is table.where("k > 1")
-    first = table.sort("k", "-s")
-    assert first is table.sort(("k", "asc"), ("s", "descending"))
-    assert first is not table.sort("k")
-    chosen = table.select("k", t="s")
-    assert chosen is table.select("k", t="s")
+    assert derive.where(table, " k > 1") is derive.where(table, "k > 1")
+    first = derive.sort(table, "k", "-s")
+    assert first is derive.sort(table, ("k", "asc"), ("s", "descending"))
+    assert first is not derive.sort(table, "k")
+    chosen = derive.select(table, "k", t="s")
+    assert chosen is derive.select(table, "k", t="s")
     assert chosen.key_columns == ("k",)
-    assert table.drop("k").key_columns == ()
-    assert table.head(3) is not table.tail(3)
-    assert table.last_by("s").key_columns == ("s",)
+    assert derive.drop(table, "k").key_columns == ()
+    assert derive.head(table, 3) is not derive.tail(table, 3)
+    assert derive.last_by(table, "s").key_columns == ("s",)
 
 
 def test_dropping_the_last_reference_frees_a_table() -> None:
     graph = UpdateGraph()
     source = AppendOnlyTable(graph, SCHEMA)
-    leaf = source.where("k > 0").sort("k").head(2)
+    leaf = derive.head(derive.sort(derive.where(source, "k > 0"), "k"), 2)
     middle = weakref.ref(leaf.parent)
     gc.collect()
     assert middle() is not None, "an operator keeps its parents"
@@ -110,7 +110,7 @@ def test_dropping_the_last_reference_frees_a_table() -> None:
 def test_updates_that_touch_no_selected_column_are_not_reported() -> None:
     graph = UpdateGraph()
     source = KeyedTable(graph, SCHEMA, key="k")
-    keys = source.select("k")
+    keys = derive.select(source, "k")
     source.stage_upsert(rows([1], ["a"]))
     graph.run_cycle()
     source.stage_upsert(rows([1], ["b"]))

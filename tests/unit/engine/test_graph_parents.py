@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph
+from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph, derive
 from barrage.errors import EngineError, ExpressionError, RowError, TableFailedError
 
 if TYPE_CHECKING:
@@ -39,8 +39,10 @@ def count_runs(table: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[bool]]:
 def test_a_diamond_runs_once_after_both_of_its_arms(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = UpdateGraph()
     source = AppendOnlyTable(graph, SCHEMA)
-    counts = source.agg_by("s", n="count()", total="sum(k)")
-    joined = source.where("k >= 0").natural_join(counts.where("n > 1"), ["s"])
+    counts = derive.agg_by(source, "s", n="count()", total="sum(k)")
+    joined = derive.natural_join(
+        derive.where(source, "k >= 0"), derive.where(counts, "n > 1"), ["s"]
+    )
     assert joined.depth == 3
     runs = count_runs(joined, monkeypatch)
     source.stage_add(rows([1, 2, 3], ["x", "y", "x"]))
@@ -62,8 +64,8 @@ def test_a_diamond_runs_once_after_both_of_its_arms(monkeypatch: pytest.MonkeyPa
 def test_two_changed_sources_run_a_common_operator_once(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = UpdateGraph()
     first, second = AppendOnlyTable(graph, SCHEMA), KeyedTable(graph, SCHEMA, key="k")
-    merged = first.sort("k").merge(second, first)
-    below = merged.flatten()
+    merged = derive.merge(derive.sort(first, "k"), second, first)
+    below = derive.flatten(merged)
     runs, runs_below = count_runs(merged, monkeypatch), count_runs(below, monkeypatch)
     first.stage_add(rows([2, 1], ["a", "b"]))
     second.stage_upsert(rows([3], ["c"]))
@@ -82,11 +84,13 @@ def test_two_changed_sources_run_a_common_operator_once(monkeypatch: pytest.Monk
 def test_a_failing_parent_fails_its_dependents_and_nothing_else(is_left_bad: bool) -> None:
     graph = UpdateGraph()
     good, bad = KeyedTable(graph, SCHEMA, key="k"), KeyedTable(graph, SCHEMA, key="k")
-    computed = bad.select("k", twice="k * 4611686018427387904")
+    computed = derive.select(bad, "k", twice="k * 4611686018427387904")
     joined = (
-        computed.natural_join(good, ["k"]) if is_left_bad else good.natural_join(computed, ["k"])
+        derive.natural_join(computed, good, ["k"])
+        if is_left_bad
+        else derive.natural_join(good, computed, ["k"])
     )
-    below = joined.merge(joined)
+    below = derive.merge(joined, joined)
     for table in (good, bad):
         table.stage_upsert(rows([0, 1], ["a", "b"]))
     assert not graph.run_cycle().failed
@@ -103,41 +107,43 @@ def test_a_failing_parent_fails_its_dependents_and_nothing_else(is_left_bad: boo
     assert not result.failed, "a failure is reported once"
     assert set(result.updates) == {good}
     with pytest.raises(TableFailedError, match="overflow"):
-        good.natural_join(computed, ["k"])
+        derive.natural_join(good, computed, ["k"])
     with pytest.raises(TableFailedError, match="overflow"):
-        good.merge(bad, computed)
+        derive.merge(good, bad, computed)
 
 
 def test_equal_operators_with_equal_parents_are_shared() -> None:
     graph = UpdateGraph()
     table, other = KeyedTable(graph, SCHEMA, key="k"), KeyedTable(graph, SCHEMA, key="k")
-    joined = table.natural_join(other, ["k"], ["t=s"])
-    assert joined is table.natural_join(other, ["k=k"], ["t = s"])
-    assert joined is not table.natural_join(other, ["k"], ["u=s"])
-    assert joined is not table.natural_join(table, ["k"], ["t=s"])
-    merged = table.merge(other)
-    assert merged is table.merge(other)
-    assert merged is not other.merge(table)
-    assert merged is not table.merge(other, other)
-    assert merged.merge(table) is table.merge(other, table)
-    assert table.merge() is table
+    joined = derive.natural_join(table, other, ["k"], ["t=s"])
+    assert joined is derive.natural_join(table, other, ["k=k"], ["t = s"])
+    assert joined is not derive.natural_join(table, other, ["k"], ["u=s"])
+    assert joined is not derive.natural_join(table, table, ["k"], ["t=s"])
+    merged = derive.merge(table, other)
+    assert merged is derive.merge(table, other)
+    assert merged is not derive.merge(other, table)
+    assert merged is not derive.merge(table, other, other)
+    assert derive.merge(merged, table) is derive.merge(table, other, table)
+    assert derive.merge(table) is table
 
 
 def test_a_failed_join_is_not_shared_any_more() -> None:
     graph = UpdateGraph()
     left, right = KeyedTable(graph, SCHEMA, key="k"), AppendOnlyTable(graph, SCHEMA)
-    joined = left.natural_join(right, ["k"], ["t=s"])
+    joined = derive.natural_join(left, right, ["k"], ["t=s"])
     right.stage_add(rows([1, 1], ["a", "b"]))
     assert joined in graph.run_cycle().failed
     with pytest.raises(RowError, match="key 1 occurs twice"):
-        left.natural_join(right, ["k"], ["t=s"])
-    assert left.natural_join(right.last_by("k"), ["k"], ["t=s"]).failure is None
+        derive.natural_join(left, right, ["k"], ["t=s"])
+    assert derive.natural_join(left, derive.last_by(right, "k"), ["k"], ["t=s"]).failure is None
 
 
 def test_an_operator_is_freed_with_its_last_user_on_every_side() -> None:
     graph = UpdateGraph()
     left, right = KeyedTable(graph, SCHEMA, key="k"), KeyedTable(graph, SCHEMA, key="k")
-    leaf: Table = left.where("k > 0").natural_join(right.sort("k"), ["k"], ["t=s"]).head(2)
+    leaf: Table = derive.head(
+        derive.natural_join(derive.where(left, "k > 0"), derive.sort(right, "k"), ["k"], ["t=s"]), 2
+    )
     middle = weakref.ref(leaf.parent)  # type: ignore[attr-defined]
     gc.collect()
     assert len(left.live_children()) == len(right.live_children()) == 1
@@ -151,7 +157,7 @@ def test_an_operator_is_freed_with_its_last_user_on_every_side() -> None:
 def test_an_operator_keeps_all_its_parents_alive() -> None:
     graph = UpdateGraph()
     left, right = KeyedTable(graph, SCHEMA, key="k"), KeyedTable(graph, SCHEMA, key="k")
-    merged = left.merge(right)
+    merged = derive.merge(left, right)
     gone = weakref.ref(right)
     right.stage_upsert(rows([1], ["a"]))
     del right
@@ -165,14 +171,14 @@ def test_an_operator_keeps_all_its_parents_alive() -> None:
 def test_an_operator_fed_twice_by_one_table_is_one_child_of_it() -> None:
     graph = UpdateGraph()
     table = KeyedTable(graph, SCHEMA, key="k")
-    doubled = table.merge(table)
-    joined = table.natural_join(table, ["k"], ["t=s"])
+    doubled = derive.merge(table, table)
+    joined = derive.natural_join(table, table, ["k"], ["t=s"])
     assert sorted(map(id, table.live_children())) == sorted((id(doubled), id(joined)))
 
 
 def test_tables_of_different_graphs_do_not_mix() -> None:
     table, other = (KeyedTable(UpdateGraph(), SCHEMA, key="k") for _ in range(2))
     with pytest.raises(EngineError, match="different update graphs"):
-        table.merge(other)
+        derive.merge(table, other)
     with pytest.raises(EngineError, match="different update graphs"):
-        table.natural_join(other, ["k"], ["t=s"])
+        derive.natural_join(table, other, ["k"], ["t=s"])

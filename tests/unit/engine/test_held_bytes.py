@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from barrage.engine import KeyedTable, UpdateGraph
+from barrage.engine import KeyedTable, UpdateGraph, derive
 from barrage.engine.making import Delivery, Disconnect
 from barrage.engine.producer import Producer
 from barrage.engine.subscription import SubscriptionSpec
@@ -52,12 +52,12 @@ def rows_of(ids: np.ndarray, draw: np.random.Generator) -> pa.Table:
 
 
 OPERATORS = {
-    "filtered": lambda table: table.where("x < 0.5"),
-    "sorted": lambda table: table.sort("x"),
-    "filtered and sorted": lambda table: table.where("x < 0.5").sort("y"),
+    "filtered": lambda table: derive.where(table, "x < 0.5"),
+    "sorted": lambda table: derive.sort(table, "x"),
+    "filtered and sorted": lambda table: derive.sort(derive.where(table, "x < 0.5"), "y"),
     "keyed": lambda table: table,
-    "joined": lambda table: table.natural_join(
-        table.where("x < 0.5").select("id", z="y"), on=["id"]
+    "joined": lambda table: derive.natural_join(
+        table, derive.select(derive.where(table, "x < 0.5"), "id", z="y"), on=["id"]
     ),
 }
 

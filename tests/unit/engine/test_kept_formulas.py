@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from barrage.engine import KeyedTable, UpdateGraph
+from barrage.engine import KeyedTable, UpdateGraph, derive
 from barrage.engine.expression import BoundExpression
 from barrage.engine.operators.select import KEPT_OPERATIONS
 
@@ -41,7 +41,7 @@ def formula(operations: int) -> str:
 def test_reads_evaluate_short_formulas_only(evaluated, is_kept) -> None:
     source = table_of(10)
     count = KEPT_OPERATIONS if is_kept else KEPT_OPERATIONS - 1
-    view = source.select("k", long=formula(count))
+    view = derive.select(source, "k", long=formula(count))
     assert evaluated == [10]
     for _ in range(3):
         assert view.to_arrow()["long"].to_pylist() == [(count + 1) * i for i in range(10)]
@@ -51,7 +51,7 @@ def test_reads_evaluate_short_formulas_only(evaluated, is_kept) -> None:
 
 def test_what_is_kept_follows_the_rows(evaluated) -> None:
     source = table_of(10)
-    view = source.select("k", long=formula(KEPT_OPERATIONS))
+    view = derive.select(source, "k", long=formula(KEPT_OPERATIONS))
     source.stage_upsert(pa.table({"k": [3, 20], "a": [100, 200]}, schema=SCHEMA))
     source.stage_remove(pa.table({"k": [4]}, schema=SCHEMA.empty_table().select(["k"]).schema))
     source.graph.run_cycle()

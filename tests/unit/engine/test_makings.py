@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from barrage.engine import AppendOnlyTable, UpdateGraph
+from barrage.engine import AppendOnlyTable, UpdateGraph, derive
 from barrage.engine.making import Delivery, Disconnect, Making, MakingRoom
 from barrage.engine.producer import Producer
 from barrage.engine.subscription import SubscriptionSpec
@@ -32,7 +32,7 @@ class Scene:
         self.graph = UpdateGraph(self.limits)
         self.room = MakingRoom(self.limits)
         self.source = AppendOnlyTable(self.graph, pa.schema([("x", pa.int64())]))
-        self.tables = [self.source.sort("-x"), self.source.sort("x")]
+        self.tables = [derive.sort(self.source, "-x"), derive.sort(self.source, "x")]
         self.producers: list[Producer] = []
         self.now_ns = 0
         self.add(range(ROWS))

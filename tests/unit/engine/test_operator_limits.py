@@ -5,21 +5,23 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from barrage.engine import AppendOnlyTable, UpdateGraph
+from barrage.engine import AppendOnlyTable, UpdateGraph, derive
 from barrage.errors import LimitExceededError, TableNotFoundError
 from barrage.limits import DEFAULT_LIMITS, Limits
 
 STEPS = {
-    "head": lambda top, number, _: top.head(1000 + number),
-    "where": lambda top, number, _: top.where(f"x > -{number}"),
-    "select": lambda top, _, __: top.select("k", x="x+1"),
-    "sort": lambda top, number, _: top.sort("x" if number % 2 else "-x"),
-    "natural_join": lambda top, number, source: top.natural_join(
-        source.last_by("k"), ["k"], [f"x{number}=x"]
+    "head": lambda top, number, _: derive.head(top, 1000 + number),
+    "where": lambda top, number, _: derive.where(top, f"x > -{number}"),
+    "select": lambda top, _, __: derive.select(top, "k", x="x+1"),
+    "sort": lambda top, number, _: derive.sort(top, "x" if number % 2 else "-x"),
+    "natural_join": lambda top, number, source: derive.natural_join(
+        top, derive.last_by(source, "k"), ["k"], [f"x{number}=x"]
     ),
-    "agg_by": lambda top, _, __: top.agg_by("k", x="sum(x)"),
-    "select_distinct": lambda top, _, __: top.select_distinct(),
-    "last_by": lambda top, _, __: top.last_by("k"),
+    "agg_by": lambda top, _, __: derive.agg_by(top, "k", x="sum(x)"),
+    "select_distinct": lambda top, _, __: derive.select_distinct(top),
+    "last_by": lambda top, _, __: derive.last_by(top, "k"),
+    "head_by": lambda top, number, _: derive.head_by(top, 10 + number, "k"),
+    "tail_by": lambda top, number, _: derive.tail_by(top, 10 + number),
 }
 
 
@@ -50,23 +52,23 @@ def test_a_table_joined_with_itself_again_and_again_is_refused():
     graph = UpdateGraph(Limits(operators_ways_max=64))
     top = source_of(graph)
     for _ in range(6):
-        top = top.natural_join(top, ["k"], ["y=x"]).select("k", x="x + y")
+        top = derive.select(derive.natural_join(top, top, ["k"], ["y=x"]), "k", x="x + y")
     assert top.ways == 64
     assert top.to_arrow()["x"].to_pylist() == [64, 128, 192]
     with pytest.raises(LimitExceededError, match="128 ways"):
-        top.natural_join(top, ["k"], ["y=x"])
+        derive.natural_join(top, top, ["k"], ["y=x"])
 
 
 def test_merges_are_bounded_in_tables_and_rows():
     graph = UpdateGraph(Limits(merged_tables_max=4, merged_rows_max=9))
     table = source_of(graph)
-    assert table.merge(table, table).size == 9
+    assert derive.merge(table, table, table).size == 9
     with pytest.raises(LimitExceededError, match="merge is 12 rows"):
-        table.merge(table, table, table)
-    few = table.head(1)
-    assert few.merge(few).merge(few.merge(few)).size == 4
+        derive.merge(table, table, table, table)
+    few = derive.head(table, 1)
+    assert derive.merge(derive.merge(few, few), derive.merge(few, few)).size == 4
     with pytest.raises(LimitExceededError, match="merge is 5 tables"):
-        few.merge(few).merge(few.merge(few), few)
+        derive.merge(derive.merge(few, few), derive.merge(few, few), few)
 
 
 def test_only_short_names_are_compared_for_a_hint():

@@ -16,6 +16,7 @@ from barrage.engine import (
     StaticTable,
     Table,
     UpdateGraph,
+    derive,
 )
 from barrage.engine.operators import natural_join as natural_join_module
 from barrage.errors import RowError, SchemaError
@@ -59,7 +60,7 @@ class Market:
         )
         self.right.stage_upsert(sectors(("A", "tech", 10), ("B", "food", 20), ("D", "tech", 10)))
         self.graph.run_cycle()
-        self.joined = self.left.natural_join(self.right, ["symbol"])
+        self.joined = derive.natural_join(self.left, self.right, ["symbol"])
 
     def modified(self) -> dict[str, str]:
         """Run a cycle; the modified rows per column, after checking the update as a whole."""
@@ -119,7 +120,7 @@ def test_a_right_row_may_take_over_the_key_of_another_one() -> None:
     left.stage_upsert(trades((1, "A", 1.0), (2, "B", 2.0), (3, "C", 3.0)))
     right.stage_add(sectors(("A", "one", 1), ("B", "two", 1)))
     graph.run_cycle()
-    joined = left.natural_join(right, ["symbol"])
+    joined = derive.natural_join(left, right, ["symbol"])
     right.stage_overwrite(0, sectors(("B", "one", 1), ("A", "two", 1)))
     update = graph.run_cycle().updates[joined]
     assert column(joined, "sector") == ["two", "one", None]
@@ -131,19 +132,24 @@ def test_a_right_row_may_take_over_the_key_of_another_one() -> None:
 
 def test_names_may_be_given_for_both_sides_and_for_the_result() -> None:
     market = Market()
-    renamed = market.right.select(code="symbol", price="lots")
-    joined = market.left.natural_join(renamed, ["symbol = code"], ["lots=price", "key=code"])
+    renamed = derive.select(market.right, code="symbol", price="lots")
+    joined = derive.natural_join(
+        market.left, renamed, ["symbol = code"], ["lots=price", "key=code"]
+    )
     assert joined.schema.names == ["id", "symbol", "price", "lots", "key"]
     assert column(joined, "lots") == [10, 20, 10, None, None]
     assert column(joined, "key") == ["A", "B", "A", None, None]
-    assert market.left.natural_join(renamed, ["symbol==code"], ["lots=price", "key=code"]) is joined
+    assert (
+        derive.natural_join(market.left, renamed, ["symbol==code"], ["lots=price", "key=code"])
+        is joined
+    )
 
 
 def test_a_null_key_matches_a_null_key_and_nan_matches_nan() -> None:
     graph = UpdateGraph()
     left = StaticTable(graph, pa.table({"k": [1.0, None, math.nan]}))
     right = StaticTable(graph, pa.table({"k": [math.nan, None], "v": ["nan", "null"]}))
-    assert column(left.natural_join(right, ["k"]), "v") == [None, "null", "nan"]
+    assert column(derive.natural_join(left, right, ["k"]), "v") == [None, "null", "nan"]
 
 
 def test_dictionaries_match_the_plain_type_of_their_values() -> None:
@@ -151,8 +157,8 @@ def test_dictionaries_match_the_plain_type_of_their_values() -> None:
     names = pa.array(["x", "y", None, "z"])
     left = StaticTable(graph, pa.table({"k": names.dictionary_encode()}))
     right = StaticTable(graph, pa.table({"k": ["z", "x"], "v": pa.array(["p", "q"])}))
-    assert column(left.natural_join(right, ["k"]), "v") == ["q", None, None, "p"]
-    encoded = right.select("k", w="k").natural_join(left, ["k"], ["other=k"])
+    assert column(derive.natural_join(left, right, ["k"]), "v") == ["q", None, None, "p"]
+    encoded = derive.natural_join(derive.select(right, "k", w="k"), left, ["k"], ["other=k"])
     assert column(encoded, "other") == ["z", "x"]
 
 
@@ -171,7 +177,7 @@ def test_columns_of_any_type_can_be_added(values: pa.Array) -> None:
     graph = UpdateGraph()
     left = StaticTable(graph, pa.table({"k": [2, 7, 1]}))
     right = StaticTable(graph, pa.table({"k": [1, 2], "v": values}))
-    joined = left.natural_join(right, ["k"])
+    joined = derive.natural_join(left, right, ["k"])
     second, first = values.to_pylist()[1], values.to_pylist()[0]
     assert column(joined, "v") == [second, None, first]
     assert joined.to_arrow().schema.field("v").type == values.type
@@ -182,14 +188,14 @@ def test_run_end_encoded_columns_can_be_added() -> None:
     encoded = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array(["a", "b"]))
     left = StaticTable(graph, pa.table({"k": [3, 9, 1]}))
     right = StaticTable(graph, pa.table({"k": [1, 2, 3], "v": encoded}))
-    assert column(left.natural_join(right, ["k"]), "v") == ["b", None, "a"]
+    assert column(derive.natural_join(left, right, ["k"]), "v") == ["b", None, "a"]
 
 
 def test_two_right_rows_with_one_key_are_refused_by_name() -> None:
     graph = UpdateGraph()
     left = AppendOnlyTable(graph, TRADES)
     right = AppendOnlyTable(graph, SECTORS)
-    joined = left.natural_join(right, ["symbol"])
+    joined = derive.natural_join(left, right, ["symbol"])
     right.stage_add(sectors(("A", "one", 1), ("B", "two", 2)))
     assert not graph.run_cycle().failed
     right.stage_add(sectors(("C", "three", 3), ("B", "four", 4)))
@@ -198,14 +204,14 @@ def test_two_right_rows_with_one_key_are_refused_by_name() -> None:
         "key 'B' occurs twice on the right side of a natural join (column 'symbol')"
     )
     with pytest.raises(RowError, match="'B' occurs twice"):
-        left.natural_join(right, ["symbol"])
+        derive.natural_join(left, right, ["symbol"])
 
 
 def test_two_new_right_rows_with_one_null_key_are_refused() -> None:
     graph = UpdateGraph()
     left = AppendOnlyTable(graph, TRADES)
     right = AppendOnlyTable(graph, pa.schema([("s", pa.string()), ("i", pa.int64())]))
-    joined = left.natural_join(right, ["symbol=s", "id=i"])
+    joined = derive.natural_join(left, right, ["symbol=s", "id=i"])
     right.stage_add(pa.table({"s": pa.array([None, "x", None], pa.string()), "i": [3, 3, 3]}))
     assert "key None, 3 occurs twice" in str(graph.run_cycle().failed[joined])
 
@@ -214,7 +220,7 @@ def test_without_key_columns_every_row_shows_the_only_row() -> None:
     graph = UpdateGraph()
     left = StaticTable(graph, pa.table({"a": [1, 2]}))
     right = ListTable(graph, pa.schema([("v", pa.int64())]))
-    joined = left.natural_join(right, [])
+    joined = derive.natural_join(left, right, [])
     assert column(joined, "v") == [None, None]
     right.stage_add(pa.table({"v": [5]}))
     graph.run_cycle()
@@ -240,7 +246,7 @@ def test_columns_that_do_not_fit_are_named(on: list[str], add: list[str], messag
     left = AppendOnlyTable(graph, TRADES.append(pa.field("tags", pa.list_(pa.int64()))))
     right = AppendOnlyTable(graph, SECTORS)
     with pytest.raises(SchemaError) as refusal:
-        left.natural_join(right, on, add)
+        derive.natural_join(left, right, on, add)
     assert message in str(refusal.value)
 
 
@@ -249,19 +255,19 @@ def test_what_a_join_promises_follows_from_both_sides() -> None:
     static = StaticTable(graph, sectors(("A", "one", 1)))
     growing = AppendOnlyTable(graph, TRADES)
     blink = BlinkTable(graph, TRADES)
-    assert growing.natural_join(static, ["symbol"]).is_append_only
-    assert not growing.natural_join(blink, ["symbol"], ["p=price"]).is_append_only
-    assert blink.natural_join(static, ["symbol"]).is_blink
-    assert not growing.natural_join(blink, ["symbol"], ["p=price"]).is_blink
-    assert static.natural_join(static, ["symbol"], ["s=sector"]).is_static
-    assert not static.natural_join(blink, ["symbol"], ["p=price"]).is_static
+    assert derive.natural_join(growing, static, ["symbol"]).is_append_only
+    assert not derive.natural_join(growing, blink, ["symbol"], ["p=price"]).is_append_only
+    assert derive.natural_join(blink, static, ["symbol"]).is_blink
+    assert not derive.natural_join(growing, blink, ["symbol"], ["p=price"]).is_blink
+    assert derive.natural_join(static, static, ["symbol"], ["s=sector"]).is_static
+    assert not derive.natural_join(static, blink, ["symbol"], ["p=price"]).is_static
 
 
 def test_keys_nobody_has_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(natural_join_module, "FREE_NUMBERS_MIN", 10)
     graph = UpdateGraph()
     left, right = BlinkTable(graph, TRADES), KeyedTable(graph, SECTORS, key="symbol")
-    joined: Any = left.natural_join(right, ["symbol"])
+    joined: Any = derive.natural_join(left, right, ["symbol"])
     right.stage_upsert(sectors(("s7", "seven", 7), ("s99", "last", 99)))
     for number in range(100):
         left.stage_add(trades((1, f"s{number}", 1.0), (2, f"s{number + 1}", 1.0)))
@@ -275,8 +281,8 @@ def test_keys_nobody_has_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch)
 
 def test_joining_nothing_but_the_key_adds_no_column() -> None:
     market = Market()
-    keys = market.right.select("symbol")
-    joined = market.left.natural_join(keys, ["symbol"])
+    keys = derive.select(market.right, "symbol")
+    joined = derive.natural_join(market.left, keys, ["symbol"])
     assert joined.schema.names == TRADES.names
     market.right.stage_upsert(sectors(("Z", "z", 1)))
     assert joined not in market.graph.run_cycle().updates

@@ -7,7 +7,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from barrage.engine import AppendOnlyTable, KeyedTable, StaticTable, UpdateGraph
+from barrage.engine import AppendOnlyTable, KeyedTable, StaticTable, UpdateGraph, derive
 from barrage.engine.blank import BlankTable
 from barrage.engine.operators.row_numbers import numbered
 from barrage.engine.operators.sort_order import SortKey
@@ -23,7 +23,7 @@ def test_positions_follow_a_growing_table() -> None:
     source = AppendOnlyTable(graph, SCHEMA)
     source.stage_add(pa.table({"a": [5, 6, 7, 8]}))
     graph.run_cycle()
-    table = numbered(source.where("a > 5"), PLACES)
+    table = numbered(derive.where(source, "a > 5"), PLACES)
     assert table.schema.types == [pa.int64(), pa.int32(), pa.int64()]
     assert table.to_arrow().to_pydict() == {"a": [6, 7, 8], "p": [0, 1, 2], "q": [0, 1, 2]}
     source.stage_add(pa.table({"a": [1, 9]}))
@@ -54,7 +54,7 @@ def test_rows_without_columns() -> None:
     blank = BlankTable(UpdateGraph(), 3)
     assert (blank.size, blank.is_static, blank.is_flat) == (3, True, True)
     assert blank.read(blank.row_keys) == ()
-    counted = numbered(blank, PLACES).select(double="q * 2").head(2)
+    counted = derive.head(derive.select(numbered(blank, PLACES), double="q * 2"), 2)
     assert counted.to_arrow().to_pydict() == {"double": [0, 2]}
     assert BlankTable(UpdateGraph(), 0).size == 0
 
@@ -77,5 +77,5 @@ def test_nan_opposite_to_the_nulls(
         has_nulls_first=has_nulls_first,
         has_nan_opposite=True,
     )
-    found = table.sort(key).to_arrow().column("x").to_pylist()
+    found = derive.sort(table, key).to_arrow().column("x").to_pylist()
     assert ["nan" if x is not None and math.isnan(x) else x for x in found] == expected

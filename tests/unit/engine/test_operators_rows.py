@@ -16,8 +16,10 @@ from barrage.engine import (
     StaticTable,
     Table,
     UpdateGraph,
+    derive,
 )
 from barrage.engine.operators import merge as merge_module
+from barrage.engine.operators.snapshot import snapshot
 from barrage.errors import EngineError, SchemaError, TableFailedError
 from barrage.rowset import RowSet
 from tests.helpers import model
@@ -39,7 +41,7 @@ def shown(table: Table) -> list[int]:
 def test_merged_rows_keep_the_keys_of_their_parents_in_a_stretch_each() -> None:
     graph = UpdateGraph()
     first, second = KeyedTable(graph, SCHEMA, key="k"), RingTable(graph, SCHEMA, capacity=2)
-    merged = first.merge(second)
+    merged = derive.merge(first, second)
     first.stage_upsert(rows([1, 2]))
     second.stage_add(rows([3, 4, 5]))
     graph.run_cycle()
@@ -60,7 +62,7 @@ def test_a_parent_that_outgrows_its_stretch_pushes_the_later_ones(
     monkeypatch.setattr(merge_module, "ROOM_MIN", 4)
     graph = UpdateGraph()
     tables = [AppendOnlyTable(graph, SCHEMA) for _ in range(3)]
-    merged = tables[0].merge(*tables[1:])
+    merged = derive.merge(tables[0], *tables[1:])
     for number, table in enumerate(tables):
         table.stage_add(rows([10 * number, 10 * number + 1]))
     graph.run_cycle()
@@ -80,7 +82,7 @@ def test_a_merge_of_merges_reads_the_inner_parents() -> None:
     tables = [StaticTable(graph, rows([number])) for number in range(40)]
     merged: Any = tables[0]
     for table in tables[1:]:
-        merged = merged.merge(table)
+        merged = derive.merge(merged, table)
     assert merged.parents == tuple(tables)
     assert merged.depth == 1
     assert merged.is_static
@@ -91,12 +93,12 @@ def test_merged_columns_must_agree_in_name_order_and_type() -> None:
     graph = UpdateGraph()
     table = AppendOnlyTable(graph, SCHEMA)
     with pytest.raises(SchemaError, match=r"number 3 has \['s', 'k'\]"):
-        table.merge(table, table.select("s", "k"))
+        derive.merge(table, table, derive.select(table, "s", "k"))
     other = AppendOnlyTable(graph, pa.schema([("k", pa.int32()), ("s", pa.string())]))
     with pytest.raises(SchemaError, match="'k' is int64 in the first, int32 in number 2"):
-        table.merge(other)
+        derive.merge(table, other)
     annotated = SCHEMA.with_metadata({"of": "another source"})
-    assert table.merge(AppendOnlyTable(graph, annotated)).schema == SCHEMA
+    assert derive.merge(table, AppendOnlyTable(graph, annotated)).schema == SCHEMA
 
 
 def test_keys_that_do_not_fit_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +106,7 @@ def test_keys_that_do_not_fit_together_are_refused(monkeypatch: pytest.MonkeyPat
     graph = UpdateGraph()
     table = AppendOnlyTable(graph, SCHEMA)
     with pytest.raises(EngineError, match="flatten them first"):
-        table.merge(table)
+        derive.merge(table, table)
 
 
 def test_merged_dictionaries_are_read_as_one() -> None:
@@ -113,32 +115,32 @@ def test_merged_dictionaries_are_read_as_one() -> None:
         StaticTable(graph, pa.table({"d": pa.array(values).dictionary_encode()}))
         for values in (["x", "y"], [None, "z"], ["y"])
     ]
-    merged = parts[0].merge(*parts[1:])
+    merged = derive.merge(parts[0], *parts[1:])
     (cells,) = merged.read(merged.row_keys)
     assert cells.to_pylist() == ["x", "y", None, "z", "y"]
     assert isinstance(cells, pa.DictionaryArray)
-    ordered = merged.sort("-d")
+    ordered = derive.sort(merged, "-d")
     assert ordered.to_arrow()["d"].to_pylist() == ["z", "y", "y", "x", None]
 
 
 def test_reading_nothing_from_a_merge_gives_empty_columns() -> None:
     graph = UpdateGraph()
     table = AppendOnlyTable(graph, SCHEMA)
-    merged = table.merge(table)
+    merged = derive.merge(table, table)
     assert [len(cells) for cells in merged.read(RowSet.empty())] == [0, 0]
-    assert merged.sort("k").size == 0
+    assert derive.sort(merged, "k").size == 0
 
 
 def test_what_a_merge_promises_holds_for_all_parents() -> None:
     graph = UpdateGraph()
     blink, growing = BlinkTable(graph, SCHEMA), AppendOnlyTable(graph, SCHEMA)
-    assert blink.merge(blink).is_blink
-    assert not blink.merge(growing).is_blink
-    merged = growing.merge(growing)
+    assert derive.merge(blink, blink).is_blink
+    assert not derive.merge(blink, growing).is_blink
+    merged = derive.merge(growing, growing)
     assert not merged.is_append_only
     assert not merged.is_flat
     assert not merged.is_static
-    assert KeyedTable(graph, SCHEMA, key="k").merge(growing).key_columns == ()
+    assert derive.merge(KeyedTable(graph, SCHEMA, key="k"), growing).key_columns == ()
 
 
 def test_flattened_rows_have_their_positions_as_keys() -> None:
@@ -146,7 +148,7 @@ def test_flattened_rows_have_their_positions_as_keys() -> None:
     source = KeyedTable(graph, SCHEMA, key="k")
     source.stage_upsert(rows(range(10)))
     graph.run_cycle()
-    flat = source.where("k != 4").flatten()
+    flat = derive.flatten(derive.where(source, "k != 4"))
     assert flat.is_flat
     assert flat.row_keys.to_text() == "0-8"
     source.stage_remove(pa.table({"k": [2, 7]}))
@@ -163,10 +165,10 @@ def test_flattened_rows_have_their_positions_as_keys() -> None:
 def test_a_flat_table_is_its_own_flattened_form() -> None:
     graph = UpdateGraph()
     source = ListTable(graph, SCHEMA)
-    assert source.flatten() is source
+    assert derive.flatten(source) is source
     keyed = KeyedTable(graph, SCHEMA, key="k")
-    assert keyed.flatten() is keyed.flatten()
-    assert keyed.flatten().flatten() is keyed.flatten()
+    assert derive.flatten(keyed) is derive.flatten(keyed)
+    assert derive.flatten(derive.flatten(keyed)) is derive.flatten(keyed)
 
 
 @pytest.mark.parametrize(
@@ -187,28 +189,28 @@ def test_a_flat_table_is_its_own_flattened_form() -> None:
 def test_a_slice_counts_from_either_end(start: int, stop: int, expected: list[int]) -> None:
     graph = UpdateGraph()
     source = AppendOnlyTable(graph, SCHEMA)
-    chosen = source.slice(start, stop)
+    chosen = derive.slice(source, start, stop)
     source.stage_add(rows(range(7)))
     graph.run_cycle()
     assert shown(chosen) == expected
-    assert chosen is source.slice(start, stop)
-    assert shown(StaticTable(graph, rows(range(7))).slice(start, stop)) == expected
+    assert chosen is derive.slice(source, start, stop)
+    assert shown(derive.slice(StaticTable(graph, rows(range(7))), start, stop)) == expected
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 1), (3, 2), (-1, -2)])
 def test_a_slice_that_ends_before_it_starts_is_refused(start: int, stop: int) -> None:
     table = AppendOnlyTable(UpdateGraph(), SCHEMA)
     with pytest.raises(EngineError, match="a slice cannot"):
-        table.slice(start, stop)
+        derive.slice(table, start, stop)
 
 
 def test_what_a_slice_promises_depends_on_where_it_starts() -> None:
     table = AppendOnlyTable(UpdateGraph(), SCHEMA)
-    assert table.slice(0, 5).is_flat
-    assert table.slice(2, 5).is_append_only
-    assert not table.slice(2, 5).is_flat
-    assert table.slice(0, -2).is_append_only
-    assert not table.slice(-2, 0).is_append_only
+    assert derive.slice(table, 0, 5).is_flat
+    assert derive.slice(table, 2, 5).is_append_only
+    assert not derive.slice(table, 2, 5).is_flat
+    assert derive.slice(table, 0, -2).is_append_only
+    assert not derive.slice(table, -2, 0).is_append_only
 
 
 def test_a_snapshot_stays_as_it_was() -> None:
@@ -216,22 +218,22 @@ def test_a_snapshot_stays_as_it_was() -> None:
     source = KeyedTable(graph, SCHEMA, key="k")
     source.stage_upsert(rows([3, 1, 2]))
     graph.run_cycle()
-    copy = source.sort("k").snapshot()
+    copy = snapshot(derive.sort(source, "k"))
     source.stage_upsert(pa.table({"k": [1], "s": ["changed"]}, schema=SCHEMA))
     source.stage_remove(pa.table({"k": [3]}))
     graph.run_cycle()
     assert copy.is_static
     assert copy.to_arrow()["s"].to_pylist() == ["row 1", "row 2", "row 3"]
-    assert copy.snapshot() is copy
-    assert not source.snapshot().sort("k").live_children()
+    assert snapshot(copy) is copy
+    assert not derive.sort(snapshot(source), "k").live_children()
     assert copy.row_keys.to_text() == "0-2"
 
 
 def test_a_failed_table_has_no_snapshot() -> None:
     graph = UpdateGraph()
     source = AppendOnlyTable(graph, SCHEMA)
-    failing = source.select(t="k * 4611686018427387904")
+    failing = derive.select(source, t="k * 4611686018427387904")
     source.stage_add(rows([4]))
     graph.run_cycle()
     with pytest.raises(TableFailedError):
-        failing.snapshot()
+        snapshot(failing)

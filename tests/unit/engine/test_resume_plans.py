@@ -7,7 +7,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from barrage.engine import AppendOnlyTable, BlinkTable, KeyedTable, RingTable, Table, UpdateGraph
+from barrage.engine import (
+    AppendOnlyTable,
+    BlinkTable,
+    KeyedTable,
+    RingTable,
+    Table,
+    UpdateGraph,
+    derive,
+)
 from barrage.engine.open_plans import OPEN_NS, OPEN_PLANS_MAX
 from barrage.engine.producer import Producer
 from barrage.engine.replay import RecordedEntry, ReplayTable, rebuilt, sources_of
@@ -109,20 +117,20 @@ def test_nothing_missed_is_one_update_that_tells_the_keys(past: Past) -> None:
 
 
 def test_groups_and_blink_tables_are_refused(past: Past) -> None:
-    assert "groups" in (refusal_of(past.table.agg_by("v", n="count()")) or "")
-    assert "groups" in (refusal_of(past.table.last_by("v").where("k > 1")) or "")
-    assert refusal_of(past.table.where("v > 3").sort("v")) is None
+    assert "groups" in (refusal_of(derive.agg_by(past.table, "v", n="count()")) or "")
+    assert "groups" in (refusal_of(derive.where(derive.last_by(past.table, "v"), "k > 1")) or "")
+    assert refusal_of(derive.sort(derive.where(past.table, "v > 3"), "v")) is None
     blink = BlinkTable(past.graph, SCHEMA)
-    assert "one cycle" in (refusal_of(blink.where("v > 1")) or "")
+    assert "one cycle" in (refusal_of(derive.where(blink, "v > 1")) or "")
     growing = AppendOnlyTable(past.graph, SCHEMA)
-    assert refusal_of(growing.where("v > 3").last_by("k")) is None
-    assert refusal_of(growing.tail(3).last_by("k")) is not None
+    assert refusal_of(derive.last_by(derive.where(growing, "v > 3"), "k")) is None
+    assert refusal_of(derive.last_by(derive.tail(growing, 3), "k")) is not None
     with pytest.raises(ResumeRefusedError, match="one cycle"):
         ResumeBuilder(blink, 0, {})
 
 
 def test_missing_pieces_are_refused(past: Past) -> None:
-    view = past.table.where("v > 10")
+    view = derive.where(past.table, "v > 10")
     with pytest.raises(ResumeRefusedError, match="no history"):
         plan_resume(view, 1, {})
     with pytest.raises(ResumeRefusedError, match="rows of then are not known"):
@@ -136,7 +144,7 @@ def test_missing_pieces_are_refused(past: Past) -> None:
 
 def test_a_history_that_does_not_reach_the_present_is_refused(past: Past) -> None:
     short = past.history(entries=past.entries[:1])
-    for table in (past.table, past.table.sort("v")):
+    for table in (past.table, derive.sort(past.table, "v")):
         with pytest.raises(ResumeRefusedError, match="ends at step 2, the table is at 3"):
             plan_resume(table, past.version, short)
     with pytest.raises(ResumeRefusedError, match="out of order"):
@@ -147,7 +155,7 @@ def test_a_history_that_does_not_reach_the_present_is_refused(past: Past) -> Non
 
 def test_a_history_that_leads_elsewhere_is_refused(past: Past) -> None:
     other = past.history(state=State(RowSet([0, 1]), past.state.rows.slice(0, 2)))
-    for view in (past.table.where("v > 0"), past.table.flatten()):
+    for view in (derive.where(past.table, "v > 0"), derive.flatten(past.table)):
         with pytest.raises(ResumeRefusedError, match="rows"):
             plan_resume(view, past.version, other)
         with pytest.raises(ResumeRefusedError, match="rows"):
@@ -164,7 +172,7 @@ def test_rows_of_then_that_an_operator_refuses_refuse_the_plan(past: Past) -> No
     past.graph.run_cycle()
     change = right.take_change()
     assert change is not None
-    view = past.table.natural_join(right, ["v"], ["w=k"])
+    view = derive.natural_join(past.table, right, ["v"], ["w=k"])
     entry = RecordedEntry(update=change.update, added=change.added, after=change.after)
     histories = {
         past.table: SourceHistory(
@@ -189,7 +197,7 @@ def test_only_the_shape_the_steps_were_told_for_may_use_them(past: Past) -> None
     with pytest.raises(ResumeRefusedError, match="in row keys"):
         past.plan(steps_for=replace(window, is_key_space=True))
     with pytest.raises(ResumeRefusedError, match="has changed"):
-        Producer(past.table.where("v > 1")).add(1, FULL, 0, resume=plan)
+        Producer(derive.where(past.table, "v > 1")).add(1, FULL, 0, resume=plan)
     assert producer.subscription_count == 0
     producer.validate()
 
@@ -287,7 +295,7 @@ def test_static_sources_stand_in_for_themselves(past: Past) -> None:
     from barrage.engine import StaticTable
 
     names = StaticTable(past.graph, pa.table({"v": [10, 20], "name": ["ten", "twenty"]}))
-    view = past.table.natural_join(names, ["v"])
+    view = derive.natural_join(past.table, names, ["v"])
     assert sources_of(view) == [past.table, names]
     plan = past.plan(view)
     assert plan.missed_steps == 2

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from barrage.errors import BarrageError, ExpressionError, LimitExceededError, UnsupportedError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.model.query import OPERATIONS, Form, Operation, Query
+from barrage.model.operators import OPERATORS, Form
+from barrage.model.query import Operation, Query
 
 TEXT = (
     '{"table":"quotes","ops":[["where","price > 3"],["sort",["-price","größe"]],'
@@ -38,10 +39,10 @@ def arguments(form: Form, queries: st.SearchStrategy[Query]) -> st.SearchStrateg
 
 def operations(queries: st.SearchStrategy[Query]) -> st.SearchStrategy[Operation]:
     return st.one_of(
-        st.tuples(*(arguments(form, queries) for form in signature.forms)).map(
+        st.tuples(*(arguments(parameter.form, queries) for parameter in spec.parameters)).map(
             lambda given, name=name: Operation(name, given)
         )
-        for name, signature in OPERATIONS.items()
+        for name, spec in OPERATORS.items()
     )
 
 

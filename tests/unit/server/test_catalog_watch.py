@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from barrage.clock import SystemClock
+from barrage.engine import derive
 from barrage.errors import SchemaError, TableExistsError, TableNotFoundError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.catalog import Catalog
@@ -140,7 +141,7 @@ def test_a_name_nobody_could_use_is_refused(tables, name):
 
 def test_read_only_publications_have_no_input_target(tables):
     writable, read_only = create(tables, "w"), create(tables, "r", is_read_only=True)
-    view = tables.derive(lambda: writable.table.head(1)).result()
+    view = tables.derive(lambda: derive.head(writable.table, 1)).result()
     assert writable.input_target is writable.table
     assert read_only.input_target is None
     assert tables.publish("v", view).result().input_target is None

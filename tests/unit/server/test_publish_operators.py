@@ -7,7 +7,14 @@ import asyncio
 import pytest
 
 import barrage
-from barrage.errors import EngineError, ExpressionError, RowError, SchemaError, TableFailedError
+from barrage.errors import (
+    EngineError,
+    ExpressionError,
+    RequestRefusedError,
+    RowError,
+    SchemaError,
+    TableFailedError,
+)
 from tests.helpers.serving import HOST
 
 SCHEMA = {"sym": "string", "price": "float64", "method": "int64"}
@@ -88,6 +95,24 @@ def test_tables_of_two_servers_do_not_mix(server):
         table.merge(other.create_table("t", SCHEMA))
 
 
+def test_ends_of_groups_running_values_and_lists(server):
+    table = server.create_table("t", SCHEMA)
+    table.add(ROWS)
+    running = table.update_by("sym", total="cum_sum(price)", smooth="ema_tick(method, 5)")
+    server.publish("ends", running.tail_by(1, "sym"))
+    lists = server.publish("lists", server.create_table("l", data={"n": [1, 2], "c": [[3], [4]]}))
+    table.add({"sym": ["B"], "price": [0.5], "method": [None]})
+    with barrage.connect(server.uri) as session:
+        remote = session.table("t").update_by("sym", total="cum_sum(price)").head_by(2, "sym")
+        assert remote.snapshot()["total"].to_pylist() == [1.0, 2.0, 5.0, 2.5]
+        assert session.table("ends").snapshot()["total"].to_pylist() == [5.0, 2.5]
+        assert session.table("ends").snapshot()["smooth"].to_pylist() == [10.0, 20.0]
+        assert session.table("lists").ungroup().snapshot()["c"].to_pylist() == [3, 4]
+        with pytest.raises(RequestRefusedError, match="update_by: cum_sum takes numbers"):
+            session.table("t").update_by(t="cum_sum(sym)").snapshot()
+    assert lists.ungroup("c").to_arrow()["n"].to_pylist() == [1, 2]
+
+
 def test_awaited():
     async def main() -> None:
         async with barrage.AsyncServer() as server:
@@ -105,5 +130,6 @@ def test_awaited():
             assert (await flat.to_arrow())["sym"].to_pylist() == ["B", "A"]
             assert len(frozen) == 4
             assert len(await table.select_distinct("sym")) == 2
+            assert len(await (await table.update_by(t="cum_sum(price)")).head_by(1, "sym")) == 2
 
     asyncio.run(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from barrage.engine import KeyedTable, UpdateGraph
+from barrage.engine import KeyedTable, StaticTable, UpdateGraph
 from barrage.errors import (
     BarrageError,
     ExpressionError,
@@ -13,12 +13,14 @@ from barrage.errors import (
     SchemaError,
     TableNotFoundError,
 )
-from barrage.model.query import OPERATIONS, Query
+from barrage.model.operators import OPERATORS
+from barrage.model.query import Query
 from barrage.server.catalog import Catalog, Publication
 from barrage.server.query import apply_query
 
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string()), ("p", pa.float64())])
 ROWS = pa.table({"k": [1, 2, 3], "s": ["A", "B", "A"], "p": [1.0, 2.0, 4.0]}, schema=SCHEMA)
+LISTS = pa.table({"k": [7, 8], "l": [["x", None], ["y"]]})
 
 
 @pytest.fixture
@@ -28,6 +30,8 @@ def catalog() -> Catalog:
     table.graph.run_cycle()
     catalog = Catalog()
     catalog.add(Publication(name="t", table=table, kind="keyed"))
+    lists = StaticTable(table.graph, LISTS)
+    catalog.add(Publication(name="lists", table=lists, kind="static"))
     return catalog
 
 
@@ -52,20 +56,28 @@ CASES = {
         {"k": [1, 2, 3], "sum": [5.0, 2.0, 5.0]},
     ),
     "merge": ('["merge",{"table":"t"}],["select",["k"]]', {"k": [1, 2, 3, 1, 2, 3]}),
+    "head_by": ('["head_by",1,["s"]],["select",["k"]]', {"k": [1, 2]}),
+    "tail_by": ('["tail_by",1,["s"]],["select",["k"]]', {"k": [2, 3]}),
+    "ungroup": ('["ungroup",["l"]]', {"k": [7, 7, 8], "l": ["x", None, "y"]}),
+    "update_by": (
+        '["update_by",["s"],{"t":"cum_sum(p)"}],["select",["t"]]',
+        {"t": [1.0, 2.0, 5.0]},
+    ),
     "flatten": ('["flatten"],["select",["k"]]', {"k": [1, 2, 3]}),
 }
 
 
 def test_every_operation_has_a_case() -> None:
-    assert set(CASES) == set(OPERATIONS)
+    assert set(CASES) == set(OPERATORS)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_operations(catalog: Catalog, name: str) -> None:
     ops, expected = CASES[name]
-    table = apply_query(catalog, query(ops).encode())
+    text = query(ops).replace('"t","ops"', '"lists","ops"') if name == "ungroup" else query(ops)
+    table = apply_query(catalog, text.encode())
     assert table.to_arrow().to_pydict() == expected
-    assert apply_query(catalog, Query.parse(query(ops))) is table
+    assert apply_query(catalog, Query.parse(text)) is table
 
 
 def test_no_operation_is_the_table_itself(catalog: Catalog) -> None:

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from barrage.clock import SystemClock
-from barrage.engine import BlinkTable, KeyedTable, Table, expression
+from barrage.engine import BlinkTable, KeyedTable, Table, derive
 from barrage.engine.derivation import Derivation
+from barrage.engine.operators import where
 from barrage.engine.work import WorkMeter
 from barrage.errors import (
     BarrageError,
@@ -116,7 +117,7 @@ def made_scene(monkeypatch: pytest.MonkeyPatch, limits: Limits = LIMITS) -> Iter
 
 
 def by_a(table: Table) -> Table:
-    return table.sort("a")
+    return derive.sort(table, "a")
 
 
 def reached(scene: Scene) -> None:
@@ -124,7 +125,7 @@ def reached(scene: Scene) -> None:
 
 
 def test_a_light_operator_is_made_on_the_engine_thread(scene) -> None:
-    found = scene.run(lambda table: table.where("a > 50")).result(HANG_S)
+    found = scene.run(lambda table: derive.where(table, "a > 50")).result(HANG_S)
     assert scene.shown(found)["a"].to_pylist() == [
         a for i in range(COUNT) if (a := i * 37 % 101) > 50
     ]
@@ -142,7 +143,7 @@ def test_a_heavy_operator_sees_what_changed_while_it_was_made(scene) -> None:
     scene.upsert(120, 100, factor=11)
     expected = scene.shown(scene.table).sort_by([("a", "ascending"), ("k", "ascending")])
     assert scene.shown(found).equals(expected)
-    again = scene.runtime.submit(lambda: scene.table.sort("a")).result(HANG_S)
+    again = scene.runtime.submit(lambda: derive.sort(scene.table, "a")).result(HANG_S)
     assert again is found
 
 
@@ -173,7 +174,9 @@ def test_two_who_want_the_same_operator_wait_for_one(scene) -> None:
 
 
 def test_every_operator_of_a_query_is_made_where_it_belongs(scene) -> None:
-    found = scene.run(lambda t: t.sort("a").where("a > 3").sort("-k").head(5)).result(HANG_S)
+    found = scene.run(
+        lambda t: derive.head(derive.sort(derive.where(derive.sort(t, "a"), "a > 3"), "-k"), 5)
+    ).result(HANG_S)
     assert scene.shown(found)["k"].to_pylist() == [99, 98, 97, 96, 95]
     assert len(scene.made) == 2
 
@@ -207,7 +210,7 @@ def test_a_query_that_waits_for_the_thread_can_be_cancelled(scene) -> None:
     scene.hold()
     first = scene.run(by_a)
     reached(scene)
-    second = scene.run(lambda table: table.sort("-a"))
+    second = scene.run(lambda table: derive.sort(table, "-a"))
     wait_until(lambda: scene.desk.beside_count == 2)
     second.cancel()
     wait_until(lambda: scene.desk.beside_count == 1)
@@ -242,7 +245,7 @@ def test_a_server_that_stops_fails_what_is_under_way(scene) -> None:
     scene.hold()
     running = scene.run(by_a)
     reached(scene)
-    waiting = scene.run(lambda table: table.sort("-a"))
+    waiting = scene.run(lambda table: derive.sort(table, "-a"))
     wait_until(lambda: scene.desk.beside_count == 2)
     scene.desk.close()
     for each in (running, waiting):
@@ -306,7 +309,7 @@ def test_the_work_of_a_query_is_bounded_over_all_its_operators(monkeypatch) -> N
     for scene in made_scene(monkeypatch, Limits(turn_work_max=1, query_work_max=one + ranges)):
         scene.run(by_a).result(HANG_S)
         with pytest.raises(LimitExceededError, match="work of a query") as caught:
-            scene.run(lambda table: table.sort("-a").head(1)).result(HANG_S)
+            scene.run(lambda table: derive.head(derive.sort(table, "-a"), 1)).result(HANG_S)
         assert caught.value.actual > caught.value.maximum == one + ranges
     for scene in made_scene(monkeypatch, Limits(turn_work_max=1, query_work_max=one)):
         with pytest.raises(LimitExceededError, match="work of a query"):
@@ -318,17 +321,17 @@ def test_so_many_heavy_queries_may_be_under_way(scene) -> None:
     scene.hold()
     keys = ["a", "-a", "k", "-k"]
     runs = [
-        scene.run(lambda table, key=key: table.sort(key), owner)
+        scene.run(lambda table, key=key: derive.sort(table, key), owner)
         for key, owner in zip(keys[:3], ["one", "one", "two"], strict=True)
     ]
     wait_until(lambda: scene.desk.beside_count == 3)
     with pytest.raises(LimitExceededError, match="number of heavy queries is 4"):
-        scene.run(lambda table: table.sort("-k"), "three").result(HANG_S)
+        scene.run(lambda table: derive.sort(table, "-k"), "three").result(HANG_S)
     runs[2].cancel()
     wait_until(lambda: scene.desk.beside_count == 2)
     with pytest.raises(LimitExceededError, match="of one client is 3"):
-        scene.run(lambda table: table.sort("-k"), "one").result(HANG_S)
-    more = scene.run(lambda table: table.sort("-k"), "two")
+        scene.run(lambda table: derive.sort(table, "-k"), "one").result(HANG_S)
+    more = scene.run(lambda table: derive.sort(table, "-k"), "two")
     scene.opened.set()
     for each in (*runs[:2], more):
         each.result(HANG_S)
@@ -339,7 +342,7 @@ def test_blink_tables_are_derived_at_once_or_not_at_all(scene) -> None:
         table = BlinkTable(scene.runtime.graph, SCHEMA)
         table.stage_add(pa.table({"k": range(COUNT), "a": range(COUNT)}, schema=SCHEMA))
         scene.runtime.graph.run_cycle()
-        return table.sort("a")
+        return derive.sort(table, "a")
 
     with pytest.raises(LimitExceededError, match="blink"):
         scene.desk.run(blink).result(HANG_S)
@@ -352,7 +355,7 @@ def test_light_operators_share_the_turns_of_the_engine(scene) -> None:
     def many(table: Table) -> Table:
         turns.append(scene.runtime.turn)
         for number in range(5):
-            table = table.where(f"a > {number}")
+            table = derive.where(table, f"a > {number}")
         return table
 
     found = scene.run(many).result(HANG_S)
@@ -368,7 +371,7 @@ def test_one_turn_of_the_engine_does_the_work_of_few_queries(scene) -> None:
 
     def light(table: Table, number: int) -> Table:
         turns.append(scene.runtime.turn)
-        return table.where(f"a > {number}")
+        return derive.where(table, f"a > {number}")
 
     runs = [scene.run(lambda table, n=n: light(table, n)) for n in range(6)]
     gate.set()
@@ -379,7 +382,7 @@ def test_one_turn_of_the_engine_does_the_work_of_few_queries(scene) -> None:
 
 
 def test_what_a_query_made_goes_with_it(scene) -> None:
-    found = scene.run(lambda table: table.sort("a").where("a > 3")).result(HANG_S)
+    found = scene.run(lambda table: derive.where(derive.sort(table, "a"), "a > 3")).result(HANG_S)
     watched = weakref.ref(found)
     scene.desk.run(lambda: None).result(HANG_S)
     del found
@@ -421,7 +424,7 @@ def test_the_meter_is_asked_nothing_outside_of_queries(scene, monkeypatch) -> No
         raise BarrageError("asked")
 
     monkeypatch.setattr(WorkMeter, "admit", never)
-    found = scene.runtime.submit(lambda: scene.table.sort("a")).result(HANG_S)
+    found = scene.runtime.submit(lambda: derive.sort(scene.table, "a")).result(HANG_S)
     assert scene.shown(found).num_rows == COUNT
 
 
@@ -430,20 +433,20 @@ LONG = "a" + " + a" * 200 + " > -1"
 
 def test_a_long_text_is_read_once_and_beside_the_engine(scene, monkeypatch) -> None:
     threads = []
-    bind = expression.bind_condition
+    bind = where.bind_condition
 
     def noting(*arguments):
         threads.append(threading.current_thread().name)
         return bind(*arguments)
 
-    monkeypatch.setattr(expression, "bind_condition", noting)
-    found = scene.run(lambda table: table.where(LONG)).result(HANG_S)
+    monkeypatch.setattr(where, "bind_condition", noting)
+    found = scene.run(lambda table: derive.where(table, LONG)).result(HANG_S)
     assert scene.runtime.submit(lambda: found.size).result(HANG_S) == COUNT
     assert threads == ["barrage-queries"]
 
 
 def test_a_long_text_that_is_wrong_is_refused_where_it_stands(scene) -> None:
-    run = scene.run(lambda table: table.where("b" + LONG[1:]))
+    run = scene.run(lambda table: derive.where(table, "b" + LONG[1:]))
     with pytest.raises(ExpressionError, match="unknown column 'b'"):
         run.result(HANG_S)
     assert scene.desk.beside_count == 0
@@ -452,18 +455,18 @@ def test_a_long_text_that_is_wrong_is_refused_where_it_stands(scene) -> None:
 def test_texts_of_middle_length_are_read_in_several_turns_each_of_them_once(
     scene, monkeypatch
 ) -> None:
-    bound, bind = [], expression.bind_condition
+    bound, bind = [], where.bind_condition
 
     def noting(*arguments):
         bound.append(scene.runtime.turn)
         return bind(*arguments)
 
-    monkeypatch.setattr(expression, "bind_condition", noting)
+    monkeypatch.setattr(where, "bind_condition", noting)
     texts = ["a" + " + a" * 20 + f" > -{number}" for number in range(1, 4)]
 
     def work(table):
         for text in texts:
-            table = table.where(text)
+            table = derive.where(table, text)
         return table
 
     scene.run(work).result(HANG_S)

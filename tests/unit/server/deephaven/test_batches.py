@@ -150,11 +150,11 @@ def test_operations_this_engine_does_not_have(client: Client, bench: Bench, sour
         "NaturalJoinTablesRequest", result_id=ticket(wanted), left_id=reference(source)
     )
     join = MESSAGES.new("BatchTableRequest.Operation", aj=unknown)
-    by = operation("head_by", "HeadOrTailByRequest", source_id=reference(source), num_rows=1)
+    by = MESSAGES.new("BatchTableRequest.Operation", update_by=b"")
     with pytest.raises(UnsupportedError, match="the operation aj"):
         client.batch(join, by, head(place(1), 1))
     assert [told(answer) for answer in client.answers] == [(wanted, False), (1, False), (2, False)]
-    assert "head_by" in client.answers[2].error_info
+    assert "update_by" in client.answers[2].error_info
     with pytest.raises(UnsupportedError):
         client.lease(wanted)
 

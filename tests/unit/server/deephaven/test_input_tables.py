@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from barrage.engine import derive
 from barrage.errors import (
     BarrageError,
     LimitExceededError,
@@ -171,7 +172,9 @@ def test_a_table_that_doubles_itself_stops_at_the_limit(bench, appended, limit, 
 def test_tables_that_are_no_input_tables(bench, keyed, change):
     rows = bench.static(1, ROWS)
     bench.create("read_only", ROWS, key="k", is_read_only=True)
-    bench.tables.publish("view", bench.tables.derive(lambda: keyed.head(1)).result()).result()
+    bench.tables.publish(
+        "view", bench.tables.derive(lambda: derive.head(keyed, 1)).result()
+    ).result()
     for target in (rows, b"s/read_only", b"s/view"):
         with pytest.raises(NotAnInputTableError, match="can't be used as an input table"):
             change(bench, target, rows)

@@ -124,6 +124,19 @@ ONE_SOURCE: list[tuple[str, str, dict[str, Any], list[Row]]] = [
         [("b", 2, -2.0)],
     ),
     ("Slice", "SliceRequest", {"first_position_inclusive": -1}, [(None, 4, None)]),
+    (
+        "HeadBy",
+        "HeadOrTailByRequest",
+        {"num_rows": 1, "group_by_column_specs": ["k"]},
+        [("a", 1, 0.5), ("b", 2, -2.0), (None, 4, None)],
+    ),
+    (
+        "TailBy",
+        "HeadOrTailByRequest",
+        {"num_rows": 1, "group_by_column_specs": ["k", "k"]},
+        [("b", 2, -2.0), ("a", None, 1.5), (None, 4, None)],
+    ),
+    ("TailBy", "HeadOrTailByRequest", {"num_rows": 1}, [(None, 4, None)]),
     ("Flatten", "FlattenRequest", {}, [tuple(row.values()) for row in ROWS.to_pylist()]),
     ("Snapshot", "SnapshotTableRequest", {}, [tuple(row.values()) for row in ROWS.to_pylist()]),
     (
@@ -374,6 +387,14 @@ def test_fetched_input_table_can_be_written(client: Client, bench: Bench) -> Non
     head = client.new_ticket()
     client.made(head, "Head", "HeadOrTailRequest", source_id=reference(held), num_rows=1)
     assert client.lease(head).input_target is None
+
+
+def test_arrays_become_rows(client: Client, bench: Bench) -> None:
+    rows = pa.table({"k": ["a", "b", "c"], "l": [[1, None], None, [3]]})
+    source = bench.static(1, rows)
+    expected = [("a", 1), ("a", None), ("c", 3)]
+    assert client.of(source, "Ungroup", "UngroupRequest", columns_to_ungroup=["l"]) == expected
+    assert client.of(source, "Ungroup", "UngroupRequest", null_fill=True) == expected
 
 
 def test_preview_turns_other_types_to_text(client: Client, bench: Bench) -> None:

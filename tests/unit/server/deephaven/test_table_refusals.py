@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from barrage.engine.derive import BUILDERS
 from barrage.errors import (
     BarrageError,
     ExpressionError,
@@ -414,6 +415,6 @@ def test_too_many_columns_are_refused(bench: Bench, source: bytes) -> None:
 def test_unexpected_failures_say_nothing_of_the_inside(
     client: Client, source: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("barrage.engine.table.Table.head", lambda self, count: 1 / 0)
+    monkeypatch.setitem(BUILDERS, "head", lambda table, count: 1 / 0)
     with pytest.raises(BarrageError, match=r"internal error, details are logged with id \w+$"):
         client.of(source, "Head", "HeadOrTailRequest", num_rows=1)

@@ -21,7 +21,7 @@ _BYTES = 256
 """Room a buffer begins with; the builder makes more."""
 
 
-class TableWriter:
+class FlatbufferWriter:
     """One flatbuffer of a revision. Tables and fields have the names of the schema; what a table
     points to is written before it."""
 

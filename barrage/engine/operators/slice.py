@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barrage.engine.operator_plan import derived
 from barrage.engine.operators.subset import SubsetTable
 from barrage.errors import EngineError
 
@@ -53,3 +54,14 @@ class SliceTable(SubsetTable):
     def choose(self, update: TableUpdate, survivors: RowSet) -> tuple[RowSet, RowSet]:
         wanted = self._wanted()
         return survivors - wanted, wanted - survivors
+
+
+def slice(table: Table, start: int, stop: int) -> Table:
+    """The rows at positions ``start`` to ``stop`` (exclusive).
+
+    Negative positions count from the end, as does a ``stop`` of 0 after a negative ``start``:
+    ``slice(table, -3, 0)`` is the last three rows.
+    """
+    check_slice(start, stop)
+    identity = ("slice", start, stop)
+    return derived((table,), identity, lambda parent: SliceTable(parent, start, stop))

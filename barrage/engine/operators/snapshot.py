@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from barrage.engine.table import Table
 
 
-def snapshot_of(table: Table) -> Table:
-    """The rows of ``table`` now; a static table is its own snapshot.
+def snapshot(table: Table) -> Table:
+    """A static table of the rows of ``table`` now; a static table is its own snapshot.
 
     Nothing is derived: the copy does not keep ``table`` alive. Cells that never change are shared,
     the others are copied once.
