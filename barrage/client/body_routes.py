@@ -13,7 +13,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from barrage.client.body_backends import LocalSharedMemory, LocalUcx
 from barrage.client.body_channels import SharedMemoryChannel, UcxChannel
 from barrage.client.body_stream import OfferedChannel
 from barrage.errors import (
@@ -226,6 +225,8 @@ class BodyRoutes:
 
     async def _prepare_shared_memory(self) -> SharedMemoryChannel:
         if self._shared_memory is None:
+            from barrage.client.body_backends import LocalSharedMemory
+
             self._shared_memory = LocalSharedMemory()
         offer = Offer(shm=self._shared_memory.identity(), order=(BodyWay.SHM,))
         answer = await self._answer(offer)
@@ -264,6 +265,8 @@ class BodyRoutes:
 
     async def _ucx_channel(self) -> UcxChannel:
         if self._ucx is None:
+            from barrage.client.body_backends import LocalUcx
+
             self._ucx = LocalUcx(self._limits)
         ucx = self._ucx
         answer = await self._answer(Offer(ucx=ucx.terms(), order=(BodyWay.UCX,)))

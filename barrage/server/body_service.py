@@ -24,13 +24,6 @@ from barrage.server.body_turns import BodyTurns
 from barrage.server.body_writer import BodyWriter
 from barrage.server.failure import unexpected_failure
 from barrage.supervision import Role, no_dependants, start_task
-from barrage.transport.shared_memory import (
-    DIRECTORY,
-    Arena,
-    LeaseTable,
-    host_identity,
-    remove_stale,
-)
 from barrage.wire.dissociated.negotiation import ACTION, Answer, Claim, ClaimOutcome, Offer
 from barrage.wire.dissociated.ways import BodyWay
 
@@ -45,6 +38,7 @@ if TYPE_CHECKING:
     from barrage.server.config import ServerConfig
     from barrage.server.ucx_tables import UcxTables
     from barrage.supervision import OnDeath
+    from barrage.transport.shared_memory import Arena
     from barrage.wire.dissociated.detached import DetachedFrame
     from barrage.wire.dissociated.negotiation import HostIdentity
 
@@ -162,6 +156,8 @@ class BodyService:
             self._sweeping = start_task(SWEEPER, self._sweep(), on_death=on_death)
 
     def _start_shared_memory(self) -> None:
+        from barrage.transport.shared_memory import Arena, host_identity
+
         self._arena = arena = Arena.create(self._limits)
         self._host = host_identity()
         detach = placer(arena.place, self._limits.body_inline_bytes_max)
@@ -169,6 +165,7 @@ class BodyService:
 
     async def _start_ucx(self) -> None:
         from barrage.server.ucx_bodies import listen
+        from barrage.transport.shared_memory import DIRECTORY, remove_stale
 
         with suppress(OSError):  # an arena of our own has cleaned up before
             remove_stale(DIRECTORY)
@@ -347,6 +344,8 @@ class BodyService:
 
     def _outlet(self, channel: Channel[Any]) -> Outlet:
         if channel.way is BodyWay.SHM:
+            from barrage.transport.shared_memory import LeaseTable
+
             return SharedMemoryOutlet(LeaseTable())
         assert self._ucx is not None
         return self._ucx.outlet(channel.connection)

@@ -17,8 +17,8 @@ import pytest
 
 import barrage
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server import body_service
 from barrage.server.config import ServerConfig
+from barrage.transport import shared_memory
 from barrage.transport.ucx import UcxContext, UcxLibrary, UcxSettings, open_batches
 from barrage.transport.ucx.stream_client import open_stream
 from barrage.wire.dissociated.location import UcxLocation
@@ -235,6 +235,6 @@ def test_a_server_without_shared_memory_removes_what_a_killed_one_left(
     killed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     left = tmp_path / killed.stdout.strip()
     assert left.is_file()
-    monkeypatch.setattr(body_service, "DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(shared_memory, "DIRECTORY", str(tmp_path))
     with barrage.Server(bodies="ucx"):
         assert not left.exists()
