@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from barrage.rowset import words64
-from barrage.rowset.arrays import NO_KEYS, as_singles, from_sorted
+from barrage.rowset.arrays import NO_RANGES, as_singles, from_sorted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -409,13 +409,16 @@ class Containers:
         views = self._views
         start = bisect_left(views.highs, first >> KEY_BITS)
         stop = bisect_right(views.highs, last >> KEY_BITS)
-        firsts, lasts = [NO_KEYS], [NO_KEYS]
+        parts = []
         for at in range(start, stop):
             base = views.highs[at] << KEY_BITS
-            found = self._ranges_in(at, max(first - base, 0), min(last - base, LOW))
-            firsts.append(found[0] + base)
-            lasts.append(found[1] + base)
-        return as_singles(*_joined_at_borders(np.concatenate(firsts), np.concatenate(lasts)))
+            firsts, lasts = self._ranges_in(at, max(first - base, 0), min(last - base, LOW))
+            parts.append((firsts + base, lasts + base))
+        if len(parts) < 2:
+            return as_singles(*parts[0]) if parts else NO_RANGES
+        firsts = np.concatenate([part[0] for part in parts])
+        lasts = np.concatenate([part[1] for part in parts])
+        return as_singles(*_joined_at_borders(firsts, lasts))
 
     def _ranges_in(self, at: int, low: int, high: int) -> RangeList:
         """Ranges of the low halves ``low`` to ``high`` of one container."""

@@ -100,9 +100,9 @@ def turns(words: WordArray) -> RangeList:
     changes = np.flatnonzero(np.unpackbits(octets, bitorder="little").view(np.bool_))
     # A run that reaches the end of its row does not turn there: it is one change without a second.
     row_bits = words.shape[1] * 64
-    is_open = (words[:, -1] >> TOP).astype(np.bool_)
-    if is_open.any():
-        ends = (np.flatnonzero(is_open) + 1) * row_bits
+    open_rows = np.flatnonzero(words[:, -1] >> TOP)
+    if len(open_rows):
+        ends = (open_rows + 1) * row_bits
         changes = np.insert(changes, np.searchsorted(changes, ends, side="left"), ends)
     return changes[0::2], changes[1::2] - 1
 
