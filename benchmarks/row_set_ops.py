@@ -178,7 +178,7 @@ def _line(case: Case, what: str, ours: Work, ranges: Work, bits: Work | None) ->
         baseline=better,
         baseline_value=candidates[better],
         at_most=RATIO_MAX,
-        detail={**candidates, "ranges": case.ranges[0].range_count, "keys": len(case.keys_a)},
+        detail={**candidates, "range count": case.ranges[0].range_count, "keys": len(case.keys_a)},
     )
 
 
