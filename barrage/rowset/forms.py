@@ -1,7 +1,7 @@
 """When a set of keys is kept as bits instead of ranges.
 
 It goes to bits at `RANGES_MIN` ranges, where these take at least `SMALLER_MIN` times the bytes, and
-back only below half as many of either, so that a set near the border does not go to and fro.
+back only below half as many of either, so that a set near the border does not go back and forth.
 """
 
 from __future__ import annotations
