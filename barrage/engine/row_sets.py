@@ -44,7 +44,7 @@ def packing_shifts(live: RowSet, kept: RowSet) -> RowSetShiftData:
 
     Example: live 2,3,7 with 7 new and 2,3 kept gives one shift, [2,3] by -2.
     """
-    firsts, lasts = kept.firsts, kept.lasts
+    firsts, lasts = kept.range_list
     deltas = live.rank_many(firsts) - firsts
     moved = deltas != 0
     return RowSetShiftData.from_arrays(firsts[moved], lasts[moved], deltas[moved])

@@ -215,7 +215,7 @@ def window_sets(
 ) -> list[RowSet]:
     """For each half-open window its members of ``rows``, counted from that window's base (<=
     start). One pass over all windows, then one set object each."""
-    firsts, lasts = rows.firsts, rows.lasts
+    firsts, lasts = rows.range_list
     low = np.searchsorted(lasts, starts, side="left")
     high = np.maximum(np.searchsorted(firsts, stops, side="left"), low)
     counts = np.where(starts < stops, high - low, 0)

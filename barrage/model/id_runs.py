@@ -79,7 +79,7 @@ def size_of(runs: Runs) -> int:
 
 def ids_under(runs: Runs, keys: RowSet) -> Int64Array:
     """Ids of the rows under ``keys``, in key order; ValueError unless all are there."""
-    firsts, lasts, _, index = arrays.overlap_pairs((keys.firsts, keys.lasts), runs[:2])
+    firsts, lasts, _, index = arrays.overlap_pairs(keys.range_list, runs[:2])
     counts = lasts - firsts + 1
     if int(counts.sum()) != len(keys):
         raise ValueError(_no_row(keys, runs))
@@ -88,7 +88,7 @@ def ids_under(runs: Runs, keys: RowSet) -> Int64Array:
 
 def without(runs: Runs, removed: RowSet) -> Runs:
     """The runs less some rows; ValueError unless all of them are there."""
-    kept, _ = _cut(runs, arrays.complement((removed.firsts, removed.lasts)))
+    kept, _ = _cut(runs, arrays.complement(removed.range_list))
     if size_of(runs) - size_of(kept) != len(removed):
         raise ValueError(_no_row(removed, runs))
     return kept

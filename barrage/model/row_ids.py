@@ -369,7 +369,7 @@ def _marked(count: int, keys: RowSet, spans: RangeList) -> BoolArray:
     """Which spans have one of the keys between their ends."""
     touched = np.zeros(count, dtype=np.bool_)
     if not keys.is_empty and count:
-        low, high = arrays.overlap_spans((keys.firsts, keys.lasts), spans)
+        low, high = arrays.overlap_spans(keys.range_list, spans)
         touched[arrays.expand(low, high - low)] = True
     return touched
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from barrage.rowset import RowSet, RowSetShiftData
-from barrage.rowset.resting import resident_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +61,7 @@ class TableUpdate:
         """What its row sets cost in memory; columns that share one count once."""
         modified = {id(rows): rows for rows in self.modified_keys_post}
         sets = (self.removed_keys_pre, self.added_keys_post, *modified.values())
-        return self.shifts.nbytes + sum(resident_bytes(rows) for rows in sets)
+        return self.shifts.nbytes + sum(rows.bytes_max for rows in sets)
 
     @classmethod
     def nothing(cls, *, step: int, column_count: int) -> TableUpdate:

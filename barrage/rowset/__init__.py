@@ -1,5 +1,6 @@
 """Row sets, shifts, and the mapping between row keys and positions. No IO, no clock."""
 
+import barrage.rowset.bit_row_set  # noqa: F401  RowSet makes sets of that class
 from barrage.rowset.builder import RowSetBuilder
 from barrage.rowset.row_set import RowSet
 from barrage.rowset.shift import RowSetShiftData, Shift

@@ -83,6 +83,13 @@ def from_sorted(keys: Int64Array) -> RangeList:
     return keys[is_start[:-1]], keys[is_start[1:]]
 
 
+def parted(keys: Int64Array, is_apart: BoolArray) -> RangeList:
+    """Maximal ranges of strictly ascending keys; ``is_apart`` tells for each but the first whether
+    there is a gap in front of it."""
+    end = np.ones(1, dtype=np.bool_)
+    return keys[np.concatenate((end, is_apart))], keys[np.concatenate((is_apart, end))]
+
+
 def expand(starts: Int64Array, counts: Int64Array) -> Int64Array:
     """``starts[0], starts[0]+1, … (counts[0] of them), starts[1], …`` as one array."""
     total = int(counts.sum())
@@ -90,6 +97,19 @@ def expand(starts: Int64Array, counts: Int64Array) -> Int64Array:
         return NO_KEYS
     offsets = np.cumsum(counts) - counts
     return np.repeat(starts - offsets, counts) + np.arange(total, dtype=np.int64)
+
+
+def keys_of(ranges: RangeList, size: int) -> Int64Array:
+    """All ``size`` keys of a list with members: steps of one, longer ones at every start."""
+    firsts, lasts = ranges
+    if len(firsts) == 1 and lasts[0] < ROW_KEY_MAX:
+        return np.arange(firsts[0], lasts[0] + 1, dtype=np.int64)
+    keys = np.ones(size, dtype=np.int64)
+    keys[0] = firsts[0]
+    starts = np.cumsum(lasts[:-1] - firsts[:-1] + 1)
+    keys[starts] = firsts[1:] - lasts[:-1]
+    np.cumsum(keys, out=keys)
+    return keys
 
 
 def overlap_spans(needles: RangeList, ranges: RangeList) -> tuple[Int64Array, Int64Array]:
@@ -236,6 +256,20 @@ def select_ranges(ranges: RangeList, before: Int64Array, positions: RangeList) -
     firsts = np.maximum(np.repeat(positions[0], counts) + shift, ranges[0][index])
     lasts = np.minimum(np.repeat(positions[1], counts) + shift, ranges[1][index])
     return as_singles(firsts, lasts)
+
+
+def with_ranges(large: RangeList, small: RangeList) -> RangeList:
+    """The union, by copying the stretches in between where the second list is so much shorter."""
+    if len(large[0]) > SPLICE_RATIO_MIN * len(small[0]):
+        return splice(large, small, is_union=True)
+    return union(large, small)
+
+
+def without_ranges(a: RangeList, b: RangeList) -> RangeList:
+    """The difference, in the same way."""
+    if len(a[0]) > SPLICE_RATIO_MIN * len(b[0]):
+        return splice(a, b, is_union=False)
+    return difference(a, b)
 
 
 def splice(a: RangeList, b: RangeList, *, is_union: bool) -> RangeList:

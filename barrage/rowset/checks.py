@@ -49,3 +49,10 @@ def checked_ranges(firsts: npt.ArrayLike, lasts: npt.ArrayLike) -> RangeList:
     if (starts[1:] <= ends[:-1]).any():
         raise ValueError("ranges overlap or do not ascend")
     return arrays.merged(*arrays.as_singles(starts, ends))
+
+
+def parsed_ranges(text: str) -> tuple[list[int], list[int]]:
+    """First and last keys of ranges written as ``0-9,12``; ValueError for other words."""
+    pairs = [part.partition("-") for part in text.split(",")] if text.strip() else []
+    firsts = [int(first) for first, _, _ in pairs]
+    return firsts, [int(last) if dash else int(first) for first, dash, last in pairs]

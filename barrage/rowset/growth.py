@@ -8,12 +8,12 @@ same slots.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from barrage.rowset.arrays import Int64Array
+    from barrage.rowset.arrays import Int64Array, RangeList
 
 _ROOM_ELEMENTS_MIN = 4096
 """Shorter arrays are simply copied."""
@@ -63,3 +63,43 @@ def extended(
     buffer[: len(array)] = array
     buffer[len(array) : length] = more
     return buffer[:length], Room(buffer, length)
+
+
+Rooms: TypeAlias = tuple[Room | None, Room | None, Room | None]
+NO_ROOMS: Final[Rooms] = (None, None, None)
+
+
+class Growing(NamedTuple):
+    """Ranges, the keys before each of them where that is known, and the rooms behind the three
+    arrays."""
+
+    firsts: Int64Array
+    lasts: Int64Array
+    before: Int64Array | None
+    rooms: Rooms
+
+
+def appended(old: Growing, more: RangeList) -> Growing:
+    """``old`` followed by ranges that all lie behind its last key; neither is empty."""
+    firsts, lasts = more
+    first_room, last_room, before_room = old.rooms
+    old_lasts = old.lasts
+    was_single = old.lasts is old.firsts
+    is_single = was_single and firsts is lasts
+    if int(old_lasts[-1]) + 1 == int(firsts[0]):
+        # The last range grows: its end changes, so ends are copied and starts are not.
+        firsts, old_lasts, last_room, is_single = firsts[1:], old_lasts[:-1], None, False
+    elif was_single:
+        last_room = None
+    new_firsts, first_room = extended(old.firsts, first_room, firsts)
+    if is_single:
+        return Growing(new_firsts, new_firsts, None, (first_room, None, None))
+    new_lasts, last_room = extended(old_lasts, last_room, lasts)
+    before = old.before
+    if before is not None and len(firsts):
+        at = len(old.firsts) - 1
+        counted = int(before[at]) + int(new_lasts[at]) - int(new_firsts[at]) + 1
+        ends = np.cumsum(lasts[-len(firsts) :] - firsts + 1)
+        further = np.concatenate(([0], ends[:-1])) + counted
+        before, before_room = extended(before, before_room, further)
+    return Growing(new_firsts, new_lasts, before, (first_room, last_room, before_room))

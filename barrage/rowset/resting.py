@@ -2,10 +2,11 @@
 
 A range list is written as the steps between its ends, one plane per byte of them, and the planes
 are compressed by zstd: the high bytes of steps are zero almost everywhere and vanish, the low ones
-cost about their entropy. For 10^6 rows of a table of which half is filtered out that is 0.3 bytes
-a row, for a sorted one (keys with gaps) 0.5, for keys drawn from all 2^63 under 6.
+cost about their entropy. For 10^6 rows of a sorted table (keys with gaps) that is 0.5 bytes a row,
+where bits take 2; for keys drawn from all 2^63 under 6. Sets that are kept as bits rest as they
+are, without what was made for lookups.
 
-Cost: about 10 ms per 10^6 ranges in each direction.
+Cost: about 10 ms per 10^6 ranges in each direction; none for bits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from barrage.rowset.forms import OBJECT_BYTES
 from barrage.rowset.row_set import RowSet
 
 if TYPE_CHECKING:
@@ -23,36 +25,25 @@ if TYPE_CHECKING:
 SMALL_RANGES_MAX = 64
 """Sets up to so many ranges stay as they are."""
 
-OBJECT_BYTES = 200
-"""What a set costs beside its arrays, about."""
-
 _CODEC = pa.Codec("zstd", compression_level=1)
-
-
-def resident_bytes(rows: RowSet) -> int:
-    """What a set costs in memory at most: its ranges, and the counts that looking up positions in
-    it leaves behind."""
-    width = 8 if rows.firsts is rows.lasts else 24
-    return OBJECT_BYTES + width * rows.range_count
 
 
 class RestingRows:
     """An immutable row set in compressed form; :meth:`rows` is what it was made of."""
 
-    __slots__ = ("_first", "_gaps", "_lengths", "_small", "nbytes", "size")
+    __slots__ = ("_first", "_gaps", "_kept", "_lengths", "nbytes", "size")
 
     def __init__(self, rows: RowSet) -> None:
         self.size = rows.size
-        self._small: RowSet | None = None
+        self._kept: RowSet | None = None
         self._gaps: _Steps | None = None
         self._lengths: _Steps | None = None
         self._first = 0
-        if rows.range_count <= SMALL_RANGES_MAX:
-            # A set of its own, lest a small part keep the arrays of a large one.
-            self._small = RowSet.from_ranges(rows.firsts, rows.lasts)
-            self.nbytes = resident_bytes(self._small)
+        if rows.is_bits or rows.range_count <= SMALL_RANGES_MAX:
+            self._kept = rows.packed()
+            self.nbytes = OBJECT_BYTES + self._kept.nbytes
             return
-        firsts, lasts = rows.firsts, rows.lasts
+        firsts, lasts = rows.range_list
         self._first = int(firsts[0])
         self._gaps = _Steps(firsts[1:] - lasts[:-1])
         self.nbytes = OBJECT_BYTES + self._gaps.nbytes
@@ -61,9 +52,9 @@ class RestingRows:
             self.nbytes += self._lengths.nbytes
 
     def rows(self) -> RowSet:
-        """The set; made anew every time."""
-        if self._small is not None:
-            return self._small
+        """The set; made anew every time, unless it rests as it is."""
+        if self._kept is not None:
+            return self._kept.packed()
         assert self._gaps is not None
         gaps = self._gaps.numbers()
         firsts = np.empty(len(gaps) + 1, dtype=np.int64)

@@ -1,17 +1,13 @@
-"""Immutable ordered sets of row keys or positions, kept as maximal closed ranges.
+"""Immutable ordered sets of row keys or positions, kept as maximal closed ranges or as bits.
 
-Sizes: 16 bytes per range, 8 when every range is one key. A range of 10^9 rows costs what a single
+Ranges cost 16 bytes each, 8 when every range is one key. A range of 10^9 rows costs what a single
 key costs. rank and select are O(log ranges) after one prefix sum; the algebra is vectorised (see
 `arrays`); appending behind the last key is amortised O(appended) (see `growth`). A set of all 2^63
 keys is legal: `size` tells its size, `len` cannot.
 
-Why not compressed bitmaps (`pyroaring.BitMap64`; benchmarks/row_set_ops.py, 10^6 keys): the engine
-gathers rows by arrays and writes ranges, so a bitmap pays for the way in and out of every
-operation, 17-30 ms a set, where ranges take 0.3 ms (clustered) to about as long (scattered). Its
-rank and select walk containers: 130 us against 1.3 us for scattered keys, and every viewport is
-resolved by them. A bitmap wins where two large fragmented sets meet and both already are bitmaps
-(0.02 ms against 5 ms, half full) and in memory for such sets. `dense` does that case bit by bit in
-numpy, seven times faster than through a bitmap and back.
+Sets of thousands of ranges that compressed bitmaps hold in a quarter of the bytes are kept so (see
+`forms` for when, `bit_row_set` for what they do). Whoever makes a set gets the form that suits it,
+and both forms do the same, so nobody else has to know.
 
 Which space the members live in (keys or positions, before or after a shift) is the business of the
 names that hold a RowSet, not of the class.
@@ -20,20 +16,22 @@ names that hold a RowSet, not of the class.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
 from barrage.limits import ROW_KEY_MAX
-from barrage.rowset import arrays, checks, dense
-from barrage.rowset.growth import Room, extended
+from barrage.rowset import arrays, checks, forms
+from barrage.rowset.bits import Bits
+from barrage.rowset.growth import NO_ROOMS, Growing, appended
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
     from barrage.rowset.arrays import BoolArray, Int64Array, RangeList
+    from barrage.rowset.growth import Rooms
 
 _REPR_RANGES_MAX: Final = 20
 _HASH_SAMPLES: Final = 16
@@ -42,9 +40,10 @@ _COMPACT_FRACTION: Final = 4
 memory.
 """
 
-_NO_POSITION: Final = "keys that are not in the row set have no position"
+_PREFIX_BYTES: Final = 8
+"""What a range costs more once positions were looked up."""
 
-_NO_ROOMS: Final[tuple[Room | None, Room | None, Room | None]] = (None, None, None)
+NO_POSITION: Final = "keys that are not in the row set have no position"
 
 
 class RowSet:
@@ -55,14 +54,21 @@ class RowSet:
     counts the keys before range i, computed on first use.
     """
 
-    __slots__ = ("_before", "_firsts", "_hash", "_lasts", "_rooms", "_size")
+    __slots__ = ("_before", "_firsts", "_hash", "_lasts", "_rooms", "_size", "_steps")
 
     _firsts: Int64Array
     _lasts: Int64Array
     _before: Int64Array | None
     _size: int
     _hash: int | None
-    _rooms: tuple[Room | None, Room | None, Room | None]
+    _rooms: Rooms
+    _steps: int
+    """Operations until its form is looked at again; not there in small sets."""
+
+    is_bits: ClassVar[bool] = False
+    """Whether it is kept as bits, as far as one can see."""
+    _of_bits: ClassVar[Callable[[Bits, int], RowSet]]
+    """The set with these members, of at least so many ranges (`bit_row_set`)."""
 
     def __new__(cls, keys: Iterable[int] = ()) -> RowSet:
         """The set of the given keys, in any order, repeats allowed."""
@@ -74,12 +80,39 @@ class RowSet:
     # -- construction -----------------------------------------------------------------------------
 
     @classmethod
-    def _of(cls, ranges: RangeList) -> RowSet:
-        """Wrap arrays that already satisfy the invariants and that nobody else will write to."""
+    def _of(cls, ranges: RangeList, like: RowSet | None = None) -> RowSet:
+        """Wrap arrays that already satisfy the invariants and that nobody else will write to.
+
+        ``like``: a set this one may differ little from. Whether bits would be smaller is looked at
+        once in so many steps only, as that can cost more than the operation.
+        """
         firsts, lasts = ranges
         if len(firsts) == 0:
             return _EMPTY
-        return cls._wrap(firsts, lasts)
+        if len(firsts) < forms.RANGES_MIN:
+            return RowSet._wrap(firsts, lasts)
+        steps = getattr(like, "_steps", 0)
+        if not steps and forms.pays(ranges):
+            return RowSet._of_bits(Bits.of_ranges(ranges), len(firsts))
+        rows = RowSet._wrap(firsts, lasts)
+        rows._steps = steps - 1 if steps else forms.STEPS_BETWEEN
+        return rows
+
+    @classmethod
+    def _of_sorted(cls, keys: Int64Array) -> RowSet:
+        """Wrap keys that nobody else will write to; ValueError unless they ascend strictly."""
+        if len(keys) < 2:
+            return RowSet._of((keys, keys))
+        steps = keys[1:] - keys[:-1]
+        if int(steps.min()) < 1:
+            raise ValueError("row keys do not ascend strictly")
+        if int(keys[-1]) - int(keys[0]) == len(keys) - 1:
+            return RowSet.of_range(int(keys[0]), int(keys[-1]))
+        is_apart = steps > 1
+        count = 1 + int(np.count_nonzero(is_apart))
+        if count >= forms.RANGES_MIN and forms.pays_for_keys(keys, count):
+            return RowSet._of_bits(Bits.of_keys(keys), count)
+        return RowSet._of(arrays.parted(keys, is_apart) if count < len(keys) else (keys, keys))
 
     @classmethod
     def _wrap(cls, firsts: Int64Array, lasts: Int64Array) -> RowSet:
@@ -91,7 +124,7 @@ class RowSet:
         self._before = None
         self._size = -1
         self._hash = None
-        self._rooms = _NO_ROOMS
+        self._rooms = NO_ROOMS
         return self
 
     @classmethod
@@ -123,15 +156,12 @@ class RowSet:
         values = checks.checked_keys(keys)
         if len(values) > 1 and not bool((values[1:] > values[:-1]).all()):
             values = np.unique(values)
-        return cls._of(arrays.from_sorted(values))
+        return cls._of_sorted(values)
 
     @classmethod
     def from_sorted_keys(cls, keys: npt.ArrayLike) -> RowSet:
         """Strictly ascending keys; ValueError otherwise."""
-        values = checks.checked_keys(keys)
-        if len(values) > 1 and not bool((values[1:] > values[:-1]).all()):
-            raise ValueError("row keys do not ascend strictly")
-        return cls._of(arrays.from_sorted(values))
+        return cls._of_sorted(checks.checked_keys(keys))
 
     @classmethod
     def from_overlapping(cls, firsts: npt.ArrayLike, lasts: npt.ArrayLike) -> RowSet:
@@ -145,11 +175,13 @@ class RowSet:
     def from_trusted_ranges(
         cls, firsts: Int64Array, lasts: Int64Array, *, is_touching: bool
     ) -> RowSet:
-        """Ascending disjoint ranges that the caller has checked and gives away.
+        """Ascending disjoint ranges that the caller has checked and gives away. They stay ranges
+        until the set is changed.
 
         ``is_touching``: there may be ranges without a missing key in between, to be merged.
         """
-        return cls._of(arrays.merged(firsts, lasts) if is_touching else (firsts, lasts))
+        ranges = arrays.merged(firsts, lasts) if is_touching else (firsts, lasts)
+        return RowSet._wrap(*ranges) if len(firsts) else _EMPTY
 
     @classmethod
     def trusted_pieces(
@@ -176,7 +208,7 @@ class RowSet:
             self._before = None
             self._size = size
             self._hash = None
-            self._rooms = _NO_ROOMS
+            self._rooms = NO_ROOMS
             pieces.append(self)
             start = stop
         return pieces
@@ -184,11 +216,7 @@ class RowSet:
     @classmethod
     def parse(cls, text: str) -> RowSet:
         """The inverse of :meth:`to_text`: ``0-9,12``; the empty text is the empty set."""
-        pairs = [part.partition("-") for part in text.split(",")] if text.strip() else []
-        firsts = [int(first) for first, _, _ in pairs]
-        return cls.from_ranges(
-            firsts, [int(last) if dash else int(first) for first, dash, last in pairs]
-        )
+        return cls.from_ranges(*checks.parsed_ranges(text))
 
     # -- what is in it ----------------------------------------------------------------------------
 
@@ -256,22 +284,40 @@ class RowSet:
         return self._firsts.nbytes + (0 if self._is_singles else self._lasts.nbytes) + before
 
     @property
-    def _ranges(self) -> RangeList:
+    def bytes_max(self) -> int:
+        """What it costs in memory at most: its members, and what looking up positions in it leaves
+        behind. Always the same for one set."""
+        width = forms.KEY_BYTES if self._is_singles else forms.RANGE_BYTES + _PREFIX_BYTES
+        return forms.OBJECT_BYTES + width * self.range_count
+
+    @property
+    def range_list(self) -> RangeList:
+        """First and last keys of all ranges, read-only; one array where every range is one key. A
+        set that is kept as bits makes them anew, once for both."""
         return self._firsts, self._lasts
+
+    def _as_ranges(self) -> RowSet:
+        """The same set as ranges."""
+        return self
+
+    def packed(self) -> RowSet:
+        """The same set in the fewest bytes, to be kept for long; small parts of large sets get
+        arrays of their own."""
+        if self._firsts.base is not None and self.range_count:
+            firsts = self._firsts.copy()
+            return RowSet._wrap(firsts, firsts if self._is_singles else self._lasts.copy())
+        return self
 
     def ranges(self) -> Iterator[tuple[int, int]]:
         """Closed ranges in order, as Python integers."""
-        return zip(self._firsts.tolist(), self._lasts.tolist(), strict=True)
+        firsts, lasts = self.range_list
+        return zip(firsts.tolist(), lasts.tolist(), strict=True)
 
     def to_numpy(self) -> Int64Array:
         """All keys, ascending, as one read-only int64 array of ``size`` elements."""
         if self._is_singles:
             return self._firsts
-        if self.range_count == 1:
-            keys = np.arange(self.size, dtype=np.int64)
-            keys += self._firsts[0]
-        else:
-            keys = dense.keys_of(self._ranges, self.size)
+        keys = arrays.keys_of(self.range_list, self.size)
         keys.flags.writeable = False
         return keys
 
@@ -286,18 +332,22 @@ class RowSet:
 
     def contains_many(self, keys: npt.ArrayLike) -> BoolArray:
         """Whether each key is a member."""
-        return arrays.contains(self._ranges, np.asarray(keys, dtype=np.int64))
+        return arrays.contains(self.range_list, np.asarray(keys, dtype=np.int64))
 
     def contains_all(self, other: RowSet) -> bool:
         """Whether ``other`` is a subset."""
-        return other is self or arrays.contains_ranges(self._ranges, other._ranges)
+        if self.range_count == 1 and other:
+            return self.first <= other.first and other.last <= self.last
+        return other is self or arrays.contains_ranges(self.range_list, other.range_list)
 
     def overlaps(self, other: RowSet) -> bool:
         """Whether the two share a key."""
         if self.is_empty or other.is_empty:
             return False
+        if other.is_bits:
+            return other.overlaps(self)
         few, many = (self, other) if self.range_count <= other.range_count else (other, self)
-        low, high = arrays.overlap_spans(few._ranges, many._ranges)
+        low, high = arrays.overlap_spans(few.range_list, many.range_list)
         return bool((low < high).any())
 
     def __eq__(self, other: object) -> bool:
@@ -311,26 +361,26 @@ class RowSet:
 
     def __hash__(self) -> int:
         if self._hash is None:
-            step = max(1, self.range_count // _HASH_SAMPLES)
-            samples = (tuple(self._firsts[::step].tolist()), tuple(self._lasts[::step].tolist()))
-            self._hash = hash((self.range_count, *samples))
+            firsts, lasts = self.range_list
+            step = max(1, len(firsts) // _HASH_SAMPLES)
+            samples = (tuple(firsts[::step].tolist()), tuple(lasts[::step].tolist()))
+            self._hash = hash((len(firsts), *samples))
         return self._hash
 
     def to_text(self) -> str:
         """All ranges as ``0-9,12``."""
-        return ",".join(_range_text(first, last) for first, last in self.ranges())
+        return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in self.ranges())
 
     def __repr__(self) -> str:
         if self.range_count <= _REPR_RANGES_MAX:
             return f"RowSet({self.to_text()})"
-        head = RowSet._of(
-            (self._firsts[:_REPR_RANGES_MAX], self._lasts[:_REPR_RANGES_MAX])
-        ).to_text()
+        firsts, lasts = self.range_list
+        head = RowSet._of((firsts[:_REPR_RANGES_MAX], lasts[:_REPR_RANGES_MAX])).to_text()
         hidden = self.range_count - _REPR_RANGES_MAX
         return f"RowSet({head},… {hidden} more ranges, last key {self.last})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RowSet.from_ranges, (self._firsts, self._lasts)
+        return RowSet.from_ranges, self.range_list
 
     # -- algebra ----------------------------------------------------------------------------------
 
@@ -345,52 +395,25 @@ class RowSet:
                 return small._append(large)
         elif large.range_count == 1:  # both are one range, and they do not lie apart
             return RowSet.of_range(min(large.first, small.first), max(large.last, small.last))
-        if _is_splice(large, small):
-            return RowSet._of(arrays.splice(large._ranges, small._ranges, is_union=True))
-        if dense.is_dense(large._ranges, small._ranges):
-            return RowSet._of(dense.combine(large._ranges, small._ranges, np.bitwise_or))
-        return RowSet._of(arrays.union(large._ranges, small._ranges))
+        return RowSet._of(arrays.with_ranges(large.range_list, small.range_list), large)
 
     def _append(self, more: RowSet) -> RowSet:
         """Union with keys that all lie behind the last one; neither is empty."""
-        firsts, lasts = more._ranges
+        firsts, lasts = more.range_list
         if self.range_count == 1 and more.range_count == 1:
             if self.last + 1 == more.first:
                 return RowSet.of_range(self.first, more.last)
             return RowSet._of(
                 (np.concatenate((self._firsts, firsts)), np.concatenate((self._lasts, lasts)))
             )
-        first_room, last_room, before_room = self._rooms
-        old_lasts = self._lasts
-        is_singles = self._is_singles and more._is_singles
-        if self.last + 1 == more.first:
-            # The last range grows: its end changes, so ends are copied and starts are not.
-            firsts, old_lasts, last_room, is_singles = firsts[1:], old_lasts[:-1], None, False
-        elif self._is_singles:
-            last_room = None
-        new_firsts, first_room = extended(self._firsts, first_room, firsts)
-        if is_singles:
-            grown = RowSet._wrap(new_firsts, new_firsts)
-            grown._rooms = (first_room, None, None)
-            return grown
-        new_lasts, last_room = extended(old_lasts, last_room, lasts)
-        grown = RowSet._wrap(new_firsts, new_lasts)
-        if self._before is not None and len(firsts):
-            ends = np.cumsum(lasts[-len(firsts) :] - firsts + 1)
-            before = np.concatenate(([0], ends[:-1])) + (
-                grown._count_to(len(self._firsts), self._before)
-            )
-            grown._before, before_room = extended(self._before, before_room, before)
-        elif self._before is not None:
-            grown._before = self._before
-        grown._rooms = (first_room, last_room, before_room)
+        old = Growing(self._firsts, self._lasts, self._before, self._rooms)
+        new = appended(old, (firsts, lasts))
+        # Its form is looked at as seldom as it is copied.
+        if new.rooms[0] is not old.rooms[0] and forms.pays(new[:2]):
+            return RowSet._of(new[:2])
+        grown = RowSet._wrap(new.firsts, new.lasts)
+        grown._before, grown._rooms = new.before, new.rooms
         return grown
-
-    def _count_to(self, index: int, before: Int64Array) -> int:
-        """Keys in the ranges before ``index``, given the prefix sums up to ``index - 1``."""
-        return (
-            int(before[index - 1]) + int(self._lasts[index - 1]) - int(self._firsts[index - 1]) + 1
-        )
 
     def __and__(self, other: RowSet) -> RowSet:
         if self.is_empty or other.is_empty:
@@ -401,9 +424,7 @@ class RowSet:
             return self.clip(other.first, other.last)
         if self.range_count == 1:
             return other.clip(self.first, self.last)
-        if dense.is_dense(self._ranges, other._ranges):
-            return RowSet._of(dense.combine(self._ranges, other._ranges, np.bitwise_and))
-        return RowSet._of(arrays.intersection(self._ranges, other._ranges))
+        return RowSet._of(arrays.intersection(self.range_list, other.range_list), self)
 
     def __sub__(self, other: RowSet) -> RowSet:
         if self.is_empty or other.is_empty:
@@ -416,11 +437,7 @@ class RowSet:
             self.range_count == 1 or other.first <= self.first or other.last >= self.last
         ):
             return self._outside(other.first, other.last)
-        if _is_splice(self, other):
-            return RowSet._of(arrays.splice(self._ranges, other._ranges, is_union=False))
-        if dense.is_dense(self._ranges, other._ranges):
-            return RowSet._of(dense.combine(self._ranges, other._ranges, dense.difference_bits))
-        return RowSet._of(arrays.difference(self._ranges, other._ranges))
+        return RowSet._of(arrays.without_ranges(self.range_list, other.range_list), self)
 
     def __xor__(self, other: RowSet) -> RowSet:
         return (self | other) - (self & other)
@@ -460,7 +477,7 @@ class RowSet:
         if is_small or lasts[-1] > last:
             lasts = lasts.copy()
             lasts[-1] = min(int(lasts[-1]), last)
-        return RowSet._of(arrays.as_singles(firsts, lasts))
+        return RowSet._of(arrays.as_singles(firsts, lasts), self)
 
     # -- positions --------------------------------------------------------------------------------
 
@@ -493,7 +510,7 @@ class RowSet:
             return np.zeros(len(values), dtype=np.int64)
         if self._is_singles:
             return self._firsts.searchsorted(values, side="left").astype(np.int64, copy=False)
-        index = arrays.range_index(self._ranges, values)
+        index = arrays.range_index(self.range_list, values)
         inside = np.minimum(values - 1, self._lasts[index]) - self._firsts[index] + 1
         return np.where(index >= 0, self._prefix()[index] + inside, 0)
 
@@ -530,7 +547,9 @@ class RowSet:
         if self._is_singles:
             keys = self._firsts[existing.to_numpy()]
             return RowSet._of((keys, keys))
-        return RowSet._of(arrays.select_ranges(self._ranges, self._prefix(), existing._ranges))
+        return RowSet._of(
+            arrays.select_ranges(self.range_list, self._prefix(), existing.range_list)
+        )
 
     def positions_of(self, keys: RowSet) -> RowSet:
         """The positions of the given keys; ValueError unless all are members."""
@@ -538,14 +557,15 @@ class RowSet:
             return RowSet.of_span(0, keys.size)
         if self.range_count == 1:
             if keys.first < self.first or keys.last > self.last:
-                raise ValueError(_NO_POSITION)
+                raise ValueError(NO_POSITION)
             return keys.offset(-self.first)
         if not self.contains_all(keys):
-            raise ValueError(_NO_POSITION)
-        firsts = self.rank_many(keys._firsts)
-        if keys._is_singles:
-            return RowSet._of(arrays.from_sorted(firsts))
-        return RowSet._of(arrays.merged(firsts, firsts + (keys._lasts - keys._firsts)))
+            raise ValueError(NO_POSITION)
+        firsts, lasts = keys.range_list
+        ranks = self.rank_many(firsts)
+        if firsts is lasts:
+            return RowSet._of(arrays.from_sorted(ranks))
+        return RowSet._of(arrays.merged(ranks, ranks + (lasts - firsts)))
 
     def slice(self, start: int, stop: int) -> RowSet:
         """The keys at positions ``start`` (inclusive) to ``stop`` (exclusive); the part that
@@ -565,7 +585,7 @@ class RowSet:
         if self.first + delta < 0 or self.last + delta > ROW_KEY_MAX:
             raise ValueError(f"moving {self.first}..{self.last} by {delta} leaves the key space")
         firsts = self._firsts + delta
-        return RowSet._of((firsts, firsts if self._is_singles else self._lasts + delta))
+        return RowSet._of((firsts, firsts if self._is_singles else self._lasts + delta), self)
 
     def mirror(self, size: int) -> RowSet:
         """Position p becomes ``size - 1 - p``; ValueError if a member is ``size`` or more."""
@@ -575,15 +595,6 @@ class RowSet:
             raise ValueError(f"position {self.last} cannot be mirrored in {size} rows")
         firsts = size - 1 - self._lasts[::-1]
         return RowSet._of((firsts, firsts if self._is_singles else size - 1 - self._firsts[::-1]))
-
-
-def _is_splice(large: RowSet, small: RowSet) -> bool:
-    """Whether changing ``large`` by ``small`` is best done by copying the stretches in between."""
-    return large.range_count > arrays.SPLICE_RATIO_MIN * small.range_count
-
-
-def _range_text(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
 
 
 _EMPTY: Final = RowSet._wrap(*arrays.NO_RANGES)

@@ -185,7 +185,7 @@ class RowSetShiftData:
             return rows
         if len(self) == 1 and self._firsts[0] <= rows.first and rows.last <= self._lasts[0]:
             return rows.offset(int(self._deltas[0]))
-        firsts, lasts, index, _ = arrays.overlap_pairs(self._ranges, (rows.firsts, rows.lasts))
+        firsts, lasts, index, _ = arrays.overlap_pairs(self._ranges, rows.range_list)
         if len(firsts) == 0:
             return rows
         deltas = self._deltas[index]
@@ -223,10 +223,11 @@ class RowSetShiftData:
         """
         if self.is_empty or rows.is_empty:
             return _NO_SHIFTS
-        low, high = arrays.overlap_spans(self._ranges, (rows.firsts, rows.lasts))
+        row_firsts, row_lasts = rows.range_list
+        low, high = arrays.overlap_spans(self._ranges, (row_firsts, row_lasts))
         used = low < high
-        firsts = np.maximum(self._firsts[used], rows.firsts[low[used]])
-        lasts = np.minimum(self._lasts[used], rows.lasts[high[used] - 1])
+        firsts = np.maximum(self._firsts[used], row_firsts[low[used]])
+        lasts = np.minimum(self._lasts[used], row_lasts[high[used] - 1])
         return RowSetShiftData._of(firsts, lasts, self._deltas[used])
 
     def then(self, later: RowSetShiftData) -> RowSetShiftData:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
+_KEYS_PER_RANGE_MAX = 4
+"""Rows kept as bits are written from their keys, where these are not many more than ranges."""
+
 REMEMBERED = 1024
 """Small row sets whose other form is remembered, in each direction."""
 
@@ -53,7 +56,9 @@ def _signed_deltas(rows: RowSet) -> Int64Array:
     """Distance of every range end from the one before; negative for a last key that is not also a
     first.
     """
-    firsts, lasts = rows.firsts, rows.lasts
+    if rows.is_bits and rows.size <= _KEYS_PER_RANGE_MAX * rows.range_count:
+        return _deltas_of_keys(rows.to_numpy())
+    firsts, lasts = rows.range_list
     count = len(firsts)
     if lasts is firsts:
         deltas = np.empty(count, dtype=np.int64)
@@ -74,6 +79,21 @@ def _signed_deltas(rows: RowSet) -> Int64Array:
     np.subtract(bounds[1:], bounds[:-1], out=deltas[1:])
     deltas[at] *= -1
     return deltas
+
+
+def _deltas_of_keys(keys: Int64Array) -> Int64Array:
+    """The same for the keys themselves: steps, with each run of ones as minus its length."""
+    deltas = np.empty(len(keys), dtype=np.int64)
+    deltas[0] = 0
+    np.subtract(keys[1:], keys[:-1], out=deltas[1:])
+    ones = np.flatnonzero(deltas == 1)
+    deltas[0] = keys[0]
+    if len(ones) == 0:
+        return deltas
+    is_start = np.concatenate(([True], ones[1:] != ones[:-1] + 1))
+    starts = np.flatnonzero(is_start)
+    deltas[ones[starts]] = starts - np.append(starts[1:], len(ones))
+    return deltas if len(starts) == len(ones) else np.delete(deltas, ones[~is_start])
 
 
 def decode_row_set(buffer: Buffer, limits: Limits = DEFAULT_LIMITS) -> RowSet:

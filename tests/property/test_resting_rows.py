@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.rowset import RowSet
-from barrage.rowset.resting import SMALL_RANGES_MAX, RestingRows, resident_bytes
+from barrage.rowset.resting import SMALL_RANGES_MAX, RestingRows
 from tests.helpers.strategies_rows import cell_pairs, key_sets
 
 KEY_MAX = 2**63 - 1
@@ -18,11 +18,11 @@ def check(rows: RowSet) -> RestingRows:
     resting = RestingRows(rows)
     again = resting.rows()
     assert again == rows
-    assert (again.firsts is again.lasts) == (rows.firsts is rows.lasts) or rows.range_count <= (
-        SMALL_RANGES_MAX
-    )
+    assert again.is_bits == rows.is_bits
+    if not rows.is_bits and rows.range_count > SMALL_RANGES_MAX:
+        assert (again.firsts is again.lasts) == (rows.firsts is rows.lasts)
     assert resting.size == rows.size
-    assert resting.nbytes <= resident_bytes(rows) + 1000
+    assert resting.nbytes <= rows.bytes_max + 1000
     return resting
 
 

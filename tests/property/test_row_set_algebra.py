@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.rowset import RowSet, RowSetBuilder, arrays, dense
+from barrage.rowset import RowSet, RowSetBuilder, arrays
 from tests.helpers.strategies_rows import (
     KEY_STOP,
     Cells,
@@ -19,11 +19,6 @@ from tests.helpers.strategies_rows import (
     key_sets,
 )
 
-DENSE_OPERATIONS = [
-    (operator.or_, np.bitwise_or),
-    (operator.and_, np.bitwise_and),
-    (operator.sub, dense.difference_bits),
-]
 OPERATIONS = [operator.or_, operator.and_, operator.sub, operator.xor]
 
 
@@ -174,19 +169,3 @@ def test_sets_that_grew_do_not_disturb_each_other(a: set[int], parts: list[set[i
         expected |= part
     assert list(grown) == sorted(expected)
     assert all(list(rows) == keys for rows, keys in seen)
-
-
-@pytest.mark.parametrize(("operation", "on_members"), DENSE_OPERATIONS)
-@given(
-    a=st.sets(st.integers(0, 70), min_size=1),
-    b=st.sets(st.integers(0, 70), min_size=1),
-    base=st.sampled_from((0, KEY_STOP - 71)),
-)
-def test_marking_every_key_equals_merging(
-    operation, on_members, a: set[int], b: set[int], base: int
-) -> None:
-    lists = [
-        (rows.firsts, rows.lasts) for rows in (RowSet({base + k for k in keys}) for keys in (a, b))
-    ]
-    combined = RowSet.from_ranges(*dense.combine(*lists, on_members))
-    assert list(combined) == sorted(base + key for key in operation(a, b))

@@ -21,7 +21,6 @@ from barrage.engine.work import COPIED_BYTES, MERGED_BYTES, of_placing, of_readi
 from barrage.errors import LimitExceededError
 from barrage.model.coalesce import coalesce_all
 from barrage.model.update import STATIC_STEP, TableUpdate
-from barrage.rowset.resting import resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,7 +207,7 @@ class TableFeed:
         answer.work_bytes = update.resident_bytes()
         if (kinds != ShapeKind.FULL).any() and not update.removed_keys_pre.is_empty:
             # Positions are looked up in the row keys of both ends.
-            answer.work_bytes += 2 * resident_bytes(self._table.row_keys)
+            answer.work_bytes += 2 * self._table.row_keys.bytes_max
         return answer
 
     def _answer_spans(

@@ -180,3 +180,18 @@ def test_shift_data_that_claims_all_keys_is_refused_before_it_is_expanded() -> N
     everything = encode_row_set(RowSet.of_range(0, 2**63 - 1))
     with pytest.raises(RemoteProtocolError, match="9223372036854775808 keys"):
         decode_shifts(everything * 3)
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3, 20])
+@pytest.mark.parametrize("first", [0, 1, 2**40])
+def test_rows_kept_as_bits_are_written_as_their_ranges_are(longest: int, first: int) -> None:
+    draw = np.random.default_rng(longest)
+    lengths = draw.integers(1, longest, 20_000, endpoint=True)
+    firsts = first + np.cumsum(lengths + draw.integers(1, 4, 20_000)) - lengths
+    firsts -= firsts[0] - first
+    rows = RowSet.from_ranges(firsts, firsts + lengths - 1)
+    assert rows.is_bits
+    plain = RowSet.from_trusted_ranges(firsts, firsts + lengths - 1, is_touching=False)
+    assert not plain.is_bits
+    assert encode_row_set(rows) == encode_row_set(plain)
+    assert decode_row_set(encode_row_set(rows)) == rows

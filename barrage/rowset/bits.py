@@ -1,0 +1,192 @@
+"""Sets of row keys as compressed bitmaps: the only module that knows pyroaring.
+
+A set is kept as a bitmap, for algebra, or as containers (:mod:`barrage.rowset.containers`), for
+lookups and for entry from arrays, or as both. Each is made of the other through the portable
+format. Bitmaps are never changed once a set holds them, so sets may be shared between threads; two
+threads that both want the missing form may both make it, and either is as good.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from pyroaring import BitMap64
+
+from barrage.rowset import portable
+from barrage.rowset.arrays import expand
+from barrage.rowset.containers import KEY_BITS, LOW, Containers
+
+if TYPE_CHECKING:
+    from barrage.rowset.arrays import Int64Array, RangeList
+
+_KEYS_ADDED_MAX: Final = 1024
+"""More keys go into a bitmap by way of containers."""
+
+_RANGES_ADDED_MAX: Final = 16
+"""Up to so many wide ranges are added one by one."""
+
+_CONTAINER_BYTES: Final = 80
+"""What a container costs in a bitmap beside its content, about: measured with CRoaring 5.2."""
+
+
+class Bits:
+    """An immutable set of keys 0 .. 2^63 - 1."""
+
+    __slots__ = ("_bitmap", "_containers", "_size")
+
+    _bitmap: BitMap64 | None
+    _containers: Containers | None
+    _size: int
+
+    def __init__(
+        self, *, bitmap: BitMap64 | None = None, containers: Containers | None = None
+    ) -> None:
+        """One of the two; nobody else changes it."""
+        self._bitmap = bitmap
+        self._containers = containers
+        self._size = -1 if containers is None else containers.size
+
+    @classmethod
+    def of_ranges(cls, ranges: RangeList) -> Bits:
+        """From maximal ranges; what that costs depends on how many containers they touch."""
+        firsts, lasts = ranges
+        if len(firsts) <= _RANGES_ADDED_MAX:
+            bitmap = BitMap64()
+            for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+                bitmap.add_range(first, last + 1)
+            return cls(bitmap=bitmap)
+        if len(firsts) <= _KEYS_ADDED_MAX:
+            keys = firsts if lasts is firsts else _few_keys(firsts, lasts)
+            if keys is not None:
+                return cls(bitmap=BitMap64(array("Q", keys.tobytes())))
+        return cls(containers=portable.of_ranges(ranges))
+
+    @classmethod
+    def of_keys(cls, keys: Int64Array) -> Bits:
+        """From ascending keys, few of which are neighbours."""
+        return cls(containers=portable.of_keys(keys))
+
+    @property
+    def bitmap(self) -> BitMap64:
+        """As a bitmap, which must not be changed."""
+        bitmap = self._bitmap
+        if bitmap is None:
+            bitmap = self._bitmap = BitMap64.deserialize(portable.to_portable(self.containers))
+        return bitmap
+
+    @property
+    def containers(self) -> Containers:
+        """As containers; the set has members."""
+        containers = self._containers
+        if containers is None:
+            assert self._bitmap is not None
+            serialized: bytes = self._bitmap.serialize()
+            containers = self._containers = portable.from_portable(serialized)
+        return containers
+
+    @property
+    def size(self) -> int:
+        """How many keys."""
+        if self._size < 0:
+            self._size = len(self.bitmap)
+        return self._size
+
+    @property
+    def first(self) -> int:
+        """The smallest key; the set has members."""
+        if self._containers is not None:
+            return self._containers.select(0)
+        return int(self.bitmap.min())
+
+    @property
+    def last(self) -> int:
+        """The largest key; the set has members."""
+        if self._containers is not None:
+            return self._containers.select(self.size - 1)
+        return int(self.bitmap.max())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the forms there are."""
+        containers, bitmap = self._containers, self._bitmap
+        nbytes = 0 if containers is None else containers.nbytes
+        return nbytes if bitmap is None else nbytes + bitmap_bytes(bitmap)
+
+    def packed(self) -> Bits:
+        """The same set in one form, the smaller one."""
+        return Bits(containers=self.containers.bare())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Bits):
+            return NotImplemented
+        return self.size == other.size and bool(self.bitmap == other.bitmap)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def has(self, key: int) -> bool:
+        """Whether a key is in the set."""
+        if self._bitmap is not None:
+            return key in self._bitmap
+        return self.containers.rank(key + 1) > self.containers.rank(key)
+
+    def keys(self) -> Int64Array:
+        """All keys, ascending."""
+        return np.frombuffer(self.bitmap.to_array(), dtype=np.int64)
+
+    def union(self, other: Bits) -> Bits:
+        """The keys in either."""
+        return Bits(bitmap=self.bitmap | other.bitmap)
+
+    def intersection(self, other: Bits) -> Bits:
+        """The keys in both."""
+        return Bits(bitmap=self.bitmap & other.bitmap)
+
+    def difference(self, other: Bits) -> Bits:
+        """The keys that are not in the other."""
+        return Bits(bitmap=self.bitmap - other.bitmap)
+
+    def symmetric_difference(self, other: Bits) -> Bits:
+        """The keys in exactly one of the two."""
+        return Bits(bitmap=self.bitmap ^ other.bitmap)
+
+    def is_within(self, other: Bits) -> bool:
+        """Whether the other has all keys of this one."""
+        return bool(self.bitmap.issubset(other.bitmap))
+
+    def overlaps(self, other: Bits) -> bool:
+        """Whether the two share a key."""
+        return bool(self.bitmap.intersect(other.bitmap))
+
+    def moved(self, delta: int) -> Bits:
+        """Every key moved by ``delta``; none leaves the key space."""
+        return Bits(bitmap=self.bitmap.shift(delta))
+
+    def between(self, first: int, last: int) -> Bits | None:
+        """The keys in a closed range, or None; costs what the containers in it cost."""
+        part = self.containers.part(first, last)
+        if part is None:
+            return None
+        serialized = portable.to_portable(part)
+        bitmap = BitMap64.deserialize(serialized)  # private: not part of a set yet
+        bitmap.remove_range(first & ~LOW, first)
+        bitmap.remove_range(last + 1, (last >> KEY_BITS) + 1 << KEY_BITS)
+        return Bits(bitmap=bitmap)
+
+
+def _few_keys(firsts: Int64Array, lasts: Int64Array) -> Int64Array | None:
+    """All keys of ranges, or None where they are many."""
+    counts = lasts - firsts + 1
+    return expand(firsts, counts) if int(counts.max()) <= _KEYS_ADDED_MAX // 16 else None
+
+
+def bitmap_bytes(bitmap: BitMap64) -> int:
+    """What a bitmap costs in memory, about."""
+    statistics = bitmap.get_statistics()
+    content = (
+        statistics["n_bytes_array_containers"],
+        statistics["n_bytes_run_containers"],
+        statistics["n_bytes_bitset_containers"],
+    )
+    return sum(content) + _CONTAINER_BYTES * statistics["n_containers"]
