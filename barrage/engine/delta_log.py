@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from barrage.model.coalesce import coalesce, coalesce_all
-from barrage.rowset.resting import RestingRows, resident_bytes
+from barrage.rowset.resting import RestingRows
 
 if TYPE_CHECKING:
     from barrage.model.update import TableUpdate
@@ -82,7 +82,7 @@ class _OldKeys:
     @property
     def nbytes(self) -> int:
         keys = self.keys
-        own = keys.nbytes if isinstance(keys, RestingRows) else resident_bytes(keys)
+        own = keys.nbytes if isinstance(keys, RestingRows) else keys.bytes_max
         return own + sum(update.resident_bytes() for update in self.pending)
 
     def rows(self) -> RowSet:

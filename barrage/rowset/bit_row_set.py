@@ -2,7 +2,7 @@
 
 Algebra is done by compressed bitmaps, lookups by containers in numpy (`bits`). What comes out small
 is ranges again at once; whether a large result has few ranges is looked at when it is used again,
-since counting them costs more than the operation (`forms` has the borders). For a set to be
+since counting them costs more than the operation (`set_forms` has the borders). For a set to be
 combined with it must be narrow: a range of 2^62 keys is no bitmap, and where one meets bits both
 are ranges for that operation.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from barrage.limits import ROW_KEY_MAX
-from barrage.rowset import arrays, forms
+from barrage.rowset import arrays, set_forms
 from barrage.rowset.bits import Bits
 from barrage.rowset.row_set import NO_POSITION, RowSet
 
@@ -56,7 +56,7 @@ class BitRowSet(RowSet):
     @classmethod
     def of_bits(cls, bits: Bits, least: int) -> RowSet:
         """The set with these members, of at least ``least`` ranges; small ones become ranges."""
-        if bits.size < forms.RANGES_BACK:
+        if bits.size < set_forms.RANGES_BACK:
             return RowSet._of(arrays.from_sorted(bits.keys())) if bits.size else RowSet.empty()
         self = object.__new__(cls)
         self._bits = bits
@@ -132,7 +132,7 @@ class BitRowSet(RowSet):
     @property
     def bytes_max(self) -> int:
         if self._bytes_max < 0:
-            self._bytes_max = forms.OBJECT_BYTES + _FORMS_MAX * self._bits.nbytes
+            self._bytes_max = set_forms.OBJECT_BYTES + _FORMS_MAX * self._bits.nbytes
         return self._bytes_max
 
     def packed(self) -> RowSet:
@@ -195,10 +195,10 @@ class BitRowSet(RowSet):
         are many."""
         if self._plain is not None:
             return True
-        if self._least >= forms.RANGES_BACK:
+        if self._least >= set_forms.RANGES_BACK:
             return False
         count = self.range_count
-        if forms.stays(count, self._bits.containers):
+        if set_forms.stays(count, self._bits.containers):
             self._least = count
             return False
         self._plain = RowSet._wrap(*self.range_list)
@@ -256,7 +256,7 @@ class BitRowSet(RowSet):
         if not other.is_bits:
             if other.is_empty or other.first > self.last or other.last < self.first:
                 return self
-            if other.is_contiguous and forms.is_wide(other.range_list):
+            if other.is_contiguous and set_forms.is_wide(other.range_list):
                 return self.clip(0, other.first - 1) | self.clip(other.last + 1, ROW_KEY_MAX)
         return self._combined(other, Bits.difference, operator.sub)
 
@@ -284,7 +284,7 @@ class BitRowSet(RowSet):
 
     def _between(self, first: int, last: int, count: int) -> RowSet:
         """The members in a closed range, ``count`` of them."""
-        if count < forms.RANGES_BACK:
+        if count < set_forms.RANGES_BACK:
             return RowSet._of(self._bits.containers.ranges_between(first, last))
         bits = self._bits.between(first, last)
         assert bits is not None  # it has ``count`` keys
@@ -358,7 +358,7 @@ def _bits_of(rows: RowSet) -> Bits | None:
     if isinstance(rows, BitRowSet):
         return rows._bits
     ranges = rows.range_list
-    return None if forms.is_wide(ranges) else Bits.of_ranges(ranges)
+    return None if set_forms.is_wide(ranges) else Bits.of_ranges(ranges)
 
 
 RowSet._of_bits = BitRowSet.of_bits

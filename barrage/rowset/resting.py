@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.rowset.forms import OBJECT_BYTES
 from barrage.rowset.row_set import RowSet
+from barrage.rowset.set_forms import OBJECT_BYTES
 
 if TYPE_CHECKING:
     from barrage.rowset.arrays import Int64Array

@@ -6,7 +6,7 @@ key costs. rank and select are O(log ranges) after one prefix sum; the algebra i
 keys is legal: `size` tells its size, `len` cannot.
 
 Sets of thousands of ranges that compressed bitmaps hold in a quarter of the bytes are kept so (see
-`forms` for when, `bit_row_set` for what they do). Whoever makes a set gets the form that suits it,
+`set_forms` for when, `bit_row_set` for what they do). Whoever makes a set gets the form that suits it,
 and both forms do the same, so nobody else has to know.
 
 Which space the members live in (keys or positions, before or after a shift) is the business of the
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from barrage.limits import ROW_KEY_MAX
-from barrage.rowset import arrays, checks, forms
+from barrage.rowset import arrays, checks, set_forms
 from barrage.rowset.bits import Bits
 from barrage.rowset.growth import NO_ROOMS, Growing, appended
 
@@ -89,13 +89,13 @@ class RowSet:
         firsts, lasts = ranges
         if len(firsts) == 0:
             return _EMPTY
-        if len(firsts) < forms.RANGES_MIN:
+        if len(firsts) < set_forms.RANGES_MIN:
             return RowSet._wrap(firsts, lasts)
         steps = getattr(like, "_steps", 0)
-        if not steps and forms.pays(ranges):
+        if not steps and set_forms.pays(ranges):
             return RowSet._of_bits(Bits.of_ranges(ranges), len(firsts))
         rows = RowSet._wrap(firsts, lasts)
-        rows._steps = steps - 1 if steps else forms.STEPS_BETWEEN
+        rows._steps = steps - 1 if steps else set_forms.STEPS_BETWEEN
         return rows
 
     @classmethod
@@ -110,7 +110,7 @@ class RowSet:
             return RowSet.of_range(int(keys[0]), int(keys[-1]))
         is_apart = steps > 1
         count = 1 + int(np.count_nonzero(is_apart))
-        if count >= forms.RANGES_MIN and forms.pays_for_keys(keys, count):
+        if count >= set_forms.RANGES_MIN and set_forms.pays_for_keys(keys, count):
             return RowSet._of_bits(Bits.of_keys(keys), count)
         return RowSet._of(arrays.parted(keys, is_apart) if count < len(keys) else (keys, keys))
 
@@ -287,8 +287,8 @@ class RowSet:
     def bytes_max(self) -> int:
         """What it costs in memory at most: its members, and what looking up positions in it leaves
         behind. Always the same for one set."""
-        width = forms.KEY_BYTES if self._is_singles else forms.RANGE_BYTES + _PREFIX_BYTES
-        return forms.OBJECT_BYTES + width * self.range_count
+        width = set_forms.KEY_BYTES if self._is_singles else set_forms.RANGE_BYTES + _PREFIX_BYTES
+        return set_forms.OBJECT_BYTES + width * self.range_count
 
     @property
     def range_list(self) -> RangeList:
@@ -409,7 +409,7 @@ class RowSet:
         old = Growing(self._firsts, self._lasts, self._before, self._rooms)
         new = appended(old, (firsts, lasts))
         # Its form is looked at as seldom as it is copied.
-        if new.rooms[0] is not old.rooms[0] and forms.pays(new[:2]):
+        if new.rooms[0] is not old.rooms[0] and set_forms.pays(new[:2]):
             return RowSet._of(new[:2])
         grown = RowSet._wrap(new.firsts, new.lasts)
         grown._before, grown._rooms = new.before, new.rooms

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.rowset import RowSet, RowSetShiftData, forms
+from barrage.rowset import RowSet, RowSetShiftData, set_forms
 from barrage.rowset.bit_row_set import BitRowSet
 from barrage.rowset.bits import Bits
 from barrage.wire.row_set_codec import decode_row_set, encode_row_set
@@ -26,17 +26,17 @@ BOTH = [False, True]
 @contextmanager
 def bits_of_any_size() -> Iterator[None]:
     """Bits stay bits, however small they are."""
-    was = forms.RANGES_BACK, forms.stays
-    forms.RANGES_BACK, forms.stays = 1, lambda count, containers: True
+    was = set_forms.RANGES_BACK, set_forms.stays
+    set_forms.RANGES_BACK, set_forms.stays = 1, lambda count, containers: True
     try:
         yield
     finally:
-        forms.RANGES_BACK, forms.stays = was
+        set_forms.RANGES_BACK, set_forms.stays = was
 
 
 def in_form(rows: RowSet, *, is_bits: bool) -> RowSet:
     """The same set; a set that is too wide for bits stays as it is."""
-    if not is_bits or rows.is_empty or forms.is_wide(rows.range_list):
+    if not is_bits or rows.is_empty or set_forms.is_wide(rows.range_list):
         return rows
     return BitRowSet.of_bits(Bits.of_ranges(rows.range_list), 0)
 
@@ -178,7 +178,7 @@ def test_the_wire_does_not_know_the_form(keys: set[int]) -> None:
 
 @given(
     seed=st.integers(0, 2**32),
-    count=st.integers(forms.RANGES_MIN // 2, 3 * forms.RANGES_MIN),
+    count=st.integers(set_forms.RANGES_MIN // 2, 3 * set_forms.RANGES_MIN),
     spread=st.sampled_from((2, 3, 9, 40)),
 )
 def test_large_sets_choose_their_form_and_agree(seed: int, count: int, spread: int) -> None:

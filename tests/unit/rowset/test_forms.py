@@ -10,12 +10,12 @@ import pytest
 from pyroaring import BitMap64
 
 import barrage
-from barrage.rowset import RowSet, forms
+from barrage.rowset import RowSet, set_forms
 from barrage.rowset.bit_row_set import BitRowSet
 from barrage.rowset.bits import Bits
 
-MANY = forms.RANGES_MIN
-BACK = forms.RANGES_BACK
+MANY = set_forms.RANGES_MIN
+BACK = set_forms.RANGES_BACK
 KEY_MAX = 2**63 - 1
 
 
@@ -132,11 +132,11 @@ def test_ranges_that_do_not_pay_are_looked_at_now_and_then_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[int] = []
-    pays = forms.pays
-    monkeypatch.setattr(forms, "pays", lambda ranges: looks.append(1) or pays(ranges))
+    pays = set_forms.pays
+    monkeypatch.setattr(set_forms, "pays", lambda ranges: looks.append(1) or pays(ranges))
     rows = RowSet.from_sorted_keys(64 * np.arange(100_000))
     del looks[:]
-    for key in range(2 * forms.STEPS_BETWEEN + 2):
+    for key in range(2 * set_forms.STEPS_BETWEEN + 2):
         rows = rows - RowSet((64 * 50 * key + 640, 64 * 50 * key + 704, 64 * 50 * key + 1280))
     assert len(looks) == 2
 
@@ -166,8 +166,8 @@ def test_the_bound_on_bytes_never_changes() -> None:
     rows | half_full(seed=2)
     assert rows.bytes_max == bound
     assert rows.nbytes <= bound
-    assert RowSet((1, 2, 5)).bytes_max == forms.OBJECT_BYTES + 48
-    assert RowSet(range(0, 100, 5)).bytes_max == forms.OBJECT_BYTES + 8 * 20
+    assert RowSet((1, 2, 5)).bytes_max == set_forms.OBJECT_BYTES + 48
+    assert RowSet(range(0, 100, 5)).bytes_max == set_forms.OBJECT_BYTES + 8 * 20
 
 
 def test_what_is_shown_cannot_be_written_to() -> None:
