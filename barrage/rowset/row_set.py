@@ -6,8 +6,8 @@ key costs. rank and select are O(log ranges) after one prefix sum; the algebra i
 keys is legal: `size` tells its size, `len` cannot.
 
 Sets of thousands of ranges that compressed bitmaps hold in a quarter of the bytes are kept so (see
-`set_forms` for when, `bit_row_set` for what they do). Whoever makes a set gets the form that suits it,
-and both forms do the same, so nobody else has to know.
+`set_forms` for when, `bit_row_set` for what they do). Whoever makes a set gets the form that suits
+it, and both forms do the same, so nobody else has to know.
 
 Which space the members live in (keys or positions, before or after a shift) is the business of the
 names that hold a RowSet, not of the class.
