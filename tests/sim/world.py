@@ -22,7 +22,7 @@ from tests.sim.server import Sabotage, SimServer
 from tests.sim.tables import SimTable
 
 TICK_MS = 5
-CALM_TICKS_MAX = 1500
+CALM_TICKS_MAX = 6000
 CLOSING_TICKS = 60
 """Longer than the slowest link."""
 
