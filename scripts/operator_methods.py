@@ -11,6 +11,7 @@ A test holds the files against what this program would write.
 from __future__ import annotations
 
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -197,7 +198,7 @@ TEXTS = {
 
 def formatted(path: Path, text: str) -> str:
     """The text as the formatter leaves it."""
-    command = ["ruff", "format", "--stdin-filename", str(path), "-"]
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
     return done.stdout
 

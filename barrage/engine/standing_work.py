@@ -39,6 +39,10 @@ GROUPED = 30_000
 SORTED_ROW = 2
 """Row operations per row of a sorted table of moving others into its order."""
 
+CONVERTED = 10
+"""Row operations of looking through one column that may not fit another type, by what a row of it
+costs: it is one call, however few the rows are."""
+
 CHANGED_ROWS = 100
 """Rows that are taken to change in a cycle."""
 
@@ -54,6 +58,8 @@ def of_standing(plan: OperatorPlan) -> int:
     work = RUN + CHANGED_ROWS * plan.per_row
     if kind in EVALUATED:
         return work + TERM * plan.per_row
+    if kind == "convert":
+        return RUN + CONVERTED * plan.per_row
     if kind == "sort":
         return work + SORTED_ROW * plan.parents[0].size
     return work + GROUPED * bool(plan.per_row)
@@ -74,13 +80,16 @@ class StandingWork:
         """Row operations of what one client has made."""
         return self._of_clients[owner]
 
-    def check(self, owner: Hashable) -> None:
+    def check(self, owner: Hashable, spared: int = 0) -> None:
         """LimitExceededError when nothing more may be made, by this client or by anybody. Clients
-        that cannot be told apart, who are None, have the bound of all only."""
+        that cannot be told apart, who are None, have the bound of all only. ``spared`` is the
+        largest operator of the same request, which may pass the bound: what is made of its rows
+        then must be let in as well."""
         limits = self._limits
         if owner is not None:
-            _check("this client keeps", self.of_client(owner), limits.standing_work_per_client_max)
-        _check("all clients keep", self.total, limits.standing_work_max)
+            mine = self.of_client(owner) - spared
+            _check("this client keeps", mine, limits.standing_work_per_client_max)
+        _check("all clients keep", self.total - spared, limits.standing_work_max)
 
     def reserve(self, key: Hashable, owner: Hashable, work: int) -> None:
         """An operator is being made."""

@@ -241,6 +241,7 @@ class WorkMeter:
         self._standing = standing
         self._owner = owner
         self._to_enter: dict[Hashable, int] = {}
+        self._largest = 0
         self._kept: dict[int, DerivedTable] = {}
         self._refused: dict[Hashable, BaseException] = {}
         self._prepared: dict[Hashable, Any] = {}
@@ -273,8 +274,9 @@ class WorkMeter:
     def _admit_standing(self, plan: OperatorPlan) -> None:
         standing = of_standing(plan)
         if self._standing is not None and standing:
-            self._standing.check(self._owner)
+            self._standing.check(self._owner, spared=self._largest)
             self._to_enter[plan.key] = standing
+            self._largest = max(self._largest, standing)
 
     def prepared(self, key: Hashable, byte_count: int, prepare: Callable[[], Result]) -> Result:
         """What ``prepare`` makes of texts of so many bytes: once, here and now, or not here."""

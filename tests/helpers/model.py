@@ -306,10 +306,10 @@ _PLAIN_FUNCTIONS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
 
 
 def rounded(rows: Sequence[Row]) -> list[Row]:
-    """The rows with floating cells cut to nine digits."""
+    """The rows with floating cells cut to nine digits, and zero without a sign."""
     return [
         {
-            name: float(f"{cell:.9g}") if isinstance(cell, float) else cell
+            name: float(f"{cell:.9g}") + 0.0 if isinstance(cell, float) else cell
             for name, cell in row.items()
         }
         for row in rows
