@@ -18,6 +18,7 @@ from barrage.errors import JournalFailedError
 from barrage.journal import JournalStore
 from barrage.journal.storage import LOCK_FILE, LocalStorage
 from tests.helpers.journal_histories import RandomHistory, identity
+from tests.helpers.server_process import wait_until
 from tests.unit.journal.stores import SMALL, Bench
 
 HANG_SECONDS = 60
@@ -72,6 +73,9 @@ class Scene:
         self.store.on_failure(lambda _: self.has_failed.set())
         self.history = RandomHistory(Random(5), is_append_only=True)
         self.journal = self.store.create(identity(kind="append-only"), step=0)
+        if is_threaded:
+            ticket = self.append()
+            wait_until(lambda: self.store.synced_ticket >= ticket)
 
     def append(self) -> int:
         change, positions = self.history.next_change()
