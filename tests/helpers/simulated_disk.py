@@ -270,6 +270,7 @@ class SimulatedDisk(SystemCalls):
         self.room = room
         self.faults = faults or Faults()
         self.lost_syncs = 0
+        self.has_shown_lies = False
         self.sync_count = 0
         """Syncs of files."""
         self.calls = 0
@@ -452,15 +453,20 @@ class SimulatedDisk(SystemCalls):
 
     def sync(self, file: int) -> None:
         node = self._open_file(file)
-        self._called("sync", self._paths[file], half=lambda: node.fail_to_sync(self.random))
+        self._called("sync", self._paths[file], half=lambda: self._fail_to_sync(node))
         self.sync_count += 1
         if self.random.random() < self.faults.failed_sync:
-            node.fail_to_sync(self.random)
+            self._fail_to_sync(node)
             raise OSError(errno.EIO, "the disk does not sync")
         if "/wal/" in self._paths[file] and self.random.random() < self.faults.lost_sync:
             self.lost_syncs += 1
             return
         node.sync()
+
+    def _fail_to_sync(self, node: DiskFile) -> None:
+        """What a sync that was a lie left in the cache goes with the rest."""
+        self.has_shown_lies |= self.lost_syncs > 0
+        node.fail_to_sync(self.random)
 
     def free_bytes(self, path: str) -> int:
         return self.room if self.room >= NO_LIMIT else max(0, self.room - self.used_bytes())

@@ -121,7 +121,7 @@ class JournalWorld:
         """Whether only syncs are counted: what is done and not synced is the usual trouble."""
         self._is_cut = False
         self._is_cheated = False
-        """Whether a disk that lies has lost something by a power cut."""
+        """Whether a disk that lies has lost something, by a power cut or a sync that failed."""
         self._creating: SimJournalTable | None = None
         self._dropping = ""
         self.store: JournalStore
@@ -292,6 +292,7 @@ class JournalWorld:
             self.disk.cut()
         else:
             self.kills += 1
+            self._is_cheated |= self.disk.has_shown_lies
             self.disk.kill()
 
     def _restart(self) -> None:
