@@ -92,4 +92,6 @@ def test_a_session_nobody_keeps_alive(result):
 
 
 def test_a_session_that_is_used(result):
-    assert result["tokens"] >= 10
+    """For two and a half lifetimes of a token, which takes three; how many more depends on what
+    else the machine does."""
+    assert result["tokens"] >= 3
