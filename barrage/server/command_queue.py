@@ -3,6 +3,10 @@
 Whether there is room, whether the engine still takes commands, and putting one there are one step
 under one lock; so are giving up and ending. A command is therefore always in one of three places:
 refused to its caller, in the queue, or in the engine's hand, and whoever ends the engine finds it.
+
+Bookkeeping is put by finalizers, too, and Python may run these wherever something is allocated:
+also on a thread that holds the lock. So it may be taken twice, and nothing here minds a command
+that comes in between.
 """
 
 from __future__ import annotations
@@ -61,7 +65,7 @@ class CommandQueue:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: deque[Command] = deque()
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition(threading.RLock())
         self._is_woken = False
         self._is_ending = False
         self._end: BarrageError | None = None
@@ -114,9 +118,14 @@ class CommandQueue:
 
     def take_awaited(self) -> list[Future[Any]]:
         """Take out what somebody waits for and has not begun; the order of the rest stays."""
+        futures = []
         with self._changed:
-            futures = [c.future for c in self._waiting if c.future is not None]
-            self._waiting = deque(c for c in self._waiting if c.future is None)
+            for _ in range(len(self._waiting)):
+                command = self._waiting.popleft()
+                if command.future is None:
+                    self._waiting.append(command)
+                else:
+                    futures.append(command.future)
         return futures
 
     def end(self, reason: BarrageError) -> list[Future[Any]]:
