@@ -3,7 +3,8 @@
 gRPC for Python copies every message twice and holds the interpreter lock while it does; Arrow's
 client does neither, so it reads several times as fast and leaves the event loop alone. It can read
 what every Flight client can: record batches whose columns are equally long. So it serves snapshots
-of all columns; subscriptions and column subsets go through :mod:`barrage.transport.grpc_channel`.
+of all columns; subscriptions and column subsets go through
+:mod:`barrage.transport.over_grpc.grpc_channel`.
 
 Blocking; the caller brings the thread. Imported on first use.
 """
@@ -22,7 +23,7 @@ from barrage.transport.status import error_from_status
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from barrage.transport.grpc_channel import TLS
+    from barrage.transport.base import TLS
 
 FIRST_COMMAND = b"dphn"
 """Arrow's client must send a descriptor first; every Barrage server takes this one."""
@@ -46,7 +47,8 @@ _DECORATION = re.compile(
 class ArrowFlightClient:
     """One connection of Arrow's client, made when first needed."""
 
-    def __init__(self, target: str, tls: TLS | None) -> None:
+    def __init__(self, uri: str, tls: TLS | None) -> None:
+        """``uri`` as Arrow writes it: ``grpc+tcp://``, ``grpc+tls://`` or ``grpc+unix://``."""
         options: dict[str, object] = {}
         if tls is not None:
             options = {
@@ -55,8 +57,7 @@ class ArrowFlightClient:
                 "private_key": _read_file(tls.key),
                 "override_hostname": tls.server_name,
             }
-        scheme = "grpc+tcp" if tls is None else "grpc+tls"
-        self._client = flight.FlightClient(f"{scheme}://{target}", **options)
+        self._client = flight.FlightClient(uri, **options)
 
     def exchange(
         self, metadata: bytes, *, headers: Mapping[str, str], table: str

@@ -1,4 +1,8 @@
-"""What a client needs of a transport: a channel that makes calls, and streams of whole frames.
+"""The seam between whoever speaks and how it travels: what a transport is to client and server.
+
+A :class:`Transport` is a backend of the registry (:mod:`barrage.transport.registry`), found by the
+scheme of a URI. A client gets a :class:`FlightConnector` of it, which makes calls; a server gets a
+:class:`Listener`, which takes them. Neither knows which backend it is.
 
 Frames are the raw bytes of one FlightData each. A stream keeps order and has back-pressure both
 ways: ``write`` returns when the transport took the frame, and what nobody reads fills the peer's
@@ -7,14 +11,193 @@ window.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from barrage.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    import ssl
+    from collections.abc import AsyncIterator, Iterable, Mapping
+    from typing import NoReturn
 
+    import grpc
     import pyarrow as pa
 
+    from barrage.limits import Limits
     from barrage.wire.dissociated.ways import BodyWay
+
+HttpServer: TypeAlias = Literal["own", "grpcio"]
+"""What serves gRPC on sockets: this package (``transport/over_http2``), or ``grpc.aio``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TLS:
+    """How to check the server and who we are. Paths of PEM files; all None: the system's
+    authorities."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+    """Name to expect in the server's certificate instead of the address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A URI that its backend has read."""
+
+    scheme: str
+    """What the backend is found by."""
+    target: str
+    """Where it leads, for the backend and for messages."""
+    is_tls: bool = False
+    is_deephaven: bool = False
+    """A Deephaven server, which needs a session."""
+    flight_uri: str | None = None
+    """Where Arrow's own Flight client connects; None where it cannot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectOptions:
+    """What a client says about a connection. A backend may leave aside what it has no use for."""
+
+    limits: Limits
+    authorization: str | None = None
+    """The header every call carries."""
+    tls: TLS | None = None
+    streams_per_connection_max: int | None = None
+    """Most exchanges over one connection, where several travel on one."""
+    connect_seconds_max: float | None = None
+    """How long reaching the server may take; None leaves it to the backend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenOptions:
+    """What a server says about where it listens."""
+
+    port: int
+    """0 lets the system choose."""
+    message_bytes_max: int
+    """Longest message that is taken."""
+    keepalive_ms: int
+    """Silence after which a connection is tried."""
+    http: HttpServer = "own"
+    """What serves HTTP/2, where the backend has a choice."""
+    limits: Limits = DEFAULT_LIMITS
+    """Of connections and what is on them, where the backend has any."""
+    tls: ssl.SSLContext | None = None
+    """Certificate and key; without one connections are in the clear."""
+
+
+class Transport(Protocol):
+    """One backend. It has no state: connections and listeners have."""
+
+    def parse(self, uri: str) -> Address:
+        """Read a URI of one of its schemes; ConfigError."""
+        ...
+
+    def connect(self, address: Address, options: ConnectOptions) -> FlightConnector:
+        """A connection, to be used on the running loop. That nobody is there is said by its first
+        call."""
+        ...
+
+    def is_local(self, host: str) -> bool:
+        """Whether only this machine can reach a server whose ``host`` is this: it needs no
+        token."""
+        ...
+
+    def listen(self, host: str, options: ListenOptions) -> Listener:
+        """What will listen on ``host``: the server's setting, which is a URI unless the backend is
+        that of ``grpc``. ConfigError. Nothing is taken before :meth:`Listener.bind`."""
+        ...
+
+
+class Listener(Protocol):
+    """Takes the calls to one address and runs the server's handlers for them. On one event loop.
+
+    Handlers are those of ``grpc.aio``; a behavior gets its call as a :class:`CallContext`, is
+    cancelled when its client ends the call, and how it ends is the status of the call.
+    """
+
+    runs_generators: bool
+    """Whether behaviors may be asynchronous generators, which those of reflection are."""
+
+    @property
+    def address(self) -> str:
+        """What people call it: ``host:port``, or a URI."""
+        ...
+
+    @property
+    def uri(self) -> str:
+        """What clients connect to."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """Known once it is bound; 0 where there is none."""
+        ...
+
+    def add_generic_rpc_handlers(
+        self, handlers: Iterable[grpc.GenericRpcHandler[Any, Any]]
+    ) -> None:
+        """Run these; before it starts."""
+        ...
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        """Generated code registers what it also adds as a generic handler."""
+        ...
+
+    def bind(self) -> None:
+        """Take the address, where that can be done before calls are taken. ConfigError when it
+        cannot be had."""
+        ...
+
+    async def start(self) -> None:
+        """Take calls. ConfigError when the address cannot be had."""
+        ...
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Take no more calls, wait for those there are, cut what is left after ``grace_s``, and
+        give back the address. Idempotent, also without :meth:`start`."""
+        ...
+
+
+class CallContext(Protocol):
+    """What a behavior has of its call: the part of ``grpc.aio.ServicerContext`` that ours use.
+
+    One may also have ``post(message, on_taken) -> bool``, which ``grpc.aio`` has not: send a
+    message without waiting, and say whether it was taken at once. Otherwise it is sent behind those
+    before it, and ``on_taken`` is called, without arguments, when it is taken. It raises what
+    ``write`` raises; who posts bounds what waits.
+    """
+
+    def invocation_metadata(self) -> Any:
+        """The client's headers, pairs of name and value."""
+        ...
+
+    def peer(self) -> str:
+        """Who calls, as gRPC names it: ``ipv4:10.0.0.2:4711``. On hosts of their own are only those
+        whose names begin with ``ipv``."""
+        ...
+
+    async def read(self) -> Any:
+        """The next message of the client; ``grpc.aio.EOF`` after its last."""
+        ...
+
+    async def write(self, message: Any) -> None:
+        """Send one message; returns when it is taken. An error of gRPC when the client has gone."""
+        ...
+
+    async def send_initial_metadata(self, metadata: Any) -> None:
+        """Headers, ahead of the first message."""
+        ...
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()
+    ) -> NoReturn:
+        """End the call with this status."""
+        ...
 
 
 class FrameStream(Protocol):

@@ -14,6 +14,9 @@ from barrage.transport.protobuf import MessageSet
 
 SERVICE_NAME = "arrow.flight.protocol.FlightService"
 
+FLIGHT = f"/{SERVICE_NAME}/"
+"""What the full names of its methods begin with."""
+
 _MESSAGES = MessageSet(FILE_DESCRIPTOR)
 _PATH = 1
 _CMD = 2

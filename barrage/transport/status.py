@@ -64,9 +64,12 @@ _FENCED = re.compile(r"producer (?:'([^']*)'|\"([^\"]*)\") is fenced")
 
 _UNKNOWN_ACTION = "unknown action "
 
-_BROKEN_STREAM = re.compile(r"^Stream removed|RST_STREAM|overflows local window")
+_BROKEN_STREAM = re.compile(
+    r"^Stream removed|RST_STREAM|overflows local window|^Internal error from Core$"
+)
 """What gRPC itself says, as INTERNAL, of a stream that broke below it. A Deephaven server's HTTP/2
-now and then sends more than the window it had just acknowledged."""
+now and then sends more than the window it had just acknowledged; the last is all it says when a
+write meets a connection that has just been cut."""
 
 _REFUSED: dict[StatusCode, tuple[type[BarrageError], str]] = {
     StatusCode.UNAUTHENTICATED: (

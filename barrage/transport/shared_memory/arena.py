@@ -90,7 +90,7 @@ class Arena:
     under that name has the same memory. Safe to use from several threads; of no use in a forked
     child, where every placement is refused."""
 
-    def __init__(self, root: Segment, proof: bytes, limits: Limits, bytes_max: int) -> None:
+    def __init__(self, root: Segment, proof: bytes, limits: Limits, *, bytes_max: int) -> None:
         """Use :meth:`create`."""
         self.name = Path(root.path).name
         self.proof = proof
@@ -135,7 +135,7 @@ class Arena:
             raise TransportUnavailableError(
                 f"no shared memory in {directory}: {error.strerror or error}"
             ) from error
-        return cls(root, proof, limits, bytes_max)
+        return cls(root, proof, limits, bytes_max=bytes_max)
 
     def place(self, parts: Sequence[BufferLike], byte_count: int) -> Region | None:
         """Copy a body that is in parts, ``byte_count`` bytes together, into shared memory. None:

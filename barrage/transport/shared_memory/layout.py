@@ -86,7 +86,7 @@ def block_bytes(length: int) -> int:
     return REGION_HEADER_BYTES + -(-max(length, 1) // ALIGNMENT) * ALIGNMENT
 
 
-def region_header(generation: int, address: int, length: int, proof: bytes) -> bytes:
+def region_header(generation: int, address: int, length: int, *, proof: bytes) -> bytes:
     """What stands before a body. It names the arena too, so that no other content of a segment
     looks like it by chance."""
     return _REGION.pack(_REGION_MAGIC, generation, address, length, proof)

@@ -190,7 +190,7 @@ class MappedSegment:
         if reference.generation == NO_GENERATION:
             raise _gone(start)
         header = region_header(
-            reference.generation, reference.address, reference.length, self._proof
+            reference.generation, reference.address, reference.length, proof=self._proof
         )
         try:
             with self._lock:

@@ -61,7 +61,7 @@ class Region:
         """Of the body, in bytes."""
         self.generation = generation
         self.address = block.segment.number << OFFSET_BITS | block.start + REGION_HEADER_BYTES
-        header = region_header(generation, self.address, length, block.segment.proof)
+        header = region_header(generation, self.address, length, proof=block.segment.proof)
         block.segment.memory[block.start : block.start + REGION_HEADER_USED] = header
 
     def __del__(self) -> None:

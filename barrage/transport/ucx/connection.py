@@ -131,7 +131,9 @@ class UcxConnection:
             async with asyncio.timeout(timeout):
                 address = await ipv4_of(host)
                 worker = UcxWorker(context, is_guarded=True)
-                connection = cls(worker, lambda: client_endpoint(worker, address, port, error_mode))
+                connection = cls(
+                    worker, lambda: client_endpoint(worker, address, port, error_mode=error_mode)
+                )
                 await connection.flush()
         except BaseException as error:
             # Also when it was there already, and the time was over in the same moment.

@@ -48,7 +48,7 @@ async def ipv4_of(host: str) -> ipaddress.IPv4Address:
 
 
 def client_endpoint(
-    worker: UcxWorker, address: ipaddress.IPv4Address, port: int, error_mode: int
+    worker: UcxWorker, address: ipaddress.IPv4Address, port: int, *, error_mode: int
 ) -> Any:
     """An endpoint that begins to connect; that it cannot shows in what is sent later.
     ``error_mode`` is the library's number."""

@@ -109,7 +109,7 @@ class UcxLibrary:
         workers = self.workers
         number = ffi.typeof("uintptr_t")
 
-        def untagged(
+        def untagged(  # noqa: PLR0917  (called from C)
             argument: Any, _header: Any, _size: int, data: Any, length: int, param: Any
         ) -> int:
             worker = workers.get(int(ffi.cast(number, argument)))

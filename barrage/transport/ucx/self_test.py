@@ -63,7 +63,7 @@ async def pass_message(library: UcxLibrary, settings: UcxSettings) -> float:
     try:
         started_ns = time.monotonic_ns()
         accepted: asyncio.Queue[UcxConnection] = asyncio.Queue()
-        listener = UcxListener(context, "127.0.0.1", 0, accepted.put_nowait)
+        listener = UcxListener(context, "127.0.0.1", 0, on_connection=accepted.put_nowait)
         client = await UcxConnection.connect(
             context, "127.0.0.1", listener.port, timeout=SECONDS_MAX
         )

@@ -298,7 +298,7 @@ class StreamSender:
         ]
         addresses = {each.address for each in ranges if each.length}
         held = _LentBuffers(
-            len(addresses), message.body_bytes, lent.take_back, self._clock.monotonic_ns()
+            len(addresses), message.body_bytes, lent.take_back, since_ns=self._clock.monotonic_ns()
         )
         self._lent.update(dict.fromkeys(addresses, held))
         self._sent.begin(message.body_bytes)
@@ -371,7 +371,7 @@ class _LentBuffers:
     __slots__ = ("_count", "_take_back", "byte_count", "since_ns")
 
     def __init__(
-        self, count: int, byte_count: int, take_back: Callable[[], None], since_ns: int
+        self, count: int, byte_count: int, take_back: Callable[[], None], *, since_ns: int
     ) -> None:
         self._count = count
         self._take_back = take_back

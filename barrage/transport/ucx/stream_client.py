@@ -34,8 +34,8 @@ from barrage.transport.ucx.range_readers import (
 )
 from barrage.transport.ucx.receiver import StreamReceiver
 from barrage.transport.ucx.settings import UcxSettings
-from barrage.wire.batch_reader import BatchReader, ReceivedBatch, SchemaReceived
 from barrage.wire.dissociated.location import UcxLocation
+from barrage.wire.updates.batch_reader import BatchReader, ReceivedBatch, SchemaReceived
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,7 +66,7 @@ async def open_stream(
     place = UcxLocation.parse(location) if isinstance(location, str) else location
     try:
         async with asyncio.timeout(timeout):
-            connection = await _connect(context, place, timeout, error_mode)
+            connection = await _connect(context, place, timeout, error_mode=error_mode)
             try:
                 await claim(connection, place, ticket)
                 connection.seal()
@@ -175,7 +175,13 @@ async def open_batches(
         if context is None:
             context = UcxContext(load_library(), UcxSettings())
             stack.callback(context.close)
-        client = _Client(context, limits, clock or SystemClock(), error_mode, first_sequence)
+        client = _Client(
+            context,
+            limits,
+            clock or SystemClock(),
+            error_mode=error_mode,
+            first_sequence=first_sequence,
+        )
         stack.push_async_callback(client.close)
         headers_at = _location(metadata)
         bodies_at = headers_at if bodies is None else _location(bodies)
@@ -212,6 +218,7 @@ class _Client:
         context: UcxContext,
         limits: Limits,
         clock: Clock,
+        *,
         error_mode: ErrorMode,
         first_sequence: int,
     ) -> None:
@@ -235,14 +242,18 @@ class _Client:
         one_connection: bool,
     ) -> None:
         """Connect and set up everything that takes what comes."""
-        self._metadata = await _connect(self._context, headers_at, timeout, self._error_mode)
+        self._metadata = await _connect(
+            self._context, headers_at, timeout, error_mode=self._error_mode
+        )
         is_same = headers_at is bodies_at
         if one_connection and not is_same:
             is_same = (headers_at.host, headers_at.port) == (bodies_at.host, bodies_at.port)
         if is_same:
             self._bodies = self._metadata
         else:
-            self._bodies = await _connect(self._context, bodies_at, timeout, self._error_mode)
+            self._bodies = await _connect(
+                self._context, bodies_at, timeout, error_mode=self._error_mode
+            )
         reader = self._range_reader(self._bodies, bodies_at)
         self.receiver.attach(self._metadata, self._bodies, reader)
 
@@ -283,7 +294,7 @@ class _Client:
 
 
 async def _connect(
-    context: UcxContext, location: UcxLocation, timeout: float, error_mode: ErrorMode
+    context: UcxContext, location: UcxLocation, timeout: float, *, error_mode: ErrorMode
 ) -> UcxConnection:
     return await UcxConnection.connect(
         context, location.host, location.port, timeout=timeout, error_mode=error_mode

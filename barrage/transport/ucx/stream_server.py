@@ -279,7 +279,7 @@ class StreamServer:
             self._context,
             host,
             port,
-            self._accept,
+            on_connection=self._accept,
             connections_max=self.limits.ucx_connections_max,
             patience_ns=self.limits.ucx_unauthenticated_ns,
             is_guarded=True,

@@ -27,7 +27,7 @@ from barrage.transport.ucx.lenders import (
 from barrage.transport.ucx.sender import SentBodies, StreamMessage, StreamSender
 from barrage.transport.ucx.stream_server import new_tag
 from barrage.wire.flight_data import decode_flight_data
-from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+from barrage.wire.updates.update_codec import EncodeOptions, UpdateEncoder
 
 SENDER = Role("barrage-ucx-send", "the stream: its connections are closed")
 
@@ -200,7 +200,7 @@ class TableStreams:
         when the place is not to be had here, LimitExceededError."""
         lender = self._lender(place)
         free_data = None if lender is None else new_tag()
-        stream = _Stream(self, source, lender, free_data, first_sequence)
+        stream = _Stream(self, source, lender, free_data=free_data, first_sequence=first_sequence)
         handle = None if lender is None else lender.remote_handle
         locations: dict[StreamHalf, UcxLocation] = {}
         groups = [halves] if is_one_location else [(half,) for half in halves]
@@ -270,6 +270,7 @@ class _Stream:
         streams: TableStreams,
         source: MessageSource,
         lender: BodyLender | None,
+        *,
         free_data: int | None,
         first_sequence: int,
     ) -> None:

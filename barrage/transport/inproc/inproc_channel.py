@@ -1,9 +1,9 @@
-"""The client transport within one process: ``inproc://name``, no socket and no encoding of HTTP/2.
+"""The client's side of calls that do not go by gRPC, and of those within one process among them.
 
 The calls, their headers, statuses, cancellation, half-close and back-pressure are those of
-:mod:`barrage.transport.grpc_channel`; both pass the same contract
-(``tests/unit/transport/contract.py``). Every call looks the server up by its name, so a client
-finds one that was started again.
+:mod:`barrage.transport.over_grpc.grpc_channel`; both pass the same contract
+(``tests/unit/transport/contract.py``). ``inproc://name`` needs no socket and no encoding; every
+call looks the server up by its name, so a client finds one that was started again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import weakref
 from typing import TYPE_CHECKING
 
 from barrage.errors import ConnectionLostError, StatusCode, SubscriptionClosedError
-from barrage.transport.grpc_channel import FLIGHT
-from barrage.transport.inproc_call import SCHEME, InprocCall, acceptor_of
+from barrage.transport.flight_messages import FLIGHT
+from barrage.transport.inproc.inproc_call import SCHEME, InprocCall, acceptor_of
 from barrage.transport.status import DeadlineError, error_from_status
 
 if TYPE_CHECKING:
@@ -26,17 +26,20 @@ if TYPE_CHECKING:
 _AUTHORIZATION = "authorization"
 
 
-class InprocChannel:
-    """One client's way to the server of that name. Must be used on the event loop it was made
-    on."""
+class CallChannel:
+    """One client's way to one server, whatever carries the calls. Must be used on the event loop it
+    was made on."""
 
-    def __init__(self, name: str, *, limits: Limits, authorization: str | None = None) -> None:
-        self.target = f"{SCHEME}://{name}"
+    def __init__(self, target: str, *, limits: Limits, authorization: str | None = None) -> None:
+        self.target = target
         self.authorization = authorization
-        self._name = name
         self._limits = limits
         self._calls: weakref.WeakSet[InprocCall] = weakref.WeakSet()
         self._is_closed = False
+
+    def hand_over(self, call: InprocCall) -> None:
+        """Let the server have a call that begins. ConnectionLostError when it cannot."""
+        raise NotImplementedError
 
     def exchange(
         self, *, headers: Mapping[str, str] | None = None, table: str | None = None
@@ -116,11 +119,22 @@ class InprocChannel:
         call = InprocCall(method, tuple(pairs), window_bytes=self._limits.inproc_window_bytes)
         self._calls.add(call)
         try:
-            acceptor_of(self._name).accept(call)
+            self.hand_over(call)
         except ConnectionLostError as error:
             # As with a socket it is the first use of the stream that tells.
             call.finish(StatusCode.UNAVAILABLE, str(error))
-        return InprocStream(self, call, table, self._limits.message_bytes_max)
+        return InprocStream(self, call, table, message_bytes_max=self._limits.message_bytes_max)
+
+
+class InprocChannel(CallChannel):
+    """A client's way to the server of that name in this process."""
+
+    def __init__(self, name: str, *, limits: Limits, authorization: str | None = None) -> None:
+        super().__init__(f"{SCHEME}://{name}", limits=limits, authorization=authorization)
+        self._name = name
+
+    def hand_over(self, call: InprocCall) -> None:
+        acceptor_of(self._name).accept(call)
 
 
 class InprocStream:
@@ -128,7 +142,7 @@ class InprocStream:
     refers to any more is cancelled."""
 
     def __init__(
-        self, channel: InprocChannel, call: InprocCall, table: str | None, message_bytes_max: int
+        self, channel: CallChannel, call: InprocCall, table: str | None, *, message_bytes_max: int
     ) -> None:
         self._channel = channel
         self._call = call

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc import aio
 
-from barrage.errors import ConnectionLostError, SubscriptionClosedError
-from barrage.transport.status import error_from_rpc
+from barrage.errors import ConnectionLostError, StatusCode, SubscriptionClosedError
+from barrage.transport.flight_messages import FLIGHT
+from barrage.transport.status import error_from_rpc, error_from_status
 from barrage.transport.whole_reads import WholeReads
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 
-FLIGHT = "/arrow.flight.protocol.FlightService/"
+    from barrage.transport.base import TLS
 
 SETTLE_SECONDS_MAX = 0.2
 """How long closing waits for gRPC's last words about cancelled calls."""
@@ -37,19 +38,9 @@ _STATUS_POLLS_MAX = 200
 _EOF: Any = aio.EOF  # type: ignore[attr-defined]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TLS:
-    """How to check the server and who we are. Paths of PEM files; all None: the system's
-    authorities."""
-
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
-    server_name: str | None = None
-    """Name to expect in the server's certificate instead of the address."""
-
-
-def _channel_options(message_bytes_max: int, tls: TLS | None) -> list[tuple[str, Any]]:
+def _channel_options(
+    message_bytes_max: int, tls: TLS | None, connect_seconds_max: float | None
+) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.max_send_message_length", message_bytes_max),
@@ -63,6 +54,10 @@ def _channel_options(message_bytes_max: int, tls: TLS | None) -> list[tuple[str,
         # Our subscriptions are independent; a global pool would share one broken connection.
         ("grpc.use_local_subchannel_pool", 1),
     ]
+    if connect_seconds_max is not None:
+        # Its name says otherwise, but this is what one attempt to connect may take.
+        milliseconds = max(int(connect_seconds_max * 1000), 1)
+        options.append(("grpc.min_reconnect_backoff_ms", milliseconds))
     if tls is not None and tls.server_name is not None:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
     return options
@@ -110,8 +105,10 @@ class GrpcChannel:
         authorization: str | None = None,
         tls: TLS | None = None,
         streams_per_connection_max: int | None = None,
+        connect_seconds_max: float | None = None,
     ) -> None:
-        options = _channel_options(message_bytes_max, tls)
+        self.message_bytes_max = message_bytes_max
+        options = _channel_options(message_bytes_max, tls, connect_seconds_max)
         self._open_another = partial(_open_channel, target, options, tls)
         self._channel = self._open_another()
         self._streams_max = streams_per_connection_max
@@ -289,6 +286,11 @@ class GrpcStream:
         return {key: value for key, value in metadata or () if isinstance(value, str)}
 
     async def write(self, frame: bytes) -> None:
+        most = self._channel.message_bytes_max
+        if len(frame) > most:
+            # gRPC would call it an internal error, as it does a connection that is cut.
+            text = f"Sent message larger than max ({len(frame)} vs. {most})"
+            raise error_from_status(StatusCode.RESOURCE_EXHAUSTED, text, table=self._table)
         try:
             # gRPC refuses a second write before the first is taken.
             async with self._write_lock:

@@ -1,0 +1,1 @@
+"""Calls within one process: the server's handlers, run without a socket."""

@@ -1,0 +1,1 @@
+"""Calls over gRPC: TCP, TLS, and sockets of the file system."""

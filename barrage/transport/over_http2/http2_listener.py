@@ -1,0 +1,229 @@
+"""Listens for HTTP/2 connections on a port or on a socket of the file system."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from barrage.errors import ConfigError, StatusCode
+from barrage.transport.call_running import CallRunner
+from barrage.transport.host_names import is_served, with_port
+from barrage.transport.over_http2.http2_protocol import Http2Protocol
+
+if TYPE_CHECKING:
+    from barrage.transport.base import ListenOptions
+
+_BACKLOG = 4096
+"""Connections the system takes ahead of us: many clients connect again at once."""
+
+_PORT_TRIES = 5
+
+_LAST_WORDS_SECONDS = 1.0
+"""How long a listener that stops waits for its connections to say what they have to say."""
+
+
+class Http2Listener(CallRunner):
+    """A server on one port, at all addresses of its host."""
+
+    def __init__(self, host: str, options: ListenOptions) -> None:
+        super().__init__()
+        self._host = host
+        self._options = options
+        self._port = 0
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._connections: dict[Http2Protocol, asyncio.Future[None]] = {}
+        self._is_stopped = False
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def address(self) -> str:
+        return with_port(self._host, self._port)
+
+    @property
+    def uri(self) -> str:
+        return f"grpc://{self.address}"
+
+    @property
+    def connections_count(self) -> int:
+        """Connections that are open."""
+        return len(self._connections)
+
+    def bind(self) -> None:
+        """Listens already; the system keeps who comes until :meth:`start`."""
+        try:
+            self._bind_all()
+        except (OSError, UnicodeError) as error:
+            self._close_sockets()
+            where = with_port(self._host, self._options.port)
+            raise ConfigError(f"cannot listen on {where}: {error}") from error
+
+    def _bind_all(self) -> None:
+        """One port at all addresses. One that the system has chosen for the first may be taken at
+        the next: then it chooses again."""
+        host = self._host.removeprefix("[").removesuffix("]")
+        if not host:
+            raise OSError("no host")
+        for tries_left in reversed(range(_PORT_TRIES)):
+            try:
+                self._bind_each(host)
+                break
+            except OSError as error:
+                is_final = not tries_left or not self._sockets or self._options.port
+                if is_final or error.errno != errno.EADDRINUSE:
+                    raise
+                self._close_sockets()
+        self._port = self._sockets[0].getsockname()[1]
+
+    def _bind_each(self, host: str) -> None:
+        port = self._options.port
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, _, _, _, address in dict.fromkeys(found):
+            with contextlib.suppress(_NotHere):
+                self._sockets.append(_listening(family, (address[0], port, *address[2:])))
+                port = self._sockets[0].getsockname()[1]
+        if not self._sockets:
+            raise OSError("this machine has no such address")
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        tls = self._options.tls
+        timeout = None if tls is None else self._options.limits.http2_preface_ns_max / 1e9
+        for each in self._sockets:
+            self._servers.append(
+                await loop.create_server(
+                    self._made, sock=each, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=timeout
+                )
+            )
+
+    def _made(self) -> Http2Protocol:
+        return Http2Protocol(self, self, self._options)
+
+    async def stop(self, grace_s: float | None) -> None:
+        self._is_stopped = True
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._close_sockets()
+        for each in list(self._connections):
+            each.drain()
+        await self.wait_for_calls(grace_s)
+        for each in list(self._connections):
+            each.end_calls(StatusCode.UNAVAILABLE, "the server has stopped")
+        await self.cancel_calls()
+        open_ones = dict(self._connections)
+        for each in open_ones:
+            each.close()
+        if open_ones:
+            await asyncio.wait(open_ones.values(), timeout=_LAST_WORDS_SECONDS)
+        for each in list(self._connections):
+            each.abort()
+
+    def _close_sockets(self) -> None:
+        for each in self._sockets:
+            each.close()
+        self._sockets.clear()
+
+    def connected(self, protocol: Http2Protocol) -> bool:
+        """Whether there is room for one more, and whether it comes in time."""
+        if self._is_stopped or len(self._connections) >= self._options.limits.http2_connections_max:
+            return False
+        self._connections[protocol] = asyncio.get_running_loop().create_future()
+        return True
+
+    def disconnected(self, protocol: Http2Protocol) -> None:
+        """It takes no room any more. Idempotent."""
+        gone = self._connections.pop(protocol, None)
+        if gone is not None and not gone.done():
+            gone.set_result(None)
+
+
+class UnixHttp2Listener(Http2Listener):
+    """The same on a socket of the file system."""
+
+    def __init__(self, path: str, options: ListenOptions) -> None:
+        super().__init__(f"unix://{path}", options)
+        self._path = path
+        self._identity: tuple[int, int] | None = None
+
+    @property
+    def address(self) -> str:
+        return self._host
+
+    @property
+    def uri(self) -> str:
+        return self._host
+
+    def bind(self) -> None:
+        """Take the place of a socket that nobody serves any more."""
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            if is_served(self._path):
+                raise OSError("another server does")
+            with contextlib.suppress(FileNotFoundError):
+                if _is_socket(self._path):
+                    os.unlink(self._path)
+            made.bind(self._path)
+            made.setblocking(False)
+            made.listen(_BACKLOG)
+            self._identity = _identity_of(self._path)
+        except OSError as error:
+            made.close()
+            raise ConfigError(f"cannot listen on {self._host}: {error}") from error
+        self._sockets.append(made)
+
+    async def start(self) -> None:
+        for each in self._sockets:
+            loop = asyncio.get_running_loop()
+            self._servers.append(
+                await loop.create_unix_server(self._made, sock=each, backlog=_BACKLOG)
+            )
+
+    def _close_sockets(self) -> None:
+        super()._close_sockets()
+        with contextlib.suppress(OSError):
+            if self._identity is not None and _identity_of(self._path) == self._identity:
+                os.unlink(self._path)
+        self._identity = None
+
+
+class _NotHere(Exception):  # noqa: N818
+    """An address of the host that this machine does not have, one of several."""
+
+
+def _listening(family: int, address: tuple[object, ...]) -> socket.socket:
+    try:
+        made = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise _NotHere from error
+    try:
+        if os.name == "posix":
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # The unspecified address is all of them, as gRPC has it.
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != "::"))
+        made.setblocking(False)
+        made.bind(address)
+        made.listen(_BACKLOG)
+    except OSError as error:
+        made.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise _NotHere from error
+        raise
+    return made
+
+
+def _is_socket(path: str) -> bool:
+    return os.stat(path).st_mode & 0o170000 == 0o140000
+
+
+def _identity_of(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino

@@ -1,0 +1,256 @@
+"""The asyncio side of one HTTP/2 connection: its socket, its timers, its calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+from barrage.errors import StatusCode
+from barrage.transport.over_http2.grpc_headers import RequestRefusal, read_request
+from barrage.transport.over_http2.http2_call import Http2Call
+from barrage.transport.over_http2.http2_connection import Http2Connection
+from barrage.transport.over_http2.http2_events import (
+    CallCut,
+    CallOpened,
+    CallReadable,
+    CallRefused,
+    MessageTaken,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Protocol
+
+    from barrage.transport.base import ListenOptions
+    from barrage.transport.call_running import CallRunner
+    from barrage.transport.over_http2.http2_events import Http2Event
+    from barrage.transport.over_http2.http2_stream import Http2Stream
+
+    class ConnectionOwner(Protocol):
+        """Who listens."""
+
+        def connected(self, protocol: Http2Protocol) -> bool:
+            """One has come; whether it may stay."""
+            ...
+
+        def disconnected(self, protocol: Http2Protocol) -> None:
+            """It has gone."""
+            ...
+
+
+_FLUSH_BYTES = 128 * 1024
+"""What is made in one turn of the loop before it is written ahead of the turn's end."""
+
+_SOCKET_BYTES_HIGH = 64 * 1024
+_SOCKET_BYTES_LOW = 16 * 1024
+"""Bytes the socket has not taken, past which and below which messages wait and go on."""
+
+_LAST_WORDS_SECONDS = 5.0
+"""How long a connection that is closed tries to say what it has to say."""
+
+_PING_PAYLOAD = b"barrage?"
+
+log = logging.getLogger(__name__)
+
+
+class Http2Protocol(asyncio.Protocol):
+    """One connection from its first byte to its last."""
+
+    def __init__(self, owner: ConnectionOwner, runner: CallRunner, options: ListenOptions) -> None:
+        self.core = Http2Connection(options.limits, message_bytes_max=options.message_bytes_max)
+        self.peer = ""
+        self._owner = owner
+        self._runner = runner
+        self._options = options
+        self._calls: dict[int, Http2Call] = {}
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._is_flush_due = False
+        self._is_closing = False
+        self._is_watched = False
+        self._heard_at = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- what asyncio says ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = made = cast("asyncio.Transport", transport)
+        self.peer = _peer_of(made)
+        tls: Any = made.get_extra_info("ssl_object")
+        if not self._owner.connected(self) or (
+            tls is not None and tls.selected_alpn_protocol() != "h2"
+        ):
+            self._is_closing = True
+            made.abort()
+            return
+        made.set_write_buffer_limits(high=_SOCKET_BYTES_HIGH, low=_SOCKET_BYTES_LOW)
+        self.core.begin()
+        self.flush()
+        self._timer = self._loop.call_later(
+            self._options.limits.http2_preface_ns_max / 1e9, self._miss_preface
+        )
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        events = self.core.receive(data, time.monotonic_ns())
+        if events:
+            self._handle(events)
+        if not self._is_watched and self.core.is_open:
+            self._watch()
+        self.flush_soon()
+
+    def pause_writing(self) -> None:
+        self.core.is_paused = True
+
+    def resume_writing(self) -> None:
+        self.core.is_paused = False
+        self.flush()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._is_closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._owner.disconnected(self)
+        self.core.cut_all()
+        self._handle(self.core.take_events())
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        """Write what there is at the end of this turn of the loop, or now if it is much."""
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self.flush)
+        elif self.core.out_bytes > _FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what there is, as far as the socket takes it."""
+        self._is_flush_due = False
+        transport = self._transport
+        if transport is None or self._is_closing:
+            return
+        core = self.core
+        while not core.is_paused:
+            data = core.bytes_to_send()
+            if not data:
+                break
+            transport.write(data)
+        self._handle(core.take_events())
+        if core.is_over:
+            self.close()
+
+    def close(self) -> None:
+        """End the connection once what was made has been sent. Idempotent."""
+        if self._is_closing or self._transport is None:
+            return
+        self._is_closing = True
+        data = self.core.bytes_to_send()
+        if data:
+            self._transport.write(data)
+        self._transport.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_LAST_WORDS_SECONDS, self._transport.abort)
+
+    def abort(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no more calls."""
+        self.core.drain()
+        self.flush()
+
+    def end_calls(self, code: StatusCode, details: str) -> None:
+        """End those there are with this status."""
+        for call in list(self._calls.values()):
+            call.end_with(code, details)
+
+    def forget(self, stream: Http2Stream) -> None:
+        self._calls.pop(stream.stream_id, None)
+
+    def _handle(self, events: Iterable[Http2Event]) -> None:
+        for event in events:
+            if isinstance(event, MessageTaken):
+                cast("Callable[[], None]", event.ticket)()
+            elif isinstance(event, CallOpened):
+                self._open(event)
+            else:
+                call = self._calls.get(event.stream.stream_id)
+                if call is not None:
+                    self._tell(call, event)
+
+    def _tell(self, call: Http2Call, event: CallReadable | CallRefused | CallCut) -> None:
+        if isinstance(event, CallReadable):
+            call.wake()
+        elif isinstance(event, CallCut):
+            self.forget(event.stream)
+            call.cut()
+        else:
+            code = StatusCode.RESOURCE_EXHAUSTED if event.is_too_long else StatusCode.INTERNAL
+            call.end_with(code, event.text)
+
+    def _open(self, event: CallOpened) -> None:
+        stream = event.stream
+        if stream.is_closed:
+            return  # It was ended by what came after it.
+        try:
+            head = read_request(event.headers)
+        except RequestRefusal as refusal:
+            self.core.end(stream, refusal.answer)
+            return
+        call = Http2Call(self, stream, head)
+        self._calls[stream.stream_id] = call
+        call.runs_as(self._runner.run(call))
+
+    # --- silence ----------------------------------------------------------------------------------
+
+    def _miss_preface(self) -> None:
+        log.info("%s does not speak HTTP/2", self.peer)
+        self.abort()
+
+    def _watch(self) -> None:
+        """The peer speaks HTTP/2: see that it is there from now on."""
+        self._is_watched = True
+        if self._timer is not None and not self._is_closing:
+            self._timer.cancel()
+            if self._options.keepalive_ms:
+                self._check_silence()
+
+    def _check_silence(self) -> None:
+        """Ask a peer that has been silent whether it is there."""
+        left = self._options.keepalive_ms / 1e3 - (self._loop.time() - self._heard_at)
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check_silence)
+            return
+        self.core.ping(_PING_PAYLOAD)
+        self.flush()
+        self._timer = self._loop.call_later(
+            max(self._options.keepalive_ms / 2e3, 1e-3), self._check_answer, self._heard_at
+        )
+
+    def _check_answer(self, heard_at: float) -> None:
+        if self._heard_at == heard_at:
+            log.info("%s does not answer any more", self.peer)
+            self.abort()
+        else:
+            self._check_silence()
+
+
+def _peer_of(transport: asyncio.Transport) -> str:
+    """Who calls, as gRPC names it."""
+    name: Any = transport.get_extra_info("peername")
+    made: Any = transport.get_extra_info("socket")
+    if made is None or not name or made.family == getattr(socket, "AF_UNIX", None):
+        return f"unix:{name if isinstance(name, str) else ''}"
+    host, port = name[0], name[1]
+    if made.family == socket.AF_INET6 and not host.startswith("::ffff:"):
+        return f"ipv6:%5B{host.replace('%', '%25')}%5D:{port}"
+    return f"ipv4:{host.removeprefix('::ffff:')}:{port}"
