@@ -1,0 +1,164 @@
+"""A server whose tables are those of other servers: :class:`Relay`.
+
+::
+
+    settings = RelaySettings(
+        upstream=UpstreamSettings(addresses=("grpc://engine:10000",)),
+        patterns=TablePatterns.parse("quotes,trades*"),
+    )
+    async with Relay(settings, config=relay_config(ServerConfig())) as relay:
+        await relay.wait_live("quotes")
+
+It is an ordinary server besides: views, queries and viewports are computed here. Peers only read;
+tables of its own are possible through the Python API, under other names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, Self
+
+from barrage.errors import LimitExceededError
+from barrage.limits import NANOS_PER_MS
+from barrage.relay.relay_follower import FollowerState, RelayFollower
+from barrage.relay.relay_statistics import RelayStatistics
+from barrage.relay.upstream_link import UpstreamLink
+from barrage.server.api.publish_async import AsyncServer
+from barrage.server.tables.relayed_tables import RelayedTables
+from barrage.supervision import Role, start_task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from barrage.errors import WorkerDiedError
+    from barrage.relay.listing import Listing
+    from barrage.relay.settings import RelaySettings
+    from barrage.server.settings.config import ServerConfig
+
+log = logging.getLogger(__name__)
+
+LINK = Role("barrage-relay-link", "relayed tables: they stand still; health")
+FOLLOWER = Role("barrage-relay-follower", "one relayed table: it stands still; health")
+
+COUNTER = Role("barrage-relay-statistics", "subscriptions of the table of relayed tables")
+LAGS = Role("barrage-relay-lags", "relayed tables: the limit of their lag; health")
+
+TABLES_MAX: Final = 10_000
+"""Tables one relay follows."""
+
+
+class Relay(AsyncServer):
+    """Follows the tables that match the patterns, on the running event loop; see
+    :class:`barrage.server.AsyncServer`."""
+
+    def __init__(self, settings: RelaySettings, *, config: ServerConfig) -> None:
+        """``config`` is that of its own server (:func:`~barrage.relay.settings.relay_config`).
+        ConfigError for what cannot be followed."""
+        settings.check()
+        self._settings = settings
+        self._patterns = settings.patterns
+        super().__init__(config=config)
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._followers: dict[str, RelayFollower] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._link: UpstreamLink | None = None
+        self._unmatched: list[str] | None = None
+        self._has_changed = asyncio.Event()
+
+    @property
+    def link(self) -> UpstreamLink:
+        """The connection to the upstream servers; after :meth:`start`."""
+        assert self._link is not None
+        return self._link
+
+    @property
+    def followers(self) -> Mapping[str, RelayFollower]:
+        """Tables that are followed, by name."""
+        return self._followers
+
+    async def start(self) -> Self:
+        """Listen and begin to follow. Does not wait for the upstream server."""
+        await super().start()
+        parts = self._parts
+        self._relayed = RelayedTables(
+            parts.runtime, parts.catalog, tables=parts.tables, limits=self.config.limits
+        )
+        upstream, identity = self._settings.upstream, parts.tables.identity
+        self._link = UpstreamLink(upstream, identity, on_listing=self._listed)
+        self._tasks.append(start_task(LINK, self._link.run(), on_death=self._died))
+        counting = RelayStatistics(self._link, self._followers.values, parts.tables)
+        self._tasks.append(start_task(COUNTER, counting.run(), on_death=counting.fail))
+        if self._settings.lag_ms_max is not None:
+            self._tasks.append(start_task(LAGS, self._watch_lags(), on_death=self._died))
+        return self
+
+    async def _watch_lags(self) -> None:
+        """Take back what stands still for too long."""
+        while True:
+            await asyncio.sleep(self._settings.upstream.look_seconds)
+            for follower in list(self._followers.values()):
+                await follower.check_pause()
+
+    async def stop(self, grace: float | None = None) -> None:
+        """End following, then serving. Idempotent."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await super().stop(grace)
+
+    async def wait_live(self, name: str) -> RelayFollower:
+        """Until the table is served and follows its upstream server."""
+        while True:
+            follower = self._followers.get(name)
+            if follower is not None and follower.state is FollowerState.LIVE:
+                return follower
+            if follower is None:
+                await self._has_changed.wait()
+            else:
+                await follower.changed()
+
+    def _listed(self, listing: Listing) -> None:
+        """What tables the upstream server has, once more."""
+        for follower in self._followers.values():
+            follower.check_upstream()
+        for name in listing.tables:
+            if name not in self._followers and self._patterns.matches(name):
+                self._begin(name)
+        unmatched = self._patterns.unmatched(listing.tables)
+        if unmatched != self._unmatched:
+            self._unmatched = unmatched
+            for pattern in unmatched:
+                log.warning("no table of the upstream server matches %r; waiting for one", pattern)
+
+    def _begin(self, name: str) -> None:
+        if len(self._followers) >= TABLES_MAX:
+            error = LimitExceededError(
+                "number of relayed tables",
+                actual=len(self._followers) + 1,
+                maximum=TABLES_MAX,
+                unit="tables",
+            )
+            log.error("table %s is not followed: %s", name, error)
+            return
+        lag_ms_max = self._settings.lag_ms_max
+        follower = RelayFollower(
+            name,
+            self.link,
+            self._relayed,
+            clock=self._parts.clock,
+            lag_ns_max=None if lag_ms_max is None else lag_ms_max * NANOS_PER_MS,
+        )
+        self._followers[name] = follower
+        task = start_task(FOLLOWER, follower.run(), on_death=self._died)
+        self._tasks.append(task)
+        changed, self._has_changed = self._has_changed, asyncio.Event()
+        changed.set()
+
+    def _died(self, error: WorkerDiedError) -> None:
+        """Nothing brings its tables on any more: who asks for the relay's health is told."""
+        self._running.fail(error)

@@ -1,0 +1,96 @@
+"""The table ``_relayed``: where each relayed table stands.
+
+There is a row for each table that is followed. It is looked at every second and ticked when
+something is different.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from barrage.errors import BarrageError
+from barrage.limits import NANOS_PER_MS
+from barrage.server.statistics.statistics_table import StatisticsTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from barrage.relay.relay_follower import RelayFollower
+    from barrage.relay.upstream_link import UpstreamLink
+    from barrage.server.tables.table_service import TableService
+
+log = logging.getLogger(__name__)
+
+RELAYED_TABLE = "_relayed"
+INTERVAL_S = 1.0
+
+RELAYED_SCHEMA = pa.schema(
+    {
+        "table": pa.string(),
+        "state": pa.string(),
+        "upstream": pa.string(),
+        "step": pa.int64(),
+        "updates": pa.int64(),
+        "merged": pa.int64(),
+        "resumes": pa.int64(),
+        "snapshots": pa.int64(),
+        "lag_ms": pa.float64(),
+        "trouble": pa.string(),
+    }
+)
+"""``upstream`` is the server followed now, null while there is none; ``merged`` counts updates that
+covered several steps, from between which nobody resumes here; ``lag_ms`` is from the commit there
+to the one here, of the newest update (clocks must agree); ``trouble`` is why nothing comes."""
+
+
+class RelayStatistics:
+    """Keeps the table. Runs on the event loop."""
+
+    def __init__(
+        self,
+        link: UpstreamLink,
+        followers: Callable[[], Iterable[RelayFollower]],
+        tables: TableService,
+    ) -> None:
+        self._link = link
+        self._followers = followers
+        self._table = StatisticsTable(tables, RELAYED_TABLE, key=("table",))
+
+    async def run(self) -> None:
+        """Keep the table until cancelled."""
+        while True:
+            try:
+                await self.refresh()
+            except BarrageError as error:
+                log.debug("the statistics of relayed tables were not refreshed: %s", error)
+            await asyncio.sleep(INTERVAL_S)
+
+    async def refresh(self) -> None:
+        """Make the table tell what is true now."""
+        rows = [self._row(follower) for follower in self._followers()]
+        if rows or self._table.is_made:
+            await self._table.show(pa.Table.from_pylist(rows, schema=RELAYED_SCHEMA))
+
+    def fail(self, error: BarrageError) -> None:
+        """Nothing keeps the table any more."""
+        self._table.fail(error)
+
+    def _row(self, follower: RelayFollower) -> dict[str, object]:
+        error = follower.error or self._link.error
+        lag_ns = follower.lag_ns
+        return {
+            "table": follower.name,
+            "state": follower.state.value,
+            "upstream": self._link.address,
+            "step": follower.step,
+            "updates": follower.updates,
+            "merged": follower.merged_count,
+            "resumes": follower.resumes,
+            "snapshots": follower.snapshots,
+            "lag_ms": None if lag_ns is None else round(lag_ns / NANOS_PER_MS, 3),
+            "trouble": None if error is None else str(error),
+        }
