@@ -3,9 +3,9 @@
 A line of :data:`OPERATORS` says how an operator is called in Python, in a query, on the command
 line and in a message to a Deephaven server. From it follow
 
-* the methods of tables in servers and clients, which ``make operators`` writes: they are in the
+* the methods of tables in servers and clients, which ``make generated`` writes: they are in the
   repository so that editors see them, and a test holds them against this list;
-* what a query may say (:mod:`barrage.model.query`) and how it is run (``server/query.py``);
+* what a query may say (:mod:`barrage.model.query`) and how it is run (``server/access/query.py``);
 * the options of commands (``cli/query_options.py``);
 * operations in batches of Deephaven clients, both ways, where their fields are the arguments.
 

@@ -6,8 +6,8 @@ What a ``q/`` ticket says (deephaven-clients.md knows nothing of it; it is our o
 
 An operation is the name of an operator (:mod:`barrage.model.operators`) and its arguments. This
 module checks names, the number and the form of the arguments and all limits; whether columns exist
-and formulas make sense only a table can tell (``server/query.py``). No arguments but tables nest,
-and these only ``expression_depth_max`` deep.
+and formulas make sense only a table can tell (``server/access/query.py``). No arguments but tables
+nest, and these only ``expression_depth_max`` deep.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Parser:
         }
 
     def parse(self, text: bytes | str) -> Query:
-        _check_limit("query", len(text), self._limits.expression_bytes_max, "bytes")
+        _check_limit("query", len(text), self._limits.expression_bytes_max, unit="bytes")
         try:
             value = json.loads(text, object_pairs_hook=_Object, parse_constant=_no_constant)
         # Malformed JSON and text, huge numbers; and brackets nested past the interpreter's stack.
@@ -115,7 +115,7 @@ class _Parser:
 
     def _query(self, value: Any) -> Query:
         self._depth += 1
-        _check_limit("query", self._depth, self._limits.expression_depth_max, "tables deep")
+        _check_limit("query", self._depth, self._limits.expression_depth_max, unit="tables deep")
         members = dict(value) if isinstance(value, _Object) else {}
         if not isinstance(value, _Object) or len(members) != len(value):
             raise ExpressionError("a query is an object, with no member twice")
@@ -130,7 +130,7 @@ class _Parser:
         if not isinstance(steps, list) or isinstance(steps, _Object):
             raise ExpressionError("the 'ops' of a query are a list")
         self._operation_count += len(steps)
-        _check_limit("query", self._operation_count, self._limits.operations_max, "operations")
+        _check_limit("query", self._operation_count, self._limits.operations_max, unit="operations")
         operations = tuple(self._operation(i, step) for i, step in enumerate(steps, start=1))
         self._depth -= 1
         return Query(table, operations)
@@ -151,13 +151,14 @@ class _Parser:
                 f"{spec.parameters[len(values)].form.value}"
             )
         arguments = tuple(
-            self._argument(f"{where}:", spec, index, value) for index, value in enumerate(values)
+            self._argument(f"{where}:", spec, index, value=value)
+            for index, value in enumerate(values)
         )
         # What was left out is always an empty list or object.
         missing = len(spec.parameters) - len(arguments)
         return Operation(name, (*arguments, *((),) * missing))
 
-    def _argument(self, where: str, spec: OperatorSpec, index: int, value: Any) -> Argument:
+    def _argument(self, where: str, spec: OperatorSpec, index: int, *, value: Any) -> Argument:
         parameter = spec.parameter(index)
         if parameter is None:
             raise ExpressionError(f"{where} takes {len(spec.parameters)} arguments at most")
@@ -205,7 +206,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no value")
 
 
-def _check_limit(what: str, actual: int, maximum: int, unit: str) -> None:
+def _check_limit(what: str, actual: int, maximum: int, *, unit: str) -> None:
     if actual > maximum:
         raise LimitExceededError(what, actual=actual, maximum=maximum, unit=unit)
 

@@ -261,7 +261,7 @@ class ViewReplica:
 
     @classmethod
     def holding(
-        cls, schema: pa.Schema, columns: ColumnSet | None, rows: pa.Table, table_size: int
+        cls, schema: pa.Schema, columns: ColumnSet | None, rows: pa.Table, *, table_size: int
     ) -> ViewReplica:
         """A replica that holds the ``rows`` of the view already; like
         :meth:`FullReplica.holding`."""

@@ -1,9 +1,9 @@
 """Which row is under which key: the identity of rows while their keys shift.
 
 A row of a table's history is named by its *id*, the number under which its addition was recorded
-(``journal/record.py``); a row *key* says only where a row stands, and shifts move rows that nobody
-touched. This map keeps, for every living row, key -> id: it applies what a cycle says (removed,
-shifts, added, in that order) and never looks at values.
+(``journal/records/record.py``); a row *key* says only where a row stands, and shifts move rows that
+nobody touched. This map keeps, for every living row, key -> id: it applies what a cycle says
+(removed, shifts, added, in that order) and never looks at values.
 
 Kept as runs of consecutive keys with consecutive ids, so a table that is only appended to is one
 run whatever its size. Worked example: rows 0..9 have the ids 0..9; key 4 is removed, 5..9 shift by
@@ -101,8 +101,8 @@ class RowIdMap:
         blocks: list[Runs],
         offsets: Int64Array,
         heads: Int64Array,
-        tails: Int64Array,
         *,
+        tails: Int64Array,
         size: int,
         run_count: int,
     ) -> RowIdMap:
@@ -118,7 +118,8 @@ class RowIdMap:
         runs = fused(runs)
         blocks = _in_blocks(runs)
         zeros = np.zeros(len(blocks), dtype=np.int64)
-        self = cls._of_blocks(blocks, zeros, *_ends(blocks), size=size, run_count=len(runs[0]))
+        heads, tails = _ends(blocks)
+        self = cls._of_blocks(blocks, zeros, heads, tails=tails, size=size, run_count=len(runs[0]))
         self._flat = runs
         return self
 
@@ -182,7 +183,7 @@ class RowIdMap:
                 return ids_under(self._runs_of(np.flatnonzero(touched)), keys)
         return ids_under(self._all_runs(), keys)
 
-    def apply(
+    def apply(  # noqa: PLR0917  (a RowCycle)
         self,
         removed_keys_pre: RowSet,
         shifts: RowSetShiftData,
@@ -207,7 +208,9 @@ class RowIdMap:
         if touched is None:
             return RowIdMap._of(runs, size)
         runs = fused(runs)
-        result = self._replaced(~touched, offsets, runs, size, kept_count + len(runs[0]))
+        result = self._replaced(
+            ~touched, offsets, runs, size=size, run_count=kept_count + len(runs[0])
+        )
         if len(result._blocks) > _SPARSE * (result._run_count // BLOCK_RUNS + 8):
             return RowIdMap._of(result._all_runs(), size)
         return result
@@ -269,14 +272,14 @@ class RowIdMap:
         touched[stays[arrays.expand(low, high - low + 1)]] = True
 
     def _replaced(
-        self, stays: BoolArray, offsets: Int64Array, runs: Runs, size: int, run_count: int
+        self, stays: BoolArray, offsets: Int64Array, runs: Runs, *, size: int, run_count: int
     ) -> RowIdMap:
         """The map of the blocks that stay, moved by ``offsets``, and of ``runs`` between them."""
         old = np.flatnonzero(stays)
         moved = offsets[old]
         heads, tails = self._heads[old] + moved, self._tails[old] + moved
         cuts = np.searchsorted(runs[0], heads)
-        _check_apart(runs, cuts, heads, tails)
+        _check_apart(runs, cuts, heads=heads, tails=tails)
         blocks: list[Runs] = []
         places: list[int] = []
         edges = [0, *cuts.tolist(), len(runs[0])]
@@ -293,7 +296,7 @@ class RowIdMap:
             all_blocks,
             np.insert(self._offsets[old] + moved, at, 0),
             np.insert(heads, at, new_heads),
-            np.insert(tails, at, new_tails),
+            tails=np.insert(tails, at, new_tails),
             size=size,
             run_count=run_count,
         )
@@ -374,7 +377,7 @@ def _marked(count: int, keys: RowSet, spans: RangeList) -> BoolArray:
     return touched
 
 
-def _check_apart(runs: Runs, cuts: Int64Array, heads: Int64Array, tails: Int64Array) -> None:
+def _check_apart(runs: Runs, cuts: Int64Array, *, heads: Int64Array, tails: Int64Array) -> None:
     """ValueError if a run reaches into a block, or a block into the next."""
     clashes = np.zeros(len(heads), dtype=np.bool_)
     clashes[1:] = tails[:-1] >= heads[1:]

@@ -17,7 +17,7 @@ import numpy as np
 from barrage.limits import ROW_KEY_MAX
 from barrage.rowset import arrays, set_forms
 from barrage.rowset.bits import Bits
-from barrage.rowset.row_set import NO_POSITION, RowSet
+from barrage.rowset.row_set import RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,6 +184,9 @@ class BitRowSet(RowSet):
 
     __hash__ = RowSet.__hash__
 
+    def some_keys(self, positions: list[int]) -> list[int]:
+        return self._bits.some_keys(positions)
+
     # -- algebra ----------------------------------------------------------------------------------
 
     def _as_ranges(self) -> RowSet:
@@ -320,17 +323,6 @@ class BitRowSet(RowSet):
             keys = self._bits.containers.select_many(existing.to_numpy())
             return RowSet.from_sorted_keys(keys)
         return self._as_ranges().keys_at(existing)
-
-    def positions_of(self, keys: RowSet) -> RowSet:
-        if keys is self or keys.is_empty:
-            return RowSet.of_span(0, keys.size)
-        if not self.contains_all(keys):
-            raise ValueError(NO_POSITION)
-        firsts, lasts = keys.range_list
-        ranks = self.rank_many(firsts)
-        if firsts is lasts:
-            return RowSet._of(arrays.from_sorted(ranks))
-        return RowSet._of(arrays.merged(ranks, ranks + (lasts - firsts)))
 
     def slice(self, start: int, stop: int) -> RowSet:
         start, stop = max(start, 0), min(stop, self.size)

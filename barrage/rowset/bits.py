@@ -86,6 +86,13 @@ class Bits:
             containers = self._containers = portable.from_portable(serialized)
         return containers
 
+    def some_keys(self, positions: list[int]) -> list[int]:
+        """The keys at a few positions, from whichever form there is."""
+        bitmap = self._bitmap
+        if bitmap is None:
+            return [self.containers.select(each) for each in positions]
+        return [bitmap[each] for each in positions]
+
     @property
     def size(self) -> int:
         """How many keys."""

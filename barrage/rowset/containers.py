@@ -232,7 +232,9 @@ class Containers:
         return answers
 
     def _array_contains(self, at: Int64Array, lows: Int64Array) -> BoolArray:
-        index = self.slots[at] + _lower_bounds(self.halves, self.slots[at], self.lengths[at], lows)
+        index = self.slots[at] + _lower_bounds(
+            self.halves, self.slots[at], self.lengths[at], wanted=lows
+        )
         is_in: BoolArray = index < self.slots[at] + self.lengths[at]
         index[~is_in] = 0
         is_in &= self.halves[index] == lows
@@ -251,7 +253,7 @@ class Containers:
     def _runs_of(self, at: Int64Array, lows: Int64Array) -> Int64Array:
         """The last run that starts at or before each low half, -1 when there is none."""
         slots = self.slots[at]
-        runs = _lower_bounds(self.run_firsts, slots, self.lengths[at], lows + 1) - 1
+        runs = _lower_bounds(self.run_firsts, slots, self.lengths[at], wanted=lows + 1) - 1
         return np.where(runs < 0, -1, slots + runs)
 
     def rank_many(self, keys: Int64Array) -> Int64Array:
@@ -267,7 +269,7 @@ class Containers:
         return ranks
 
     def _array_ranks(self, at: Int64Array, lows: Int64Array) -> Int64Array:
-        return _lower_bounds(self.halves, self.slots[at], self.lengths[at], lows)
+        return _lower_bounds(self.halves, self.slots[at], self.lengths[at], wanted=lows)
 
     def _bitmap_ranks(self, at: Int64Array, lows: Int64Array) -> Int64Array:
         slots, words = self.slots[at], lows >> 6
@@ -304,13 +306,15 @@ class Containers:
             words = np.searchsorted(every, wanted, side="right") - 1
         else:
             lengths = np.full(len(at), WORDS, dtype=np.int64)
-            words = starts + _lower_bounds(counts, starts, lengths, within + 1) - 1
+            words = starts + _lower_bounds(counts, starts, lengths, wanted=within + 1) - 1
         rest = within - counts[words]
         return (words - starts) * 64 + words64.select_bits(self.words.reshape(-1)[words], rest)
 
     def _run_selects(self, at: Int64Array, within: Int64Array) -> Int64Array:
         slots = self.slots[at]
-        runs = slots + _lower_bounds(self.run_before, slots, self.lengths[at], within + 1) - 1
+        runs = (
+            slots + _lower_bounds(self.run_before, slots, self.lengths[at], wanted=within + 1) - 1
+        )
         keys: Int64Array = self.run_firsts[runs] + (within - self.run_before[runs])
         return keys
 
@@ -482,6 +486,7 @@ def _lower_bounds(
     values: npt.NDArray[np.unsignedinteger] | Int64Array,
     starts: Int64Array,
     lengths: Int64Array,
+    *,
     wanted: Int64Array,
 ) -> Int64Array:
     """For each of ``wanted`` how many of the ascending ``values[start : start + length]`` are

@@ -68,7 +68,7 @@ def of_ranges(ranges: RangeList) -> Containers:
         sizes = np.add.reduceat(lasts - firsts, starts) + lengths
     kinds = np.where(sizes > ARRAY_KEYS_MAX, BITMAP, ARRAY).astype(np.uint8)
     kinds[2 + 4 * lengths < np.minimum(2 * sizes, BITMAP_BYTES)] = RUNS
-    parts = [_of_kind((firsts, lasts), lengths, kinds, kind) for kind in (ARRAY, BITMAP, RUNS)]
+    parts = [_of_kind((firsts, lasts), lengths, kinds, kind=kind) for kind in (ARRAY, BITMAP, RUNS)]
     runs = parts[RUNS]
     return Containers(
         highs,
@@ -88,7 +88,7 @@ def of_keys(keys: Int64Array) -> Containers:
     highs = keys[starts] >> KEY_BITS
     sizes = np.diff(starts, append=len(keys))
     kinds = np.where(sizes > ARRAY_KEYS_MAX, BITMAP, ARRAY).astype(np.uint8)
-    arrays, bitmaps = (_of_kind((keys, keys), sizes, kinds, kind) for kind in (ARRAY, BITMAP))
+    arrays, bitmaps = (_of_kind((keys, keys), sizes, kinds, kind=kind) for kind in (ARRAY, BITMAP))
     none = NO_KEYS.astype(np.uint16)
     return Containers(
         highs,
@@ -131,7 +131,7 @@ def _within_stretches(ranges: RangeList) -> RangeList:
     )
 
 
-def _of_kind(pieces: RangeList, lengths: Int64Array, kinds: KindArray, kind: int) -> RangeList:
+def _of_kind(pieces: RangeList, lengths: Int64Array, kinds: KindArray, *, kind: int) -> RangeList:
     """The pieces in containers of one kind."""
     is_kind = kinds == kind
     if is_kind.all():
@@ -185,13 +185,13 @@ def to_portable(containers: Containers) -> bytes:
     stops = np.append(starts[1:], len(buckets))
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         parts.append(int(buckets[start]).to_bytes(4, "little"))
-        parts += _bucket_header(containers, payload.sizes[start:stop], start, stop)
+        parts += _bucket_header(containers, payload.sizes[start:stop], start=start, stop=stop)
         parts += payload.parts(start, stop)
     return b"".join(parts)
 
 
 def _bucket_header(
-    containers: Containers, byte_sizes: Int64Array, start: int, stop: int
+    containers: Containers, byte_sizes: Int64Array, *, start: int, stop: int
 ) -> list[bytes]:
     count = stop - start
     is_runs = containers.kinds[start:stop] == RUNS
@@ -283,7 +283,7 @@ def from_portable(data: bytes) -> Containers:
     found = _Collected()
     at = 8
     for _ in range(int.from_bytes(data[:8], "little")):
-        at = _read_bucket(content, data, at, found)
+        at = _read_bucket(content, data, at, found=found)
     kinds, lengths = np.concatenate(found.kinds), np.concatenate(found.lengths)
     runs = _without_counts(_joined(found.runs, "<u2"), lengths[kinds == RUNS])
     return Containers(
@@ -315,7 +315,7 @@ def _places_of_counts(lengths: Int64Array) -> Int64Array:
     return 2 * (np.cumsum(lengths) - lengths) + np.arange(len(lengths))
 
 
-def _read_bucket(content: ByteArray, data: bytes, at: int, found: _Collected) -> int:
+def _read_bucket(content: ByteArray, data: bytes, at: int, *, found: _Collected) -> int:
     """Read the 32-bit bitmap at ``at``; where the next one starts."""
     begin = at + 4
     cookie = int.from_bytes(data[begin : begin + 4], "little")
@@ -346,7 +346,7 @@ def _read_bucket(content: ByteArray, data: bytes, at: int, found: _Collected) ->
     found.highs.append((int.from_bytes(data[at:begin], "little") << KEY_BITS) | keys[:, 0])
     found.kinds.append(kinds)
     found.lengths.append(lengths)
-    return payload_at + _contents(content[payload_at:], kinds, lengths, found)
+    return payload_at + _contents(content[payload_at:], kinds, lengths, found=found)
 
 
 def _halves_at(content: ByteArray, places: Int64Array) -> Int64Array:
@@ -369,7 +369,9 @@ def _byte_size(kind: int, size: int) -> int:
     return BITMAP_BYTES if kind == BITMAP else 2 * size
 
 
-def _contents(payload: ByteArray, kinds: KindArray, lengths: Int64Array, found: _Collected) -> int:
+def _contents(
+    payload: ByteArray, kinds: KindArray, lengths: Int64Array, *, found: _Collected
+) -> int:
     """Take the contents of containers apart by kind; where they end."""
     ends = np.cumsum(byte_sizes(kinds, lengths))
     for kind, parts in ((ARRAY, found.halves), (BITMAP, found.words), (RUNS, found.runs)):

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from barrage.rowset.growth import Rooms
 
 _REPR_RANGES_MAX: Final = 20
-_HASH_SAMPLES: Final = 16
 _COMPACT_FRACTION: Final = 4
 """A part smaller than this fraction of its parent is copied, so that it does not keep the parent's
 memory.
@@ -42,8 +41,6 @@ memory.
 
 _PREFIX_BYTES: Final = 8
 """What a range costs more once positions were looked up."""
-
-NO_POSITION: Final = "keys that are not in the row set have no position"
 
 
 class RowSet:
@@ -184,7 +181,7 @@ class RowSet:
         return RowSet._wrap(*ranges) if len(firsts) else _EMPTY
 
     @classmethod
-    def trusted_pieces(
+    def trusted_pieces(  # noqa: PLR0917  (public)
         cls, firsts: Int64Array, lasts: Int64Array, stops: list[int], sizes: list[int]
     ) -> list[RowSet]:
         """Many small sets out of shared arrays that the caller gives away: piece i is the ranges up
@@ -361,11 +358,16 @@ class RowSet:
 
     def __hash__(self) -> int:
         if self._hash is None:
-            firsts, lasts = self.range_list
-            step = max(1, len(firsts) // _HASH_SAMPLES)
-            samples = (tuple(firsts[::step].tolist()), tuple(lasts[::step].tolist()))
-            self._hash = hash((len(firsts), *samples))
+            if self.size < set_forms.RANGES_BACK:
+                self._hash = set_forms.hash_of_ranges(self.range_list)
+            else:  # Equal sets may be kept in either form.
+                samples = self.some_keys(set_forms.sampled_positions(self.size))
+                self._hash = hash((self.size, self.last, *samples))
         return self._hash
+
+    def some_keys(self, positions: list[int]) -> Iterable[int]:
+        """The keys at a few positions, in either form without much ado."""
+        return map(int, self.select_many(positions))
 
     def to_text(self) -> str:
         """All ranges as ``0-9,12``."""
@@ -453,7 +455,7 @@ class RowSet:
             return RowSet.of_range(max(first, self.first), min(last, self.last))
         start = int(self._lasts.searchsorted(first, side="left"))
         stop = int(self._firsts.searchsorted(last, side="right"))
-        return self._part(start, stop, first, last)
+        return self._part(start, stop, first=first, last=last)
 
     def _outside(self, first: int, last: int) -> RowSet:
         """The members outside the closed range; O(1) for one range, and for a cut at an end."""
@@ -462,7 +464,7 @@ class RowSet:
             return above
         return below if above.is_empty else below._append(above)
 
-    def _part(self, start: int, stop: int, first: int, last: int) -> RowSet:
+    def _part(self, start: int, stop: int, *, first: int, last: int) -> RowSet:
         """Ranges ``start`` to ``stop``, with the outer two cut at ``first`` and ``last``."""
         if start >= stop:
             return _EMPTY
@@ -555,12 +557,10 @@ class RowSet:
         """The positions of the given keys; ValueError unless all are members."""
         if keys is self or keys.is_empty:
             return RowSet.of_span(0, keys.size)
-        if self.range_count == 1:
-            if keys.first < self.first or keys.last > self.last:
-                raise ValueError(NO_POSITION)
-            return keys.offset(-self.first)
         if not self.contains_all(keys):
-            raise ValueError(NO_POSITION)
+            raise ValueError("keys that are not in the row set have no position")
+        if self.is_contiguous:
+            return keys.offset(-self.first)
         firsts, lasts = keys.range_list
         ranks = self.rank_many(firsts)
         if firsts is lasts:

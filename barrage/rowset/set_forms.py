@@ -43,9 +43,23 @@ _RANGES_PER_BUCKET_MIN: Final = 2048
 
 _BUCKET_BITS: Final = 32
 
+_HASH_SAMPLES: Final = 16
+
 WIDE_CONTAINERS_MAX: Final = 1 << 16
 """A set that touches more containers than this, and than a few for each of its ranges, is not
 combined as bits."""
+
+
+def hash_of_ranges(ranges: RangeList) -> int:
+    """A hash of some of the ranges."""
+    firsts, lasts = ranges
+    step = max(1, len(firsts) // _HASH_SAMPLES)
+    return hash((len(firsts), *firsts[::step].tolist(), *lasts[::step].tolist()))
+
+
+def sampled_positions(size: int) -> list[int]:
+    """Whose keys stand for all of a large set in its hash."""
+    return [size * part // _HASH_SAMPLES for part in range(_HASH_SAMPLES)]
 
 
 def pays(ranges: RangeList) -> bool:

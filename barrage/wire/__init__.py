@@ -4,7 +4,6 @@ No IO, no state machines, no clock. Decoders raise RemoteProtocolError for anyth
 wrong.
 """
 
-from barrage.wire.batch_reader import BatchReader, ReceivedBatch
 from barrage.wire.bitset import decode_bit_set, encode_bit_set
 from barrage.wire.flight_data import (
     decode_flight_data,
@@ -29,14 +28,15 @@ from barrage.wire.metadata import (
     peek_message_type,
 )
 from barrage.wire.revision import WireRevision
-from barrage.wire.row_set_codec import (
+from barrage.wire.row_sets.row_set_codec import (
     decode_row_set,
     decode_shifts,
     encode_row_set,
     encode_shifts,
 )
-from barrage.wire.update_assembler import SchemaReceived, UpdateAssembler
-from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+from barrage.wire.updates.batch_reader import BatchReader, ReceivedBatch
+from barrage.wire.updates.update_assembler import SchemaReceived, UpdateAssembler
+from barrage.wire.updates.update_codec import EncodeOptions, UpdateEncoder
 from barrage.wire.wire_schema import wire_schema, with_deephaven_metadata
 
 __all__ = [

@@ -13,6 +13,8 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from barrage.errors import RemoteProtocolError
 from barrage.wire.flatbuf import FlatTable, root_table
 from barrage.wire.ipc_schema import (
@@ -27,6 +29,8 @@ from barrage.wire.ipc_schema import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 __all__ = [
     "HEADER_DICTIONARY",
@@ -54,6 +58,8 @@ _VERSION_MIN = 3  # V4
 
 # Message (bodyLength, version, type), then RecordBatch (length), up to the count of nodes.
 _RECORD = "<I6HiIqhBx5H2xiIqII"
+_BODY_BYTES_AT = 24
+_RECORD_LENGTH_AT = 56
 _RECORD_BUFFERS_AT = 64
 _RECORD_NODES_AT = 72
 # The same with a DictionaryBatch (id, isDelta) in between.
@@ -63,7 +69,7 @@ _DICTIONARY_NODES_AT = 104
 
 
 def encode_record_header(
-    length: int, nodes: Sequence[int], buffers: Sequence[int], body_bytes: int
+    length: int, nodes: Sequence[int], buffers: Sequence[int], *, body_bytes: int
 ) -> bytes:
     """Header of a record batch; ``nodes`` and ``buffers`` are flat pairs."""
     node_bytes = 8 * len(nodes)
@@ -79,13 +85,37 @@ def encode_record_header(
     )
 
 
+class HeaderLongs(NamedTuple):
+    """A record batch header as int64s, and which of them are the length, the bytes of the body, the
+    first node and the first buffer."""
+
+    template: NDArray[np.int64]
+    length: int
+    body_bytes: int
+    nodes: int
+    buffers: int
+
+
+def record_header_longs(node_longs: int, buffer_longs: int) -> HeaderLongs:
+    """The header of all record batches with so many numbers for nodes and buffers; those are 0."""
+    header = encode_record_header(0, (0,) * node_longs, (0,) * buffer_longs, body_bytes=0)
+    nodes = _RECORD_NODES_AT >> 3
+    return HeaderLongs(
+        template=np.frombuffer(header, np.int64),
+        length=_RECORD_LENGTH_AT >> 3,
+        body_bytes=_BODY_BYTES_AT >> 3,
+        nodes=nodes,
+        buffers=nodes + node_longs + 1,
+    )
+
+
 def encode_dictionary_header(
     dictionary_id: int,
     length: int,
+    *,
     nodes: Sequence[int],
     buffers: Sequence[int],
     body_bytes: int,
-    *,
     is_delta: bool = False,
 ) -> bytes:
     """Header of a dictionary batch."""

@@ -2,8 +2,8 @@
 
 Source: barrage-wire.md sections 2.1 to 2.4 and 17. Everything a peer sent goes through the
 bounds-checked reader; malformed input raises RemoteProtocolError and nothing else. Requests are
-written by :mod:`barrage.wire.request_writer`, updates by :mod:`barrage.wire.update_metadata`
-because they are on the hot path.
+written by :mod:`barrage.wire.request_writer`, updates by
+:mod:`barrage.wire.update_metadata` because they are on the hot path.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from barrage.wire.messages import (
 )
 from barrage.wire.request_writer import encode_request
 from barrage.wire.revision import WireRevision
-from barrage.wire.row_set_codec import decode_row_set, decode_shifts
+from barrage.wire.row_sets.row_set_codec import decode_row_set, decode_shifts
 from barrage.wire.update_metadata import (
     EMPTY_ROW_SET,
     EMPTY_SHIFTS,
@@ -124,7 +124,9 @@ def decode_wrapper(
         raise RemoteProtocolError(f"{_TYPE_NAMES[message_type]} not supplied")
     source_time = wrapper.int64(_WRAPPER_SOURCE_TIME) if wrapper.has(_WRAPPER_SOURCE_TIME) else None
     if message_type == TYPE_UPDATE_METADATA:
-        return decode_update_payload(root_table(payload), revision, limits, source_time)
+        return decode_update_payload(
+            root_table(payload), revision, limits, source_time_ns=source_time
+        )
     return decode(root_table(payload), limits)
 
 
@@ -323,7 +325,7 @@ def _decode_session_info(table: FlatTable, _limits: Limits) -> SessionInfoRespon
 
 
 def decode_update_payload(
-    table: FlatTable, revision: WireRevision, limits: Limits, source_time_ns: int | None = None
+    table: FlatTable, revision: WireRevision, limits: Limits, *, source_time_ns: int | None = None
 ) -> UpdateMetadata:
     """The update metadata in ``table``; every slot differs between the revisions (section 2.4)."""
     if not revision.counts_batches:

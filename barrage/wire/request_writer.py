@@ -24,7 +24,7 @@ from barrage.wire.messages import (
     SubscriptionRequest,
 )
 from barrage.wire.revision import WireRevision
-from barrage.wire.row_set_codec import encode_row_set
+from barrage.wire.row_sets.row_set_codec import encode_row_set
 
 SessionMessage = NewSessionRequest | RefreshSessionRequest | SessionInfoResponse
 Request = (

@@ -25,7 +25,7 @@ from barrage.wire.bitset import encode_bit_set
 from barrage.wire.flatbuffer_writer import FlatbufferWriter
 from barrage.wire.messages import TYPE_UPDATE_METADATA
 from barrage.wire.revision import WireRevision
-from barrage.wire.row_set_codec import encode_row_set, encode_shifts
+from barrage.wire.row_sets.row_set_codec import encode_row_set, encode_shifts
 
 if TYPE_CHECKING:
     from barrage.rowset import RowSet, RowSetShiftData
@@ -151,9 +151,31 @@ def encode_update(update: EncodedMetadata, revision: WireRevision) -> bytes:
     return wrap_payload(TYPE_UPDATE_METADATA, payload, update.source_time_ns)
 
 
-def _vectors(update: EncodedMetadata) -> tuple[list[int], list[bytes]]:
-    """Positions (0 absent) of the six byte vectors and the modified rows, and the bytes after the
-    table."""
+def update_template(update: EncodedMetadata) -> tuple[bytes, list[int]]:
+    """The wrapper bytes of an update (1.0.0), and where in them the six byte vectors (0 where one
+    is absent) and the distinct modified row sets, in order of first use, begin. Other contents of
+    equal lengths may be written over them."""
+    vectors = _vectors(update)
+    wrapped = wrap_payload(
+        TYPE_UPDATE_METADATA, _r1_payload(update, vectors), update.source_time_ns
+    )
+    begin = (_WRAPPER if update.source_time_ns is None else _WRAPPER_TIMED).size + _COUNT.size
+    return wrapped, [at and begin + at for at in (*vectors.contents, *vectors.modified)]
+
+
+class _Vectors(NamedTuple):
+    """Where in the payload the vectors lie, 0 for absent ones, and the bytes after the table."""
+
+    contents: list[int]
+    """Viewport, columns, added, removed, shifts and included rows."""
+    modified: list[int]
+    """The distinct modified row sets."""
+    nodes: int
+    """The vector of tables that refer to those."""
+    parts: list[bytes]
+
+
+def _vectors(update: EncodedMetadata) -> _Vectors:
     parts: list[bytes] = []
     placed: dict[bytes, int] = {}
     position = table_end = _TABLE_AT + _R1_BYTES
@@ -181,13 +203,13 @@ def _vectors(update: EncodedMetadata) -> tuple[list[int], list[bytes]]:
             position += 4 + length + padding
         positions.append(at)
     if mods is None:
-        return [*positions, 0], parts
-    parts.insert(0, _mod_section(mods, placed, distinct, table_end))
-    return [*positions[:6], table_end], parts
+        return _Vectors(positions, [], 0, parts)
+    parts.insert(0, _mod_section(mods, placed, distinct, start=table_end))
+    return _Vectors(positions[:6], positions[6:], table_end, parts)
 
 
 def _mod_section(
-    mods: tuple[bytes, ...], placed: dict[bytes, int], distinct: tuple[bytes, ...], start: int
+    mods: tuple[bytes, ...], placed: dict[bytes, int], distinct: tuple[bytes, ...], *, start: int
 ) -> bytes:
     """Vector of tables, the tables themselves (one per distinct row set) and their vtable, from
     ``start``; ``placed`` tells where the row sets lie."""
@@ -212,7 +234,11 @@ def _mod_layout(count: int, nodes: int) -> struct.Struct:
 
 
 def _encode_r1(update: EncodedMetadata) -> bytes:
-    positions, parts = _vectors(update)
+    return _r1_payload(update, _vectors(update))
+
+
+def _r1_payload(update: EncodedMetadata, vectors: _Vectors) -> bytes:
+    positions = [*vectors.contents, vectors.nodes]
     viewport, columns, added, removed, shifts, included, mods = positions
     first, last, size = update.first_seq, update.last_seq, update.table_size
     at = _TABLE_AT + 28  # of the first offset field
@@ -240,7 +266,7 @@ def _encode_r1(update: EncodedMetadata) -> bytes:
         update.is_snapshot,
         update.is_effective_reverse,
     )
-    return b"".join((head, *parts))
+    return b"".join((head, *vectors.parts))
 
 
 def _encode_draft(update: EncodedMetadata) -> bytes:

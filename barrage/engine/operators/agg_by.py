@@ -1,8 +1,9 @@
 """One row per combination of key values, with aggregations of the rows that have it.
 
-Row key == number of the group (:mod:`barrage.engine.grouping`). The result's cells are stored, one
-per group and aggregation. A cycle brings the states up to date with the rows that changed, computes
-the results of the groups these are in, and tells the cells that differ from the stored ones.
+Row key == number of the group (:mod:`barrage.engine.aggregation.grouping`). The result's cells are
+stored, one per group and aggregation. A cycle brings the states up to date with the rows that
+changed, computes the results of the groups these are in, and tells the cells that differ from the
+stored ones.
 
 Cost of a cycle: vector operations over the changed rows and their groups. In addition one pass over
 the group numbers of all rows, a few milliseconds per million, when a first, last, least or greatest
@@ -20,14 +21,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine import work
-from barrage.engine.aggregation import parse_aggregations, result_fields
-from barrage.engine.aggregation_states import AggregationStates
-from barrage.engine.grouping import RowGroups, in_groups
-from barrage.engine.keyed import check_key_columns
-from barrage.engine.operator_plan import derived
-from barrage.engine.row_sets import packing_shifts
-from barrage.engine.table import DerivedTable
+from barrage.engine.aggregation.aggregation import parse_aggregations, result_fields
+from barrage.engine.aggregation.aggregation_states import AggregationStates
+from barrage.engine.aggregation.grouping import RowGroups, in_groups
+from barrage.engine.planning.operator_plan import derived
+from barrage.engine.tables import work
+from barrage.engine.tables.keyed import check_key_columns
+from barrage.engine.tables.moved_rows import packing_shifts
+from barrage.engine.tables.table import DerivedTable
 from barrage.errors import SchemaError
 from barrage.model.storage import ColumnStore, cells_differ
 from barrage.model.update import TableUpdate
@@ -36,10 +37,11 @@ from barrage.rowset import RowSet, RowSetShiftData
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.engine.aggregation import Aggregation
-    from barrage.engine.grouping import GroupChange
-    from barrage.engine.hashing import Int64Array
-    from barrage.engine.table import Cells, Table
+    from barrage.engine.aggregation.aggregation import Aggregation
+    from barrage.engine.aggregation.grouping import GroupChange
+    from barrage.engine.keys.hashing import Int64Array
+    from barrage.engine.tables.cells import Cells
+    from barrage.engine.tables.table import Table
 
 
 class AggByTable(DerivedTable):
@@ -187,5 +189,5 @@ def aggregated(table: Table, by: Sequence[str], aggregations: Sequence[Aggregati
         (table,),
         ("agg_by", names, parsed),
         lambda parent: AggByTable(parent, names, parsed),
-        per_row=work.of_keys(len(names)) + work.of_aggregations(len(parsed)),
+        price=work.of_aggregations(len(names), len(parsed)),
     )

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from barrage.engine import work
-from barrage.engine.operator_plan import derived
-from barrage.engine.operators.values import EVALUATED_ROWS
-from barrage.engine.table import DerivedTable
+from barrage.engine.planning.operator_plan import derived
+from barrage.engine.tables import work
+from barrage.engine.tables.cells import EVALUATED_ROWS
+from barrage.engine.tables.table import DerivedTable
 from barrage.errors import RowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from barrage.engine.table import Cells, Int64Array, Table
+    from barrage.engine.tables.cells import Cells
+    from barrage.engine.tables.table import Table
     from barrage.model.update import TableUpdate
     from barrage.rowset import RowSet
+    from barrage.rowset.arrays import Int64Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class ConvertTable(DerivedTable):
     ) -> None:
         super().__init__(parent, schema, parent.traits)
         self._conversions = dict(conversions)
-        self.reading += work.of_conversions(conversions)
+        self.reading += work.of_conversions(_trials(conversions)).per_row
         self._checked = tuple(index for index, entry in conversions.items() if entry.may_fail)
         self._row_keys = parent.row_keys
         self._check_values(parent.row_keys, self._checked)
@@ -96,10 +98,16 @@ class ConvertTable(DerivedTable):
             ) from error
 
 
+def _trials(conversions: Mapping[int, ColumnConversion]) -> int:
+    """How many columns are tried."""
+    return sum(entry.may_fail for entry in conversions.values())
+
+
 def convert(
     table: Table,
     schema: pa.Schema,
     identity: Hashable,
+    *,
     conversions: Mapping[int, ColumnConversion],
 ) -> Table:
     """The same rows with some columns turned into other types when they are read.
@@ -110,5 +118,5 @@ def convert(
         (table,),
         ("convert", schema, identity),
         lambda parent: ConvertTable(parent, schema, conversions),
-        per_row=work.of_conversions(conversions),
+        price=work.of_conversions(_trials(conversions)),
     )

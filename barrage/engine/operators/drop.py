@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from barrage.engine.operators.select import index_of, select
 
 if TYPE_CHECKING:
-    from barrage.engine.table import Table
+    from barrage.engine.tables.table import Table
 
 
 def drop(table: Table, *columns: str) -> Table:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barrage.engine.operator_plan import derived
-from barrage.engine.row_sets import closing_shifts, each_once
-from barrage.engine.table import DerivedTable
+from barrage.engine.planning.operator_plan import derived
+from barrage.engine.tables.moved_rows import closing_shifts, each_once
+from barrage.engine.tables.table import DerivedTable
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.engine.table import Cells, Int64Array, Table
+    from barrage.engine.tables.cells import Cells
+    from barrage.engine.tables.table import Table
+    from barrage.rowset.arrays import Int64Array
 
 
 class FlattenTable(DerivedTable):

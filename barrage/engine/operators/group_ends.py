@@ -1,10 +1,10 @@
 """What ``head_by`` and ``tail_by`` share: some rows from one end of every group, in row order.
 
-State: the group of every row (:mod:`barrage.engine.grouping`) and the rows shown of every group
-(:mod:`barrage.engine.row_runs`). A cycle looks at the groups that rows left or entered: what each
-shows now is chosen from what it showed and what entered. Only a group that lost a row it showed,
-and has others it does not show, needs all of its rows: then one pass over the group numbers of all
-rows (a few milliseconds per million) finds those of all such groups together.
+State: the group of every row (:mod:`barrage.engine.aggregation.grouping`) and the rows shown of
+every group (:mod:`barrage.engine.aggregation.row_runs`). A cycle looks at the groups that rows left
+or entered: what each shows now is chosen from what it showed and what entered. Only a group that
+lost a row it showed, and has others it does not show, needs all of its rows: then one pass over the
+group numbers of all rows (a few milliseconds per million) finds those of all such groups together.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from barrage.engine.grouping import RowGroups
-from barrage.engine.keyed import check_key_columns
+from barrage.engine.aggregation.grouping import RowGroups
+from barrage.engine.aggregation.row_runs import RowRuns
 from barrage.engine.operators.subset import SubsetTable
-from barrage.engine.row_runs import RowRuns
+from barrage.engine.planning.operator_plan import check_count, derived
+from barrage.engine.tables import work
+from barrage.engine.tables.keyed import check_key_columns
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.engine.grouping import GroupChange
-    from barrage.engine.hashing import Int64Array
-    from barrage.engine.table import Table, TableTraits
+    from barrage.engine.aggregation.grouping import GroupChange
+    from barrage.engine.keys.hashing import Int64Array
+    from barrage.engine.tables.table import DerivedTable, Table
     from barrage.model.update import TableUpdate
 
 
@@ -32,10 +34,14 @@ class GroupEndsTable(SubsetTable):
     """The first or last ``count`` rows of each group, under the parent's keys. No key columns make
     one group of all rows. SchemaError when a column cannot be compared."""
 
-    is_from_end = False
-
-    def __init__(self, parent: Table, count: int, by: tuple[str, ...], traits: TableTraits) -> None:
+    def __init__(
+        self, parent: Table, count: int, by: tuple[str, ...], *, is_from_end: bool
+    ) -> None:
+        traits = parent.traits.changed(is_flat=False)
+        if is_from_end:
+            traits = traits.changed(is_append_only=False)
         super().__init__(parent, parent.schema, traits)
+        self.is_from_end = is_from_end
         self.count = count
         self.by = by
         self._groups = RowGroups(parent, check_key_columns(parent.schema, by) if by else ())
@@ -47,6 +53,9 @@ class GroupEndsTable(SubsetTable):
         self._group_count = self._groups.count
         rows, _ = self._shown.rows_of(np.arange(self._groups.count, dtype=np.int64))
         self._row_keys = RowSet.from_keys(rows)
+
+    def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
+        return GroupEndsTable(parents[0], self.count, self.by, is_from_end=self.is_from_end)
 
     def stand_upon(self, parents: Sequence[Table]) -> None:
         super().stand_upon(parents)
@@ -123,3 +132,16 @@ class GroupEndsTable(SubsetTable):
             live = numbers[self._groups.sizes(numbers) > 0]
             self._groups.renumber(RowSet.from_sorted_keys(live))
             self._shown.keep(live)
+
+
+def ends_of_groups(
+    table: Table, name: str, count: int, *, by: tuple[str, ...], is_from_end: bool
+) -> Table:
+    """The operator of that name: rows from the beginning or the end of every group."""
+    check_count(count)
+    return derived(
+        (table,),
+        (name, count, by),
+        lambda parent: GroupEndsTable(parent, count, by, is_from_end=is_from_end),
+        price=work.of_group_ends(len(by)),
+    )

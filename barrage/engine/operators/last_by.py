@@ -1,9 +1,9 @@
 """The last row for each combination of key values: a keyed view of any table.
 
-Row key == number of the group (:mod:`barrage.engine.grouping`). When more than half of the numbers
-are free they are compacted with shifts. A group whose last row goes away finds its new one by one
-pass over the group number of every parent row (vectorised); parents that only append never need
-that.
+Row key == number of the group (:mod:`barrage.engine.aggregation.grouping`). When more than half of
+the numbers are free they are compacted with shifts. A group whose last row goes away finds its new
+one by one pass over the group number of every parent row (vectorised); parents that only append
+never need that.
 
 The last rows of a blink table are those of the current cycle: rows of cycles before are gone. The
 result is an ordinary table, which shows nothing after a cycle without rows.
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine import work
-from barrage.engine.grouping import GroupChange, RowGroups, extended
-from barrage.engine.keyed import check_key_columns
-from barrage.engine.operator_plan import derived
-from barrage.engine.row_sets import packing_shifts
-from barrage.engine.table import DerivedTable
+from barrage.engine.aggregation.grouping import GroupChange, RowGroups, extended
+from barrage.engine.planning.operator_plan import derived
+from barrage.engine.tables import work
+from barrage.engine.tables.keyed import check_key_columns
+from barrage.engine.tables.moved_rows import packing_shifts
+from barrage.engine.tables.table import DerivedTable
 from barrage.model.storage import cells_differ
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData
@@ -29,8 +29,9 @@ from barrage.rowset import RowSet, RowSetShiftData
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.engine.hashing import Int64Array
-    from barrage.engine.table import Cells, Table
+    from barrage.engine.keys.hashing import Int64Array
+    from barrage.engine.tables.cells import Cells
+    from barrage.engine.tables.table import Table
 
 NO_ROW = -1
 
@@ -197,5 +198,5 @@ def last_by(table: Table, *columns: str) -> Table:
         (table,),
         ("last_by", names),
         lambda parent: LastByTable(parent, names),
-        per_row=work.of_keys(len(names)),
+        price=work.of_groups(len(names)),
     )

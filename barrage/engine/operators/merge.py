@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.operator_plan import derived
-from barrage.engine.table import DerivedTable, TableTraits
+from barrage.engine.planning.operator_plan import derived
+from barrage.engine.tables.table import DerivedTable, TableTraits
 from barrage.errors import EngineError, LimitExceededError, SchemaError
 from barrage.limits import ROW_KEY_MAX
 from barrage.model.update import TableUpdate
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from barrage.engine.table import Cells, Int64Array, Table
+    from barrage.engine.tables.cells import Cells
+    from barrage.engine.tables.table import Table
+    from barrage.rowset.arrays import Int64Array
 
 ROOM_MIN = 1 << 16
 """Shortest stretch of keys of one parent."""
@@ -84,7 +86,7 @@ class MergeTable(DerivedTable):
             is_static=all(parent.is_static for parent in parents),
             is_blink=all(parent.is_blink for parent in parents),
         )
-        super().__init__(parents[0], parents[0].schema, traits, parents[1:])
+        super().__init__(parents[0], parents[0].schema, traits, others=parents[1:])
         self._parent_keys = [parent.row_keys for parent in self.parents]
         self._rooms = np.full(len(parents), ROOM_MIN, dtype=np.int64)
         self._starts = np.zeros(len(parents), dtype=np.int64)
@@ -125,7 +127,7 @@ class MergeTable(DerivedTable):
         self._make_room()
         self._row_keys = self._joined(self._parent_keys)
         shifts = [
-            _shifts_of(update, keys - update.removed_keys_pre, start, move)
+            _shifts_of(update, keys - update.removed_keys_pre, start=start, move=move)
             for update, keys, start, move in zip(
                 updates, before, starts.tolist(), (self._starts - starts).tolist(), strict=True
             )
@@ -184,7 +186,7 @@ class MergeTable(DerivedTable):
         return tuple(pa.concat_arrays(cells).take(picks) for cells in zip(*parts, strict=True))
 
 
-def _shifts_of(update: TableUpdate, kept: RowSet, start: int, move: int) -> RowSetShiftData:
+def _shifts_of(update: TableUpdate, kept: RowSet, *, start: int, move: int) -> RowSetShiftData:
     """How the rows of one parent move: ``kept`` (its keys before the update) by the parent's own
     shifts and, with the stretch that began at ``start``, by ``move``."""
     if kept.is_empty:

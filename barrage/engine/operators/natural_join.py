@@ -20,15 +20,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine import work
-from barrage.engine.grouping import extended
-from barrage.engine.hashing import is_hashable
-from barrage.engine.key_map import KeyMap
-from barrage.engine.key_numbers import KeyNumbers
-from barrage.engine.operator_plan import derived
-from barrage.engine.operators.values import EVALUATED_ROWS
-from barrage.engine.row_sets import union_of
-from barrage.engine.table import DerivedTable
+from barrage.engine.aggregation.grouping import extended
+from barrage.engine.keys.hashing import is_hashable
+from barrage.engine.keys.key_map import KeyMap
+from barrage.engine.keys.key_numbers import KeyNumbers
+from barrage.engine.planning.operator_plan import derived
+from barrage.engine.tables import work
+from barrage.engine.tables.cells import EVALUATED_ROWS
+from barrage.engine.tables.moved_rows import union_of
+from barrage.engine.tables.table import DerivedTable
 from barrage.errors import RowError, SchemaError, near_miss
 from barrage.model.storage import cells_differ
 from barrage.model.update import TableUpdate
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from barrage.engine.table import Cells, Int64Array, Table
+    from barrage.engine.tables.cells import Cells
+    from barrage.engine.tables.table import Table
     from barrage.rowset import RowSetShiftData
+    from barrage.rowset.arrays import Int64Array
 
     BoolArray = npt.NDArray[np.bool_]
 
@@ -67,7 +69,7 @@ class Join:
 
 
 def parse_join(
-    left: pa.Schema, right: pa.Schema, on: str | Sequence[str], add: str | Sequence[str]
+    left: pa.Schema, right: pa.Schema, *, on: str | Sequence[str], add: str | Sequence[str]
 ) -> Join:
     """Check the column names of a join; SchemaError says what does not fit.
 
@@ -158,7 +160,7 @@ class NaturalJoinTable(DerivedTable):
             is_static=left.is_static and right.is_static,
             is_append_only=left.is_append_only and right.is_static,
         )
-        super().__init__(left, schema, traits, (right,))
+        super().__init__(left, schema, traits, others=(right,))
         self.right = right
         self._join = join
         self._left_width = len(left.schema)
@@ -231,7 +233,7 @@ class NaturalJoinTable(DerivedTable):
         moves = self._follow_left(left)
         # New numbers of left keys had no right row before, and were unknown to the right side.
         was = extended(change.was, len(self._right_row), NO_ROW)
-        modified = self._modified(left, right, _RightChange(was, change.touched), moves)
+        modified = self._modified(left, right, _RightChange(was, change.touched), moves=moves)
         self._row_keys = self.parent.row_keys
         self._collect()
         return TableUpdate(
@@ -284,7 +286,7 @@ class NaturalJoinTable(DerivedTable):
         return _LeftMoves(rows[is_moved], before[is_moved], now[is_moved])
 
     def _modified(
-        self, left: TableUpdate, right: TableUpdate, change: _RightChange, moves: _LeftMoves
+        self, left: TableUpdate, right: TableUpdate, change: _RightChange, *, moves: _LeftMoves
     ) -> list[RowSet]:
         """Per added column the rows that stayed and show another cell now."""
         sources = [source for _, source in self._join.added]
@@ -293,20 +295,20 @@ class NaturalJoinTable(DerivedTable):
         rewritten = union_of(right.modified_keys_post[source] for source in sources).to_numpy()
         numbers = np.union1d(change.touched, self._right_number.lookup(rewritten))
         was, now = change.was, self._right_row
-        differs = [self._differs(right, c, was[numbers], now[numbers]) for c in sources]
+        differs = [self._differs(right, c, was=was[numbers], now=now[numbers]) for c in sources]
         is_changed = np.logical_or.reduce(differs)
         rows, places = self._rows_showing(left, numbers[is_changed], moves)
         modified: list[RowSet] = []
         for source, differ in zip(sources, differs, strict=True):
             changed = rows[differ[is_changed][places]]
             if len(moves.rows):
-                moved = self._differs(right, source, was[moves.before], now[moves.now])
+                moved = self._differs(right, source, was=was[moves.before], now=now[moves.now])
                 changed = np.union1d(changed, moves.rows[moved])
             modified.append(_shared(RowSet.from_sorted_keys(changed), modified))
         return modified
 
     def _differs(
-        self, right: TableUpdate, column: int, was: Int64Array, now: Int64Array
+        self, right: TableUpdate, column: int, *, was: Int64Array, now: Int64Array
     ) -> BoolArray:
         """Where a cell that showed right row ``was`` and shows ``now`` may hold another value."""
         written = right.modified_keys_post[column]
@@ -411,7 +413,7 @@ def _shared(rows: RowSet, known: Sequence[RowSet]) -> RowSet:
     return known[-1] if known and known[-1] == rows else rows
 
 
-def natural_join(
+def natural_join(  # noqa: PLR0917  (a query's arguments, in order)
     table: Table, right: Table, on: str | Sequence[str], add: str | Sequence[str] = ()
 ) -> Table:
     """Every row, with columns of the one row of ``right`` that has the same key; null where there
@@ -421,10 +423,10 @@ def natural_join(
     ``"name"`` or ``"new=right"`` (none: all of ``right`` but its key columns). Two rows of
     ``right`` with one key are an error.
     """
-    join = parse_join(table.schema, right.schema, on, add)
+    join = parse_join(table.schema, right.schema, on=on, add=add)
     return derived(
         (table, right),
         ("natural_join", join.identity),
         lambda left, partner: NaturalJoinTable(left, partner, join),
-        per_row=work.of_keys(len(join.left_keys)),
+        price=work.of_groups(len(join.left_keys)),
     )

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from barrage.engine.operator_plan import derived
 from barrage.engine.operators.flatten import flatten
-from barrage.engine.table import DerivedTable
+from barrage.engine.planning.operator_plan import derived
+from barrage.engine.tables.table import DerivedTable
 from barrage.errors import SchemaError
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
@@ -20,7 +20,9 @@ from barrage.rowset import RowSet
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from barrage.engine.table import Cells, Int64Array, Table
+    from barrage.engine.tables.cells import Cells
+    from barrage.engine.tables.table import Table
+    from barrage.rowset.arrays import Int64Array
 
 
 def has_fixed_positions(table: Table) -> bool:

@@ -14,23 +14,25 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from barrage.engine import work
-from barrage.engine.expression import BoundExpression, bind
-from barrage.engine.expression_text import Column
-from barrage.engine.operator_plan import derived, prepared
-from barrage.engine.operators.values import EVALUATED_ROWS, single_chunks
-from barrage.engine.row_memory import RowMemory
-from barrage.engine.row_sets import union_of
-from barrage.engine.table import DerivedTable
+from barrage.engine.expressions.expression import BoundExpression, bind
+from barrage.engine.expressions.expression_text import Column
+from barrage.engine.planning.operator_plan import derived, prepared
+from barrage.engine.tables import work
+from barrage.engine.tables.cells import EVALUATED_ROWS, single_chunks
+from barrage.engine.tables.moved_rows import union_of
+from barrage.engine.tables.row_memory import RowMemory
+from barrage.engine.tables.table import DerivedTable
 from barrage.errors import SchemaError, near_miss
 from barrage.model.update import TableUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from barrage.engine.expression import Expression
-    from barrage.engine.table import Cells, Int64Array, Table, TableTraits
+    from barrage.engine.expressions.expression import Expression
+    from barrage.engine.tables.cells import Cells
+    from barrage.engine.tables.table import Table, TableTraits
     from barrage.rowset import RowSet
+    from barrage.rowset.arrays import Int64Array
 
 
 KEPT_OPERATIONS = 32
@@ -52,6 +54,12 @@ class Selection:
 
     outputs: tuple[_Output, ...]
     identity: tuple[tuple[str, str, str], ...]
+
+    @property
+    def row_operations(self) -> int:
+        """Of all computed columns, per row; others are not read when they are made."""
+        computed = [output.computed for output in self.outputs if output.computed is not None]
+        return sum(bound.row_operations for bound in computed)
 
 
 def parse_selection(
@@ -105,7 +113,7 @@ class SelectTable(DerivedTable):
         self._selection = selection
         self._outputs = selection.outputs
         costs = [
-            0 if output.computed is None else work.of_expression(output.computed)
+            0 if output.computed is None else output.computed.row_operations
             for output in self._outputs
         ]
         self._kept = {
@@ -169,12 +177,18 @@ class SelectTable(DerivedTable):
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         return self._compute(
-            columns, len(keys), keys.to_numpy, lambda wanted: self.parent.read_cells(keys, wanted)
+            columns,
+            len(keys),
+            keys.to_numpy,
+            fetch=lambda wanted: self.parent.read_cells(keys, wanted),
         )
 
     def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
         return self._compute(
-            columns, len(keys), lambda: keys, lambda wanted: self.parent.take_cells(keys, wanted)
+            columns,
+            len(keys),
+            lambda: keys,
+            fetch=lambda wanted: self.parent.take_cells(keys, wanted),
         )
 
     def _compute(
@@ -182,6 +196,7 @@ class SelectTable(DerivedTable):
         columns: Sequence[int],
         row_count: int,
         rows: Callable[[], Int64Array],
+        *,
         fetch: Callable[[Sequence[int]], tuple[Cells, ...]],
     ) -> tuple[Cells, ...]:
         read = [self._outputs[index] for index in columns if index not in self._kept]
@@ -231,5 +246,5 @@ def select(table: Table, /, *columns: str, **computed: str | Expression) -> Tabl
         (table,),
         ("select", selection.identity),
         lambda parent: SelectTable(parent, selection),
-        per_row=work.of_selection(selection),
+        price=work.of_terms(selection.row_operations),
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barrage.engine import work
-from barrage.engine.operator_plan import derived
 from barrage.engine.operators.agg_by import AggByTable
+from barrage.engine.planning.operator_plan import derived
+from barrage.engine.tables import work
 
 if TYPE_CHECKING:
-    from barrage.engine.table import DerivedTable, Table
+    from barrage.engine.tables.table import DerivedTable, Table
 
 
 class SelectDistinctTable(AggByTable):
@@ -38,5 +38,5 @@ def select_distinct(table: Table, *columns: str) -> Table:
         (table,),
         ("select_distinct", names),
         lambda parent: SelectDistinctTable(parent, names),
-        per_row=work.of_keys(len(names)),
+        price=work.of_groups(len(names)),
     )

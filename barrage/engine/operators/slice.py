@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barrage.engine.operator_plan import derived
 from barrage.engine.operators.subset import SubsetTable
+from barrage.engine.planning.operator_plan import derived
 from barrage.errors import EngineError
 
 if TYPE_CHECKING:
-    from barrage.engine.table import DerivedTable, Table
+    from barrage.engine.tables.table import DerivedTable, Table
     from barrage.model.update import TableUpdate
     from barrage.rowset import RowSet
 

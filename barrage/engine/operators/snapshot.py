@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barrage.engine.source import StaticTable
+from barrage.engine.tables.source import StaticTable
 
 if TYPE_CHECKING:
-    from barrage.engine.table import Table
+    from barrage.engine.tables.table import Table
 
 
 def snapshot(table: Table) -> Table:

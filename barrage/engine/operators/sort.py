@@ -4,8 +4,8 @@ State: the rows in sort order as two parallel arrays, own row keys (ascending, w
 keys, plus the map from parent key to own key. A cycle with m changed rows of n costs m log n
 comparisons, plus a few copies of those arrays. Rows that keep their place keep their key; a moved
 row is removed and added; where a gap is full a local window is re-spread with shifts
-(:mod:`barrage.engine.gaps`). When more than a fraction of the rows changes, the order is computed
-anew, which changes the cost and nothing in the result.
+(:mod:`barrage.engine.keys.gaps`). When more than a fraction of the rows changes, the order is
+computed anew, which changes the cost and nothing in the result.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from barrage.engine import work
-from barrage.engine.gaps import assign_keys, fresh_keys
-from barrage.engine.key_map import KeyMap
-from barrage.engine.operator_plan import derived
+from barrage.engine.keys.gaps import assign_keys, fresh_keys
+from barrage.engine.keys.key_map import KeyMap
 from barrage.engine.operators.sort_order import SortKey, SortOrder, parse_sort_keys
-from barrage.engine.row_sets import each_once, merged_keys, moves_to_shifts, union_of
-from barrage.engine.table import DerivedTable
+from barrage.engine.planning.operator_plan import derived
+from barrage.engine.tables import work
+from barrage.engine.tables.moved_rows import each_once, merged_keys, moves_to_shifts, union_of
+from barrage.engine.tables.table import DerivedTable
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.engine.hashing import Int64Array
-    from barrage.engine.table import Cells, Table
+    from barrage.engine.keys.hashing import Int64Array
+    from barrage.engine.tables.cells import Cells
+    from barrage.engine.tables.table import Table
 
 __all__ = ["SortKey", "SortTable", "parse_sort_keys", "sort"]
 
@@ -76,9 +77,11 @@ class SortTable(DerivedTable):
         stays = np.ones(len(self._keys), dtype=np.bool_)
         stays[np.searchsorted(self._keys, lost)] = False
         rows, gaps = self._place(merged_keys(added, changed), stays)
-        is_moved = self._return_unmoved(stays, rows, gaps, changed, changed_from)
+        is_moved = self._return_unmoved(
+            stays, rows, gaps, changed=changed, changed_from=changed_from
+        )
         rows, gaps = rows[is_moved], _gaps_after_return(gaps, is_moved)
-        return self._commit(update, gone, stays, rows, gaps)
+        return self._commit(update, gone, stays, rows=rows, gaps=gaps)
 
     def _forget_removed(self, update: TableUpdate) -> Int64Array:
         """Own keys of the rows the parent removed; moves everything else to the parent's new
@@ -117,6 +120,7 @@ class SortTable(DerivedTable):
         stays: np.ndarray[tuple[int], np.dtype[np.bool_]],
         rows: Int64Array,
         gaps: Int64Array,
+        *,
         changed: Int64Array,
         changed_from: Int64Array,
     ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -144,6 +148,7 @@ class SortTable(DerivedTable):
         update: TableUpdate,
         gone: Int64Array,
         stays: np.ndarray[tuple[int], np.dtype[np.bool_]],
+        *,
         rows: Int64Array,
         gaps: Int64Array,
     ) -> TableUpdate:
@@ -223,5 +228,5 @@ def sort(table: Table, *keys: str | tuple[str, str] | SortKey) -> Table:
         (table,),
         ("sort", parsed),
         lambda parent: SortTable(parent, parsed),
-        per_row=work.of_sort(parsed),
+        price=work.of_sort(len(parsed), table.size),
     )

@@ -15,14 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine.operators.values import single_chunks
+from barrage.engine.tables.cells import single_chunks
 from barrage.errors import ExpressionError, near_miss
 from barrage.model.storage.fixed import read_valid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.engine.table import Table
+    from barrage.engine.tables.table import Table
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -142,7 +142,7 @@ class SortOrder:
         for _ in range(len(among).bit_length()):
             middle = (low + high) >> 1
             probes = among[np.minimum(middle, len(among) - 1)]
-            is_before = _precedes(wanted, rows, self._load(probes), probes)
+            is_before = _precedes(wanted, rows, right=self._load(probes), right_rows=probes)
             is_open = low < high
             high = np.where(is_open & is_before, middle, high)
             low = np.where(is_open & ~is_before, middle + 1, low)
@@ -216,7 +216,11 @@ def _sort(columns: list[_Comparable]) -> Int64Array:
 
 
 def _precedes(
-    left: list[_Comparable], left_rows: Int64Array, right: list[_Comparable], right_rows: Int64Array
+    left: list[_Comparable],
+    left_rows: Int64Array,
+    *,
+    right: list[_Comparable],
+    right_rows: Int64Array,
 ) -> BoolArray:
     """Where the left row comes strictly before the right row."""
     before = np.zeros(len(left_rows), dtype=np.bool_)

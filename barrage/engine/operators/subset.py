@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barrage.engine.row_sets import each_once
-from barrage.engine.table import DerivedTable
+from barrage.engine.tables.moved_rows import each_once
+from barrage.engine.tables.table import DerivedTable
 from barrage.model.update import TableUpdate
 
 if TYPE_CHECKING:
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.engine.table import Cells, Int64Array
+    from barrage.engine.tables.cells import Cells
     from barrage.rowset import RowSet
+    from barrage.rowset.arrays import Int64Array
 
 
 class SubsetTable(DerivedTable):

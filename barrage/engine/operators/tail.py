@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barrage.engine.operator_plan import check_count, derived
 from barrage.engine.operators.subset import SubsetTable
+from barrage.engine.planning.operator_plan import check_count, derived
 
 if TYPE_CHECKING:
-    from barrage.engine.table import DerivedTable, Table
+    from barrage.engine.tables.table import DerivedTable, Table
     from barrage.model.update import TableUpdate
     from barrage.rowset import RowSet
 

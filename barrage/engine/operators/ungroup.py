@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine import work
-from barrage.engine.grouping import extended
-from barrage.engine.operator_plan import derived
-from barrage.engine.operators.values import EVALUATED_ROWS
-from barrage.engine.row_sets import closing_shifts, each_once, union_of
-from barrage.engine.table import DerivedTable
+from barrage.engine.aggregation.grouping import extended
+from barrage.engine.planning.operator_plan import derived
+from barrage.engine.tables import work
+from barrage.engine.tables.cells import EVALUATED_ROWS
+from barrage.engine.tables.moved_rows import closing_shifts, each_once, union_of
+from barrage.engine.tables.table import DerivedTable
 from barrage.errors import LimitExceededError, RowError, SchemaError, near_miss
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
@@ -34,7 +34,9 @@ from barrage.rowset import RowSet
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.engine.table import Cells, Int64Array, Table
+    from barrage.engine.tables.cells import Cells
+    from barrage.engine.tables.table import Table
+    from barrage.rowset.arrays import Int64Array
 
 
 def is_list(data_type: pa.DataType) -> bool:
@@ -159,7 +161,7 @@ class UngroupTable(DerivedTable):
             lengths[resized.after] = resized.new
             self._buffer = np.concatenate(([0], np.cumsum(lengths)))
             self._set_starts(self._buffer)
-        return self._told(update, starts, removed, added, resized)
+        return self._told(update, starts, removed=removed, added=added, resized=resized)
 
     def _resized(self, removed: Int64Array, added: Int64Array, rewritten: RowSet) -> _Resized:
         """The rows whose lists were written, with their lengths."""
@@ -179,6 +181,7 @@ class UngroupTable(DerivedTable):
         self,
         update: TableUpdate,
         starts: Int64Array,
+        *,
         removed: Int64Array,
         added: Int64Array,
         resized: _Resized,
@@ -251,5 +254,5 @@ def ungroup(table: Table, *columns: str) -> Table:
         (table,),
         ("ungroup", lists),
         lambda parent: UngroupTable(parent, lists),
-        per_row=work.of_lists(len(lists)),
+        price=work.of_lists(len(lists)),
     )

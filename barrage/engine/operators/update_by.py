@@ -1,46 +1,78 @@
 """All rows with running values of their groups: cumulative sums and moving averages.
 
-Which functions there are: :mod:`barrage.engine.running`. State: the group of every row
-(:mod:`barrage.engine.grouping`), the last row of every group, and the values shown, which are kept
-by row (:mod:`barrage.engine.row_memory`).
+Which functions there are: :mod:`barrage.engine.aggregation.running`. State: the group of every row
+(:mod:`barrage.engine.aggregation.grouping`), the last row of every group, and the values shown,
+which are kept by row (:mod:`barrage.engine.tables.row_memory`).
 
-A cycle computes the rows from the first change of each group on: of a group that got rows at its
-end only these, continued from what its last row shows; of a group that lost rows all. For groups
-that are not just continued one pass over the group numbers of all rows (a few milliseconds per
-million) finds their rows. Groups that did not change are not looked at, and only cells that show
-another value are told.
+A cycle computes the rows from the first change of each group on, a change being a row that entered
+or left it or has other cells. Of a group that just got rows at its end these are continued from
+what its last row shows. Of others one pass over the group numbers of all rows (a few milliseconds
+per million) finds the rows. They are computed up to the last change and some further; where the
+last of these shows what it showed (a change of an average has faded, changes of a sum have
+cancelled out) the rest of the group stays as it is, else it is computed in growing pieces. So a
+change costs the rows up to where it fades, and for a sum all behind it: a few vector operations,
+which clients are charged for in every cycle (:data:`~barrage.engine.tables.work.BEHIND`). Groups
+that did not change are not looked at, and only cells that show another value are told.
 
 The groups of a blink table are those of its current cycle.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine import work
-from barrage.engine.grouping import RowGroups, extended, in_groups
-from barrage.engine.keyed import check_key_columns
-from barrage.engine.operator_plan import derived
-from barrage.engine.row_memory import RowMemory
-from barrage.engine.running import parse_running, running_values
-from barrage.engine.table import DerivedTable
-from barrage.model.storage import cells_differ
+from barrage.engine.aggregation.grouping import RowGroups, extended, in_groups
+from barrage.engine.aggregation.row_runs import places
+from barrage.engine.aggregation.running import has_settled, parse_running, running_values
+from barrage.engine.planning.operator_plan import derived
+from barrage.engine.tables import work
+from barrage.engine.tables.keyed import check_key_columns
+from barrage.engine.tables.row_memory import RowMemory
+from barrage.engine.tables.table import DerivedTable
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.engine.grouping import GroupChange
-    from barrage.engine.hashing import Int64Array
-    from barrage.engine.running import Running
-    from barrage.engine.table import Cells, Table
+    from barrage.engine.aggregation.grouping import GroupChange
+    from barrage.engine.aggregation.running import Running
+    from barrage.engine.keys.hashing import Int64Array
+    from barrage.engine.tables.cells import Cells
+    from barrage.engine.tables.table import Table
     from barrage.rowset import RowSetShiftData
 
 NO_ROW = -1
+
+NEVER = np.iinfo(np.int64).max
+"""Comes after all rows."""
+
+AHEAD = 4096
+"""Rows computed beyond the last change of a group before they are compared with what was shown."""
+
+CLOSE = 16
+"""Rows of which more than one in so many keys are there lie close together."""
+
+FURTHER = 16
+"""Each piece after them is so many times as long as the one before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    """Rows to be computed, those of one group after another. One entry per group but for
+    ``rows``."""
+
+    rows: Int64Array
+    groups: Int64Array
+    lengths: Int64Array
+    before: Int64Array
+    """The row from which the group is continued, or that there is none."""
+    due: Int64Array
+    """How many of its rows are computed in any case: those up to the last change."""
 
 
 class UpdateByTable(DerivedTable):
@@ -54,6 +86,7 @@ class UpdateByTable(DerivedTable):
         parent: Table,
         by: tuple[str, ...],
         running: tuple[Running, ...],
+        *,
         fields: Sequence[pa.Field],
     ) -> None:
         schema = pa.schema([*parent.schema, *fields], metadata=parent.schema.metadata)
@@ -67,7 +100,7 @@ class UpdateByTable(DerivedTable):
         self._values = RowMemory([field.type for field in fields])
         for rows, groups in self._groups.enter_all():
             self._last_row = extended(self._last_row, self._groups.count, NO_ROW)
-            self._show(rows, groups, self._last_row[groups], RowSet.from_sorted_keys(rows))
+            self._show(self._continued(rows, groups), RowSet.from_sorted_keys(rows))
         self._group_count = self._groups.count
         self._row_keys = parent.row_keys
 
@@ -81,7 +114,7 @@ class UpdateByTable(DerivedTable):
 
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
         fields = list(self.schema)[-len(self._running) :]
-        return UpdateByTable(parents[0], self._by, self._running, fields)
+        return UpdateByTable(parents[0], self._by, self._running, fields=fields)
 
     def stand_upon(self, parents: Sequence[Table]) -> None:
         super().stand_upon(parents)
@@ -92,6 +125,7 @@ class UpdateByTable(DerivedTable):
         self._values = self._values.pinned()
 
     def advance(self, update: TableUpdate) -> TableUpdate:
+        behind = self._behind_removed(update)
         self._row_keys = self.parent.row_keys
         self._values.remove(update.removed_keys_pre.to_numpy())
         self._values.shift(update.shifts)
@@ -99,8 +133,7 @@ class UpdateByTable(DerivedTable):
         self._last_row = extended(self._last_row, self._groups.count, NO_ROW)
         self._last_row = _shifted(self._last_row, update.shifts)
         self._last_row[change.emptied] = NO_ROW
-        rows, groups, before = self._affected(update, change)
-        modified = self._show(rows, groups, before, update.added_keys_post)
+        modified = self._show(self._affected(update, change, behind), update.added_keys_post)
         self._renumber(change)
         return TableUpdate(
             first_step=update.first_step,
@@ -111,33 +144,69 @@ class UpdateByTable(DerivedTable):
             modified_keys_post=(*update.modified_keys_post, *modified),
         )
 
-    def _affected(
-        self, update: TableUpdate, change: GroupChange
-    ) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Rows to compute and the group of each; per row the row from which its group goes on."""
-        lost = np.union1d(change.removed_groups, change.moved_from)
-        lost = np.setdiff1d(lost, change.emptied, assume_unique=True)
+    def _behind_removed(self, update: TableUpdate) -> Int64Array:
+        """For each removed row the next one that stayed, by the key it has now; NEVER where there
+        is none."""
+        removed = update.removed_keys_pre
+        behind = np.full(len(removed), NEVER, dtype=np.int64)
+        stayed = self.parent.row_keys - update.added_keys_post
+        if removed.is_empty or stayed.is_empty:
+            return behind
+        places = (self._row_keys - removed).rank_many(removed.to_numpy())
+        is_inside = places < len(stayed)
+        behind[is_inside] = stayed.select_many(places[is_inside])
+        return behind
+
+    def _affected(self, update: TableUpdate, change: GroupChange, behind: Int64Array) -> _Runs:
+        """The rows that may show other values."""
         rows, groups = self._changed(update, change)
-        first = np.full(self._groups.count, np.iinfo(np.int64).max)
+        lost = np.concatenate((change.removed_groups, change.moved_from))
+        lost_at = np.concatenate((behind[: len(change.removed_groups)], change.moved_rows))
+        has_rows = self._groups.sizes(lost) > 0
+        lost, lost_at = lost[has_rows], lost_at[has_rows]
+        first = np.full(self._groups.count, NEVER)
         np.minimum.at(first, groups, rows)
         touched = np.unique(groups)
         inside = touched[first[touched] <= self._last_row[touched]]
         deep = np.union1d(inside, lost)
-        before = self._last_row[groups]
         if len(deep) == 0:
-            return rows, groups, before
-        others = ~np.isin(groups, deep)
-        rows, groups, before = rows[others], groups[others], before[others]
-        first[lost] = NO_ROW
-        found, found_groups = self._groups.rows_in(deep)
-        is_late = found >= first[found_groups]
-        previous = np.full(self._groups.count, NO_ROW)
-        np.maximum.at(previous, found_groups[~is_late], found[~is_late])
-        found, found_groups = found[is_late], found_groups[is_late]
-        return (
-            np.concatenate((rows, found)),
-            np.concatenate((groups, found_groups)),
-            np.concatenate((before, previous[found_groups])),
+            return self._continued(rows, groups)
+        np.minimum.at(first, lost, lost_at)
+        last = np.full(self._groups.count, NO_ROW)
+        np.maximum.at(last, groups, rows)
+        np.maximum.at(last, lost, np.where(lost_at == NEVER, NO_ROW, lost_at))
+        at_end = ~np.isin(groups, deep)
+        return _joined(
+            self._recomputed(deep, first, last), self._continued(rows[at_end], groups[at_end])
+        )
+
+    def _continued(self, rows: Int64Array, groups: Int64Array) -> _Runs:
+        """Rows behind all others of their groups."""
+        rows, groups, lengths = _by_group(rows, groups)
+        before = self._last_row[groups]
+        self._last_row[groups] = rows[np.cumsum(lengths) - 1]
+        return _Runs(rows=rows, groups=groups, lengths=lengths, before=before, due=lengths)
+
+    def _recomputed(self, deep: Int64Array, first: Int64Array, last: Int64Array) -> _Runs:
+        """The rows of some groups from the first change on; ``first`` and ``last`` have the changes
+        by group."""
+        rows, groups, lengths = _by_group(*self._groups.rows_in(deep))
+        ends = np.cumsum(lengths)
+        starts = ends - lengths
+        self._last_row[groups] = rows[ends - 1]
+        is_late = rows >= np.repeat(first[groups], lengths)
+        late = np.add.reduceat(is_late, starts, dtype=np.int64)
+        is_due = is_late & (rows <= np.repeat(last[groups], lengths))
+        goes_on = late < lengths
+        before = np.where(goes_on, rows[np.where(goes_on, ends - late - 1, 0)], NO_ROW)
+        due = np.add.reduceat(is_due, starts, dtype=np.int64)
+        some = late > 0
+        return _Runs(
+            rows=rows if is_late.all() else rows[is_late],
+            groups=groups[some],
+            lengths=late[some],
+            before=before[some],
+            due=due[some],
         )
 
     def _changed(self, update: TableUpdate, change: GroupChange) -> tuple[Int64Array, Int64Array]:
@@ -154,49 +223,84 @@ class UpdateByTable(DerivedTable):
             groups.append(self._groups.groups_of(rows[-1]))
         return np.concatenate(rows), np.concatenate(groups)
 
-    def _show(
-        self, rows: Int64Array, groups: Int64Array, before: Int64Array, added: RowSet
-    ) -> list[RowSet]:
-        """Compute the values of rows, each group's from the row ``before`` on; per value the rows
-        that are not ``added`` and show another one."""
-        if len(rows) == 0:
-            return [RowSet.empty() for _ in self._running]
-        order = np.argsort(rows, kind="stable")
-        ascending, groups, before = rows[order], groups[order], before[order]
-        order = _in_order_of(groups)
-        rows, groups, before = ascending[order], groups[order], before[order]
-        starts = np.flatnonzero(np.diff(groups, prepend=-1))
-        lengths = np.diff(starts, append=len(groups))
-        results = self._computed(rows, lengths, before[starts])
-        self._last_row[groups[starts]] = rows[starts + lengths - 1]
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
-        is_new = added.contains_many(ascending)
-        new, old = pa.array(places[is_new]), pa.array(places[~is_new])
-        self._values.add(ascending[is_new], [values.take(new) for values in results])
-        return self._rewritten(ascending[~is_new], [values.take(old) for values in results])
+    def _show(self, runs: _Runs, added: RowSet) -> list[RowSet]:
+        """Compute the values of the runs as far as they may differ from those shown; per value the
+        rows that are not ``added`` and show another one."""
+        told: list[list[Int64Array]] = [[] for _ in self._running]
+        starts = np.cumsum(runs.lengths) - runs.lengths
+        left, sizes = runs.lengths, runs.due + AHEAD
+        values: Sequence[int] = range(len(self._running))
+        states = self._states(runs.before)
+        while len(starts):
+            sizes = np.minimum(sizes, left)
+            rows = runs.rows
+            if int(sizes.sum()) < len(rows):
+                rows = rows[places(starts, sizes)]
+            results = self._computed(rows, sizes, states, values=values)
+            starts, left = starts + sizes, left - sizes
+            goes_on = left > 0
+            ends = (np.cumsum(sizes) - 1)[goes_on]
+            shown = self._values.take(rows[ends], values)
+            kept = self._keep(rows, results, values, added=added)
+            for value, changed in zip(values, kept, strict=True):
+                told[value].append(changed)
+            if not len(ends):
+                break
+            now = [cells.take(pa.array(ends)) for cells in results]
+            is_open = [
+                ~has_settled(self._running[value], before, after)
+                for value, before, after in zip(values, shown, now, strict=True)
+            ]
+            goes_on[goes_on] = np.logical_or.reduce(is_open)
+            further = np.flatnonzero(np.logical_or.reduce(is_open))
+            open_values = [at for at, each in enumerate(is_open) if each.any()]
+            states = [now[at].take(pa.array(further)) for at in open_values]
+            values = [values[at] for at in open_values]
+            starts, left, sizes = starts[goes_on], left[goes_on], sizes[goes_on] * FURTHER
+            added = RowSet.empty()  # They were among the rows that were due.
+        return [_row_set(parts) for parts in told]
+
+    def _states(self, before: Int64Array) -> list[pa.Array]:
+        """What rows show, null for no row."""
+        has_state = before != NO_ROW
+        where = pa.array(np.cumsum(has_state) - 1, mask=~has_state)
+        return [shown.take(where) for shown in self._values.take(before[has_state])]
 
     def _computed(
-        self, rows: Int64Array, lengths: Int64Array, before: Int64Array
+        self,
+        rows: Int64Array,
+        lengths: Int64Array,
+        states: Sequence[pa.Array],
+        *,
+        values: Sequence[int],
     ) -> list[pa.Array]:
-        has_state = before != NO_ROW
-        known = self._values.take(before[has_state])
-        places = pa.array(np.cumsum(has_state) - 1, mask=~has_state)
-        columns = sorted(set(self._inputs))
+        columns = sorted({self._inputs[value] for value in values})
         cells = dict(zip(columns, self.parent.take_cells(rows, columns), strict=True))
         return [
-            running_values(each, cells[column], lengths, states.take(places))
-            for each, column, states in zip(self._running, self._inputs, known, strict=True)
+            running_values(self._running[value], cells[self._inputs[value]], lengths, states=before)
+            for value, before in zip(values, states, strict=True)
         ]
 
-    def _rewritten(self, rows: Int64Array, results: Sequence[pa.Array]) -> list[RowSet]:
-        """Keep the new values of rows there were before; per value the rows that changed."""
+    def _keep(
+        self, rows: Int64Array, results: Sequence[pa.Array], values: Sequence[int], *, added: RowSet
+    ) -> list[Int64Array]:
+        """Keep what rows show now; per value those that showed something else."""
+        if not added.is_empty:
+            is_new = added.contains_many(rows)
+            new, old = np.flatnonzero(is_new), np.flatnonzero(~is_new)
+            new = new[np.argsort(rows[new])]
+            self._values.add(rows[new], [cells.take(pa.array(new)) for cells in results])
+            rows, results = rows[old], [cells.take(pa.array(old)) for cells in results]
         if len(rows) == 0:
-            return [RowSet.empty() for _ in results]
-        shown = self._values.take(rows)
-        differing = [cells_differ(a, b) for a, b in zip(shown, results, strict=True)]
-        self._values.write(rows, results)
-        return [RowSet.from_sorted_keys(rows[each]) for each in differing]
+            return [rows for _ in values]
+        changed = []
+        for value, shown, now in zip(values, self._values.take(rows, values), results, strict=True):
+            differs = np.flatnonzero(~has_settled(self._running[value], shown, now))
+            changed.append(rows[differs])
+            if len(differs) < len(rows):
+                now = now.take(pa.array(differs))
+            self._values.write(changed[-1], [now], [value])
+        return changed
 
     def _renumber(self, change: GroupChange) -> None:
         self._group_count += self._groups.count - change.first_new - len(change.emptied)
@@ -224,10 +328,49 @@ class UpdateByTable(DerivedTable):
         return [values[index] for index in own]
 
 
-def _in_order_of(groups: Int64Array) -> Int64Array:
-    """The places of rows, group by group. Small numbers are sorted in one pass."""
-    is_small = int(groups.max()) < 1 << 16
-    return np.argsort(groups.astype(np.uint16) if is_small else groups, kind="stable")
+def _by_group(rows: Int64Array, groups: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Rows of one group after another, in row order; the groups, and how many rows each has."""
+    if len(rows) == 0:
+        return rows, groups, groups
+    if not bool(np.all(rows[1:] > rows[:-1])):
+        order = np.argsort(rows)
+        rows, groups = rows[order], groups[order]
+    if not bool(np.all(groups[1:] >= groups[:-1])):
+        # Small numbers are sorted in one pass.
+        is_small = int(groups.max()) < 1 << 16
+        order = np.argsort(groups.astype(np.uint16) if is_small else groups, kind="stable")
+        rows, groups = rows[order], groups[order]
+    starts = np.concatenate(([0], np.flatnonzero(groups[1:] != groups[:-1]) + 1))
+    return rows, groups[starts], np.diff(starts, append=len(rows))
+
+
+def _joined(left: _Runs, right: _Runs) -> _Runs:
+    if len(right.rows) == 0:
+        return left
+    return _Runs(
+        rows=np.concatenate((left.rows, right.rows)),
+        groups=np.concatenate((left.groups, right.groups)),
+        lengths=np.concatenate((left.lengths, right.lengths)),
+        before=np.concatenate((left.before, right.before)),
+        due=np.concatenate((left.due, right.due)),
+    )
+
+
+def _row_set(parts: Sequence[Int64Array]) -> RowSet:
+    """Distinct rows in any order. Where they lie close together marking them is faster than
+    sorting."""
+    if not parts:
+        return RowSet.empty()
+    rows = np.concatenate(parts)
+    if not bool(np.all(rows[1:] > rows[:-1])):
+        least, most = int(rows.min()), int(rows.max())
+        if most - least < CLOSE * len(rows):
+            is_row = np.zeros(most - least + 1, dtype=np.bool_)
+            is_row[rows - least] = True
+            rows = np.flatnonzero(is_row) + least
+        else:
+            rows = np.sort(rows)
+    return RowSet.from_sorted_keys(rows)
 
 
 def _shifted(rows: Int64Array, shifts: RowSetShiftData) -> Int64Array:
@@ -242,9 +385,10 @@ def update_by(table: Table, /, *by: str, **formulas: str) -> Table:
     within the whole table), in row order: ``total="cum_sum(price)"``,
     ``smooth="ema_tick(price, 10)"``."""
     running, fields = parse_running(table.schema, formulas)
+    rows = 0 if table.is_append_only else table.size
     return derived(
         (table,),
         ("update_by", by, running),
-        lambda parent: UpdateByTable(parent, by, running, fields),
-        per_row=work.of_keys(len(by)) + work.of_running(len(running)),
+        lambda parent: UpdateByTable(parent, by, running, fields=fields),
+        price=work.of_running(len(by), len(running), rows),
     )

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from barrage.engine import work
-from barrage.engine.expression import bind_condition
-from barrage.engine.operator_plan import derived, prepared
+from barrage.engine.expressions.expression import bind_condition
 from barrage.engine.operators.subset import SubsetTable
-from barrage.engine.operators.values import EVALUATED_ROWS, single_chunks
-from barrage.engine.row_sets import union_of
+from barrage.engine.planning.operator_plan import derived, prepared
+from barrage.engine.tables import work
+from barrage.engine.tables.cells import EVALUATED_ROWS, single_chunks
+from barrage.engine.tables.moved_rows import union_of
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
-    from barrage.engine.expression import BoundExpression, Expression
-    from barrage.engine.table import DerivedTable, Table
+    from barrage.engine.expressions.expression import BoundExpression, Expression
+    from barrage.engine.tables.table import DerivedTable, Table
     from barrage.model.update import TableUpdate
 
 
@@ -64,5 +64,5 @@ def where(table: Table, condition: str | Expression) -> Table:
         (table,),
         ("where", bound.identity),
         lambda parent: WhereTable(parent, bound),
-        per_row=work.of_expression(bound),
+        price=work.of_terms(bound.row_operations),
     )

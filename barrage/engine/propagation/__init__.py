@@ -1,2 +1,1 @@
-"""How one producer makes its messages: feeds know what changed, message builders read values and
-number rows."""
+"""Who is told what and when: one producer per table, its intervals, and readers that lag behind."""

@@ -22,6 +22,8 @@ from barrage.errors import RemoteProtocolError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from barrage.wire.columns.sliced_columns import SlicedColumn, Slices
+
 BufferLike: TypeAlias = "bytes | memoryview | pa.Buffer"
 """Anything with contiguous bytes; numpy arrays too, which the type checker takes for pa.Buffer."""
 
@@ -121,8 +123,8 @@ class BatchSource:
         nodes: tuple[int, ...],
         buffers: tuple[int, ...],
         body: pa.Buffer,
-        dictionaries: DictionaryStore,
         *,
+        dictionaries: DictionaryStore,
         repeated_rows_max: int,
     ) -> None:
         self._nodes = nodes
@@ -200,6 +202,11 @@ class ColumnCodec(ABC):
     @abstractmethod
     def decode_rows(self, source: BatchSource) -> pa.Array:
         """Read a column whose node says at least one row."""
+
+    def slices(self, array: pa.Array, slices: Slices) -> SlicedColumn | None:
+        """The columns of many batches, which :meth:`encode` would give for one slice of ``array``
+        each. None where that is not known how."""
+        return None
 
     def children(self) -> tuple[ColumnCodec, ...]:
         """Codecs of the values inside."""

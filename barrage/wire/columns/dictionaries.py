@@ -32,8 +32,8 @@ class DictionaryCodec(ColumnCodec):
         arrow_type: pa.DataType,
         index: ColumnCodec,
         values: ColumnCodec,
-        dictionary_id: int,
         *,
+        dictionary_id: int,
         negative_is_null: bool,
     ) -> None:
         self.arrow_type = arrow_type

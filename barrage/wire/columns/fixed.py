@@ -24,6 +24,13 @@ from barrage.wire.columns.base import (
     slice_bits,
     valid_mask,
 )
+from barrage.wire.columns.sliced_columns import (
+    SlicedColumn,
+    Slices,
+    bit_buffer,
+    fixed_buffer,
+    sliced_validity,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -76,6 +83,17 @@ class SentinelCodec(ColumnCodec):
         words = slice_bits(array.buffers()[0], array.offset, rows)
         sink.buffer(words, len(words))
         sink.buffer(values, rows * width)
+
+    def slices(self, array: pa.Array, slices: Slices) -> SlicedColumn:
+        values = np.frombuffer(
+            array.buffers()[1], self._dtype, len(array), array.offset * self.width
+        )
+        is_valid = None
+        if array.null_count:
+            is_valid = valid_mask(array)
+            values = np.where(is_valid, values, self._sentinel)
+        nulls, bitmap = sliced_validity(None if self._as_sentinel else is_valid, slices)
+        return SlicedColumn(nulls, (bitmap, fixed_buffer(values, slices)))
 
     def decode_rows(self, source: BatchSource) -> pa.Array:
         rows, nulls = source.node()
@@ -147,6 +165,15 @@ class BoolCodec(ColumnCodec):
         else:
             words = slice_bits(data, offset, rows)
         sink.buffer(words, len(words))
+
+    def slices(self, array: pa.Array, slices: Slices) -> SlicedColumn:
+        rows = len(array)
+        flags = bits_to_mask(array.buffers()[1], array.offset, rows)
+        is_valid = valid_mask(array) if array.null_count else None
+        if is_valid is not None:
+            flags = flags & is_valid
+        nulls, bitmap = sliced_validity(is_valid, slices)
+        return SlicedColumn(nulls, (bitmap, bit_buffer(flags[slices.rows], slices)))
 
     def decode_rows(self, source: BatchSource) -> pa.Array:
         rows, nulls = source.node()

@@ -41,7 +41,7 @@ class ListCodec(ColumnCodec):
             stops = np.minimum(stops, starts + self._preview)
         elif self._preview < 0:
             starts = np.maximum(starts, stops + self._preview)
-        elements, offsets = _gather(array.values, starts, stops, offsets)
+        elements, offsets = _gather(array.values, starts, stops, offsets=offsets)
         sink.buffer(offsets, (rows + 1) * dtype.itemsize)
         self._child.encode_child(elements, sink)
 
@@ -50,7 +50,7 @@ class ListCodec(ColumnCodec):
         validity = source.validity(rows, nulls)
         offsets = source.buffer((rows + 1) * self._dtype.itemsize)
         child = self._child.decode(source)
-        check_offsets(source, offsets, rows, len(child), self._dtype)
+        check_offsets(source, offsets, rows, end=len(child), dtype=self._dtype)
         null_count = 0 if validity is None else -1
         return pa.Array.from_buffers(
             self.arrow_type, rows, [validity, offsets], null_count, children=[child]
@@ -58,7 +58,7 @@ class ListCodec(ColumnCodec):
 
 
 def _gather(
-    values: pa.Array, starts: np.ndarray, stops: np.ndarray, offsets: np.ndarray
+    values: pa.Array, starts: np.ndarray, stops: np.ndarray, *, offsets: np.ndarray
 ) -> tuple[pa.Array, np.ndarray]:
     """Elements [start, stop) of every row laid end to end, and their offsets from 0.
 
@@ -159,8 +159,8 @@ class MapCodec(ColumnCodec):
         has_nulls = add_validity(array, sink)
         offsets = np.frombuffer(array.buffers()[1], np.int32, rows + 1, array.offset * 4)
         stops = np.where(valid_mask(array), offsets[1:], offsets[:-1]) if has_nulls else offsets[1:]
-        keys, packed = _gather(array.keys, offsets[:-1], stops, offsets)
-        items, _ = _gather(array.items, offsets[:-1], stops, offsets)
+        keys, packed = _gather(array.keys, offsets[:-1], stops, offsets=offsets)
+        items, _ = _gather(array.items, offsets[:-1], stops, offsets=offsets)
         sink.buffer(packed, (rows + 1) * 4)
         sink.node(len(keys), 0)
         sink.no_buffer()
@@ -181,7 +181,7 @@ class MapCodec(ColumnCodec):
             raise source.fail(f"{len(keys)} keys and {len(items)} values for {pairs} map entries")
         if keys.null_count:
             raise source.fail("a map key is null")
-        last = check_offsets(source, offsets, rows, pairs, np.dtype(np.int32))
+        last = check_offsets(source, offsets, rows, end=pairs, dtype=np.dtype(np.int32))
         kind = self.arrow_type
         entries = pa.StructArray.from_arrays(
             [keys.slice(0, last), items.slice(0, last)], fields=[kind.key_field, kind.item_field]

@@ -169,5 +169,5 @@ def _dictionary_codec(
     index = codec_for(kind.index_type, style)
     values = codec_for(kind.value_type, style, dictionary_ids)
     return DictionaryCodec(
-        kind, index, values, dictionary_id, negative_is_null=style.use_deephaven_nulls
+        kind, index, values, dictionary_id=dictionary_id, negative_is_null=style.use_deephaven_nulls
     )

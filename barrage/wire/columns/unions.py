@@ -68,7 +68,7 @@ class UnionCodec(ColumnCodec):
                 self.arrow_type, rows, [None, type_buffer], 0, children=children
             )
         self._check_offsets(
-            source, type_ids, np.frombuffer(offset_buffer, np.int32, rows), children
+            source, type_ids, np.frombuffer(offset_buffer, np.int32, rows), children=children
         )
         return pa.Array.from_buffers(
             self.arrow_type, rows, [None, type_buffer, offset_buffer], 0, children=children
@@ -79,6 +79,7 @@ class UnionCodec(ColumnCodec):
         source: BatchSource,
         type_ids: np.ndarray,
         offsets: np.ndarray,
+        *,
         children: list[pa.Array],
     ) -> None:
         """Every offset must name a row of its child, and must not fall within one child."""

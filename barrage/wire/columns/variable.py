@@ -18,6 +18,14 @@ from barrage.wire.columns.base import (
     check_values,
     valid_mask,
 )
+from barrage.wire.columns.sliced_columns import (
+    SlicedColumn,
+    Slices,
+    sliced_validity,
+    variable_buffers,
+)
+
+_NO_BYTES = np.empty(0, dtype=np.uint8)
 
 
 class VariableCodec(ColumnCodec):
@@ -50,6 +58,15 @@ class VariableCodec(ColumnCodec):
         last = int(offsets[-1])
         sink.buffer(memoryview(data)[first:last] if last > first else b"", last - first)
 
+    def slices(self, array: pa.Array, slices: Slices) -> SlicedColumn:
+        is_valid = valid_mask(array) if array.null_count else None
+        offsets, data = self._buffers(array)
+        if is_valid is not None and (offsets[1:] - offsets[:-1])[~is_valid].any():
+            offsets, data = self._buffers(pc.fill_null(array, self._blank))
+        content = np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES
+        nulls, bitmap = sliced_validity(is_valid, slices)
+        return SlicedColumn(nulls, (bitmap, *variable_buffers(offsets, content, slices)))
+
     def _buffers(self, array: pa.Array) -> tuple[np.ndarray, pa.Buffer]:
         """Offsets of the rows, and the bytes they point into."""
         _, offsets, data = array.buffers()
@@ -61,7 +78,7 @@ class VariableCodec(ColumnCodec):
         validity = source.validity(rows, nulls)
         offset_buffer = source.buffer((rows + 1) * self._dtype.itemsize)
         data = source.buffer(0)
-        check_offsets(source, offset_buffer, rows, data.size, self._dtype)
+        check_offsets(source, offset_buffer, rows, end=data.size, dtype=self._dtype)
         null_count = 0 if validity is None else -1
         array = pa.Array.from_buffers(
             self.arrow_type, rows, [validity, offset_buffer, data], null_count
@@ -72,7 +89,7 @@ class VariableCodec(ColumnCodec):
 
 
 def check_offsets(
-    source: BatchSource, buffer: pa.Buffer, rows: int, end: int, dtype: np.dtype
+    source: BatchSource, buffer: pa.Buffer, rows: int, *, end: int, dtype: np.dtype
 ) -> int:
     """Refuse offsets that fall, start below 0 or pass ``end``; returns the last one."""
     offsets = np.frombuffer(buffer, dtype, rows + 1)

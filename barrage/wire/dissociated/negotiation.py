@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import RemoteProtocolError
@@ -54,8 +54,8 @@ class HostIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UcxTerms:
-    """What must be equal on both sides before one connects to the other."""
+class ConnectionTerms:
+    """What must be equal on both sides before one connects to the other by some way."""
 
     release: str
     settings: Mapping[str, str]
@@ -66,7 +66,8 @@ class Offer:
     """What a client can do, best first in ``order``."""
 
     shm: HostIdentity | None = None
-    ucx: UcxTerms | None = None
+    terms: Mapping[BodyWay, ConnectionTerms] = field(default_factory=dict)
+    """For the ways that connect."""
     order: tuple[BodyWay, ...] = ()
 
     def to_json(self) -> bytes:
@@ -74,8 +75,8 @@ class Offer:
         content: dict[str, object] = {"order": [way.value for way in self.order]}
         if self.shm is not None:
             content["shm"] = {"boot_id": self.shm.boot_id, "user_id": self.shm.user_id}
-        if self.ucx is not None:
-            content["ucx"] = {"release": self.ucx.release, "settings": dict(self.ucx.settings)}
+        for way, terms in self.terms.items():
+            content[way.value] = {"release": terms.release, "settings": dict(terms.settings)}
         return json.dumps(content).encode()
 
     @classmethod
@@ -84,7 +85,7 @@ class Offer:
         content = _object(buffer)
         return cls(
             shm=_host_identity(content.get("shm")),
-            ucx=_ucx_terms(content.get("ucx")),
+            terms=_terms(content),
             order=_order(content.get("order")),
         )
 
@@ -101,7 +102,7 @@ class Answer:
     arena: str | None = None
     """Name of the shared memory."""
     location: str | None = None
-    """Where to connect to, as UcxLocation writes it."""
+    """Where to connect to, as that way writes it."""
     ticket: bytes | None = None
     """What the connection must show; good for one."""
     window_bytes: int = 0
@@ -130,7 +131,7 @@ class Answer:
         """Read the result of the action; raises RemoteProtocolError, also for a way that lacks what
         it needs."""
         content = _object(buffer)
-        way = _WAYS.get(_text(content, "way"))
+        way = _known_way(_text(content, "way"))
         if way is None:
             raise RemoteProtocolError("the server chose a way of bodies nobody knows")
         answer = cls(
@@ -151,10 +152,11 @@ class Answer:
             return
         if not _CHANNEL_ID.fullmatch(self.channel_id):
             raise RemoteProtocolError("the id of a body channel is not 32 hexadecimal digits")
-        if self.way is BodyWay.SHM and not self.arena:
-            raise RemoteProtocolError("a channel in shared memory without the memory's name")
-        if self.way is BodyWay.UCX and not (self.location and self.ticket):
-            raise RemoteProtocolError("a UCX channel without location or ticket")
+        if self.way is BodyWay.SHM:
+            if not self.arena:
+                raise RemoteProtocolError("a channel in shared memory without the memory's name")
+        elif not (self.location and self.ticket):
+            raise RemoteProtocolError(f"a {self.way.name} channel without location or ticket")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,13 +202,18 @@ class ClaimOutcome:
         if text is None:
             return cls(way=BodyWay.INLINE, reason="the server did not answer the claim")
         name, _, reason = text.partition(" ")
-        way = _WAYS.get(name)
+        way = _known_way(name)
         if way is None:
             return cls(way=BodyWay.INLINE, reason="the server chose a way of bodies nobody knows")
         return cls(way=way, reason=printable(reason))
 
 
-_WAYS = {way.value: way for way in BodyWay}
+def _known_way(name: str) -> BodyWay | None:
+    """The way of that name, if this process knows one."""
+    try:
+        return BodyWay(name)
+    except ValueError:
+        return None
 
 
 def printable(text: str) -> str:
@@ -274,16 +281,24 @@ def _host_identity(content: object) -> HostIdentity | None:
     return HostIdentity(boot_id=_text(fields, "boot_id"), user_id=_number(fields, "user_id"))
 
 
-def _ucx_terms(content: object) -> UcxTerms | None:
-    if content is None:
-        return None
+def _terms(content: dict[str, Any]) -> dict[BodyWay, ConnectionTerms]:
+    """Those of the ways that connect, as far as they are known here."""
+    connecting = [way for way in BodyWay.known() if way not in (BodyWay.INLINE, BodyWay.SHM)]
+    return {
+        way: _connection_terms(content[way.value])
+        for way in connecting
+        if content.get(way.value) is not None
+    }
+
+
+def _connection_terms(content: object) -> ConnectionTerms:
     fields = _mapping(content)
     settings = _mapping(fields.get("settings", {}))
     if len(settings) > SETTINGS_MAX:
         raise RemoteProtocolError(f"{len(settings)} settings, the limit is {SETTINGS_MAX}")
     if any(len(key) > TEXT_CHARS_MAX for key in settings):
         raise RemoteProtocolError("the name of a setting is too long")
-    return UcxTerms(
+    return ConnectionTerms(
         release=_text(fields, "release"), settings={key: _text(settings, key) for key in settings}
     )
 
@@ -294,5 +309,5 @@ def _order(content: object) -> tuple[BodyWay, ...]:
         return ()
     if not isinstance(content, list):
         raise RemoteProtocolError("'order' is no list")
-    known = [_WAYS[name] for name in content if isinstance(name, str) and name in _WAYS]
-    return tuple(dict.fromkeys(known))
+    ways = [_known_way(name) for name in content if isinstance(name, str)]
+    return tuple(dict.fromkeys(way for way in ways if way is not None))

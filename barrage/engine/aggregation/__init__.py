@@ -1,0 +1,1 @@
+"""Rows by group: which group a row is in, and what is kept and computed for each."""

@@ -1,0 +1,1 @@
+"""What a subscriber missed: sources as they were, replayed through the same operators."""

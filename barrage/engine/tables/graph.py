@@ -1,0 +1,205 @@
+"""The update graph: which tables exist, and one cycle that moves all of them to the next step
+together.
+
+A cycle first commits what was staged in the sources, then lets every operator below a changed table
+compute its own update from its parents'. Operators run in order of depth, so each runs once, after
+all its parents, whatever ways lead to it. A table that fails takes its dependents with it and
+nothing else.
+
+Tables are held weakly: a table lives as long as somebody (a user, a dependent table, a producer)
+refers to it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from barrage.engine.tables.table import GRAPH_TIMELINE
+from barrage.errors import BarrageError, EngineError, TableFailedError
+from barrage.limits import DEFAULT_LIMITS, Limits
+from barrage.model.update import TableUpdate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from barrage.engine.tables.table import DerivedTable, LeafTable, Meter, Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleResult:
+    """What one cycle did: only tables that changed, and tables that failed in this very cycle."""
+
+    step: int
+    updates: Mapping[Table, TableUpdate]
+    failed: Mapping[Table, BarrageError]
+
+
+class UpdateGraph:
+    """Owns the step number and knows the sources. Not thread-safe: one thread runs the engine."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS, first_step: int = 0) -> None:
+        """``first_step`` is the number of the last cycle of the graph that this one continues."""
+        self.limits = limits
+        self._step = first_step
+        self._sources: dict[int, weakref.ref[LeafTable]] = {}
+        self._serials = itertools.count(1)
+        self.meter: Meter | None = None
+        """Admits operators before they are made; None admits all."""
+
+    @property
+    def step(self) -> int:
+        """Number of the last cycle; the graph's ``first_step`` before its first."""
+        return self._step
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether the next cycle has anything to do."""
+        return any(source.has_pending for source in self._live_sources())
+
+    def new_serial(self) -> int:
+        """A number that tells one table of this graph from all others, dead ones included. Any
+        thread."""
+        return next(self._serials)
+
+    @contextmanager
+    def metered(self, meter: Meter) -> Iterator[None]:
+        """Have ``meter`` admit every operator that is made meanwhile."""
+        before, self.meter = self.meter, meter
+        try:
+            yield
+        finally:
+            self.meter = before
+
+    def add_source(self, source: LeafTable) -> None:
+        """Called by a source when it is made."""
+        serial = source.serial
+        self._sources[serial] = weakref.ref(source, lambda _: self._sources.pop(serial, None))
+
+    def _live_sources(self) -> list[LeafTable]:
+        """Sources in the order they were made, so that equal runs give equal results."""
+        found = (reference() for reference in list(self._sources.values()))
+        return [source for source in found if source is not None]
+
+    def run_cycle(self, step: int | None = None) -> CycleResult:
+        """Commit everything staged and bring every dependent table up to date.
+
+        ``step`` numbers the cycle, when it repeats one of another graph; it must be greater than
+        the last.
+        """
+        if step is None:
+            step = self._step + 1
+        elif step <= self._step:
+            raise EngineError(f"step {step} does not follow step {self._step}")
+        self._step = step
+        cycle = _Cycle(step)
+        for source in self._live_sources():
+            if source.has_pending:
+                cycle.commit(source)
+        cycle.run_operators()
+        return CycleResult(step=step, updates=cycle.updates, failed=cycle.failed)
+
+
+class _Cycle:
+    """The working state of one cycle."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.updates: dict[Table, TableUpdate] = {}
+        self.failed: dict[Table, BarrageError] = {}
+        self._steps: dict[int, tuple[int, int]] = {}
+        """First and last step of this cycle in timelines other than the graph's."""
+        self._waiting: list[dict[DerivedTable, None]] = []
+        """Per depth the operators with a parent that changed or failed, in the order they were
+        met."""
+
+    def commit(self, source: LeafTable) -> None:
+        """Let one source take over what was staged in it."""
+        self._settle(source, lambda: source.commit(self.step))
+
+    def run_operators(self) -> None:
+        """Bring everything below the committed sources up to date."""
+        depth = 0
+        # Children are always deeper than their parents, so no level grows once it is reached.
+        while depth < len(self._waiting):
+            for table in self._waiting[depth]:
+                self._run(table)
+            depth += 1
+
+    def _run(self, table: DerivedTable) -> None:
+        if table.failure is not None:
+            return
+        if self.failed:
+            for parent in table.parents:
+                if parent in self.failed:
+                    self._fail(table, _dependent_failure(self.failed[parent]))
+                    self._wake_children(table)
+                    return
+        self._settle(table, lambda: table.advance_all([self._update_of(p) for p in table.parents]))
+
+    def _update_of(self, parent: Table) -> TableUpdate:
+        update = self.updates.get(parent)
+        if update is None:
+            return TableUpdate.nothing(step=self.step, column_count=len(parent.schema))
+        return update
+
+    def _wake_children(self, table: Table) -> None:
+        """Have everything run that depends on a table which changed or failed."""
+        for child in table.live_children():
+            while len(self._waiting) <= child.depth:
+                self._waiting.append({})
+            self._waiting[child.depth][child] = None
+
+    def _settle(self, table: Table, compute: Callable[[], TableUpdate]) -> None:
+        self._advance(table, compute)
+        if table in self.updates or table in self.failed:
+            self._wake_children(table)
+
+    def _advance(self, table: Table, compute: Callable[[], TableUpdate]) -> None:
+        try:
+            update = compute()
+        except BarrageError as error:
+            self._fail(table, error)
+        except Exception as error:  # One bad operator must not stop the other tables.
+            failure = TableFailedError(f"step {self.step}: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._fail(table, failure)
+        else:
+            if not update.is_empty:
+                update = self._stamped(table, update)
+                self.updates[table] = update
+                is_ours = table.timeline == GRAPH_TIMELINE
+                table.changed_step = self.step if is_ours else update.last_step
+                for trail in table.trails:
+                    trail.append(update)
+
+    def _stamped(self, table: Table, update: TableUpdate) -> TableUpdate:
+        """``update`` with the steps of the table's timeline."""
+        if table.timeline == table.serial:
+            self._steps[table.timeline] = update.first_step, update.last_step
+        if not self._steps:
+            return update
+        first, last = self._steps.get(table.timeline, (self.step, self.step))
+        if (update.first_step, update.last_step) == (first, last):
+            return update
+        return replace(update, first_step=first, last_step=last)
+
+    def _fail(self, table: Table, error: BarrageError) -> None:
+        if table.failure is None:
+            table.fail(error)
+            self.failed[table] = error
+
+
+def _dependent_failure(error: BarrageError) -> BarrageError:
+    """What a dependent of a failed table reports; keeps the first cause instead of nesting it."""
+    if isinstance(error, TableFailedError) and error.args[0].startswith(_DEPENDENT_PREFIX):
+        return error
+    failure = TableFailedError(f"{_DEPENDENT_PREFIX}{error}")
+    failure.__cause__ = error
+    return failure
+
+
+_DEPENDENT_PREFIX = "a table this one derives from failed: "

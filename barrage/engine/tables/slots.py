@@ -1,0 +1,108 @@
+"""The cells of a table whose row key is the slot number: one ColumnStore per column."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from barrage.model.storage import ColumnStore, take_cells
+from barrage.rowset import RowSet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from barrage.engine.tables.cells import Cells
+    from barrage.rowset.arrays import Int64Array
+
+ROWS_PER_SLICE_MIN = 512
+"""Runs at least this long on average are read as slices instead of gathered."""
+
+
+class SlotStorage:
+    """Columns of equal length; slots are handed out in ascending order by ``append``."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.columns = [ColumnStore(field.type) for field in schema]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self.columns)
+
+    @property
+    def overwritten_nbytes(self) -> int:
+        """Bytes that :meth:`pinned` copies."""
+        return sum(column.overwritten_nbytes for column in self.columns)
+
+    def pinned(self) -> SlotStorage:
+        """The cells there are now, which stay as they are."""
+        copied = SlotStorage.__new__(SlotStorage)
+        copied.columns = [column.pinned() for column in self.columns]
+        return copied
+
+    def append(self, rows: pa.Table) -> None:
+        batches = rows.to_batches()
+        # Arrays are cheaper to look at than columns of one chunk.
+        values = batches[0].columns if len(batches) == 1 else rows.columns
+        for column, cells in zip(self.columns, values, strict=True):
+            column.append(cells)
+
+    def clear(self) -> None:
+        """Drop all slots; what was read stays as it is."""
+        for column in self.columns:
+            column.clear()
+
+    def truncate(self, length: int) -> None:
+        """Drop the slots from ``length`` on; the next ones appended get their numbers."""
+        for column in self.columns:
+            column.truncate(length)
+
+    def forget_before(self, slot: int) -> None:
+        for column in self.columns:
+            column.forget_before(slot)
+
+    def compact(self, slots: Int64Array) -> None:
+        """Keep only ``slots`` and renumber them 0.. ; one column at a time, to hold one copy at
+        most."""
+        for index, column in enumerate(self.columns):
+            self.columns[index] = column.compacted(slots)
+
+    def read(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
+        """Cells of the slots in ``keys``, ascending; zero-copy for contiguous append-only data."""
+        if keys.is_empty:
+            return tuple(pa.nulls(0, self.columns[index].type) for index in columns)
+        if keys.is_contiguous:
+            start, stop = keys.first, keys.last + 1
+            return tuple(self.columns[index].slice(start, stop) for index in columns)
+        if len(keys) >= ROWS_PER_SLICE_MIN * keys.range_count:
+            return tuple(self._read_runs(keys, index) for index in columns)
+        return self.take(keys.to_numpy(), columns)
+
+    def read_slots(
+        self, slots: Int64Array, columns: Sequence[int] | None = None
+    ) -> tuple[Cells, ...]:
+        """Cells of slots in any order, all columns by default; zero-copy for a run of append-only
+        data."""
+        if columns is None:
+            columns = range(len(self.columns))
+        if len(slots) == 0:
+            return self.read(RowSet.empty(), columns)
+        first = int(slots[0])
+        is_run = int(slots[-1]) - first == len(slots) - 1 and bool(np.all(np.diff(slots) == 1))
+        if is_run:
+            return self.read(RowSet.of_span(first, first + len(slots)), columns)
+        return self.take(slots, columns)
+
+    def _read_runs(self, keys: RowSet, index: int) -> pa.ChunkedArray:
+        store = self.columns[index]
+        chunks: list[pa.Array] = []
+        for first, last in keys.ranges():
+            cells = store.slice(first, last + 1)
+            chunks.extend(cells.chunks if isinstance(cells, pa.ChunkedArray) else [cells])
+        return pa.chunked_array(chunks, type=store.type)
+
+    def take(self, slots: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
+        return take_cells([self.columns[index] for index in columns], slots)

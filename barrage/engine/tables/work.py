@@ -1,0 +1,253 @@
+"""How much work it is to make an operator, told before anything is done.
+
+The unit is one *row operation*: what one kernel does to one row, about ten nanoseconds on the
+machines of today. The numbers below are rough and err upwards; `benchmarks/never_blocked.py`
+measures the operators they stand for. Work is rows times operations, so it is known from the sizes
+of the parents and the text of the request.
+
+As long as anybody holds an operator it is also run in each cycle that changes its parents, and all
+others wait for it. So its price has a second part, what such a cycle costs, which is charged to
+those who hold it (:mod:`barrage.engine.planning.cycle_work`).
+
+Everything here is arithmetic with numbers: an operator says what there is of what it does, a table
+how much there is to be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from barrage.errors import LimitExceededError
+
+if TYPE_CHECKING:
+    from barrage.limits import Limits
+    from barrage.rowset import RowSet
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What an operator costs, in row operations."""
+
+    per_row: int = 0
+    """Per row of its parents when it is made, besides reading them."""
+    per_cycle: int = 0
+    """Per cycle that changes its parents, besides running it at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What one operator upon its parents as they are will cost, in row operations."""
+
+    making: int
+    """Computing it of the rows there are."""
+    binding: int
+    """Making it besides, however few they are."""
+    per_cycle: int
+    """A cycle that changes its parents."""
+    is_of_blink: bool
+    """Whether the rows are other ones before it could be made beside the engine thread."""
+
+
+OPERATOR = 20_000
+"""What making any operator costs besides, in row operations."""
+
+BINDING = 500
+"""What reading the text of one operation and fitting it to a table costs, in row operations."""
+
+SORT_COLUMN = 100
+"""Row operations per row and column of a sort of 10^6 rows."""
+
+KEY_COLUMN = 150
+"""Row operations per row and key column of what brings equal rows together: hashing, probing,
+comparing. Texts take twice as long as numbers."""
+
+AGGREGATION = 50
+"""Row operations per row of one aggregation."""
+
+CONVERSION = 50
+"""Row operations per row of one conversion that may fail, which is tried on every row."""
+
+RUNNING = 150
+"""Row operations per row of one running value."""
+
+LIST = 50
+"""Row operations per row of reading a column of lists for their lengths."""
+
+RUN = 10_000
+"""Row operations of running any operator in a cycle."""
+
+CHANGED_ROWS = 100
+"""Rows that are taken to change in a cycle."""
+
+TERM = 750
+"""Row operations of evaluating one term of a filter or formula, however few the rows are."""
+
+GROUPED = 30_000
+"""What it takes more to find the groups or partners of rows that changed."""
+
+SORTED_ROW = 2
+"""Row operations per row of a sorted table of moving others into its order."""
+
+FOUND_ROW = 3
+"""Row operations per row of a table with running values of finding the rows of some groups."""
+
+BEHIND = 5
+"""Row operations per row and running value of computing, comparing and keeping what rows behind a
+change show: of 10^6 rows in 1,000 groups that all change 50 ms."""
+
+CONVERTED = 10
+"""Row operations of looking through one column that may not fit another type, by what a row of it
+costs: it is one call, however few the rows are."""
+
+
+def of_terms(operations: int) -> Price:
+    """A filter or formulas of so many row operations per row, which are evaluated for every row
+    when they are made."""
+    return Price(operations, (CHANGED_ROWS + TERM) * operations)
+
+
+def of_sort(columns: int, rows: int) -> Price:
+    """A sort of a table that has so many rows now."""
+    per_row = SORT_COLUMN * columns
+    return Price(per_row, CHANGED_ROWS * per_row + SORTED_ROW * rows)
+
+
+def of_groups(keys: int, more: int = 0) -> Price:
+    """What brings rows together whose cells in so many columns are equal (none: all rows), and does
+    so many row operations ``more`` with each."""
+    return _finding(KEY_COLUMN * max(1, keys) + more)
+
+
+def of_aggregations(keys: int, count: int) -> Price:
+    """So many aggregations of groups."""
+    return of_groups(keys, AGGREGATION * count)
+
+
+def of_group_ends(keys: int) -> Price:
+    """The first or last rows of groups, which are put in order."""
+    return of_groups(keys, SORT_COLUMN)
+
+
+def of_running(keys: int, count: int, rows: int) -> Price:
+    """So many running values of groups, whose rows are put in order. So many of the rows there are
+    now may have a change in front of them: then they are computed again."""
+    made = of_groups(keys, SORT_COLUMN + RUNNING * count)
+    return replace(made, per_cycle=made.per_cycle + (FOUND_ROW + BEHIND * count) * rows)
+
+
+def of_lists(count: int) -> Price:
+    """Rows for the places of lists in so many columns."""
+    return _finding(LIST * count)
+
+
+def of_conversions(count: int) -> Price:
+    """Conversions, so many of which may fail and are therefore tried."""
+    per_row = CONVERSION * count
+    return Price(per_row, CONVERTED * per_row)
+
+
+def _finding(per_row: int) -> Price:
+    return Price(per_row, CHANGED_ROWS * per_row + GROUPED * bool(per_row))
+
+
+READING = 40
+"""Row operations of finding a row in each table it is looked up in."""
+
+CELL = 4
+"""Row operations of copying one cell from its place."""
+
+RANGE = 3
+"""Row operations of encoding one range of a row set."""
+
+COPIED_BYTES = 32
+"""Bytes of cells in a row that are copied by one row operation."""
+
+
+COLUMN = 1_000
+"""Row operations of reading and encoding a column, however few its rows are."""
+
+COLUMNS_FREE = 100
+"""So many columns are paid for with their message."""
+
+
+class Readable(Protocol):
+    """What the price of reading a table depends on."""
+
+    reading: int
+    """Row operations of reading one row."""
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+
+    @property
+    def row_keys(self) -> RowSet:
+        """Keys of all rows."""
+
+    @property
+    def overwritten_nbytes(self) -> int:
+        """Bytes of cells that reading copies."""
+
+
+def of_reading(table: Readable, *, rows: int, columns: int, ranges: int) -> int:
+    """Row operations of reading rows, which lie in so many ranges, and of encoding them. The cells
+    of a source are handed out as they are where they are never overwritten and lie in a row."""
+    wide = max(0, columns - COLUMNS_FREE) * COLUMN
+    if not rows:
+        return ranges * RANGE + wide
+    if table.reading > 1:
+        work = (table.reading - 1) * rows * (READING + columns * CELL)
+    elif ranges > 1:
+        work = rows * columns * CELL
+    else:
+        work = table.overwritten_nbytes * rows // max(table.size, 1) // COPIED_BYTES + 1
+    return work + ranges * RANGE + wide
+
+
+MERGED_BYTES = 3
+"""Bytes of row sets that one row operation merges: about 30 ns a range of eight bytes."""
+
+PLACED = 2
+"""Row operations per range of a table's row keys of looking up positions in them."""
+
+PLACED_CHANGE = 5
+"""Row operations per changed range of looking up its positions."""
+
+UNDONE = 12
+"""Row operations per range of a table's row keys of working out those of before."""
+
+UNDONE_CHANGE = 5
+"""Row operations per changed range of taking it back."""
+
+
+def of_placing(table: Readable, *, changed: int, is_undone: bool) -> int:
+    """Row operations of finding the positions of so many changed ranges, at most, in a table;
+    ``is_undone`` when its row keys of before have to be worked out."""
+    ranges = table.row_keys.range_count
+    if ranges <= 1:
+        return 0
+    work = ranges * PLACED + changed * PLACED_CHANGE
+    return work + ranges * UNDONE + changed * UNDONE_CHANGE if is_undone else work
+
+
+TEXT_BYTE = 5_000
+"""What reading a byte of an expression and fitting it to a table costs, in row operations."""
+
+TEXT_BYTES_FREE = 40
+"""Shorter texts are paid for with their operator."""
+
+TEXT_BYTES_HERE = 400
+"""Longer texts are read and bound beside the engine thread."""
+
+
+class NotHereError(Exception):
+    """Not an error: a request has to go on later, or elsewhere."""
+
+
+def check_work(work: int, limits: Limits) -> None:
+    """LimitExceededError for more than one request may cost."""
+    if work > limits.query_work_max:
+        raise LimitExceededError(
+            "work of a query", actual=work, maximum=limits.query_work_max, unit="row operations"
+        )

@@ -1,0 +1,1 @@
+"""Whole updates to Flight messages and back."""
