@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from barrage.engine.expression import BoundExpression, bind_condition
+from barrage.engine.expressions.expression import BoundExpression, bind_condition
 
 if TYPE_CHECKING:
     import pyarrow as pa

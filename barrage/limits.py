@@ -61,9 +61,61 @@ class Limits:
     exchange_outbox_updates_max: int = 2
     """Updates in flight to one stream before its subscription is held and coalesces."""
 
+    each_step_outbox_bytes_max: int = 64 * 1024 * 1024
+    """The same bytes for a stream that is told every step by itself, as relays are."""
+
+    each_step_outbox_updates_max: int = 4096
+    """The same updates for such a stream."""
+
     inproc_window_bytes: int = 1024 * 1024
     """Bytes one direction of a call within this process (``inproc://``) holds before its writer
     waits; a larger message has it alone."""
+
+    http2_connections_max: int = 10_000
+    """Connections to one HTTP/2 listener at a time; past it new ones are closed as they come."""
+
+    http2_streams_max: int = 10_000
+    """Calls on one HTTP/2 connection at a time. Clients that know keep further calls waiting."""
+
+    http2_header_bytes_max: int = 64 * 1024
+    """Headers of one HTTP/2 request, packed or unpacked."""
+
+    http2_stream_window_bytes: int = 4 * 1024 * 1024
+    """Bytes one HTTP/2 call may have sent that nobody has read yet."""
+
+    http2_connection_window_bytes: int = 16 * 1024 * 1024
+    """Bytes of all calls of one HTTP/2 connection that may be under way."""
+
+    http2_requests_bytes_max: int = 64 * 1024 * 1024
+    """Whole messages on one HTTP/2 connection that nobody has read yet, past which it takes no
+    more."""
+
+    http2_partial_bytes_max: int = 512 * 1024 * 1024
+    """Messages of one HTTP/2 connection of which part has come and part has not; past it a call to
+    which more of one comes is refused."""
+
+    http2_replies_bytes_max: int = 4 * 1024 * 1024
+    """Bytes of all but messages that wait for a peer that does not read; past it its connection
+    ends."""
+
+    http2_resets_per_s_max: int = 1_000
+    """Calls in one second on one HTTP/2 connection that end before they are answered, by their
+    client or by its offence."""
+
+    http2_pings_per_s_max: int = 10_000
+    """PINGs in one second on one HTTP/2 connection. Clients measure the way with them."""
+
+    http2_settings_per_s_max: int = 50
+    """SETTINGS in one second on one HTTP/2 connection: each may change the window of every
+    call."""
+
+    http2_idle_frames_per_s_max: int = 1_000
+    """Frames in one second on one HTTP/2 connection that do nothing: empty DATA, PRIORITY, unknown
+    types."""
+
+    http2_preface_ns_max: int = 10 * 1_000_000_000
+    """How long a connection may be silent before it says that it speaks HTTP/2, and how long a TLS
+    handshake may take."""
 
     stall_ns_max: int = 120 * 1_000_000_000
     """How long a subscriber may take nothing before it is disconnected with SlowConsumerError."""
@@ -105,6 +157,9 @@ class Limits:
 
     upload_bytes_max: int = 1024 * 1024 * 1024
     """Bytes that all uploads of whole tables under way may have gathered."""
+
+    client_addresses_max: int = 64
+    """Servers one session may be told of; more than that belong behind a load balancer."""
 
     client_updates_pending_max: int = 64
     """Updates waiting for a slow iterator in the client before they are merged into one."""
@@ -167,11 +222,11 @@ class Limits:
     query_work_max: int = 20_000_000_000
     """Row operations of one request, those of all its operators together."""
 
-    standing_work_max: int = 20_000_000
+    cycle_work_max: int = 20_000_000
     """Row operations in a cycle of all operators that clients keep; once it is reached no more are
     made. Rough, and for the case that all of their tables change."""
 
-    standing_work_per_client_max: int = 10_000_000
+    cycle_work_per_client_max: int = 10_000_000
     """The same for what one session has made."""
 
     queries_beside_max: int = 64

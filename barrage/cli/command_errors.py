@@ -84,7 +84,7 @@ def _fail(message: str, exit_code: int) -> int:
 class OneLineGroup(TyperGroup):
     """Commands whose failures are one line each, whoever raised them."""
 
-    def main(
+    def main(  # noqa: PLR0917  (typer's signature)
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = None,
@@ -93,7 +93,7 @@ class OneLineGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        code = self._run(args, prog_name or "barrage", complete_var, extra)
+        code = self._run(args, prog_name or "barrage", complete_var, extra=extra)
         if not standalone_mode:
             return code
         sys.exit(code)
@@ -111,6 +111,7 @@ class OneLineGroup(TyperGroup):
         args: Sequence[str] | None,
         prog_name: str,
         complete_var: str | None,
+        *,
         extra: dict[str, Any],
     ) -> int:
         try:

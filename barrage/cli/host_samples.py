@@ -189,7 +189,7 @@ class MachineSampler:
                 "reads_per_s": "read_count",
                 "writes_per_s": "write_count",
             },
-            now_ns,
+            now_ns=now_ns,
         )
         return {**rates, "root_used_percent": psutil.disk_usage("/").percent}
 
@@ -204,12 +204,12 @@ class MachineSampler:
                 "sent_packets_per_s": "packets_sent",
                 "received_packets_per_s": "packets_recv",
             },
-            now_ns,
+            now_ns=now_ns,
         )
         return {**rates, "errors": None if counters is None else counters.errin + counters.errout}
 
     def _rates(
-        self, kind: str, counters: Any, names: Mapping[str, str], now_ns: int
+        self, kind: str, counters: Any, names: Mapping[str, str], *, now_ns: int
     ) -> dict[str, float | None]:
         """Change of each counter per second; None without counters or without an earlier sample."""
         before_ns, before = self._before.get(kind, (now_ns, None))

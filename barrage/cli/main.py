@@ -19,6 +19,7 @@ from barrage.cli.command_errors import OneLineGroup
 COMMANDS = (
     "demo",
     "serve",
+    "relay",
     "ls",
     "schema",
     "snapshot",
@@ -30,12 +31,15 @@ COMMANDS = (
     "journal",
 )
 """In the order of the help; each is a function, or an application of its own, in the module of that
-name in ``barrage.cli.commands``."""
+name in ``barrage.cli.commands``, or of the one in ``_MODULES``."""
+
+_MODULES = {"relay": "relay_command"}
+"""``relay.py`` would be read as ``replay.py``."""
 
 
 @cache
 def _command(name: str) -> Any:
-    found = getattr(import_module(f"barrage.cli.commands.{name}"), name)
+    found = getattr(import_module(f"barrage.cli.commands.{_MODULES.get(name, name)}"), name)
     if not isinstance(found, typer.Typer):
         application = typer.Typer(rich_markup_mode=None, add_completion=False)
         application.command(name)(found)

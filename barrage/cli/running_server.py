@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from barrage import Server
-    from barrage.server.config import ServerConfig
-    from barrage.server.journal_opening import Recovery
+    from barrage.server.journaling.journal_opening import Recovery
+    from barrage.server.settings.config import ServerConfig
+
+
+UPSTREAM_TOKEN_VARIABLE = "BARRAGE_UPSTREAM_TOKEN"
+"""What `barrage relay` shows to others; no setting of a server."""
 
 
 def settings(
@@ -35,7 +39,7 @@ def settings(
     bodies: str | None = None,
 ) -> ServerConfig:
     """Defaults < file < environment < flags; the port is 10000 unless something says otherwise."""
-    from barrage.server.config import DEFAULT_ORIGIN, load_config
+    from barrage.server.settings.config import DEFAULT_ORIGIN, load_config
 
     directory = None if data is None else str(data)
     flags = {
@@ -46,10 +50,13 @@ def settings(
         "journal": journal,
         "bodies": bodies,
     }
-    config = load_config(config_file, environment=os.environ, flags=flags)
+    environment = {
+        name: value for name, value in os.environ.items() if name != UPSTREAM_TOKEN_VARIABLE
+    }
+    config = load_config(config_file, environment=environment, flags=flags)
     if config.origin("port") != DEFAULT_ORIGIN:
         return config
-    return load_config(config_file, environment=os.environ, flags={**flags, "port": PORT_DEFAULT})
+    return load_config(config_file, environment=environment, flags={**flags, "port": PORT_DEFAULT})
 
 
 def parse_table_option(text: str) -> tuple[str, Path]:
@@ -63,12 +70,17 @@ def parse_table_option(text: str) -> tuple[str, Path]:
     return name, path
 
 
+def check_host(config: ServerConfig) -> None:
+    """A usage error for an address nobody could reach."""
+    if config.host.startswith("inproc://"):
+        raise usage_error("--host inproc:// would serve nobody: this process has no other clients")
+
+
 @contextmanager
 def new_server(config: ServerConfig) -> Iterator[Server]:
     """A server that can get tables and does not listen yet; stopped when the block ends. With a
     data directory its tables are read first, with a line that says how far that is."""
-    if config.host.startswith("inproc://"):
-        raise usage_error("--host inproc:// would serve nobody: this process has no other clients")
+    check_host(config)
     if config.data is None:
         server = barrage.Server(config=config)
     else:
@@ -96,6 +108,8 @@ def listen(server: Server) -> None:
         server.start()
     except ConfigError as error:
         config = server.config
+        if "://" in config.host:
+            raise CommandError(str(error)) from error
         raise CommandError(
             f"cannot listen on {config.host}:{config.port}; another program may use the port: "
             "choose another with --port, or 0 for any"

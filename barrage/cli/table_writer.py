@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.cli.progress import RowProgress
-    from barrage.cli.replay_clock import ReplaySchedule
+    from barrage.cli.replay.replay_clock import ReplaySchedule
     from barrage.client import PutProgress, Session
     from barrage.clock import Clock
 

@@ -1,11 +1,13 @@
-"""What a command talks to: ``HOST:PORT`` and ``HOST:PORT/TABLE``, and the options every client
+"""What a command talks to: ``HOST:PORT`` and ``HOST:PORT/TABLE``, or a URI of another transport in
+place of ``HOST:PORT``, or several of these with commas between; and the options every client
 command has.
 """
 
 from __future__ import annotations
 
+import re
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +15,7 @@ import typer
 import barrage
 from barrage.cli.command_errors import CommandError, short_reason, usage_error
 from barrage.errors import TransportError
+from barrage.transport.registry import TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
 PORT_DEFAULT = 10000
 _SCHEMES = ("grpc", "grpcs", "dh", "dhs")
+_SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
+_INPROC = "inproc"
+"""Reaches nobody: a command is a process of its own."""
 
 TokenOption = Annotated[
     str | None,
@@ -38,17 +44,29 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """Where a server listens."""
+    """Where a server listens. Of a transport that is not gRPC's the host is all of the URI."""
 
     host: str
     port: int
     scheme: str = "grpc"
+    others: tuple[ServerAddress, ...] = ()
+    """Servers of the same tables, for when this one is lost."""
 
     @property
     def uri(self) -> str:
-        return f"{self.scheme}://{self}"
+        return ",".join(each._own_uri for each in (self, *self.others))
+
+    @property
+    def _own_uri(self) -> str:
+        return f"{self.scheme}://{self._own_text}" if self.scheme in _SCHEMES else self.host
 
     def __str__(self) -> str:
+        return ",".join(each._own_text for each in (self, *self.others))
+
+    @property
+    def _own_text(self) -> str:
+        if self.scheme not in _SCHEMES:
+            return self.host
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -65,10 +83,20 @@ class TableAddress:
 
 
 def parse_server(text: str) -> ServerAddress:
-    """``[scheme://]HOST[:PORT]``; the port defaults to 10000. A wrong one is a usage error."""
+    """``[scheme://]HOST[:PORT]``, or several with commas between; the port defaults to 10000. What
+    follows another transport's scheme is that transport's business. A wrong one is a usage
+    error."""
+    first, *others = (_parse_one(each.strip()) for each in text.split(","))
+    return replace(first, others=tuple(others))
+
+
+def _parse_one(text: str) -> ServerAddress:
     scheme, has_scheme, rest = text.partition("://")
+    scheme = scheme.lower()
     if not has_scheme:
         scheme, rest = "grpc", text
+    if _is_other_transport(scheme):
+        return ServerAddress(host=text, port=0, scheme=scheme)
     if scheme not in _SCHEMES:
         raise usage_error(f"{text!r}: unknown scheme {scheme!r}; use {', '.join(_SCHEMES)}")
     rest = rest.rstrip("/")
@@ -82,6 +110,10 @@ def parse_server(text: str) -> ServerAddress:
     return ServerAddress(host=host, port=int(port_text), scheme=scheme)
 
 
+def _is_other_transport(scheme: str) -> bool:
+    return scheme not in (*_SCHEMES, _INPROC) and scheme in TRANSPORTS
+
+
 def _split_port(text: str) -> tuple[str, str]:
     """Host and port digits; an IPv6 address stands in brackets."""
     if text.startswith("["):
@@ -92,15 +124,33 @@ def _split_port(text: str) -> tuple[str, str]:
 
 
 def parse_table(text: str) -> TableAddress:
-    """``[scheme://]HOST[:PORT]/TABLE``; a wrong one is a usage error."""
-    start = text.find("://") + 3 if "://" in text else 0
-    slash = text.find("/", start)
+    """``[scheme://]HOST[:PORT]/TABLE``, or several servers with commas between and the table after
+    the last; a wrong one is a usage error."""
+    last = _start_of_last(text)
+    scheme, has_scheme, _ = text[last:].partition("://")
+    start = last + (len(scheme) + 3 if has_scheme else 0)
+    # A transport of its own way of writing may have slashes: the table is what follows the last.
+    is_other = _is_other_transport(scheme.lower()) if has_scheme else False
+    slash = text.rfind("/", start) if is_other else text.find("/", start)
     if slash < 0 or slash + 1 == len(text):
         raise usage_error(
             f"{text!r} names no table; write HOST:PORT/TABLE "
             f"(`barrage ls {text.rstrip('/')}` lists them)"
         )
     return TableAddress(server=parse_server(text[:slash]), table=text[slash + 1 :])
+
+
+def _start_of_last(text: str) -> int:
+    """Where the last server of a list begins. The name of a table may have commas too: what stands
+    before one is a server when it names no table, or when a URI follows."""
+    start = 0
+    while (comma := text.find(",", start)) >= 0:
+        server = text[start:comma].partition("://")
+        follows = _SCHEME.match(text, comma + 1)
+        if not follows and "/" in (server[2] if server[1] else server[0]):
+            break
+        start = comma + 1
+    return start
 
 
 @contextmanager
@@ -128,7 +178,11 @@ async def open_async_session(
 
 
 def _unreachable(address: ServerAddress, error: TransportError) -> CommandError:
+    if address.others:
+        return CommandError(f"cannot connect: {error}; are the servers running?")
+    is_port = address.scheme in _SCHEMES
+    listening = f"--port {address.port}" if is_port else f"--host {address.uri}"
     return CommandError(
         f"cannot connect to {address} ({short_reason(error)}); is the server running? "
-        f"start one with `barrage serve --port {address.port}`"
+        f"start one with `barrage serve {listening}`"
     )

@@ -3,24 +3,24 @@
 ``connect`` gives a synchronous :class:`Session`, ``aconnect`` an asyncio one with the same names.
 """
 
-from barrage.client.address import Auth, Basic, Handler, PreSharedKey, Token
-from barrage.client.bodies import BodyChoice, BodyCount, BodyStats, BodyStatus
-from barrage.client.put import PutProgress
-from barrage.client.reconnect import Backoff
-from barrage.client.remote_table import AsyncInputTable, AsyncRemoteTable
+from barrage.client.bodies.bodies import BodyChoice, BodyCount, BodyStats, BodyStatus
+from barrage.client.connection.address import Auth, Basic, Handler, PreSharedKey, Token
+from barrage.client.connection.reconnect import Backoff
+from barrage.client.connection.table_info import TableInfo
 from barrage.client.session import AsyncSession, aconnect
-from barrage.client.state import State, Stats
-from barrage.client.subscription import AsyncTickingTable
-from barrage.client.sync import Session, connect
-from barrage.client.sync_journal import JournalBatches
-from barrage.client.sync_tables import InputTable, RemoteTable
-from barrage.client.sync_ticking import TickingTable
-from barrage.client.sync_writer import Writer
-from barrage.client.table_info import TableInfo
-from barrage.client.update import Update
-from barrage.client.writer import AsyncWriter
+from barrage.client.subscriptions.state import State, Stats
+from barrage.client.subscriptions.subscription import AsyncTickingTable
+from barrage.client.synchronous.sync import Session, connect
+from barrage.client.synchronous.sync_journal import JournalBatches
+from barrage.client.synchronous.sync_tables import InputTable, RemoteTable
+from barrage.client.synchronous.sync_ticking import TickingTable
+from barrage.client.synchronous.sync_writer import Writer
+from barrage.client.tables.remote_table import AsyncInputTable, AsyncRemoteTable
+from barrage.client.updates.update import Update
+from barrage.client.writing.put import PutProgress
+from barrage.client.writing.writer import AsyncWriter
 from barrage.model.cursor import Cursor
-from barrage.transport.grpc_channel import TLS
+from barrage.transport.base import TLS
 from barrage.wire.dissociated.ways import BodyWay
 
 __all__ = [

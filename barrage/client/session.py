@@ -9,21 +9,21 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from barrage.client.address import Address, authorization_header, parse_address
-from barrage.client.bodies import BodyChoice, BodyStatus
-from barrage.client.callback_calls import SessionCallbacks
-from barrage.client.connection import Connection
-from barrage.client.deephaven.login import DeephavenLogin
+from barrage.client.bodies.bodies import BodyChoice, BodyStatus
+from barrage.client.connection.address import LISTED, parse_addresses
+from barrage.client.connection.dialing import Dialing
+from barrage.client.connection.opening import Opening
+from barrage.client.connection.table_info import TableInfo, info_of_flight
+from barrage.client.connection.table_sources import NamedSource, TableSource, TicketSource
 from barrage.client.deephaven.session_tables import DeephavenTables
-from barrage.client.journal_read import JournalRead
-from barrage.client.opening import Opening
-from barrage.client.put import PutProgress, put_rows
-from barrage.client.remote_table import TIMEOUT_SECONDS, AsyncInputTable, AsyncRemoteTable
-from barrage.client.state import State
-from barrage.client.subscription import AsyncTickingTable
-from barrage.client.table_info import TableInfo, info_of_flight
-from barrage.client.table_sources import NamedSource, TableSource, TicketSource
-from barrage.client.writer import AsyncWriter, writer_settings
+from barrage.client.subscriptions.callback_calls import SessionCallbacks
+from barrage.client.subscriptions.followed_stream import FollowedStream
+from barrage.client.subscriptions.state import State
+from barrage.client.subscriptions.subscription import AsyncTickingTable
+from barrage.client.tables.journal_read import JournalRead
+from barrage.client.tables.remote_table import TIMEOUT_SECONDS, AsyncInputTable, AsyncRemoteTable
+from barrage.client.writing.put import PutProgress, put_rows
+from barrage.client.writing.writer import AsyncWriter, writer_settings
 from barrage.clock import SystemClock
 from barrage.errors import (
     ConfigError,
@@ -36,8 +36,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.model.schema_like import schema_of
 from barrage.supervision import Role, no_dependants, start_awaited, start_task
 from barrage.transport import flight_messages
-from barrage.transport.grpc_channel import FLIGHT, TLS, GrpcChannel
-from barrage.transport.inproc_channel import InprocChannel
+from barrage.transport.flight_messages import FLIGHT
 from barrage.transport.status import DeadlineError
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.revision import WireRevision
@@ -45,25 +44,23 @@ from barrage.wire.revision import WireRevision
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from barrage.client.address import Auth
-    from barrage.client.arrow_input import TableLike
-    from barrage.client.bodies import BodyCounter
-    from barrage.client.reconnect import Backoff
-    from barrage.client.subscription_settings import SubscriptionSettings
+    from barrage.client.bodies.bodies import BodyCounter
+    from barrage.client.connection.address import Auth
+    from barrage.client.connection.reconnect import Backoff
+    from barrage.client.subscriptions.subscription_settings import SubscriptionSettings
+    from barrage.client.writing.arrow_input import TableLike
     from barrage.clock import Clock
     from barrage.errors import BarrageError
     from barrage.limits import Limits
+    from barrage.model.cursor import Cursor
     from barrage.model.schema_like import SchemaLike
-    from barrage.transport.base import FlightConnector, FrameStream
+    from barrage.transport.base import TLS, Address, FlightConnector, FrameStream
+    from barrage.wire.messages import SubscriptionOptions
 
 SESSION_WORK = Role("barrage-session", "nothing: who uses the session finds out")
 
 
 CONNECT_TIMEOUT_SECONDS = 10.0
-
-STREAMS_PER_CONNECTION = 100
-"""Exchanges over one connection to a Deephaven server: 250 were seen to stall without an error,
-100 never."""
 
 _APPLICATION_FIELD = re.compile(r"a/[^/]+/f/.+")
 
@@ -71,7 +68,8 @@ _SHARED_ROUTE = b"h"
 
 
 class AsyncSession:
-    """A connection to one server. Made by :func:`aconnect`; belongs to the loop it was made on."""
+    """A connection to one server, or to one of several. Made by :func:`aconnect`; belongs to the
+    loop it was made on."""
 
     def __init__(
         self,
@@ -83,17 +81,27 @@ class AsyncSession:
         limits: Limits = DEFAULT_LIMITS,
         clock: Clock | None = None,
         connector: FlightConnector | None = None,
-        bodies: BodyChoice = BodyChoice.AUTO,
+        bodies: BodyChoice | BodyWay = BodyChoice.AUTO,
+        others: Sequence[Address] = (),
+        connect_seconds_max: float | None = None,
     ) -> None:
-        """``connector`` replaces the connection, for tests and other transports."""
-        self.address = address
+        """``connector`` replaces the connection, for tests and other transports. ``others``: where
+        to go on when the server at ``address`` is lost; each may take ``connect_seconds_max`` to be
+        reached."""
         self.revision = revision
         self.limits = limits
         self.clock = clock or SystemClock()
-        self._auth = auth
-        self._bodies = bodies
-        self._tls = (tls or TLS()) if address.is_tls else None
-        self._connection = self._connect(address, connector)
+        self._dialing = Dialing(
+            auth=auth,
+            is_deephaven=address.is_deephaven,
+            tls=tls,
+            revision=revision,
+            limits=limits,
+            clock=self.clock,
+            bodies=bodies,
+            connect_seconds_max=connect_seconds_max,
+        )
+        self._connection = self._dialing.connect((address, *others), connector)
         self._channel = self._connection.channel
         self._session_tables: DeephavenTables | None = None
         self._opening_session = asyncio.Lock()
@@ -106,34 +114,10 @@ class AsyncSession:
         self._is_closed = False
         self._closing: asyncio.Task[None] | None = None
 
-    def _connect(self, address: Address, connector: FlightConnector | None = None) -> Connection:
-        channel = connector or self._open_channel(address)
-        login = None
-        if address.is_deephaven:
-            # Where a server wants no credentials, a session still begins with a word.
-            login = DeephavenLogin(channel, channel.authorization or "Anonymous")
-        return Connection(
-            address,
-            channel,
-            tls=self._tls,
-            revision=self.revision,
-            limits=self.limits,
-            clock=self.clock,
-            bodies=self._bodies,
-            login=login,
-        )
-
-    def _open_channel(self, address: Address) -> FlightConnector:
-        authorization = authorization_header(self._auth, is_deephaven=self.address.is_deephaven)
-        if address.is_inproc:
-            return InprocChannel(address.host, limits=self.limits, authorization=authorization)
-        return GrpcChannel(
-            address.target,
-            message_bytes_max=self.limits.message_bytes_max,
-            authorization=authorization,
-            tls=self._tls,
-            streams_per_connection_max=STREAMS_PER_CONNECTION if address.is_deephaven else None,
-        )
+    @property
+    def address(self) -> Address:
+        """Of the server in use."""
+        return self._connection.address
 
     # --- connection -----------------------------------------------------------------------------
 
@@ -143,12 +127,15 @@ class AsyncSession:
         if self._connection.login is not None:
             await self._session_calls(timeout)
             return
+        names = await self._connection.ask(lambda: self._actions(timeout))
+        self._connection.bodies.note_actions(names)
+
+    async def _actions(self, timeout: float | None) -> list[str]:
         actions = self._channel.results(FLIGHT + "ListActions", b"", timeout=timeout)
         try:
-            names = [flight_messages.decode_action_type(message) async for message in actions]
+            return [flight_messages.decode_action_type(message) async for message in actions]
         except DeadlineError as error:
             raise ConnectionLostError(f"no answer within {timeout} seconds") from error
-        self._connection.bodies.note_actions(names)
 
     async def _session_calls(self, timeout: float | None = None) -> DeephavenTables:
         """What needs a session on the server. One of our servers gets a second connection for it,
@@ -163,7 +150,8 @@ class AsyncSession:
     async def _open_session(self, timeout: float | None) -> DeephavenTables:
         connection = self._connection
         if connection.login is None:
-            connection = self._connect(replace(self.address, is_deephaven=True))
+            inside = [replace(each, is_deephaven=True) for each in connection.addresses]
+            connection = self._dialing.connect(inside)
         try:
             await connection.open(timeout or CONNECT_TIMEOUT_SECONDS)
             self._check_open()
@@ -225,11 +213,12 @@ class AsyncSession:
         if self.address.is_deephaven:
             calls = await self._session_calls()
             async with asyncio.timeout(timeout):
-                return await calls.connection.call(calls.tables)
-        return [
-            info_of_flight(message)
-            async for message in self._channel.results(FLIGHT + "ListFlights", b"", timeout=timeout)
-        ]
+                return await calls.connection.read(calls.tables)
+        return await self._connection.ask(lambda: self._flights(timeout))
+
+    async def _flights(self, timeout: float | None) -> list[TableInfo]:
+        messages = self._channel.results(FLIGHT + "ListFlights", b"", timeout=timeout)
+        return [info_of_flight(message) async for message in messages]
 
     def table(self, name: str) -> AsyncRemoteTable:
         """A handle; nothing is sent until it is used. A Deephaven application field is named by its
@@ -504,6 +493,13 @@ class AsyncSession:
         subscription.start()
         return subscription
 
+    def follow(
+        self, name: str, options: SubscriptionOptions, cursor: Cursor | None = None
+    ) -> FollowedStream:
+        """One stream of a whole table as it comes, from a cursor on or from its present state."""
+        self._check_open()
+        return FollowedStream(NamedSource(self._connection, name), options, cursor=cursor)
+
     def fail(self, error: BarrageError) -> None:
         """The loop has been ended by ``error``: whoever follows a table is told."""
         for subscription in list(self._subscriptions):
@@ -540,38 +536,46 @@ def _revision_of(revision: WireRevision | str) -> WireRevision:
 
 
 def aconnect(
-    uri: str,
+    uri: str | Sequence[str],
     *,
     auth: Auth = None,
     tls: TLS | None = None,
     revision: WireRevision | str = WireRevision.R1_0_0,
     timeout: float | None = CONNECT_TIMEOUT_SECONDS,
     limits: Limits = DEFAULT_LIMITS,
-    bodies: BodyChoice | str = BodyChoice.AUTO,
+    bodies: BodyChoice | BodyWay | str = BodyChoice.AUTO,
+    order: str = LISTED,
 ) -> Opening[AsyncSession]:
     """Connect on the running loop: ``async with aconnect(uri) as session`` or ``session = await
     aconnect(uri)``.
 
-    ``uri``: see :func:`barrage.client.address.parse_address`; ``auth``: a token, "Anonymous",
-    (user, password), or one of Token, PreSharedKey, Basic, Handler. ConnectionLostError when nobody
-    answers, AuthenticationError when refused.
+    ``uri``: see :func:`barrage.client.connection.address.parse_address`; ``auth``: a token,
+    "Anonymous", (user, password), or one of Token, PreSharedKey, Basic, Handler.
+    ConnectionLostError when nobody answers, AuthenticationError when refused.
+
+    Several addresses, separated by commas or as a sequence, are servers of the same tables: they
+    are tried in this order (``order="random"``: from any of them on), each for at most ``timeout``
+    seconds, and when the connection is lost the session goes on at the next. ConfigError when they
+    are not all Deephaven's or all ours.
 
     ``bodies`` is the way large record batches take: ``"auto"``, shared memory where a server of
     ours on this host offers it; ``"shm"``, the same; ``"ucx"``, over UCX, which the server must
-    have switched on; ``"inline"``, inside the messages. Each falls back to inline, with the same
-    rows; ``table.bodies`` says which it is and why.
+    have switched on; ``"inline"``, inside the messages; or the name of a plug-in's. Each falls back
+    to inline, with the same rows; ``table.bodies`` says which it is and why.
     """
-    address = parse_address(uri)
+    first, *others = parse_addresses(uri, order=order, limits=limits)
     choice = BodyChoice.parse(bodies)
 
     async def open_it() -> AsyncSession:
         session = AsyncSession(
-            address,
+            first,
             auth=auth,
             tls=tls,
             revision=_revision_of(revision),
             limits=limits,
             bodies=choice,
+            others=others,
+            connect_seconds_max=timeout,
         )
         try:
             await session.open(timeout)

@@ -34,7 +34,7 @@ from barrage.wire.messages import (
 )
 from barrage.wire.metadata import encode_wrapper
 from barrage.wire.revision import WireRevision
-from barrage.wire.update_assembler import SchemaReceived, UpdateAssembler
+from barrage.wire.updates.update_assembler import SchemaReceived, UpdateAssembler
 
 if TYPE_CHECKING:
     from barrage.limits import Limits

@@ -30,6 +30,13 @@ EPOCH_HEADER = "x-barrage-epoch"
 RESUMED_HEADER = "x-barrage-resumed"
 """Answer to a cursor: an :class:`Outcome`."""
 
+UPDATES_HEADER = "x-barrage-updates"
+"""Request: how updates are to be cut; only :data:`UPDATES_EACH` says something."""
+
+UPDATES_EACH = "each-step"
+"""One for every step, at once, whatever interval is asked for; merged only for who does not take
+them. For relays, which keep the history."""
+
 REASON_LENGTH_MAX = 300
 """Longest reason in characters; it travels in a header."""
 

@@ -1,8 +1,10 @@
 """The server: engine thread, gRPC services, configuration, and the API that publishes tables."""
 
-from barrage.server.config import ServerConfig, load_config
-from barrage.server.publish import PublishedTable, Server, Transaction, View
-from barrage.server.publish_async import AsyncPublishedTable, AsyncServer, AsyncView
+from barrage.server.api.publish import Server
+from barrage.server.api.publish_async import AsyncServer
+from barrage.server.api.publish_tables import PublishedTable, Transaction, View
+from barrage.server.api.publish_tables_async import AsyncPublishedTable, AsyncView
+from barrage.server.settings.config import ServerConfig, load_config
 
 __all__ = [
     "AsyncPublishedTable",

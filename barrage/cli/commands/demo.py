@@ -18,6 +18,7 @@ DEMO_INTERVAL_MS = 100
 
 
 def demo(
+    *,
     port: PortOption = None,
     host: HostOption = None,
     rows: RowCountOption = PLAIN_ROWS,

@@ -5,8 +5,9 @@ import json
 import typer
 
 from barrage.cli.command_errors import EXIT_ERROR
-from barrage.cli.health import CheckStatus, Finding, examine, worst
+from barrage.cli.health import examine, worst
 from barrage.cli.target import JsonOption
+from barrage.transport.findings import CheckStatus, Finding
 
 
 def doctor(as_json: JsonOption = False) -> None:

@@ -14,9 +14,11 @@ from barrage.cli.target import JsonOption, QuietOption
 from barrage.cli.text_table import format_rows
 from barrage.errors import BarrageError, ConfigError, JournalCorruptError
 from barrage.journal import LocalStorage
-from barrage.journal.feed import change_batches
-from barrage.journal.feed_schema import FeedOptions, options_schema
-from barrage.journal.offline import (
+from barrage.journal.change_feed.feed import change_batches
+from barrage.journal.change_feed.feed_schema import FeedOptions, options_schema
+from barrage.journal.files.opening import TABLES
+from barrage.journal.files.recovery import RecoveredTable
+from barrage.journal.stores.offline import (
     FoundTable,
     compact,
     find_table,
@@ -28,8 +30,6 @@ from barrage.journal.offline import (
     table_bytes,
     verify,
 )
-from barrage.journal.opening import TABLES
-from barrage.journal.recovery import RecoveredTable
 
 journal = typer.Typer(
     name="journal",
@@ -160,6 +160,7 @@ def _lines(tables: list[dict[str, Any]]) -> list[str]:
 def verify_tables(
     directory: DirectoryArgument,
     tables: TablesArgument = None,
+    *,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -215,6 +216,7 @@ def _verified(table: FoundTable, damages: list[JournalCorruptError]) -> dict[str
 def export_table(
     directory: DirectoryArgument,
     table: TableArgument,
+    *,
     out: OutOption,
     version: VersionOption = None,
     changes: ChangesOption = False,
@@ -246,7 +248,11 @@ def export_table(
         found, damage = salvaged(storage, chosen)
     else:
         found = look_at(storage, chosen)
-    rows = _changes(storage, found, after, upto) if changes else _rows(storage, found, version)
+    rows = (
+        _changes(storage, found, after=after, upto=upto)
+        if changes
+        else _rows(storage, found, version)
+    )
     with row_progress(f"writing {out.name}", total=rows.num_rows, is_quiet=quiet) as progress:
         write_data_file(out, rows, on_progress=progress.advance_to)
     if as_json:
@@ -273,7 +279,7 @@ def _rows(storage: LocalStorage, found: RecoveredTable, version: int | None) -> 
 
 
 def _changes(
-    storage: LocalStorage, found: RecoveredTable, after: int | None, upto: int | None
+    storage: LocalStorage, found: RecoveredTable, *, after: int | None, upto: int | None
 ) -> pa.Table:
     first = found.begin.version if after is None else after
     last = found.state.version if upto is None else upto
@@ -282,7 +288,7 @@ def _changes(
     if first > last:
         raise usage_error(f"--from {first} is after --to {last}")
     options = FeedOptions(preimage=True)
-    batches = list(change_batches(read_history(storage, found, first, last), options))
+    batches = list(change_batches(read_history(storage, found, after=first, upto=last), options))
     plain = found.record.identity.entry_schema
     columns = pa.schema([plain.field(index) for index in range(2, len(plain))])
     rows = pa.Table.from_batches(batches, options_schema(columns, options))
@@ -296,6 +302,7 @@ def _changes(
 def compact_tables(
     directory: DirectoryArgument,
     tables: TablesArgument = None,
+    *,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:

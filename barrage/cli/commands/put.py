@@ -34,6 +34,7 @@ AppendOption = Annotated[bool, typer.Option("--append", help="Add to a table tha
 def put(
     file: FileArgument,
     table: TableArgument,
+    *,
     key: KeyOption = None,
     append: AppendOption = False,
     token: TokenOption = None,

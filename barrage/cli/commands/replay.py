@@ -16,8 +16,8 @@ from barrage.cli.commands.snapshot import ColumnsOption
 from barrage.cli.commands.watch import RowCountOption
 from barrage.cli.data_file import read_data_file
 from barrage.cli.progress import row_progress
-from barrage.cli.replay_clock import ReplaySchedule
-from barrage.cli.replay_moment import parse_moment, parse_speed
+from barrage.cli.replay.replay_clock import ReplaySchedule
+from barrage.cli.replay.replay_moment import parse_moment, parse_speed
 from barrage.cli.table_writer import TableWriter, play
 from barrage.cli.target import JsonOption, QuietOption, TokenOption, open_session, parse_table
 from barrage.cli.watch.run import PLAIN_ROWS
@@ -70,6 +70,7 @@ SpeedOption = Annotated[
 def replay(
     source: SourceArgument,
     target: TargetArgument = None,
+    *,
     time_column: TimeOption = None,
     start: FromOption = None,
     stop: ToOption = None,
@@ -108,8 +109,8 @@ def replay(
             Path(source),
             target,
             time_column,
-            factor,
-            FileOptions(
+            speed=factor,
+            options=FileOptions(
                 key=split_names(key), is_append=append, token=token, is_json=as_json, is_quiet=quiet
             ),
         )
@@ -120,7 +121,7 @@ def replay(
             "`barrage replay FILE HOST:PORT/TABLE --time COL`"
         )
     # The client takes a while to load, which `barrage --help` must not wait for.
-    from barrage.cli.replay_run import PastOptions, replay_past
+    from barrage.cli.replay.replay_run import PastOptions, replay_past
 
     now = datetime.now(UTC)
     options = PastOptions(
@@ -146,7 +147,7 @@ class FileOptions:
 
 
 def _replay_file(
-    file: Path, table: str, time_column: str, speed: float, options: FileOptions
+    file: Path, table: str, time_column: str, *, speed: float, options: FileOptions
 ) -> None:
     address = parse_table(table)
     rows = read_data_file(file)

@@ -17,6 +17,7 @@ TableArgument = Annotated[str, typer.Argument(metavar="HOST:PORT/TABLE", show_de
 def schema(
     table: TableArgument,
     query: QueryOptions,
+    *,
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:

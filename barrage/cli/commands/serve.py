@@ -113,6 +113,7 @@ DemoOption = Annotated[
 
 
 def serve(
+    *,
     port: PortOption = None,
     host: HostOption = None,
     token: TokenOption = None,
@@ -155,18 +156,18 @@ def serve(
         listen(server)
         stack.enter_context(live)
         # What a server is made of is loaded only once there is to be one.
-        from barrage.server.stop_signals import StopSignals
+        from barrage.server.serving.stop_signals import StopSignals
 
         signals = stack.enter_context(StopSignals())
-        _announce(server.address, as_json=as_json)
+        _announce(server.address, server.port, as_json=as_json)
         if signals.wait() == signal.SIGINT:
             raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _announce(address: str, *, as_json: bool) -> None:
+def _announce(address: str, port: int, *, as_json: bool) -> None:
     """Say where the server listens: a JSON line on stdout for scripts, words on stderr else."""
     if as_json:
-        typer.echo(json.dumps({"address": address, "port": int(address.rpartition(":")[2])}))
+        typer.echo(json.dumps({"address": address, "port": port}))
         return
     typer.echo(
         f"serving on {address}; `barrage ls {address}` lists the tables; Ctrl+C stops", err=True

@@ -58,6 +58,7 @@ OutOption = Annotated[
 def snapshot(
     table: TableArgument,
     query: QueryOptions,
+    *,
     columns: ColumnsOption = None,
     rows: RowsOption = None,
     reverse: ReverseOption = False,

@@ -32,6 +32,7 @@ IntervalOption = Annotated[
 def watch(
     table: TableArgument,
     query: QueryOptions,
+    *,
     columns: ColumnsOption = None,
     rows: RowCountOption = PLAIN_ROWS,
     seconds: SecondsOption = None,

@@ -16,7 +16,7 @@ from barrage.clock import SystemClock
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from barrage.cli.watch.feed import FeedStatus, WindowFeed
+    from barrage.cli.watch.window_source import SourceStatus, WindowSource
     from barrage.clock import Clock
 
 REDRAW_SECONDS = 0.05
@@ -24,7 +24,7 @@ _KEYS = "↑↓ PgUp PgDn Home End  g row  f follow  ←→ columns  space pause
 
 
 class GridApp(App[int]):
-    """A live table in the terminal. The feed is asked at the redraw rate, never faster than the
+    """A live table in the terminal. The source is asked at the redraw rate, never faster than the
     eye.
     """
 
@@ -38,13 +38,13 @@ class GridApp(App[int]):
         Binding("ctrl+c", f"quit_with({EXIT_INTERRUPTED})", "interrupt", priority=True),
     ]
 
-    def __init__(self, feed: WindowFeed, *, title: str, clock: Clock | None = None) -> None:
+    def __init__(self, source: WindowSource, *, title: str, clock: Clock | None = None) -> None:
         super().__init__()
-        self._feed = feed
+        self._source = source
         self._name = title
         self._clock = clock or SystemClock()
         self._written: dict[str, Text] = {}
-        self.grid = GridView(feed.schema, feed.key_columns)
+        self.grid = GridView(source.schema, source.key_columns)
 
     def compose(self) -> ComposeResult:
         yield Static(id="header")
@@ -58,9 +58,9 @@ class GridApp(App[int]):
     def redraw(self) -> None:
         """Ask for the rows the screen needs, take the newest frame, tell the state."""
         now_ns = self._clock.monotonic_ns()
-        self._feed.request(self.grid.scroller.window())
-        self.grid.show(self._feed.frame(), now_ns)
-        status = self._feed.status()
+        self._source.request(self.grid.scroller.window())
+        self.grid.show(self._source.frame(), now_ns)
+        status = self._source.status()
         self._write("header", self._header(status))
         self._write("footer", self._footer())
 
@@ -75,7 +75,7 @@ class GridApp(App[int]):
         words = _KEYS if row is None else f"go to row: {row}▏  Enter goes, Esc stays"
         return Text(words, no_wrap=True, overflow="ellipsis")
 
-    def _header(self, status: FeedStatus) -> Text:
+    def _header(self, status: SourceStatus) -> Text:
         scroller = self.grid.scroller
         lag = "-" if status.lag_ms is None else f"{status.lag_ms:,.0f} ms"
         parts = [

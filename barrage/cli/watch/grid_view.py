@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from textual import events
 
-    from barrage.cli.watch.feed import Frame
+    from barrage.cli.watch.window_source import Frame
 
 _COLUMN_WIDTH_MIN = 5
 _GAP = "  "

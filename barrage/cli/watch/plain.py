@@ -15,23 +15,23 @@ from barrage.cli.text_table import format_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barrage.cli.watch.feed import FeedStatus, Frame, WindowFeed
+    from barrage.cli.watch.window_source import Frame, SourceStatus, WindowSource
     from barrage.clock import Clock
 
 
 class PlainWatch:
-    """Prints a picture of the feed each time it is asked to."""
+    """Prints a picture of the source each time it is asked to."""
 
     def __init__(
         self,
-        feed: WindowFeed,
+        source: WindowSource,
         *,
         title: str,
         clock: Clock,
         is_json: bool = False,
         write: Callable[[str], None] = typer.echo,
     ) -> None:
-        self.feed = feed
+        self.source = source
         self._title = title
         self._clock = clock
         self._is_json = is_json
@@ -39,14 +39,14 @@ class PlainWatch:
 
     def print_frame(self) -> bool:
         """Print what is there now; False when there is nothing yet."""
-        frame, status = self.feed.frame(), self.feed.status()
+        frame, status = self.source.frame(), self.source.status()
         if frame is None:
             return False
         for line in self._json(frame, status) if self._is_json else self._text(frame, status):
             self._write(line)
         return True
 
-    def _text(self, frame: Frame, status: FeedStatus) -> list[str]:
+    def _text(self, frame: Frame, status: SourceStatus) -> list[str]:
         lag = "-" if status.lag_ms is None else f"{status.lag_ms:.0f} ms"
         head = (
             f"{self._now():%H:%M:%S}  {self._title}  {status.label}  {frame.table_size:,} rows  "
@@ -55,7 +55,7 @@ class PlainWatch:
         head = "  ".join([head, *status.ways])
         return [head, *format_table(frame.rows, width=None), ""]
 
-    def _json(self, frame: Frame, status: FeedStatus) -> list[str]:
+    def _json(self, frame: Frame, status: SourceStatus) -> list[str]:
         line = {
             "time": self._now().isoformat(timespec="milliseconds"),
             "state": status.state,
@@ -72,7 +72,7 @@ class PlainWatch:
         return datetime.fromtimestamp(self._clock.wall_ns() / 1e9, tz=UTC)
 
 
-def _bodies(status: FeedStatus) -> dict[str, object] | None:
+def _bodies(status: SourceStatus) -> dict[str, object] | None:
     """The way of the bodies, why it is inline, and what came by each way."""
     if status.bodies is None or status.body_stats is None:
         return None

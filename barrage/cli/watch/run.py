@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from barrage.cli.target import TableAddress
-    from barrage.cli.watch.feed import WindowFeed
-    from barrage.cli.watch.session_feed import SessionFeed
+    from barrage.cli.watch.session_source import SessionSource
+    from barrage.cli.watch.window_source import WindowSource
     from barrage.clock import Clock
 
 PLAIN_ROWS = 20
@@ -58,20 +58,20 @@ def watch_table(
     window = RowWindow(start=0, stop=GRID_FIRST_ROWS if is_grid else plain.rows)
 
     async def run() -> int:
-        async with open_feed(
+        async with open_source(
             address,
             token=token,
             query=query,
             columns=columns,
             interval_ms=interval_ms,
             window=window,
-        ) as feed:
+        ) as source:
             if is_grid:
-                code = await _run_grid(feed, address)
-                raise_failure(feed)
+                code = await _run_grid(source, address)
+                raise_failure(source)
                 return code
             clock = SystemClock()
-            watch = PlainWatch(feed, title=str(address), clock=clock, is_json=plain.is_json)
+            watch = PlainWatch(source, title=str(address), clock=clock, is_json=plain.is_json)
             await print_until_done(watch, plain, clock=clock, wait=asyncio.sleep)
             return 0
 
@@ -80,7 +80,7 @@ def watch_table(
 
 
 @asynccontextmanager
-async def open_feed(
+async def open_source(
     address: TableAddress,
     *,
     token: str | None,
@@ -88,10 +88,10 @@ async def open_feed(
     columns: list[str] | None,
     interval_ms: int,
     window: RowWindow,
-) -> AsyncIterator[SessionFeed]:
-    """A feed with its first frame in; TableNotFoundError and SchemaError come before it."""
+) -> AsyncIterator[SessionSource]:
+    """A source with its first frame in; TableNotFoundError and SchemaError come before it."""
     # The client takes a while to load, which `barrage --help` must not wait for.
-    from barrage.cli.watch.session_feed import SessionFeed
+    from barrage.cli.watch.session_source import SessionSource
 
     async with open_async_session(address.server, token) as session:
         table = (query or QueryOptions()).apply(session.table, address.table)
@@ -101,22 +101,22 @@ async def open_feed(
         )
         async with subscription as ticking:
             await ticking.wait_ready(FIRST_FRAME_SECONDS)
-            feed = SessionFeed(ticking, key_columns=info.key, window=window)
+            source = SessionSource(ticking, key_columns=info.key, window=window)
             try:
-                yield feed
+                yield source
             finally:
-                await feed.close()
+                await source.close()
 
 
-async def _run_grid(feed: WindowFeed, address: TableAddress) -> int:
+async def _run_grid(source: WindowSource, address: TableAddress) -> int:
     from barrage.cli.watch.grid import GridApp
 
-    return await GridApp(feed, title=str(address)).run_async() or 0
+    return await GridApp(source, title=str(address)).run_async() or 0
 
 
-def raise_failure(feed: WindowFeed) -> None:
+def raise_failure(source: WindowSource) -> None:
     """Raise why the subscription ended for good, if it did."""
-    failure = feed.status().failure
+    failure = source.status().failure
     if failure is not None:
         raise failure
 
@@ -135,7 +135,7 @@ async def print_until_done(
     end_ns = None if options.seconds is None else clock.monotonic_ns() + int(options.seconds * 1e9)
     while True:
         watch.print_frame()
-        raise_failure(watch.feed)
+        raise_failure(watch.source)
         if options.is_once:
             return
         left_ns = PLAIN_INTERVAL_NS if end_ns is None else end_ns - clock.monotonic_ns()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from barrage.client.deephaven.export_calls import ticket_message
+from barrage.client.connection.export_calls import ticket_message
 from barrage.errors import RequestRefusedError, SchemaError, StatusCode, UnsupportedError
 from barrage.transport.deephaven_messages import CONSOLE_SERVICE, MESSAGES
 
 if TYPE_CHECKING:
-    from barrage.client.deephaven.export_calls import DeephavenCalls
+    from barrage.client.connection.export_calls import DeephavenCalls
 
 PYTHON = "python"
 

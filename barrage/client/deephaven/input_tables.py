@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from barrage.client.arrow_input import to_arrow_table
-from barrage.client.deephaven.export_calls import ticket_message
+from barrage.client.connection.export_calls import ticket_message
 from barrage.client.deephaven.java_types import schema_with_java_types
 from barrage.client.deephaven.upload import refused_columns, upload_table
+from barrage.client.writing.arrow_input import to_arrow_table
 from barrage.errors import ConfigError, RequestRefusedError, RowError, SchemaError, UnsupportedError
 from barrage.transport.deephaven_messages import INPUT_TABLE_SERVICE, MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.client.deephaven.export_calls import DeephavenCalls, ExportedTable
+    from barrage.client.connection.export_calls import DeephavenCalls, ExportedTable
 
 KINDS = ("append_only", "keyed", "blink")
 
@@ -66,17 +66,17 @@ def _kind(kind: str, key: Sequence[str]) -> Any:
 async def add_rows(calls: DeephavenCalls, target: ExportedTable, rows: Any, *, label: str) -> int:
     """Add rows, or replace those with the same key; how many were sent."""
     table = fit_rows(to_arrow_table(rows), target.schema, names=target.schema.names)
-    return await _send(calls, target, table, "Add", label=label)
+    return await _send(calls, target, table, verb="Add", label=label)
 
 
 async def delete_rows(
-    calls: DeephavenCalls, target: ExportedTable, rows: Any, key: Sequence[str], *, label: str
+    calls: DeephavenCalls, target: ExportedTable, rows: Any, *, key: Sequence[str], label: str
 ) -> int:
     """Delete the rows with these keys; how many were sent. UnsupportedError without a key."""
     if not key:
         raise UnsupportedError(f"rows are only added to {label!r}: it has no key to delete them by")
     table = fit_rows(to_arrow_table(rows), target.schema, names=key, ignores_more=True)
-    return await _send(calls, target, table, "Delete", label=label)
+    return await _send(calls, target, table, verb="Delete", label=label)
 
 
 _SENDING = {
@@ -87,7 +87,7 @@ _SENDING = {
 
 
 async def _send(
-    calls: DeephavenCalls, target: ExportedTable, table: pa.Table, verb: str, *, label: str
+    calls: DeephavenCalls, target: ExportedTable, table: pa.Table, *, verb: str, label: str
 ) -> int:
     """Upload rows and name them in one request; how many were sent."""
     method, field = _SENDING[verb]

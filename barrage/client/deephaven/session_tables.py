@@ -7,19 +7,19 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-from barrage.client.arrow_input import to_arrow_table
-from barrage.client.deephaven.console import Console, check_variable_name
-from barrage.client.deephaven.input_tables import add_rows, create_input_table, delete_rows
-from barrage.client.deephaven.upload import plain_columns, upload_table
-from barrage.client.put import MODES
-from barrage.client.table_info import (
+from barrage.client.connection.table_info import (
     TableInfo,
     info_of_flight,
     info_of_schema,
     is_input_table,
     key_columns,
 )
-from barrage.client.table_sources import ExportSource, ticket_of_name
+from barrage.client.connection.table_sources import ExportSource, ticket_of_name
+from barrage.client.deephaven.console import Console, check_variable_name
+from barrage.client.deephaven.input_tables import add_rows, create_input_table, delete_rows
+from barrage.client.deephaven.upload import plain_columns, upload_table
+from barrage.client.writing.arrow_input import to_arrow_table
+from barrage.client.writing.put import MODES
 from barrage.errors import (
     BarrageError,
     ConfigError,
@@ -29,17 +29,17 @@ from barrage.errors import (
 )
 from barrage.transport import flight_messages
 from barrage.transport.deephaven_messages import APPLICATION_SERVICE, MESSAGES
-from barrage.transport.grpc_channel import FLIGHT
+from barrage.transport.flight_messages import FLIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
-    from barrage.client.connection import Connection
-    from barrage.client.deephaven.export_calls import ExportedTable
-    from barrage.client.put import PutProgress
-    from barrage.client.table_sources import TableSource
+    from barrage.client.connection.connection import Connection
+    from barrage.client.connection.export_calls import ExportedTable
+    from barrage.client.connection.table_sources import TableSource
+    from barrage.client.writing.put import PutProgress
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ class DeephavenTables:
             return await self._put_new(name, table, key)
         try:
             if is_input_table(target.schema):
-                return await self._put_rows(name, target, table, mode)
+                return await self._put_rows(name, target, table, mode=mode)
         finally:
             self.calls.release_soon(target)
         if mode is not None:
@@ -216,11 +216,11 @@ class DeephavenTables:
         return await self._put_new(name, table, key)
 
     async def _put_rows(
-        self, name: str, target: ExportedTable, table: pa.Table, mode: str | None
+        self, name: str, target: ExportedTable, table: pa.Table, *, mode: str | None
     ) -> int:
         if mode == "delete":
             key = key_columns(target.schema)
-            return await delete_rows(self.calls, target, table, key, label=name)
+            return await delete_rows(self.calls, target, table, key=key, label=name)
         return await add_rows(self.calls, target, table, label=name)
 
     async def _put_new(self, name: str, table: pa.Table, key: Sequence[str]) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from barrage.client.arrow_input import to_arrow_table, without_dictionaries
-from barrage.client.put import PutProgress, send_table
+from barrage.client.writing.arrow_input import to_arrow_table, without_dictionaries
+from barrage.client.writing.put import PutProgress, send_table
 from barrage.errors import BarrageError, RequestRefusedError, SchemaError, StatusCode
 from barrage.transport.flight_messages import Descriptor
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.client.deephaven.export_calls import DeephavenCalls, ExportedTable
+    from barrage.client.connection.export_calls import DeephavenCalls, ExportedTable
 
 RESERVED_NAMES = frozenset({"i", "ii", "k"})
 """Words with a meaning of their own in the expressions of a Deephaven server, which therefore

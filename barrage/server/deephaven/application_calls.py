@@ -10,23 +10,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import SubscriptionClosedError, TransportError
-from barrage.server.catalog_watch import CatalogWatch
+from barrage.server.access.call_guard import SessionUse, open_headers
+from barrage.server.access.method_table import MethodEntry
 from barrage.server.deephaven.session_end import until_session_ends
-from barrage.server.flight.call_guard import SessionUse, open_headers
-from barrage.server.method_table import MethodEntry
-from barrage.server.tickets import ticket_of
+from barrage.server.tables.catalog_watch import CatalogWatch
+from barrage.server.tables.tickets import ticket_of
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import grpc.aio
+    from barrage.server.access.session_store import ClientSession
+    from barrage.server.tables.catalog_watch import CatalogChanges, CatalogFollower
+    from barrage.server.tables.table_service import TableService
+    from barrage.transport.base import CallContext
 
-    from barrage.server.catalog_watch import CatalogChanges, CatalogFollower
-    from barrage.server.session_store import ClientSession
-    from barrage.server.table_service import TableService
-
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 SCOPE_APPLICATION = "scope"
 """The application id of everything that has a ticket ``s/<name>``; its name is empty."""
@@ -43,7 +41,9 @@ class ApplicationCalls:
     def methods(self) -> dict[str, MethodEntry]:
         return {"ListFields": MethodEntry("server_stream", self.list_fields, SessionUse.REQUIRED)}
 
-    async def list_fields(self, request: bytes, context: Context, session: ClientSession) -> None:
+    async def list_fields(
+        self, request: bytes, context: CallContext, session: ClientSession
+    ) -> None:
         """Tell all names, then follow them until the session ends."""
         MESSAGES.decode("ListFieldsRequest", request)
         await open_headers(context, session)
@@ -55,7 +55,7 @@ class ApplicationCalls:
         raise SubscriptionClosedError("subscription cancelled")
 
 
-async def _tell(follower: CatalogFollower, context: Context) -> None:
+async def _tell(follower: CatalogFollower, context: CallContext) -> None:
     while True:
         await context.write(fields_change(await follower.changes()))
 

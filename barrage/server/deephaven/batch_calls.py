@@ -15,35 +15,35 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import BarrageError, RemoteProtocolError, UnsupportedError
-from barrage.server.deephaven.creation_response import (
+from barrage.server.deephaven.operations.creation_response import (
     creation_response,
     failure_response,
     look_at,
     offset_reference,
     ticket_reference,
 )
-from barrage.server.deephaven.operation_table import OPERATIONS
-from barrage.server.deephaven.operations import (
+from barrage.server.deephaven.operations.operation_table import OPERATIONS
+from barrage.server.deephaven.operations.operations import (
     OperationContext,
     OperationError,
     as_failure,
     check_count,
     on_engine,
 )
-from barrage.server.failure import without_frames
+from barrage.server.runtime.failure import without_frames
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from barrage.limits import Limits
-    from barrage.server.deephaven.operations import TableOperation
-    from barrage.server.deephaven.time_tables import TimeTables
-    from barrage.server.exports import Export
-    from barrage.server.resolver import TicketResolver
-    from barrage.server.session_store import ClientSession
-    from barrage.server.table_lease import TableLease
-    from barrage.server.table_service import TableService
+    from barrage.server.access.exports import Export
+    from barrage.server.access.resolver import TicketResolver
+    from barrage.server.access.session_store import ClientSession
+    from barrage.server.deephaven.operations.operations import TableOperation
+    from barrage.server.deephaven.operations.time_tables import TimeTables
+    from barrage.server.tables.table_lease import TableLease
+    from barrage.server.tables.table_service import TableService
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +80,7 @@ class BatchCalls:
         resolver: TicketResolver,
         tables: TableService,
         time_tables: TimeTables,
+        *,
         limits: Limits,
     ) -> None:
         self._resolver = resolver
@@ -90,7 +91,7 @@ class BatchCalls:
     async def batch(self, request: bytes, context: Any, session: ClientSession) -> None:
         """Do all operations of a batch."""
         message = MESSAGES.decode("BatchTableRequest", request)
-        check_count("batch", len(message.ops), self._limits.operations_max, "operations")
+        check_count("batch", len(message.ops), self._limits.operations_max, unit="operations")
         steps = [_step(index, each) for index, each in enumerate(message.ops)]
         if not steps:
             raise OperationError("a batch must have at least one operation")
@@ -181,7 +182,7 @@ def _link(steps: Sequence[_Step], limits: Limits) -> None:
         if step.operation is None:
             continue
         references = step.operation.references(step.request)
-        check_count(step.name, len(references), limits.operations_max, "tables")
+        check_count(step.name, len(references), limits.operations_max, unit="tables")
         for reference in references:
             step.sources.append(_source(reference, steps, by_ticket))
 

@@ -83,13 +83,13 @@ def _decoded(chunk: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_uint64(wanted):
         numbers = _integers(data, begins, ends).cast(wanted)
     else:
-        numbers = _decimals(data, begins, ends, wanted)
+        numbers = _decimals(data, begins, ends, wanted=wanted)
     if count == len(chunk):
         return numbers
     return numbers.take(pa.array(np.cumsum(is_valid) - 1, mask=~is_valid))
 
 
-def _integers(data: Bytes1D, begins: Int64Array, ends: Int64Array, scale: int = 0) -> pa.Array:
+def _integers(data: Bytes1D, begins: Int64Array, ends: Int64Array, *, scale: int = 0) -> pa.Array:
     """BigIntegers at ``begins..ends`` as decimals of this scale."""
     lengths = ends - begins
     if len(lengths) and (lengths.min() < 1 or lengths.max() > WIDTH):
@@ -106,7 +106,9 @@ def _integers(data: Bytes1D, begins: Int64Array, ends: Int64Array, scale: int = 
     return numbers
 
 
-def _decimals(data: Bytes1D, begins: Int64Array, ends: Int64Array, wanted: pa.DataType) -> pa.Array:
+def _decimals(
+    data: Bytes1D, begins: Int64Array, ends: Int64Array, *, wanted: pa.DataType
+) -> pa.Array:
     if len(begins) == 0:
         return pa.array([], wanted)
     if (ends - begins).min() <= SCALE_BYTES:
@@ -118,7 +120,7 @@ def _decimals(data: Bytes1D, begins: Int64Array, ends: Int64Array, wanted: pa.Da
     found, parts = [], []
     for scale in np.unique(scales):
         rows = np.flatnonzero(scales == scale)
-        part = _integers(data, begins[rows] + SCALE_BYTES, ends[rows], int(scale))
+        part = _integers(data, begins[rows] + SCALE_BYTES, ends[rows], scale=int(scale))
         parts.append(part.cast(wanted))
         found.append(rows)
     order = np.empty(len(begins), np.int64)

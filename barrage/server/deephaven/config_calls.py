@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from barrage.limits import NANOS_PER_MS
-from barrage.server.flight.call_guard import SessionUse
-from barrage.server.method_table import MethodEntry
+from barrage.server.access.call_guard import SessionUse
+from barrage.server.access.method_table import MethodEntry
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from barrage.server.auth import Authenticator
-    from barrage.server.session_store import ClientSession, SessionStore
+    from barrage.server.access.auth import Authenticator
+    from barrage.server.access.session_store import ClientSession, SessionStore
 
 DEEPHAVEN_VERSION = "42.7"
 """The release whose clients this server was tried with. Some of them show it, none acts on it."""

@@ -10,22 +10,19 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from barrage.errors import RemoteProtocolError, TicketError, TransportError, UnsupportedError
+from barrage.server.access.call_guard import SessionUse, open_headers
+from barrage.server.access.method_table import MethodEntry
 from barrage.server.deephaven.session_end import until_session_ends
-from barrage.server.flight.call_guard import SessionUse, open_headers
-from barrage.server.method_table import MethodEntry
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
-    import grpc.aio
-
-    from barrage.server.resolver import TicketResolver
-    from barrage.server.session_store import ClientSession
-    from barrage.server.table_service import TableService
-
-    Context = grpc.aio.ServicerContext[Any, Any]
+    from barrage.server.access.resolver import TicketResolver
+    from barrage.server.access.session_store import ClientSession
+    from barrage.server.tables.table_service import TableService
+    from barrage.transport.base import CallContext
 
 
 class ConsoleCalls:
@@ -47,13 +44,15 @@ class ConsoleCalls:
         logs = MethodEntry("server_stream", self.subscribe_to_logs, SessionUse.REQUIRED)
         return {**entries, "SubscribeToLogs": logs}
 
-    async def get_console_types(self, request: bytes, _context: Context, _: ClientSession) -> bytes:
+    async def get_console_types(
+        self, request: bytes, _context: CallContext, _: ClientSession
+    ) -> bytes:
         """None, so that a user interface offers no console."""
         MESSAGES.decode("GetConsoleTypesRequest", request)
         return MESSAGES.encode("GetConsoleTypesResponse")
 
     async def start_console(
-        self, request: bytes, _context: Context, session: ClientSession
+        self, request: bytes, _context: CallContext, session: ClientSession
     ) -> bytes:
         """A console that can do nothing: its ticket can be named and released."""
         message = MESSAGES.decode("StartConsoleRequest", request)
@@ -62,7 +61,9 @@ class ConsoleCalls:
         export.fail(TicketError(told))
         return MESSAGES.encode("StartConsoleResponse", result_id=message.result_id)
 
-    async def execute_command(self, request: bytes, _context: Context, _: ClientSession) -> bytes:
+    async def execute_command(
+        self, request: bytes, _context: CallContext, _: ClientSession
+    ) -> bytes:
         MESSAGES.decode("ExecuteCommandRequest", request)
         raise UnsupportedError(
             "ConsoleService/ExecuteCommand: this server runs no scripts; "
@@ -70,7 +71,7 @@ class ConsoleCalls:
         )
 
     async def bind_table_to_variable(
-        self, request: bytes, _context: Context, session: ClientSession
+        self, request: bytes, _context: CallContext, session: ClientSession
     ) -> bytes:
         """Publish a table under a name, whatever the name stood for before."""
         message = MESSAGES.decode("BindTableToVariableRequest", request)
@@ -84,7 +85,7 @@ class ConsoleCalls:
         await asyncio.wrap_future(bound)
         return MESSAGES.encode("BindTableToVariableResponse")
 
-    async def get_heap_info(self, request: bytes, _context: Context, _: ClientSession) -> bytes:
+    async def get_heap_info(self, request: bytes, _context: CallContext, _: ClientSession) -> bytes:
         """This process's memory as a heap: all of the machine's could be used."""
         MESSAGES.decode("GetHeapInfoRequest", request)
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -94,7 +95,7 @@ class ConsoleCalls:
         )
 
     async def subscribe_to_logs(
-        self, request: bytes, context: Context, session: ClientSession
+        self, request: bytes, context: CallContext, session: ClientSession
     ) -> None:
         """No log of the server is for its clients: the stream stays open and silent."""
         MESSAGES.decode("LogSubscriptionRequest", request)

@@ -14,32 +14,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.coercion import coerce_rows
-from barrage.engine.hashing import hash_rows
-from barrage.engine.key_index import first_duplicate
+from barrage.engine.keys.hashing import hash_rows
+from barrage.engine.keys.key_index import first_duplicate
+from barrage.engine.tables.coercion import coerce_rows
 from barrage.errors import BarrageError, LimitExceededError, SchemaError, StatusCode
+from barrage.server.access.call_guard import SessionUse
+from barrage.server.access.method_table import MethodEntry
 from barrage.server.deephaven.big_numbers import big_numbers, holds_big_numbers
-from barrage.server.deephaven.reading import read_table
-from barrage.server.flight.call_guard import SessionUse
-from barrage.server.method_table import MethodEntry
-from barrage.server.rows import key_columns_of
-from barrage.server.table_service import Change
+from barrage.server.deephaven.operations.reading import read_table
+from barrage.server.ingest.rows import key_columns_of
+from barrage.server.tables.table_service import Change
 from barrage.supervision import in_thread
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import grpc.aio
-
-    from barrage.engine.source import SourceTable
+    from barrage.engine.tables.source import SourceTable
     from barrage.limits import Limits
-    from barrage.server.resolver import TicketResolver
-    from barrage.server.session_store import ClientSession
-    from barrage.server.table_lease import TableLease
-    from barrage.server.table_service import TableService
+    from barrage.server.access.resolver import TicketResolver
+    from barrage.server.access.session_store import ClientSession
+    from barrage.server.tables.table_lease import TableLease
+    from barrage.server.tables.table_service import TableService
+    from barrage.transport.base import CallContext
 
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 ROWS_ON_LOOP_MAX = 20_000
 """Rows made to fit on the event loop; more than that are worth a thread."""
@@ -65,14 +63,16 @@ class InputTableCalls:
             "DeleteTableFromInputTable": MethodEntry("unary", self.delete, SessionUse.REQUIRED),
         }
 
-    async def add(self, request: bytes, _context: Context, session: ClientSession) -> bytes:
+    async def add(self, request: bytes, _context: CallContext, session: ClientSession) -> bytes:
         """Add the rows; in a keyed table those whose key exists replace the row there."""
         message = MESSAGES.decode("AddTableRequest", request)
         target = await self._target(message, session)
-        await self._write(target, message.table_to_add, session, rows_to_add, "stage_add")
+        await self._write(
+            target, message.table_to_add, session, prepare=rows_to_add, operation="stage_add"
+        )
         return MESSAGES.encode("AddTableResponse")
 
-    async def delete(self, request: bytes, _context: Context, session: ClientSession) -> bytes:
+    async def delete(self, request: bytes, _context: CallContext, session: ClientSession) -> bytes:
         """Delete the rows with these keys; keys that do not exist are ignored."""
         message = MESSAGES.decode("DeleteTableRequest", request)
         target = await self._target(message, session)
@@ -80,7 +80,13 @@ class InputTableCalls:
             raise NotAnInputTableError(
                 f"{_told(target)} has no key columns, so rows cannot be deleted from it"
             )
-        await self._write(target, message.table_to_remove, session, keys_to_delete, "stage_remove")
+        await self._write(
+            target,
+            message.table_to_remove,
+            session,
+            prepare=keys_to_delete,
+            operation="stage_remove",
+        )
         return MESSAGES.encode("DeleteTableResponse")
 
     async def _target(self, message: Any, session: ClientSession) -> TableLease:
@@ -93,13 +99,16 @@ class InputTableCalls:
         target: TableLease,
         ticket: Any,
         session: ClientSession,
+        *,
         prepare: Callable[[SourceTable, pa.Table], pa.Table],
         operation: str,
     ) -> None:
         source = input_table(target)
         lease = await self._resolver.resolve(bytes(ticket.ticket), session)
-        rows = await read_table(self._tables, lease, "table of rows to write", self._limits)
-        check_size("table of rows to write", rows.nbytes, self._limits.upload_bytes_max, "bytes")
+        rows = await read_table(self._tables, lease, "table of rows to write", limits=self._limits)
+        check_size(
+            "table of rows to write", rows.nbytes, self._limits.upload_bytes_max, unit="bytes"
+        )
         if len(rows) > ROWS_ON_LOOP_MAX:
             fitting = await in_thread(prepare, source, rows)
         else:
@@ -107,7 +116,7 @@ class InputTableCalls:
         await asyncio.wrap_future(self._tables.change([Change(source, operation, (fitting,))]))
 
 
-def check_size(what: str, actual: int, maximum: int, unit: str) -> None:
+def check_size(what: str, actual: int, maximum: int, *, unit: str) -> None:
     """LimitExceededError past the maximum."""
     if actual > maximum:
         raise LimitExceededError(what, actual=actual, maximum=maximum, unit=unit)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from barrage.errors import UnsupportedError
-from barrage.server.flight.call_guard import SessionUse
-from barrage.server.method_table import MethodEntry
+from barrage.server.access.call_guard import SessionUse
+from barrage.server.access.method_table import MethodEntry
 
 if TYPE_CHECKING:
-    import grpc.aio
-
-    from barrage.server.session_store import ClientSession
-
-    Context = grpc.aio.ServicerContext[Any, Any]
+    from barrage.server.access.session_store import ClientSession
+    from barrage.transport.base import CallContext
 
 
 class ObjectCalls:
@@ -26,12 +23,12 @@ class ObjectCalls:
         }
 
     async def fetch_object(
-        self, _request: bytes, _context: Context, _session: ClientSession
+        self, _request: bytes, _context: CallContext, _session: ClientSession
     ) -> bytes:
         raise UnsupportedError("ObjectService/FetchObject: this server has tables and nothing else")
 
     async def message_stream(
-        self, _requests: object, _context: Context, _session: ClientSession
+        self, _requests: object, _context: CallContext, _session: ClientSession
     ) -> None:
         raise UnsupportedError(
             "ObjectService/MessageStream: this server has tables and nothing else"

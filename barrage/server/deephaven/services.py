@@ -27,11 +27,11 @@ from barrage.transport.deephaven_messages import (
 if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.limits import Limits
-    from barrage.server.auth import Authenticator
-    from barrage.server.method_table import MethodEntry
-    from barrage.server.resolver import TicketResolver
-    from barrage.server.session_store import SessionStore
-    from barrage.server.table_service import TableService
+    from barrage.server.access.auth import Authenticator
+    from barrage.server.access.method_table import MethodEntry
+    from barrage.server.access.resolver import TicketResolver
+    from barrage.server.access.session_store import SessionStore
+    from barrage.server.tables.table_service import TableService
 
 
 class DeephavenServices:
@@ -42,8 +42,8 @@ class DeephavenServices:
         authenticator: Authenticator,
         sessions: SessionStore,
         resolver: TicketResolver,
-        tables: TableService,
         *,
+        tables: TableService,
         limits: Limits,
         clock: Clock,
     ) -> None:

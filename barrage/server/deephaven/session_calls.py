@@ -14,17 +14,17 @@ from barrage.errors import (
     UnsupportedError,
 )
 from barrage.limits import NANOS_PER_MS
-from barrage.server.auth import AUTHORIZATION
-from barrage.server.deephaven.operations import as_failure
-from barrage.server.flight.call_guard import SessionUse, open_headers
-from barrage.server.method_table import MethodEntry
-from barrage.server.tickets import export_id_of_ticket
+from barrage.server.access.auth import AUTHORIZATION
+from barrage.server.access.call_guard import SessionUse, open_headers
+from barrage.server.access.method_table import MethodEntry
+from barrage.server.deephaven.operations.operations import as_failure
+from barrage.server.tables.tickets import export_id_of_ticket
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
-    from barrage.server.resolver import TicketResolver
-    from barrage.server.session_store import ClientSession, SessionStore
+    from barrage.server.access.resolver import TicketResolver
+    from barrage.server.access.session_store import ClientSession, SessionStore
 
 
 class SessionCalls:

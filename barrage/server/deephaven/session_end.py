@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from barrage.errors import BarrageError
-    from barrage.server.session_store import ClientSession
+    from barrage.server.access.session_store import ClientSession
 
 
 async def until_session_ends(

@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from barrage.errors import UnsupportedError
-from barrage.server.flight.call_guard import SessionUse
-from barrage.server.method_table import MethodEntry
+from barrage.server.access.call_guard import SessionUse
+from barrage.server.access.method_table import MethodEntry
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
-    import grpc.aio
-
-    from barrage.server.session_store import ClientSession
-
-    Context = grpc.aio.ServicerContext[Any, Any]
+    from barrage.server.access.session_store import ClientSession
+    from barrage.transport.base import CallContext
 
 
 class StorageCalls:
@@ -27,12 +24,14 @@ class StorageCalls:
             "FetchFile": MethodEntry("unary", self.fetch_file, SessionUse.REQUIRED),
         }
 
-    async def list_items(self, request: bytes, _context: Context, _session: ClientSession) -> bytes:
+    async def list_items(
+        self, request: bytes, _context: CallContext, _session: ClientSession
+    ) -> bytes:
         """No items, whatever the path."""
         path = MESSAGES.decode("ListItemsRequest", request).path
         return MESSAGES.encode("ListItemsResponse", canonical_path=path)
 
     async def fetch_file(
-        self, _request: bytes, _context: Context, _session: ClientSession
+        self, _request: bytes, _context: CallContext, _session: ClientSession
     ) -> bytes:
         raise UnsupportedError("StorageService/FetchFile: this server keeps no files")

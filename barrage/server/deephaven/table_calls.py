@@ -12,25 +12,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import TicketError, UnsupportedError
+from barrage.server.access.call_guard import SessionUse
+from barrage.server.access.method_table import MethodEntry
 from barrage.server.deephaven.batch_calls import BatchCalls
-from barrage.server.deephaven.creation_response import (
+from barrage.server.deephaven.operations.creation_response import (
     creation_response,
     look_at,
     ticket_reference,
 )
-from barrage.server.deephaven.operation_table import OPERATIONS, REFUSED
-from barrage.server.deephaven.operations import (
+from barrage.server.deephaven.operations.operation_table import OPERATIONS, REFUSED
+from barrage.server.deephaven.operations.operations import (
     OperationContext,
     OperationError,
     as_failure,
     check_count,
     on_engine,
 )
-from barrage.server.deephaven.reading import read_column
-from barrage.server.deephaven.seek_row import find_row
-from barrage.server.deephaven.time_tables import TimeTables
-from barrage.server.flight.call_guard import SessionUse
-from barrage.server.method_table import MethodEntry
+from barrage.server.deephaven.operations.reading import read_column
+from barrage.server.deephaven.operations.seek_row import find_row
+from barrage.server.deephaven.operations.time_tables import TimeTables
 from barrage.supervision import in_thread
 from barrage.transport.deephaven_messages import MESSAGES
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.limits import Limits
-    from barrage.server.deephaven.operations import TableOperation
-    from barrage.server.resolver import TicketResolver
-    from barrage.server.session_store import ClientSession
-    from barrage.server.table_lease import TableLease
-    from barrage.server.table_service import TableService
+    from barrage.server.access.resolver import TicketResolver
+    from barrage.server.access.session_store import ClientSession
+    from barrage.server.deephaven.operations.operations import TableOperation
+    from barrage.server.tables.table_lease import TableLease
+    from barrage.server.tables.table_service import TableService
 
 
 class TableCalls:
@@ -56,7 +56,7 @@ class TableCalls:
         self._tables = tables
         self._limits = limits
         self._time_tables = TimeTables(tables, clock, limits)
-        self._batches = BatchCalls(resolver, tables, self._time_tables, limits)
+        self._batches = BatchCalls(resolver, tables, self._time_tables, limits=limits)
 
     def methods(self) -> dict[str, MethodEntry]:
         """All methods of TableService but ExportedTableUpdates."""
@@ -133,7 +133,7 @@ def source_tickets(operation: TableOperation, message: Any, limits: Limits) -> S
     """The tickets of an operation done alone. TicketError for anything but tickets,
     LimitExceededError."""
     references = operation.references(message)
-    check_count(operation.name, len(references), limits.operations_max, "tables")
+    check_count(operation.name, len(references), limits.operations_max, unit="tables")
     for reference in references:
         if reference.WhichOneof("ref") != "ticket":
             raise TicketError(f"{operation.name}: one-shot operations must use ticket references")

@@ -15,23 +15,21 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import TransportError
+from barrage.server.access.call_guard import SessionUse, open_headers
+from barrage.server.access.exports import ExportState
+from barrage.server.access.method_table import MethodEntry
 from barrage.server.deephaven.session_end import until_session_ends
-from barrage.server.exports import ExportState
-from barrage.server.flight.call_guard import SessionUse, open_headers
-from barrage.server.method_table import MethodEntry
-from barrage.server.tickets import export_ticket
+from barrage.server.tables.tickets import export_ticket
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import grpc.aio
+    from barrage.server.access.exports import Export, ExportTable
+    from barrage.server.access.session_store import ClientSession
+    from barrage.server.tables.table_lease import TableLease
+    from barrage.transport.base import CallContext
 
-    from barrage.server.exports import Export, ExportTable
-    from barrage.server.session_store import ClientSession
-    from barrage.server.table_lease import TableLease
-
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 LOOK_INTERVAL_S = 0.5
 """Time between two looks at the sizes."""
@@ -49,7 +47,7 @@ class TableUpdates:
         return {"ExportedTableUpdates": entry}
 
     async def exported_table_updates(
-        self, request: bytes, context: Context, session: ClientSession
+        self, request: bytes, context: CallContext, session: ClientSession
     ) -> None:
         """Tell sizes until the session ends."""
         MESSAGES.decode("ExportedTableUpdatesRequest", request)
@@ -59,7 +57,7 @@ class TableUpdates:
             raise ended
 
 
-async def _tell(sizes: ExportSizes, context: Context) -> None:
+async def _tell(sizes: ExportSizes, context: CallContext) -> None:
     with sizes:
         while True:
             for message in sizes.news(is_full=await sizes.wait()):

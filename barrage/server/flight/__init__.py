@@ -1,1 +1,1 @@
-"""The methods of Arrow Flight, one file per family, behind one guard."""
+"""The methods of Arrow Flight, one file per family."""

@@ -8,15 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import ActionNotFoundError
-from barrage.server.flight.call_guard import SessionUse
+from barrage.server.access.call_guard import SessionUse
+from barrage.server.access.method_table import MethodEntry
 from barrage.server.flight.dissociated_calls import is_dissociated_request
-from barrage.server.flight.journal_tickets import is_journal_request
-from barrage.server.json_fields import Fields
-from barrage.server.method_table import MethodEntry
-from barrage.server.presentation import told_schema
-from barrage.server.table_lease import TableLease
-from barrage.server.table_service import TableFacts, TableRecipe, kind_of
-from barrage.server.tickets import ticket_of
+from barrage.server.flight.relay_calls import RelayCalls
+from barrage.server.history.journal_tickets import is_journal_request
+from barrage.server.presentation.presentation import lease_schema
+from barrage.server.settings.json_fields import Fields
+from barrage.server.tables.table_lease import TableLease
+from barrage.server.tables.table_service import TableFacts, TableRecipe, kind_of
+from barrage.server.tables.tickets import ticket_of
 from barrage.transport import flight_messages
 from barrage.transport.flight_messages import Descriptor, FlightInfo
 from barrage.wire.dissociated.negotiation import ACTION as BODIES_ACTION
@@ -24,18 +25,16 @@ from barrage.wire.dissociated.negotiation import ACTION as BODIES_ACTION
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    import grpc.aio
-
-    from barrage.server.body_service import BodyService
-    from barrage.server.catalog import Catalog
+    from barrage.server.access.resolver import TicketResolver
+    from barrage.server.access.session_store import ClientSession
+    from barrage.server.bodies.body_service import BodyService
     from barrage.server.flight.dissociated_calls import DissociatedCalls
     from barrage.server.flight.journals_and_stages import JournalServices
-    from barrage.server.resolver import TicketResolver
-    from barrage.server.session_store import ClientSession
-    from barrage.server.table_lease import TableSource
-    from barrage.server.table_service import TableService
+    from barrage.server.runtime.catalog import Catalog
+    from barrage.server.tables.table_lease import TableSource
+    from barrage.server.tables.table_service import TableService
+    from barrage.transport.base import CallContext
 
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 UNKNOWN_BYTES = -1
 """``FlightInfo.total_bytes`` of a table that is not measured."""
@@ -77,17 +76,20 @@ class CatalogCalls:
         self._catalog = catalog
         self._bodies = bodies
         self._tables = tables
+        relay = RelayCalls(tables, catalog)
         self._actions: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             TABLES: self._list_tables,
             DROP_TABLE: self._drop_table,
             CREATE_TABLE: self._create_table,
             **journals.actions,
             **bodies.actions,
+            **relay.actions,
         }
         self._descriptions = {
             **ACTION_DESCRIPTIONS,
             **journals.descriptions,
             **bodies.descriptions,
+            **relay.descriptions,
         }
 
     def methods(self) -> dict[str, MethodEntry]:
@@ -101,7 +103,7 @@ class CatalogCalls:
         }
 
     async def list_flights(
-        self, request: bytes, context: Context, session: ClientSession | None
+        self, request: bytes, context: CallContext, session: ClientSession | None
     ) -> None:
         """One FlightInfo per published table; a criteria expression is a prefix of the name."""
         prefix = flight_messages.decode_criteria(request)
@@ -111,11 +113,11 @@ class CatalogCalls:
         for facts in all_facts:
             if facts.name.encode().startswith(prefix):
                 descriptor = Descriptor(path=(facts.name,))
-                info = flight_info(facts, descriptor, ticket_of(facts.name), session)
+                info = flight_info(facts, descriptor, ticket_of(facts.name), session=session)
                 await context.write(info.encode())
 
     async def get_flight_info(
-        self, request: bytes, context: Context, session: ClientSession | None
+        self, request: bytes, context: CallContext, session: ClientSession | None
     ) -> bytes:
         descriptor = Descriptor.decode(request)
         if is_journal_request(descriptor.command):
@@ -124,7 +126,7 @@ class CatalogCalls:
             return await self._dissociated_info(descriptor, session, context.peer())
         ticket = self._resolver.ticket_of_descriptor(descriptor)
         facts = await self._facts(ticket, session)
-        return flight_info(facts, descriptor, ticket, session).encode()
+        return flight_info(facts, descriptor, ticket, session=session).encode()
 
     async def _dissociated_info(
         self, descriptor: Descriptor, session: ClientSession | None, peer: str
@@ -132,11 +134,15 @@ class CatalogCalls:
         """For clients that read over UCX: locations and a ticket for one snapshot."""
         request = self._dissociated.request(descriptor.command or b"")
         facts = await self._facts(request.ticket, session)
-        told = flight_info(facts, descriptor, request.ticket, session)
-        info = self._dissociated.flight_info(request, told, facts.schema, session, peer=peer)
+        told = flight_info(facts, descriptor, request.ticket, session=session)
+        info = self._dissociated.flight_info(
+            request, told, facts.schema, session=session, peer=peer
+        )
         return info.encode()
 
-    async def get_schema(self, request: bytes, _: Context, session: ClientSession | None) -> bytes:
+    async def get_schema(
+        self, request: bytes, _: CallContext, session: ClientSession | None
+    ) -> bytes:
         descriptor = Descriptor.decode(request)
         if is_journal_request(descriptor.command):
             return await self._journals.get_schema(descriptor)
@@ -145,13 +151,13 @@ class CatalogCalls:
         return flight_messages.encode_schema_result(facts.schema.serialize().to_pybytes())
 
     async def list_actions(
-        self, _request: bytes, context: Context, _session: ClientSession | None
+        self, _request: bytes, context: CallContext, _session: ClientSession | None
     ) -> None:
         for name, description in self._descriptions.items():
             await context.write(flight_messages.encode_action_type(name, description))
 
     async def do_action(
-        self, request: bytes, context: Context, _session: ClientSession | None
+        self, request: bytes, context: CallContext, _session: ClientSession | None
     ) -> None:
         name, body = flight_messages.decode_action(request)
         act = self._actions.get(name)
@@ -210,17 +216,17 @@ def _facts_of(source: TableSource, session: ClientSession | None) -> TableFacts:
     table = lease.table
     return TableFacts(
         name=lease.name or "",
-        schema=told_schema(lease, None if session is None else session.types),
+        schema=lease_schema(lease, None if session is None else session.types),
         kind=kind_of(table),
         key=tuple(table.key_columns),
         is_ticking=not table.is_static,
         row_count=table.size,
-        step=table.graph.step,
+        step=table.present_step,
     )
 
 
 def flight_info(
-    facts: TableFacts, descriptor: Descriptor, ticket: bytes, session: ClientSession | None
+    facts: TableFacts, descriptor: Descriptor, ticket: bytes, *, session: ClientSession | None
 ) -> FlightInfo:
     """The FlightInfo of one table, as the answer to ``descriptor``."""
     is_counted = session is None or not facts.is_ticking

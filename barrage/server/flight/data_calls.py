@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from barrage.errors import AuthenticationError, UnsupportedError
 from barrage.proto.read_exchange import HEADER as EXCHANGE_HEADER
 from barrage.proto.read_exchange import READ as EXCHANGE_READ
-from barrage.proto.resumption import CURSOR_HEADER, RESUME_HEADER, ResumeRequest
-from barrage.server.auth import (
+from barrage.proto.resumption import (
+    CURSOR_HEADER,
+    RESUME_HEADER,
+    UPDATES_EACH,
+    UPDATES_HEADER,
+    ResumeRequest,
+)
+from barrage.server.access.auth import (
     AUTHORIZATION,
     CredentialKind,
     Credentials,
     bearer,
     header_value,
 )
-from barrage.server.flight.call_guard import SessionUse, wanted_types
-from barrage.server.flight.journal_tickets import is_journal_request
-from barrage.server.frame_writing import write_frames
-from barrage.server.grpc_calls import END_OF_STREAM
-from barrage.server.method_table import MethodEntry
+from barrage.server.access.call_guard import SessionUse, wanted_types
+from barrage.server.access.frame_writing import write_frames
+from barrage.server.access.grpc_calls import END_OF_STREAM
+from barrage.server.access.method_table import MethodEntry
+from barrage.server.history.journal_tickets import is_journal_request
 from barrage.transport import flight_messages
 from barrage.transport.deephaven_messages import MESSAGES
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
 from barrage.wire.messages import SnapshotOptions
 from barrage.wire.revision import WireRevision
-from barrage.wire.update_codec import EncodeOptions
+from barrage.wire.updates.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
-    import grpc.aio
-
     from barrage.limits import Limits
-    from barrage.server.auth import Authenticator, Metadata
-    from barrage.server.exchange_driver import ExchangeHub
+    from barrage.server.access.auth import Authenticator, Metadata
+    from barrage.server.access.session_store import ClientSession, SessionStore
+    from barrage.server.exchange.exchange_driver import ExchangeHub
     from barrage.server.flight.journal_calls import JournalCalls
     from barrage.server.flight.journal_exchange import JournalExchanges
-    from barrage.server.session_store import ClientSession, SessionStore
+    from barrage.transport.base import CallContext
 
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 REVISION_HEADER = "x-barrage-revision"
 EXTENSIONS_HEADER = "x-barrage-extensions"
@@ -74,7 +78,7 @@ class DataCalls:
         }
 
     async def do_exchange(
-        self, _requests: object, context: Context, session: ClientSession | None
+        self, _requests: object, context: CallContext, session: ClientSession | None
     ) -> None:
         """One subscription or one snapshot, or a read by ticket."""
         metadata = context.invocation_metadata() or ()
@@ -89,10 +93,13 @@ class DataCalls:
             sends_source_time=SOURCE_TIME in (name.strip() for name in extensions.split(",")),
             resume=resume_request(metadata),
             claim=header_value(metadata, BODIES_HEADER),
+            wants_each_step=header_value(metadata, UPDATES_HEADER) == UPDATES_EACH,
         )
         await stream.run()
 
-    async def do_get(self, request: bytes, context: Context, session: ClientSession | None) -> None:
+    async def do_get(
+        self, request: bytes, context: CallContext, session: ClientSession | None
+    ) -> None:
         """A snapshot of a whole table with default options, or a read of a journal."""
         ticket = flight_messages.decode_ticket(request)
         if is_journal_request(ticket):
@@ -107,7 +114,7 @@ class DataCalls:
         for plan in plans:
             await write_frames(context.write, plan.frames())
 
-    async def handshake(self, _requests: object, context: Context, _session: None) -> None:
+    async def handshake(self, _requests: object, context: CallContext, _session: None) -> None:
         """Turn credentials into a token (deephaven-clients.md section 2.2): those of the header
         into one in the headers of the answer, without a message; those of the first message into
         one in a message as well."""

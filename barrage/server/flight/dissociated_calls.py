@@ -12,18 +12,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from barrage.errors import UnsupportedError
-from barrage.server.json_fields import Fields
-from barrage.server.tickets import check_table_name, ticket_of
+from barrage.server.settings.json_fields import Fields
+from barrage.server.tables.tickets import check_table_name, ticket_of
 from barrage.wire.messages import SnapshotOptions
-from barrage.wire.update_codec import EncodeOptions
+from barrage.wire.updates.update_codec import EncodeOptions
 from barrage.wire.wire_schema import wire_schema
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
-    from barrage.server.body_service import BodyService
-    from barrage.server.exchange_driver import ExchangeHub
-    from barrage.server.session_store import ClientSession
-    from barrage.server.ucx_tables import Snapshot
+    from barrage.server.access.session_store import ClientSession
+    from barrage.server.bodies.body_service import BodyService
+    from barrage.server.exchange.exchange_driver import ExchangeHub
+    from barrage.transport.bodies import Snapshot
     from barrage.transport.flight_messages import FlightInfo
 
 COMMAND = "dissociated"
@@ -68,7 +68,7 @@ class DissociatedCalls:
         """Read a command. Errors of :meth:`DissociatedRequest.parse`; UnsupportedError when UCX
         is not switched on."""
         request = DissociatedRequest.parse(command, self._limits)
-        if self._bodies.ucx_tables is None:
+        if self._bodies.tables is None:
             raise UnsupportedError("UCX is not switched on; start the server with --bodies ucx")
         return request
 
@@ -77,15 +77,13 @@ class DissociatedCalls:
         request: DissociatedRequest,
         told: FlightInfo,
         schema: Any,
-        session: ClientSession | None,
         *,
+        session: ClientSession | None,
         peer: str,
     ) -> FlightInfo:
         """``told``, the information on the table, with locations and a ticket for one snapshot of
         it by the caller ``peer``. ``schema`` is that of the table."""
-        from barrage.transport.ucx.table_streams import BodyPlace
-
-        tables = self._bodies.ucx_tables
+        tables = self._bodies.tables
         assert tables is not None
 
         async def take_snapshot() -> Snapshot:
@@ -93,13 +91,11 @@ class DissociatedCalls:
             encoder, updates = await self._hub.snapshot(request.ticket, session, options)
             return encoder.schema, updates
 
-        offered = tables.offer(take_snapshot, BodyPlace(request.place), peer)
-        assert offered.metadata is not None
-        assert offered.bodies is not None
+        offered = tables.offer(take_snapshot, request.place, peer)
         travelling = wire_schema(schema, self._limits, keeps_index_types=True)
         return replace(
             told,
             schema_message=travelling.serialize().to_pybytes(),
             ticket=offered.ticket,
-            locations=(offered.metadata.encode(), offered.bodies.encode()),
+            locations=offered.locations,
         )

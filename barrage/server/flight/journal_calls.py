@@ -1,7 +1,7 @@
 """Journals over Flight: what they have, plans of reads, and the reads themselves.
 
 Actions take and give JSON. Versions that leave here are durable ones, so nobody ever knows a state
-that a crash could take back. Reads go through :mod:`barrage.server.flight.journal_reading`.
+that a crash could take back. Reads go through :mod:`barrage.server.history.journal_reading`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Meta
 
 from barrage.errors import BarrageError, LimitExceededError, UnsupportedError
-from barrage.journal.feed import (
+from barrage.journal.change_feed.feed import (
     STRIPE_IDS_MAX,
     change_batches,
     id_bounds,
@@ -26,9 +26,9 @@ from barrage.journal.feed import (
     options_schema,
     snapshot_batches,
 )
-from barrage.server.declared import NUMBER_MAX, Number
-from barrage.server.flight.journal_reading import FeedEncoder, FrameSink
-from barrage.server.flight.journal_tickets import (
+from barrage.server.history.journal_access import JournalAccess, feed_options, refusals_for_peers
+from barrage.server.history.journal_reading import FeedEncoder, FrameSink
+from barrage.server.history.journal_tickets import (
     ChangesTicket,
     JournalPlan,
     SnapshotTicket,
@@ -38,29 +38,28 @@ from barrage.server.flight.journal_tickets import (
     parse_plan,
     parse_ticket,
 )
-from barrage.server.flight.journal_watch import WatchCalls, newest
-from barrage.server.journal_access import JournalAccess, feed_options, told_to_peers
-from barrage.server.json_fields import Epoch, Fields
-from barrage.server.tickets import check_table_name
+from barrage.server.history.journal_watch import WatchCalls, newest
+from barrage.server.settings.declared import NUMBER_MAX, Number
+from barrage.server.settings.json_fields import Epoch, Fields
+from barrage.server.tables.tickets import check_table_name
 from barrage.transport import flight_messages
 from barrage.transport.flight_messages import Descriptor, FlightInfo
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    import grpc.aio
     import pyarrow as pa
 
-    from barrage.journal.feed import FeedOptions
-    from barrage.journal.index import EntryIndex
-    from barrage.journal.table_journal import TableJournal
+    from barrage.journal.change_feed.feed import FeedOptions
+    from barrage.journal.records.index import EntryIndex
+    from barrage.journal.stores.table_journal import TableJournal
     from barrage.limits import Limits
-    from barrage.server.body_frames import Frame
-    from barrage.server.flight.journal_reading import JournalReaders
-    from barrage.server.journal_leases import JournalLeases
+    from barrage.server.bodies.body_frames import Frame
+    from barrage.server.history.journal_leases import JournalLeases
+    from barrage.server.history.journal_reading import JournalReaders
+    from barrage.transport.base import CallContext
     from barrage.wire.dissociated.detached import DetachedFrame
 
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 INFO, BOUND, VERSION = "journal.info", "journal.bound", "journal.version"
 CURSOR, RELEASE = "journal.cursor", "journal.release"
@@ -163,7 +162,7 @@ class JournalCalls:
             fields.finish()
             journal = self._access.journal(table, epoch)
             version = await self._access.settle(journal, version)
-            return await self._chunk_bound(journal, version, start, (rows_max, bytes_max))
+            return await self._chunk_bound(journal, version, start, most=(rows_max, bytes_max))
         after = fields.get("from", Version)
         cap = fields.get("cap", Number, None)
         fields.finish()
@@ -172,7 +171,7 @@ class JournalCalls:
         upto = journal.durable_version if cap is None else min(cap, journal.durable_version)
         if upto <= after:
             return json.dumps({"version": after, "rows": 0, "bytes": 0}).encode()
-        with told_to_peers():
+        with refusals_for_peers():
             index = await self._readers.run(partial(journal.index, after, upto))
         count = bounded_count(index, rows_max, bytes_max)
         told = {
@@ -187,6 +186,7 @@ class JournalCalls:
         journal: TableJournal,
         version: int,
         start: int,
+        *,
         most: tuple[int | None, int | None],
     ) -> bytes:
         """Where the next piece of a snapshot ends, from the row id ``start`` on; -1 when it is the
@@ -205,7 +205,7 @@ class JournalCalls:
                 return -1, left, each
             return next_id_bound(ids, start, wanted), wanted, each
 
-        with told_to_peers():
+        with refusals_for_peers():
             stop, count, each = await self._readers.run(work)
         return json.dumps({"row": stop, "rows": count, "bytes": count * each}).encode()
 
@@ -215,7 +215,7 @@ class JournalCalls:
         moment_us = fields.get("timestamp_us", _Microseconds)
         fields.finish()
         journal = self._access.journal(table)
-        with told_to_peers():
+        with refusals_for_peers():
             version = await self._readers.run(partial(journal.version_at_time, moment_us * 1000))
         version = min(version, journal.durable_version)
         return json.dumps({"epoch": journal.epoch, "version": version}).encode()
@@ -274,8 +274,8 @@ class JournalCalls:
         if plan.upto is not None:
             upto = await self._access.settle(journal, plan.upto)
         make = self._snapshot_plan if plan.is_snapshot else self._changes_plan
-        with told_to_peers():
-            planned = await self._readers.run(lambda: make(journal, plan, upto, schema))
+        with refusals_for_peers():
+            planned = await self._readers.run(lambda: make(journal, plan, upto, schema=schema))
         size = sum(map(len, planned.tickets))
         if size > PLAN_BYTES_MAX:
             raise LimitExceededError(
@@ -287,7 +287,7 @@ class JournalCalls:
         return planned
 
     def _changes_plan(
-        self, journal: TableJournal, plan: JournalPlan, upto: int, schema: pa.Schema
+        self, journal: TableJournal, plan: JournalPlan, upto: int, *, schema: pa.Schema
     ) -> _Planned:
         assert plan.after is not None
         self._access.check_state(journal, plan.after)
@@ -313,7 +313,7 @@ class JournalCalls:
         )
 
     def _snapshot_plan(
-        self, journal: TableJournal, plan: JournalPlan, version: int, schema: pa.Schema
+        self, journal: TableJournal, plan: JournalPlan, version: int, *, schema: pa.Schema
     ) -> _Planned:
         ids = journal.row_ids_at(version)
         bounds = id_bounds(ids, plan.splits) if plan.splits > 1 else []
@@ -339,7 +339,7 @@ class JournalCalls:
 
     # --- reads ---
 
-    async def do_get(self, ticket: bytes, context: Context) -> None:
+    async def do_get(self, ticket: bytes, context: CallContext) -> None:
         """Serve one ticket."""
         parsed = parse_ticket(ticket, self._limits)
         if isinstance(parsed, WatchTicket):
@@ -363,17 +363,19 @@ class JournalCalls:
 
     async def _get_changes(self, ticket: ChangesTicket, sink: FrameSink) -> None:
         journal = self._access.journal(ticket.table, ticket.epoch)
-        options = feed_options(journal, ticket.selection, ticket.stripe, ticket.stripe_ids)
+        options = feed_options(
+            journal, ticket.selection, stripe=ticket.stripe, stripe_ids=ticket.stripe_ids
+        )
         self._access.check_state(journal, ticket.after)
         upto = max(await self._access.settle(journal, ticket.upto), ticket.after)
-        with told_to_peers():
+        with refusals_for_peers():
             # Whether the history reaches is better told before the first message.
             await self._readers.run(partial(journal.index, ticket.after, upto))
 
         def batches() -> Iterator[pa.RecordBatch]:
             return change_batches(journal.entries(ticket.after, upto), options)
 
-        await self._write(sink, journal, options, batches)
+        await self._write(sink, journal, options, batches=batches)
 
     async def _get_snapshot(self, ticket: SnapshotTicket, sink: FrameSink) -> None:
         journal = self._access.journal(ticket.table, ticket.epoch)
@@ -387,19 +389,20 @@ class JournalCalls:
             version = journal.durable_version
 
         def batches() -> Iterator[pa.RecordBatch]:
-            return snapshot_batches(journal, version, options, ticket.ids)
+            return snapshot_batches(journal, version, options, ids=ticket.ids)
 
-        await self._write(sink, journal, options, batches)
+        await self._write(sink, journal, options, batches=batches)
 
     async def _write(
         self,
         sink: FrameSink,
         journal: TableJournal,
         options: FeedOptions,
+        *,
         batches: Callable[[], Iterator[pa.RecordBatch]],
     ) -> None:
         encoder = self._encoder(journal, options, sink.detach)
-        with told_to_peers():
+        with refusals_for_peers():
             await self._readers.write(sink.write, lambda: encoder.frames(batches()))
 
     def _encoder(

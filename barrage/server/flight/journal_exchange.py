@@ -2,7 +2,7 @@
 stream.
 
 Such a reader claims a body channel as a subscription does and gives bodies back on the same stream;
-window, leases, statistics and the way inline are those of :mod:`barrage.server.body_writer`.
+window, leases, statistics and the way inline are those of :mod:`barrage.server.bodies.body_writer`.
 Without a claim, or with one that is refused, all bodies are in their messages. Bodies are placed in
 shared memory by the threads that read the journal.
 
@@ -18,27 +18,24 @@ from typing import TYPE_CHECKING, Any
 from barrage.errors import RemoteProtocolError, UnsupportedError
 from barrage.proto.events import BodiesReleased, ReadRequested
 from barrage.proto.read_exchange import ReadExchange, encode_end
-from barrage.server.auth import header_value
-from barrage.server.flight.call_guard import SessionCall
-from barrage.server.flight.journal_reading import FrameSink
-from barrage.server.flight.journal_tickets import is_journal_request
-from barrage.server.grpc_calls import END_OF_STREAM
+from barrage.server.access.auth import header_value
+from barrage.server.access.call_guard import SessionCall
+from barrage.server.access.grpc_calls import END_OF_STREAM
+from barrage.server.history.journal_reading import FrameSink
+from barrage.server.history.journal_tickets import is_journal_request
 from barrage.transport.flight_messages import Descriptor
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    import grpc.aio
-
     from barrage.limits import Limits
-    from barrage.server.body_service import BodyService
-    from barrage.server.body_writer import BodyWriter
-    from barrage.server.exchange_stream import Headers
+    from barrage.server.access.session_store import ClientSession
+    from barrage.server.bodies.body_service import BodyService
+    from barrage.server.bodies.body_writer import BodyWriter
+    from barrage.server.exchange.exchange_messages import Headers
     from barrage.server.flight.journal_calls import JournalCalls
-    from barrage.server.session_store import ClientSession
-
-    Context = grpc.aio.ServicerContext[Any, Any]
+    from barrage.transport.base import CallContext
 
 
 WAIT_FACTOR = 20
@@ -55,7 +52,7 @@ class JournalExchanges:
         self._limits = limits
 
     async def run(
-        self, context: Context | SessionCall, session: ClientSession | None, stream_id: int
+        self, context: CallContext | SessionCall, session: ClientSession | None, stream_id: int
     ) -> None:
         """Serve one read. ``stream_id`` names it in the log."""
         raw = context.raw if isinstance(context, SessionCall) else context
@@ -80,14 +77,14 @@ class JournalExchanges:
             if writer is not None:
                 writer.close()
 
-    async def _write(self, ticket: bytes, context: Context, writer: BodyWriter) -> None:
+    async def _write(self, ticket: bytes, context: CallContext, writer: BodyWriter) -> None:
         detach = self._bodies.encoding(writer.way).detach
         write = partial(writer.write, context.write)
         await self._calls.read(ticket, FrameSink(write=write, detach=detach))
         await write(encode_end())
 
 
-async def _ticket(context: Context, exchange: ReadExchange) -> bytes:
+async def _ticket(context: CallContext, exchange: ReadExchange) -> bytes:
     """The ticket in the first message; RemoteProtocolError, UnsupportedError for one that is not a
     journal's."""
     message = await context.read()
@@ -101,7 +98,7 @@ async def _ticket(context: Context, exchange: ReadExchange) -> bytes:
     return ticket
 
 
-async def _open(context: Context | SessionCall, headers: Headers) -> None:
+async def _open(context: CallContext | SessionCall, headers: Headers) -> None:
     """Send the headers. Not cut short when the call is cancelled: gRPC would send them again with
     the status."""
     if isinstance(context, SessionCall):
@@ -113,7 +110,7 @@ async def _open(context: Context | SessionCall, headers: Headers) -> None:
     await asyncio.shield(opening)
 
 
-async def _take_back(context: Context, exchange: ReadExchange, writer: BodyWriter) -> None:
+async def _take_back(context: CallContext, exchange: ReadExchange, writer: BodyWriter) -> None:
     """Take what the client gives back until it half-closes."""
     while (message := await context.read()) is not END_OF_STREAM:
         event = exchange.receive_frame(message)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from barrage.server.flight import journal_calls, stage_calls
 from barrage.server.flight.journal_calls import JournalCalls
-from barrage.server.flight.journal_reading import JournalReaders
 from barrage.server.flight.stage_calls import StageCalls
-from barrage.server.journal_access import JournalAccess
-from barrage.server.journal_leases import JournalLeases
-from barrage.server.journal_statistics import JournalStatistics
-from barrage.server.stage_commit import StageCommitter
-from barrage.server.staging import StagingArea
+from barrage.server.history.journal_access import JournalAccess
+from barrage.server.history.journal_leases import JournalLeases
+from barrage.server.history.journal_reading import JournalReaders
+from barrage.server.ingest.stage_commit import StageCommitter
+from barrage.server.ingest.staging import StagingArea
+from barrage.server.statistics.journal_statistics import JournalStatistics
 from barrage.supervision import Role, start_task
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.errors import BarrageError, WorkerDiedError
     from barrage.limits import Limits
-    from barrage.server.catalog import Catalog
-    from barrage.server.table_service import TableService
+    from barrage.server.runtime.catalog import Catalog
+    from barrage.server.tables.table_service import TableService
     from barrage.supervision import OnDeath
 
 KEEPER = Role("barrage-journal-statistics", "subscriptions of the tables about journals; health")

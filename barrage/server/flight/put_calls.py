@@ -7,7 +7,8 @@ applied.
 
 A call whose command names a producer may send again what was sent before: batches are numbered, and
 one that the table has already is answered without being applied (see
-:mod:`barrage.server.producer_positions`). The opening answer says how far the producer has got.
+:mod:`barrage.server.journaling.producer_positions`). The opening answer says how far the producer
+has got.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import asyncio
 import json
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from barrage.engine.coercion import coerce_rows
+from barrage.engine.tables.coercion import coerce_rows
 from barrage.errors import (
     AuthenticationError,
     BarrageError,
@@ -32,34 +33,32 @@ from barrage.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from barrage.server.flight.export_upload import (
+from barrage.server.access.grpc_calls import END_OF_STREAM
+from barrage.server.ingest.export_upload import (
     ExportUpload,
     UploadBudget,
     export_id_of_descriptor,
 )
-from barrage.server.flight.unpacking import Unpacked, aside, unpacked
-from barrage.server.flight.upload import PutCommand, UploadReader
-from barrage.server.grpc_calls import END_OF_STREAM
-from barrage.server.json_fields import Fields
-from barrage.server.producer_positions import ProducerPosition, check_sequence
-from barrage.server.rows import key_columns_of
-from barrage.server.table_service import Change, TableRecipe, WriteChain, source_for_peers
+from barrage.server.ingest.rows import key_columns_of
+from barrage.server.ingest.unpacking import Unpacked, aside, unpacked
+from barrage.server.ingest.upload import PutCommand, UploadReader
+from barrage.server.journaling.producer_positions import ProducerPosition, check_sequence
+from barrage.server.settings.json_fields import Fields
+from barrage.server.tables.table_service import Change, TableRecipe, WriteChain, source_for_peers
 from barrage.supervision import Role, start_awaited, start_task
 from barrage.transport.flight_messages import Descriptor, encode_put_result
 from barrage.wire.flight_data import decode_flight_data
 
 if TYPE_CHECKING:
-    import grpc.aio
-
-    from barrage.engine.source import SourceTable
+    from barrage.engine.tables.source import SourceTable
     from barrage.limits import Limits
+    from barrage.server.access.session_store import ClientSession
     from barrage.server.flight.stage_calls import StageCalls
-    from barrage.server.producer_positions import ProducerEpoch
-    from barrage.server.session_store import ClientSession
-    from barrage.server.table_service import TableService
+    from barrage.server.journaling.producer_positions import ProducerEpoch
+    from barrage.server.tables.table_service import TableService
+    from barrage.transport.base import CallContext
     from barrage.wire.frame import FlightFrame
 
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 RECEIVER = Role("barrage-upload", "the upload: the batches taken are answered, then it ends")
 
@@ -95,7 +94,7 @@ class PutCalls:
         self.bytes_pending = 0
 
     async def do_put(
-        self, _requests: object, context: Context, session: ClientSession | None
+        self, _requests: object, context: CallContext, session: ClientSession | None
     ) -> None:
         """One upload: to a named table, to the staging area, or to an export of the caller's
         session."""
@@ -108,7 +107,7 @@ class PutCalls:
             return
         export_id = self._export_id(frame)
         if export_id is None:
-            await _Upload(self, context, self._tables, self._limits).run(frame)
+            await _Upload(self, context, self._tables, limits=self._limits).run(frame)
             return
         if session is None:
             raise AuthenticationError("an export ticket belongs to a session; the call has none")
@@ -157,7 +156,7 @@ class _Upload:
     """One call."""
 
     def __init__(
-        self, calls: PutCalls, context: Context, tables: TableService, limits: Limits
+        self, calls: PutCalls, context: CallContext, tables: TableService, *, limits: Limits
     ) -> None:
         self._calls = calls
         self._context = context

@@ -8,32 +8,30 @@ part is staged, and only then it is.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
 from barrage.errors import LimitExceededError, RemoteProtocolError
-from barrage.server.declared import Number, expected
-from barrage.server.flight.unpacking import unpacked
-from barrage.server.flight.upload import UploadReader
-from barrage.server.grpc_calls import END_OF_STREAM
-from barrage.server.json_fields import Fields, Pair
-from barrage.server.stage_commit import CommitRequest, StageCommitter
-from barrage.server.staged_rows import Mode
-from barrage.server.staging import BatchName, StagedPart, StagingArea
-from barrage.server.tickets import check_table_name
+from barrage.server.access.grpc_calls import END_OF_STREAM
+from barrage.server.ingest.stage_commit import CommitRequest, StageCommitter
+from barrage.server.ingest.staged_rows import Mode
+from barrage.server.ingest.staging import BatchName, StagedPart, StagingArea
+from barrage.server.ingest.unpacking import unpacked
+from barrage.server.ingest.upload import UploadReader
+from barrage.server.settings.declared import Number, expected
+from barrage.server.settings.json_fields import Fields, Pair
+from barrage.server.tables.tickets import check_table_name
 from barrage.transport.flight_messages import Descriptor, encode_put_result
 from barrage.wire.flight_data import decode_flight_data
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    import grpc.aio
-
     from barrage.limits import Limits
+    from barrage.transport.base import CallContext
     from barrage.wire.frame import FlightFrame
 
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 STAGE_COMMIT = "stage.commit"
 STAGE_ABORT = "stage.abort"
@@ -77,7 +75,7 @@ class StageCalls:
             return False
         return isinstance(told, dict) and "stage" in told
 
-    async def put(self, first: FlightFrame, context: Context) -> None:
+    async def put(self, first: FlightFrame, context: CallContext) -> None:
         """Take one part, whole or not at all."""
         assert first.descriptor is not None
         part = self._opened(Descriptor.decode(first.descriptor).command or b"")
@@ -97,7 +95,7 @@ class StageCalls:
                 self._staging.discard(part)
         await self._answer(part, context)
 
-    async def _answer(self, part: StagedPart, context: Context) -> None:
+    async def _answer(self, part: StagedPart, context: CallContext) -> None:
         """Tell that the part is staged. The end of a stream that was cut looks like that of one
         that ended well until something is sent."""
         told = {"rows": part.row_count, "bytes": part.byte_count}

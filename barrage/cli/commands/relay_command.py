@@ -1,0 +1,159 @@
+"""``barrage relay``: a server that follows tables of upstream servers and serves them on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from barrage.cli.command_errors import EXIT_INTERRUPTED, CommandError, usage_error
+from barrage.cli.running_server import UPSTREAM_TOKEN_VARIABLE, check_host
+from barrage.cli.running_server import settings as server_settings
+from barrage.cli.target import JsonOption, QuietOption, TokenOption, parse_server
+from barrage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from barrage.relay.relay_server import Relay
+
+UpstreamsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="UPSTREAM...",
+        help="HOST:PORT of the server to follow, and of those to go on with when it is lost.",
+    ),
+]
+PatternsOption = Annotated[
+    str,
+    typer.Option(
+        "--tables", metavar="NAMES", help="Names and patterns of tables, such as 'quotes,trades*'."
+    ),
+]
+UpstreamTokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--upstream-token",
+        envvar=UPSTREAM_TOKEN_VARIABLE,
+        show_envvar=True,
+        metavar="TOKEN",
+        help="Token the upstream servers ask for.",
+    ),
+]
+LagOption = Annotated[
+    int | None,
+    typer.Option(
+        "--lag-ms-max",
+        metavar="N",
+        min=1,
+        help="Do not serve a table that is further behind, until it has caught up.",
+        show_default=False,
+    ),
+]
+HostOption = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="ADDRESS",
+        help="Address to listen on, 127.0.0.1 by default; any but loopback gets a token.",
+        show_default=False,
+    ),
+]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--port",
+        metavar="N",
+        min=0,
+        max=65535,
+        help="Port to listen on, 10000 by default; 0 takes any free one.",
+        show_default=False,
+    ),
+]
+
+
+def relay(
+    upstreams: UpstreamsArgument,
+    *,
+    tables: PatternsOption = "*",
+    port: PortOption = None,
+    host: HostOption = None,
+    token: TokenOption = None,
+    upstream_token: UpstreamTokenOption = None,
+    lag_ms_max: LagOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Serve tables of another server, under the same names, until Ctrl+C.
+
+    Each table is followed once, however many read it here, and every step of it: clients that lose
+    one relay, or the server itself, resume at another with nothing missed. The servers need a
+    journal for that (`barrage serve --data DIR` or `--journal memory`). Peers only read.
+
+    \b
+    Examples:
+      barrage relay engine:10000
+      barrage relay engine:10000 --tables 'quotes,trades*' --port 10001
+      barrage relay relay-1:10000 relay-2:10000 --host 0.0.0.0 --token secret
+      barrage relay engine:10000 --upstream-token secret --lag-ms-max 2000
+      barrage watch localhost:10000/_relayed                 where each table stands
+    """
+    addresses = tuple(parse_server(text).uri for text in upstreams)
+    config = server_settings(None, host=host, port=port, token=token)
+    check_host(config)
+    # What a server is made of is loaded only once there is to be one.
+    from barrage.relay.patterns import TablePatterns
+    from barrage.relay.relay_server import Relay
+    from barrage.relay.settings import RelaySettings, relay_config
+    from barrage.relay.upstream_link import UpstreamSettings
+
+    try:
+        chosen = RelaySettings(
+            upstream=UpstreamSettings(addresses=addresses, auth=upstream_token),
+            patterns=TablePatterns.parse(tables),
+            lag_ms_max=lag_ms_max,
+        )
+        made = Relay(chosen, config=relay_config(config))
+    except ConfigError as error:
+        raise usage_error(str(error)) from error
+    if not quiet:
+        _log_to_stderr()
+    if asyncio.run(_serve(made, as_json=as_json)) == signal.SIGINT:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+async def _serve(made: Relay, *, as_json: bool) -> int:
+    """Serve until a signal, which is returned."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(number: int) -> None:
+        if not ended.done():
+            ended.set_result(number)
+
+    try:
+        await made.start()
+    except ConfigError as error:
+        raise CommandError(f"{error}: choose another address with --host or --port") from error
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end, number)
+        if as_json:
+            typer.echo(json.dumps({"address": made.address, "port": made.port}))
+        else:
+            typer.echo(f"relaying on {made.address}; Ctrl+C stops", err=True)
+        return await ended
+    finally:
+        await made.stop()
+
+
+def _log_to_stderr() -> None:
+    """Lines for people: what is connected, lost, resumed."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log = logging.getLogger("barrage.relay")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)

@@ -1,0 +1,1 @@
+"""Playing a table's past: moments, clocks, and the player."""

@@ -1,0 +1,1 @@
+"""Bodies of record batches outside their stream: channels, receivers, releases, whole frames."""

@@ -1,0 +1,239 @@
+"""One way to one server: its channel, what every call carries, and who keeps the session alive."""
+
+from __future__ import annotations
+
+import weakref
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, TypeVar
+
+from barrage.client.bodies.body_routes import BodyRoutes
+from barrage.client.bodies.body_stream import BodyStream, OfferedChannel
+from barrage.client.connection.export_calls import DeephavenCalls
+from barrage.client.connection.failover import FailoverConnector
+from barrage.errors import BodyChannelError, ConnectionLostError, SubscriptionClosedError
+from barrage.transport import flight_messages
+from barrage.transport.base import TLS
+from barrage.transport.flight_messages import FLIGHT
+from barrage.wire.revision import WireRevision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from typing import Any
+
+    from barrage.client.bodies.bodies import BodyChoice, BodyCounter
+    from barrage.client.connection.login import DeephavenLogin
+    from barrage.clock import Clock
+    from barrage.errors import BarrageError
+    from barrage.limits import Limits
+    from barrage.transport.arrow_flight import ArrowFlightClient
+    from barrage.transport.base import Address, FlightConnector, FrameStream
+    from barrage.wire.dissociated.ways import BodyWay
+
+T = TypeVar("T")
+
+SESSION_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Messages asked of a Deephaven server, which would otherwise send up to 100 MiB at once."""
+
+_REVISION_HEADER = "x-barrage-revision"
+_EXTENSIONS_HEADER = "x-barrage-extensions"
+_SOURCE_TIME = "source-time"
+
+
+class Connection:
+    """A channel to one server, or to one of several. With ``login`` its calls belong to a session
+    that can be opened anew; without, every call stands for itself."""
+
+    def __init__(
+        self,
+        address: Address,
+        channel: FlightConnector,
+        *,
+        tls: TLS | None,
+        revision: WireRevision,
+        limits: Limits,
+        clock: Clock,
+        bodies: BodyChoice | BodyWay,
+        login: DeephavenLogin | None = None,
+    ) -> None:
+        self._address = address
+        self.channel = channel
+        self._servers = channel if isinstance(channel, FailoverConnector) else None
+        """Where there are several."""
+        self.revision = revision
+        self.limits = limits
+        self.login = login
+        self._tls = tls
+        self._clock = clock
+        self.bodies = BodyRoutes(
+            bodies, self._act, limits=limits, clock=clock, is_session=login is not None
+        )
+        """Ways of bodies other than in their messages."""
+        if self._servers is not None:
+            self._servers.on_move(self.bodies.begin_anew)
+        self._headers: dict[str, str] = {}
+        if not address.is_deephaven:
+            if revision is WireRevision.DRAFT_2020:
+                self._headers[_REVISION_HEADER] = revision.value
+            self._headers[_EXTENSIONS_HEADER] = _SOURCE_TIME
+        self.calls: DeephavenCalls | None = None
+        """What can be called within the session; None without one."""
+        self._streams: weakref.WeakKeyDictionary[FrameStream, int] = weakref.WeakKeyDictionary()
+        """Streams and the sessions they were opened in."""
+        if login is not None:
+            login.on_end(self._end_streams)
+        self._bulk: dict[str, ArrowFlightClient] = {}
+        """By address: reads from a server that was left may still be under way."""
+        self._is_closed = False
+
+    async def open(self, timeout: float | None) -> None:
+        """Log in, where there is a session; AuthenticationError or ConnectionLostError."""
+        if self.login is not None:
+            login = self.login
+            await self.ask(lambda: login.open(timeout))
+            self.calls = DeephavenCalls(self.channel, login)
+
+    @property
+    def address(self) -> Address:
+        """Of the server in use."""
+        return self._address if self._servers is None else self._servers.address
+
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """Of all servers, that in use first."""
+        return (self._address,) if self._servers is None else self._servers.addresses
+
+    @property
+    def message_bytes(self) -> int:
+        """Largest message to ask for; 0 lets the server choose, which ours does well."""
+        return SESSION_MESSAGE_BYTES if self.address.is_deephaven else 0
+
+    def open_exchange(self, table: str, headers: Mapping[str, str] | None = None) -> FrameStream:
+        """A stream for a subscription or a snapshot; ``table`` is named in errors, ``headers`` are
+        sent besides the usual ones."""
+        self.check_open()
+        stream = self.channel.exchange(headers={**self._headers, **(headers or {})}, table=table)
+        if self.login is not None:
+            self._streams[stream] = self.login.generation
+        return stream
+
+    async def body_channel(self) -> OfferedChannel:
+        """A channel for the bodies of one new stream, to be given to :meth:`open_bodies` at once,
+        or the reason why they come inline."""
+        self.check_open()
+        return await self.bodies.channel()
+
+    def open_bodies(
+        self,
+        table: str,
+        channel: OfferedChannel,
+        *,
+        headers: Mapping[str, str] | None = None,
+        counter: BodyCounter | None = None,
+    ) -> BodyStream:
+        """:meth:`open_exchange`, whose bodies may come by ``channel``; ``counter`` counts them."""
+        stream = self.open_exchange(table, {**(headers or {}), **channel.headers()})
+        return BodyStream(
+            stream,
+            channel.take(),
+            reason=channel.reason,
+            limits=self.limits,
+            clock=self._clock,
+            counter=counter,
+        )
+
+    def open_get(
+        self, table: str, ticket: bytes, reason: str, *, counter: BodyCounter | None = None
+    ) -> BodyStream:
+        """A DoGet call for an encoded ticket. Its bodies are in its messages, because of
+        ``reason``."""
+        self.check_open()
+        stream = self.channel.get(ticket, table=table)
+        return BodyStream(
+            stream, None, reason=reason, limits=self.limits, clock=self._clock, counter=counter
+        )
+
+    async def _act(self, kind: str, body: bytes, timeout: float) -> list[bytes]:
+        request = flight_messages.encode_action(kind, body)
+        results = self.channel.results(FLIGHT + "DoAction", request, timeout=timeout)
+        return [flight_messages.decode_result(message) async for message in results]
+
+    def _end_streams(self, generation: int) -> None:
+        """A session is over: its streams may stay open, but nothing comes through them."""
+        for stream, opened_in in list(self._streams.items()):
+            if opened_in <= generation:
+                stream.cancel()
+
+    @property
+    def has_bulk_client(self) -> bool:
+        """Whether large snapshots can go through Arrow's own Flight client."""
+        if self.address.flight_uri is None:
+            return False
+        return self.revision is WireRevision.R1_0_0 and find_spec("pyarrow._flight") is not None
+
+    def bulk_client(self) -> ArrowFlightClient:
+        """Arrow's own client, connected when it connects for the first time."""
+        self.check_open()
+        address = self.address
+        assert address.flight_uri is not None
+        if address.flight_uri not in self._bulk:
+            from barrage.transport.arrow_flight import ArrowFlightClient
+
+            tls = (self._tls or TLS()) if address.is_tls else None
+            self._bulk[address.flight_uri] = ArrowFlightClient(address.flight_uri, tls)
+        return self._bulk[address.flight_uri]
+
+    def call_headers(self) -> dict[str, str]:
+        """What every call carries."""
+        authorization = self.channel.authorization
+        return {} if authorization is None else {"authorization": authorization}
+
+    async def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do ``work``; once more in a new session when the server has forgotten the old one."""
+        self.check_open()
+        return await (work() if self.login is None else self.login.call(work))
+
+    async def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The answer to what changes nothing, of another server when that in use cannot be reached.
+        ConnectionLostError that names all of them and why when none can."""
+        return await (question() if self._servers is None else self._servers.ask_each(question))
+
+    async def read(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """:meth:`call` for ``work`` that changes nothing."""
+        return await self.ask(lambda: self.call(work))
+
+    def leave(self, address: Address, error: BarrageError) -> None:
+        """A stream to the server at ``address`` failed with ``error``: go on at another, if there
+        is one. One of ours that has not got the table counts as lost, for the others may have it;
+        with a Deephaven server the whole session would be."""
+        if self._servers is None or isinstance(error, BodyChannelError):
+            return
+        if isinstance(error, ConnectionLostError) or self.login is None:
+            self._servers.leave(address, error)
+
+    async def renew(self) -> None:
+        """Before a stream is opened again: a server that restarted does not know the session."""
+        if self.login is not None:
+            await self.login.renew()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def check_open(self) -> None:
+        if self._is_closed:
+            raise SubscriptionClosedError("the session is closed")
+
+    async def close(self) -> None:
+        """Log out and give back the connection. Idempotent and quiet."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self.login is not None:
+            await self.login.close()
+        if self.calls is not None:
+            await self.calls.close()
+        # This ends the streams that are still open, and those have connections for bodies.
+        await self.channel.close()
+        await self.bodies.close()
+        for client in self._bulk.values():
+            client.close()

@@ -1,0 +1,1 @@
+"""The asyncio client for callers without a loop."""

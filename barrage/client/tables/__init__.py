@@ -1,0 +1,1 @@
+"""Remote tables: snapshots, subscriptions, and the past out of the journal."""

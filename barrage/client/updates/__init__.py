@@ -1,0 +1,1 @@
+"""Updates as a user sees them, and how they wait for whoever consumes them."""

@@ -1,0 +1,1 @@
+"""Rows to a server: any form as Arrow, DoPut with acknowledgements, writers that lose nothing."""

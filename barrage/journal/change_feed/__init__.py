@@ -1,0 +1,1 @@
+"""History on its way out: entries and states as rows with their change."""

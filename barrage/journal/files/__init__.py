@@ -1,0 +1,1 @@
+"""History in files: segments, checkpoints, commit points, and what a crash leaves of them."""

@@ -1,0 +1,1 @@
+"""Journals at work: the queue, the writer, upkeep, in files or in memory."""

@@ -1,0 +1,231 @@
+"""What stands before and behind every call: credentials, draining, headers, and errors as statuses.
+
+An error of ours becomes its own status with its own text. Anything unexpected is logged under an
+id, and the caller gets the id and nothing else. Texts are plain ASCII without ``%``: some clients
+cannot decode more. On a session's call they have no ``:`` either once headers are out, which one
+client takes for the end of a header's name (deephaven-clients.md section 8, trap 2).
+
+Every answer to a session carries its newest token: in the headers, which go out just before the
+first message, or in the trailers of a call that fails. A call that fails before its headers sends
+trailers only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from barrage.errors import (
+    BarrageError,
+    ConnectionLostError,
+    StatusCode,
+    TransportError,
+    UnsupportedError,
+)
+from barrage.server.access.auth import AUTHORIZATION, Credentials, header_value
+from barrage.server.runtime.failure import unexpected_failure, without_frames
+from barrage.supervision import start_awaited
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from barrage.server.access.auth import Authenticator, Metadata
+    from barrage.server.access.session_store import ClientSession, SessionStore
+    from barrage.server.presentation.deephaven_types import SessionTypes
+    from barrage.transport.base import CallContext
+
+    SessionBehavior = Callable[[Any, Any, Any], Awaitable[Any]]
+
+log = logging.getLogger(__name__)
+
+DETAILS_LENGTH_MAX = 1000
+"""Longest status text in characters; it travels in a header."""
+
+TYPES_HEADER = "x-barrage-types"
+"""Asks, in the call that opens a session, for the types of one family of clients."""
+
+_TYPES: dict[str, SessionTypes] = {"deephaven": "deephaven", "ticking": "ticking"}
+
+DRAINING = "the server is shutting down; connect again"
+
+_GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def grpc_status(code: StatusCode) -> grpc.StatusCode:
+    """gRPC's own name for one of our status codes."""
+    return _GRPC_CODES[code.value]
+
+
+def status_details(error: BaseException) -> str:
+    """The text of an error as it may travel in a status."""
+    text = str(error).replace("%", "\\x25").encode("ascii", "backslashreplace").decode()
+    text = " ".join(text.split())
+    return text if len(text) <= DETAILS_LENGTH_MAX else text[: DETAILS_LENGTH_MAX - 3] + "..."
+
+
+class SessionUse(Enum):
+    """What a method does with the caller's credentials (deephaven-clients.md section 2.2)."""
+
+    NONE = auto()
+    """They are not looked at."""
+    OPTIONAL = auto()
+    """They are checked; a session token brings its session, anything else brings none."""
+    REQUIRED = auto()
+    """A session token brings its session, other credentials open one."""
+
+
+class SessionCall:
+    """A session's call as its behavior sees it: the headers with the token go out in time."""
+
+    def __init__(self, context: CallContext, session: ClientSession) -> None:
+        self._context = context
+        self._session = session
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the headers are out, or on their way."""
+        return self._opening is not None
+
+    @property
+    def raw(self) -> CallContext:
+        """The call itself, to be written to when the headers are out."""
+        return self._context
+
+    async def open(self, further: tuple[tuple[str, str], ...] = ()) -> None:
+        """Send the headers and ``further`` ones, if they are not out yet. Not cut short when the
+        caller is cancelled: gRPC would send them a second time with the status."""
+        if self._opening is None:
+            self._opening = start_awaited(self._send(further))
+        await asyncio.shield(self._opening)
+
+    async def _send(self, further: tuple[tuple[str, str], ...]) -> None:
+        await self._context.send_initial_metadata((*self.metadata(), *further))
+
+    async def settle(self) -> None:
+        """Wait for headers that are on their way."""
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The header with the token; none for a session that has ended."""
+        return () if self._session.is_closed else ((AUTHORIZATION, self._session.bearer),)
+
+    async def write(self, message: bytes) -> None:
+        if self._opening is None or not self._opening.done():
+            await self.open()
+        await self._context.write(message)
+
+    async def read(self) -> Any:
+        return await self._context.read()
+
+    def invocation_metadata(self) -> Any:
+        return self._context.invocation_metadata()
+
+
+async def open_headers(context: Any, session: ClientSession | None) -> None:
+    """Send the headers now: for calls whose first message may be long in coming. Errors are told
+    better without, so first check what can be checked."""
+    if session is not None and isinstance(context, SessionCall):
+        await context.open()
+    else:
+        await context.send_initial_metadata(())
+
+
+class CallGuard:
+    """Wraps the methods of one server."""
+
+    def __init__(self, authenticator: Authenticator, sessions: SessionStore) -> None:
+        self._authenticator = authenticator
+        self._sessions = sessions
+        self.is_draining = False
+
+    def wrap(
+        self,
+        method: str,
+        behavior: SessionBehavior,
+        *,
+        session: SessionUse = SessionUse.OPTIONAL,
+    ) -> Callable[[Any, CallContext], Awaitable[Any]]:
+        """``behavior`` behind the guard; ``method`` is the full name, with a leading slash."""
+        use = session
+
+        async def guarded(request: Any, context: CallContext) -> Any:
+            call: SessionCall | None = None
+            try:
+                if self.is_draining:
+                    raise TransportError(DRAINING)
+                caller = self._admit(context.invocation_metadata() or (), use)
+                if caller is None:
+                    return await behavior(request, context, None)
+                call = SessionCall(context, caller)
+                answer = await behavior(request, call, caller)
+                await call.open()
+                return answer
+            except asyncio.CancelledError:
+                raise
+            except grpc.aio.AbortError:
+                raise
+            except grpc.aio.InternalError:
+                log.debug("%s: the client has gone", method)
+                failure: BarrageError = ConnectionLostError("the connection was lost")
+            except BarrageError as error:
+                failure = error
+            except Exception:
+                failure = unexpected_failure(log, f"{method} failed")
+            try:
+                await _abort(context, call, failure)
+            except grpc.aio.InternalError:
+                log.debug("%s: the client has gone before its status", method)
+                raise asyncio.CancelledError from None
+            finally:
+                # An export may keep the error, whose frames would keep the tables of the call.
+                without_frames(failure)
+
+        return guarded
+
+    async def open_headers(self, context: Any, session: ClientSession | None) -> None:
+        """See :func:`open_headers`."""
+        await open_headers(context, session)
+
+    def _admit(self, metadata: Metadata, use: SessionUse) -> ClientSession | None:
+        """The caller's session, if it has one or must have one. AuthenticationError."""
+        if use is SessionUse.NONE:
+            return None
+        credentials = Credentials.of_metadata(metadata)
+        session = self._sessions.find(credentials)
+        if session is not None:
+            return session
+        if use is SessionUse.REQUIRED:
+            return self._sessions.open(credentials, wanted_types(metadata))
+        self._authenticator.check(credentials)
+        return None
+
+
+async def _abort(context: CallContext, call: SessionCall | None, failure: BarrageError) -> None:
+    code, details = grpc_status(failure.status_code), status_details(failure)
+    if call is None:
+        await context.abort(code, details)
+        return
+    if call.is_open:
+        await call.settle()
+        details = details.replace(":", ";")
+    await context.abort(code, details, call.metadata())
+
+
+def wanted_types(metadata: Metadata) -> SessionTypes | None:
+    """The types a call asks for; None when it does not care. UnsupportedError."""
+    wanted = header_value(metadata, TYPES_HEADER)
+    if wanted is None:
+        return None
+    types = _TYPES.get(wanted.strip().lower())
+    if types is None:
+        raise UnsupportedError(
+            f"{TYPES_HEADER} is {wanted!r}; this server knows {' and '.join(_TYPES)}"
+        )
+    return types

@@ -1,0 +1,43 @@
+"""What ``grpc.aio`` has under no name of its own, and what a call needs beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+
+from barrage.transport.whole_reads import WholeReads
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from barrage.transport.base import CallContext
+
+END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+"""What ``context.read()`` gives after the client's last message."""
+
+
+class ReadingContext:
+    """The context of a call with many requests: the part that behaviors use, with reads that go to
+    their end."""
+
+    def __init__(self, context: CallContext) -> None:
+        self.read = WholeReads(context.read).read
+        self.write = context.write
+        # Not every transport can send a message without anybody who waits for it.
+        self.post = getattr(context, "post", None)
+        self.send_initial_metadata = context.send_initial_metadata
+        self.invocation_metadata = context.invocation_metadata
+        self.abort = context.abort
+        self.peer = context.peer
+
+
+def reading_whole(
+    behavior: Callable[[Any, Any], Awaitable[Any]],
+) -> Callable[[Any, CallContext], Awaitable[Any]]:
+    """``behavior`` with a :class:`ReadingContext`."""
+
+    async def reading(requests: Any, context: CallContext) -> Any:
+        return await behavior(requests, ReadingContext(context))
+
+    return reading

@@ -1,0 +1,87 @@
+"""Runs queries: what a ``q/`` ticket asks for becomes a derived table. On the engine thread.
+
+Equal queries give the same operators, as everywhere in the engine, so a thousand clients that ask
+for one query cost one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from barrage.engine.operators.derive import BUILDERS
+from barrage.engine.tables.table import Table
+from barrage.errors import EngineError, ExpressionError, RowError, SchemaError
+from barrage.limits import DEFAULT_LIMITS
+from barrage.model.operators import OPERATORS
+from barrage.model.query import Query
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from barrage.limits import Limits
+    from barrage.model.query import Operation
+    from barrage.server.runtime.catalog import Catalog
+
+__all__ = ["Query", "QueryRun", "apply_query"]
+
+
+def apply_query(
+    catalog: Catalog, query: Query | bytes | str, limits: Limits = DEFAULT_LIMITS
+) -> Table:
+    """The table a query asks for; see :class:`QueryRun`."""
+    return QueryRun(catalog, query, limits)()
+
+
+class QueryRun:
+    """A query that is run, once or, when it is interrupted, again: what was made is not looked for
+    anew as long as somebody keeps it.
+
+    Errors of the text: see :meth:`barrage.model.query.Query.parse`. TableNotFoundError and
+    TableFailedError name a table; SchemaError, ExpressionError and RowError (a join with two
+    partners) name the operation that does not fit the table it is given.
+    """
+
+    def __init__(self, catalog: Catalog, query: Query | bytes | str, limits: Limits) -> None:
+        self._catalog = catalog
+        self._query = query
+        self._limits = limits
+        self._made: WeakValueDictionary[tuple[Hashable, ...], Table] = WeakValueDictionary()
+
+    def __call__(self) -> Table:
+        if not isinstance(self._query, Query):
+            self._query = Query.parse(self._query, self._limits)
+        return self._applied(self._query, ())
+
+    def _applied(self, query: Query, place: tuple[int, ...]) -> Table:
+        """Nested queries are bounded by the parser, and so is this recursion. ``place`` tells this
+        query from all others."""
+        table = self._catalog.live(query.table).table
+        for number, operation in enumerate(query.operations, start=1):
+            arguments = [
+                self._applied(argument, (*place, number, index))
+                if isinstance(argument, Query)
+                else argument
+                for index, argument in enumerate(operation.arguments)
+            ]
+            tables = [table, *(each for each in arguments if isinstance(each, Table))]
+            key = (place, number, *(each.serial for each in tables))
+            found = self._made.get(key)
+            if found is None:
+                found = self._made[key] = _apply(number, operation, table, arguments=arguments)
+            table = found
+        return table
+
+
+def _apply(number: int, operation: Operation, table: Table, *, arguments: list[Any]) -> Table:
+    try:
+        placed, named = OPERATORS[operation.name].spread(arguments)
+        return BUILDERS[operation.name](table, *placed, **named)
+    except (SchemaError, ExpressionError, RowError, EngineError) as error:
+        # What the engine cannot do here is the fault of what was asked for.
+        kind = ExpressionError if type(error) is EngineError else type(error)
+        raise kind(_located(number, operation, error)) from error
+
+
+def _located(number: int, operation: Operation, error: Exception) -> str:
+    return f"operation {number} of the query, {operation.name}: {error}"

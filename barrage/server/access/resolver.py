@@ -1,0 +1,179 @@
+"""From tickets to tables: what each kind of ticket stands for (see
+:mod:`barrage.server.tables.tickets`).
+
+Statuses: deephaven-clients.md section 2.4 and barrage-wire.md section 13. An export's ticket means
+something in its own session only; the same number in another session is another export.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from barrage.errors import LimitExceededError, StatusCode, TicketError
+from barrage.server.access.query import QueryRun
+from barrage.server.presentation.presentation import lease_of, shown_table
+from barrage.server.tables.table_lease import TableLease
+from barrage.server.tables.tickets import (
+    EXPORT_ROUTE,
+    QUERY_ROUTE,
+    Route,
+    export_id_of_ticket,
+    field_of_ticket,
+    result_export_id,
+    route_of,
+    table_name_of_ticket,
+    ticket_of_descriptor,
+)
+
+if TYPE_CHECKING:
+    from barrage.limits import Limits
+    from barrage.server.access.exports import Export
+    from barrage.server.access.session_store import ClientSession
+    from barrage.server.presentation.deephaven_types import SessionTypes
+    from barrage.server.runtime.catalog import Catalog, Publication
+    from barrage.server.tables.table_lease import TableSource
+    from barrage.server.tables.table_service import TableService
+    from barrage.transport.flight_messages import Descriptor
+
+
+class SharedTicketTakenError(TicketError):
+    """Another table is shared under this ticket."""
+
+    status_code = StatusCode.ALREADY_EXISTS
+
+
+class SharedTicketNotFoundError(TicketError):
+    """Nothing is shared under this ticket, or not any more."""
+
+    status_code = StatusCode.NOT_FOUND
+
+
+class TicketResolver:
+    """Finds the tables of tickets. Runs on the event loop, but for the sources it gives out."""
+
+    def __init__(self, catalog: Catalog, tables: TableService, limits: Limits) -> None:
+        self._catalog = catalog
+        self._tables = tables
+        self._limits = limits
+        self._shared: dict[bytes, Export] = {}
+
+    @property
+    def shared_count(self) -> int:
+        """Tickets under which something is shared now."""
+        return len(self._shared)
+
+    async def resolve(self, ticket: bytes | None, session: ClientSession | None) -> TableLease:
+        """The table of a ticket. Waits for an export that is still to come.
+
+        Raises TicketError (TableNotFoundError for names), TableFailedError, or the error of the
+        export's producer.
+        """
+        source = await self.source(ticket, session)
+        if isinstance(source, TableLease):
+            return source
+        return await asyncio.wrap_future(self._tables.run(source))
+
+    async def source(self, ticket: bytes | None, session: ClientSession | None) -> TableSource:
+        """Like :meth:`resolve`, without the visit to the engine thread that names need: for a
+        caller who goes there anyway. A query is derived now, which may take a while."""
+        route = route_of(ticket, self._limits)
+        assert ticket is not None
+        if route is Route.EXPORT:
+            return await self._export(ticket, session).table_lease()
+        if route is Route.SHARED:
+            return await self._shared_export(ticket).table_lease()
+        if route is Route.QUERY:
+            run = QueryRun(self._catalog, bytes(ticket[len(QUERY_ROUTE) :]), self._limits)
+            work = partial(self._queried, run)
+            return await asyncio.wrap_future(self._tables.derive(work, session))
+        if route is Route.APPLICATION:
+            return partial(self._published, field_of_ticket(ticket))
+        return partial(self._published, table_name_of_ticket(ticket, self._limits))
+
+    async def viewed(
+        self, source: TableSource, session: ClientSession
+    ) -> tuple[TableLease, TableLease]:
+        """The table of a source, and the table the session sees in its place. That may be an
+        operator which looks at all rows, so it is derived like a query."""
+        work = partial(self._viewed, source, session.types)
+        return await asyncio.wrap_future(self._tables.derive(work, session))
+
+    def ticket_of_descriptor(self, descriptor: Descriptor) -> bytes:
+        """The ticket a descriptor stands for. TicketError."""
+        return ticket_of_descriptor(descriptor, self._limits)
+
+    def result_export(self, ticket: bytes | None, session: ClientSession) -> Export:
+        """Define the export a client wants a result under; to be fulfilled or failed."""
+        return session.exports.define(result_export_id(ticket, self._limits))
+
+    async def publish_shared(
+        self, source_ticket: bytes | None, shared_ticket: bytes | None, session: ClientSession
+    ) -> None:
+        """Share an export with every session under a ticket of the client's choice, for as long as
+        the export is kept.
+
+        TicketError when the one is no export or the other no shared ticket,
+        SharedTicketTakenError, LimitExceededError, or the error of the export's producer.
+        """
+        if route_of(shared_ticket, self._limits) is not Route.SHARED:
+            raise TicketError("Could not publish: the result must be a shared ticket")
+        assert shared_ticket is not None
+        self._check_free(shared_ticket)
+        export = self._export(source_ticket, session)
+        await export.table_lease()
+        self._check_free(shared_ticket)
+        self._shared[shared_ticket] = export
+        export.on_release(partial(self._unshare, shared_ticket, export))
+
+    def _check_free(self, shared_ticket: bytes) -> None:
+        if shared_ticket in self._shared:
+            raise SharedTicketTakenError("Could not publish: the shared ticket is taken")
+        if len(self._shared) >= self._limits.shared_tickets_max:
+            raise LimitExceededError(
+                "number of shared tickets",
+                actual=len(self._shared) + 1,
+                maximum=self._limits.shared_tickets_max,
+                unit="tickets",
+            )
+
+    def _unshare(self, shared_ticket: bytes, export: Export) -> None:
+        if self._shared.get(shared_ticket) is export:
+            del self._shared[shared_ticket]
+
+    def _export(self, ticket: bytes | None, session: ClientSession | None) -> Export:
+        export_id = export_id_of_ticket(ticket, self._limits)
+        if session is None:
+            raise TicketError(
+                f"Could not resolve ticket: no resolver for route '{EXPORT_ROUTE[0]}' (byte) on a "
+                "call without a session"
+            )
+        return session.exports.find(export_id)
+
+    def _shared_export(self, ticket: bytes) -> Export:
+        export = self._shared.get(ticket)
+        if export is None:
+            raise SharedTicketNotFoundError("Could not resolve ticket: nothing is shared under it")
+        return export
+
+    # --- engine thread ---
+
+    def lease_of_publication(self, publication: Publication) -> TableLease:
+        """A published table."""
+        return TableLease(
+            self._tables,
+            publication.table,
+            name=publication.name,
+            input_target=publication.input_target,
+        )
+
+    def _viewed(self, source: TableSource, types: SessionTypes) -> tuple[TableLease, TableLease]:
+        lease = lease_of(source)
+        return lease, TableLease(self._tables, shown_table(lease, types))
+
+    def _published(self, name: str) -> TableLease:
+        return self.lease_of_publication(self._catalog.live(name))
+
+    def _queried(self, run: QueryRun) -> TableLease:
+        return TableLease(self._tables, run())

@@ -1,0 +1,1 @@
+"""The Python API: servers, published tables and their past."""

@@ -1,0 +1,159 @@
+"""The Python API: a server in this process and the tables it publishes.
+
+Example::
+
+    with barrage.Server() as server:
+        quotes = server.create_table("quotes", {"Sym": "string", "Price": "float64"}, key="Sym")
+        quotes.upsert([{"Sym": "A", "Price": 1.5}])
+        server.publish("cheap", quotes.where("Price < 2"))
+        print(server.uri)
+
+Every method may be called from any thread. Calls that change a table block until a cycle has
+committed the change; with ``wait=False`` they return a future of the step that committed it. The
+asynchronous form, :class:`barrage.server.AsyncServer`, has the same names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from barrage.errors import LocalProtocolError
+from barrage.server.api.publish_tables import ServerTables
+from barrage.server.runtime.watchdog import WatchedLoop
+from barrage.server.serving.stop_signals import StopSignals
+from barrage.supervision import Role, start_thread
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from barrage.errors import WorkerDiedError
+
+LOOP = Role("barrage-loop", "every connection, and serve_forever")
+
+
+class Server(ServerTables):
+    """A server in this process, on an event loop in a thread of its own.
+
+    With a ``data`` directory its tables are back when the server has been made, ``on_progress`` is
+    told how far that is, and writes are acknowledged when they are on disk; ``journal`` is what
+    tables get for which nothing else is said: ``durable``, ``memory`` or ``none``.
+
+    ``bodies``: other ways than the stream itself by which our own clients may get the bodies of
+    large messages, ``shm`` (shared memory on the same host), ``ucx``, or ``shm,ucx``; none by
+    default.
+
+    Tables can be created before it listens. ``port=0`` lets the system choose one. On another than
+    a loopback address a token is needed; one is made up and shown when none is given. With the host
+    ``inproc://name`` there is no port: clients of this process connect to that.
+    """
+
+    _ENTERED_BY: ClassVar[str] = "with"
+
+    def _prepare(self) -> None:
+        self._opened = self._open()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._life_lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._started: Future[None] | None = None
+        self._death: WorkerDiedError | None = None
+        self._stop_signals: StopSignals | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Listen. Returns when clients can connect; ConfigError when the address cannot be had."""
+        started: Future[None]
+        with self._life_lock:
+            if self._is_stopped:
+                raise LocalProtocolError("the server was stopped; make another one")
+            if self._thread is not None:
+                raise LocalProtocolError("the server was started before")
+            started = self._started = concurrent.futures.Future()
+            self._thread = start_thread(
+                LOOP, partial(self._serve, started), on_death=partial(self._died, started)
+            )
+        try:
+            started.result()
+        except BaseException:
+            self.stop(0)
+            raise
+        return self
+
+    def _died(self, started: Future[None], error: WorkerDiedError) -> None:
+        """On the loop's thread, when nothing runs on it any more."""
+        if not started.done():
+            started.set_exception(error)
+        self._death = error
+        self._end_serving()
+
+    def _end_serving(self) -> None:
+        """Let :meth:`serve_forever` return, now or as soon as it is called; nobody starts it any
+        more."""
+        with self._life_lock:
+            # In this order: who waits looks at them in the other one.
+            self._is_stopped = True
+            if self._stop_signals is not None:
+                self._stop_signals.end()
+
+    def stop(self, grace: float | None = None) -> None:
+        """Stop serving: streams get what is queued for them and end with UNAVAILABLE; what is left
+        after ``grace`` seconds is cut. Then the engine ends. Idempotent."""
+        self._end_serving()
+        thread, started = self._thread, self._started
+        if thread is not None and started is not None:
+            # Another thread may be starting it: only what has begun can be told to end.
+            concurrent.futures.wait([started])
+            loop, app = self._loop, self._app
+            if loop is not None and app is not None and thread.is_alive():
+                grace_ms = None if grace is None else int(grace * 1000)
+                with contextlib.suppress(RuntimeError):  # The loop has ended in this very moment.
+                    loop.call_soon_threadsafe(app.begin_stop, grace_ms)
+            thread.join()
+        self._parts.close()
+
+    def serve_forever(self) -> None:
+        """Serve until Ctrl+C, SIGTERM or :meth:`stop`, then drain. Call on the main thread; starts
+        if need be. WorkerDiedError when the event loop has died."""
+        if self._thread is None and not self._is_stopped:
+            self.start()
+        try:
+            with StopSignals() as signals:
+                self._stop_signals = signals
+                if not self._is_stopped:
+                    signals.wait()
+        finally:
+            self.stop()
+        if self._death is not None:
+            raise self._death
+
+    def _serve(self, started: Future[None]) -> None:
+        watch = self._parts.watchdog.loop
+        with asyncio.Runner(loop_factory=lambda: WatchedLoop(watch)) as runner:
+            try:
+                runner.run(self._serve_on_loop(started))
+            except BaseException:
+                # What ended the loop has not closed it: the server is ended on it, and whoever is
+                # connected is told.
+                if self._app is not None:
+                    runner.run(self._app.stop(0))
+                raise
+
+    async def _serve_on_loop(self, started: Future[None]) -> None:
+        try:
+            app = self._parts.make_app()
+            await app.start()
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        self._app, self._loop = app, asyncio.get_running_loop()
+        started.set_result(None)
+        await app.wait_for_termination()

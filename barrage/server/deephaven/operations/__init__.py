@@ -1,0 +1,1 @@
+"""What Deephaven's clients ask of tables: one function per operation."""

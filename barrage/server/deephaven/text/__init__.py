@@ -1,0 +1,1 @@
+"""Conditions, formulas and times as Deephaven's clients write them."""

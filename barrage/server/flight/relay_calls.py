@@ -1,0 +1,67 @@
+"""The action that tells a relay what there is to be followed here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Final
+
+from barrage.server.tables.table_service import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from barrage.server.runtime.catalog import Catalog
+    from barrage.server.tables.table_service import TableService
+
+RELAY: Final = "barrage.relay"
+
+RELAY_FORMAT: Final = 1
+"""Raised when a relay of before could not follow this server."""
+
+RELAY_DESCRIPTION: Final = (
+    'What a relay follows. No body. Result: JSON object with format, server (its id), "via" (ids '
+    "of the servers its tables come through) and tables: a list of objects with name, kind, key, "
+    'attributes (of "static", "append_only", "blink", "flat") and serial, another one once the '
+    "name stands for another table."
+)
+
+
+class RelayCalls:
+    """The action, on the event loop."""
+
+    def __init__(self, tables: TableService, catalog: Catalog) -> None:
+        self._tables = tables
+        self._catalog = catalog
+        self.actions: Mapping[str, Callable[[bytes], Awaitable[bytes]]] = {RELAY: self._tell}
+        self.descriptions: Mapping[str, str] = {RELAY: RELAY_DESCRIPTION}
+
+    async def _tell(self, _body: bytes) -> bytes:
+        listed = await asyncio.wrap_future(self._tables.run(self._listed))
+        identity = self._tables.identity
+        told = {
+            "format": RELAY_FORMAT,
+            "server": identity.id,
+            "via": list(identity.via),
+            "tables": listed,
+        }
+        return json.dumps(told).encode()
+
+    def _listed(self) -> list[dict[str, object]]:
+        """Engine thread. A table that has failed cannot be followed."""
+        serials = self._catalog.listing()
+        return [
+            {
+                "name": publication.name,
+                "kind": kind_of(publication.table),
+                "key": list(publication.table.key_columns),
+                "attributes": [
+                    name
+                    for name in ("static", "append_only", "blink", "flat")
+                    if getattr(publication.table.traits, f"is_{name}")
+                ],
+                "serial": serials[publication.name],
+            }
+            for publication in self._catalog
+            if publication.table.failure is None
+        ]

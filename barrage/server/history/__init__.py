@@ -1,0 +1,1 @@
+"""Histories read out: leases, tickets, reads and watches of journals."""

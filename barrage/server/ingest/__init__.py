@@ -1,0 +1,1 @@
+"""Rows coming in: uploads checked and unpacked, staged batches and their commit."""

@@ -1,0 +1,1 @@
+"""Histories of tables as the engine thread feeds them: opened, begun, written."""

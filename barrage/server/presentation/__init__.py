@@ -1,0 +1,1 @@
+"""How a table is shown to whom: schemas and types on the wire."""

@@ -1,0 +1,1 @@
+"""One serving instance: put together, started, drained, stopped."""

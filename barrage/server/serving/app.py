@@ -1,0 +1,369 @@
+"""One serving instance on one event loop: its listener, services, start, drain, stop.
+
+Where it listens is a matter of the transport that its ``host`` names. Frames travel as raw bytes
+through generic handlers: a Barrage modification batch may hold columns of different lengths, which
+Arrow's own Flight server refuses to build.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+
+from barrage.errors import BarrageError, TransportError
+from barrage.limits import NANOS_PER_MS
+from barrage.server.access.auth import Authenticator, new_token
+from barrage.server.access.call_guard import DRAINING, CallGuard, SessionUse
+from barrage.server.access.method_table import MethodEntry, service_handler
+from barrage.server.access.reflection import offer_reflection
+from barrage.server.access.resolver import TicketResolver
+from barrage.server.access.session_store import SessionStore
+from barrage.server.bodies.body_service import BodyService
+from barrage.server.deephaven.services import DeephavenServices
+from barrage.server.exchange.delivery import EventOutlet
+from barrage.server.exchange.exchange_driver import ExchangeHub
+from barrage.server.exchange.subscription_dispatcher import DispatcherPort, SubscriptionDispatcher
+from barrage.server.flight.catalog_calls import CatalogCalls
+from barrage.server.flight.data_calls import DataCalls
+from barrage.server.flight.dissociated_calls import DissociatedCalls
+from barrage.server.flight.journal_exchange import JournalExchanges
+from barrage.server.flight.journals_and_stages import JournalServices
+from barrage.server.flight.put_calls import PutCalls
+from barrage.server.serving.collector import begin_serving, end_serving
+from barrage.server.serving.spare_memory import SpareMemory, allocator_here
+from barrage.server.statistics.body_statistics import BodyStatistics
+from barrage.server.statistics.thread_statistics import ThreadStatistics
+from barrage.supervision import Role, no_dependants, start_awaited, start_task
+from barrage.transport.base import ListenOptions
+from barrage.transport.flight_messages import SERVICE_NAME
+from barrage.transport.registry import TRANSPORTS, scheme_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import grpc.aio
+
+    from barrage.clock import Clock
+    from barrage.server.runtime.catalog import Catalog
+    from barrage.server.runtime.runtime import EngineRuntime
+    from barrage.server.runtime.watchdog import Watchdog
+    from barrage.server.settings.config import ServerConfig
+    from barrage.server.tables.table_service import TableService
+    from barrage.transport.base import Listener, Transport
+
+log = logging.getLogger(__name__)
+
+SWEEPER = Role("barrage-sessions", "health: sessions would never end")
+STOP = Role("barrage-stop", "health, and whoever waits for the server to end")
+COUNTER = Role("barrage-body-statistics", "subscriptions of the table of bodies; health")
+THREADS = Role("barrage-thread-statistics", "subscriptions of the table of threads; health")
+TRIMMER = Role("barrage-spare-memory", "nothing: memory that is free is kept")
+
+_HEALTH_SERVICE = health.SERVICE_NAME
+_RECEIVE_MARGIN_BYTES = 64 * 1024
+
+SWEEP_INTERVAL_MS_MAX = 5_000
+"""Longest time between two looks for sessions whose time is up."""
+
+
+class ServerApp:
+    """Serves the tables of one engine on one address. Made and used on one event loop."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        runtime: EngineRuntime,
+        catalog: Catalog,
+        *,
+        tables: TableService,
+        clock: Clock,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        self._config = config
+        self._watchdog = watchdog
+        self._runtime = runtime
+        self._catalog = catalog
+        self._tables = tables
+        self.token = effective_token(config)
+        self._authenticator = Authenticator(self.token)
+        self.sessions = SessionStore(
+            config.limits,
+            clock,
+            self._authenticator,
+            lifetime_ns=config.session_lifetime_ms * NANOS_PER_MS,
+            types=config.deephaven_types,
+        )
+        self._guard = CallGuard(self._authenticator, self.sessions)
+        self._resolver = TicketResolver(catalog, tables, config.limits)
+        self.bodies = BodyService(config, clock)
+        dispatcher = SubscriptionDispatcher(
+            runtime, tables.journals, limits=config.limits, clock=clock, bodies=self.bodies
+        )
+        self._hub = ExchangeHub(
+            DispatcherPort(runtime, dispatcher),
+            self._resolver,
+            limits=config.limits,
+            bodies=self.bodies,
+        )
+        self._deephaven = DeephavenServices(
+            self._authenticator,
+            self.sessions,
+            self._resolver,
+            tables=tables,
+            limits=config.limits,
+            clock=clock,
+        )
+        self.journals = JournalServices(tables, catalog, limits=config.limits, clock=clock)
+        self._puts = PutCalls(tables, config.limits, stages=self.journals.stages)
+        self._services = self._all_services()
+        self._health = HealthServicer()
+        self._listener = _listener(config)
+        self._is_listening = False
+        self._sweeping: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._trimming: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self.failed_stop: BarrageError | None = None
+        self._is_stopping = asyncio.Event()
+
+    @property
+    def stream_count(self) -> int:
+        """Open DoExchange streams."""
+        return self._hub.stream_count
+
+    @property
+    def port(self) -> int:
+        """Known once it listens; 0 where there is none."""
+        return self._listener.port
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as a gRPC target; a URI where there is no port."""
+        return self._listener.address
+
+    @property
+    def uri(self) -> str:
+        """What clients connect to."""
+        return self._listener.uri
+
+    async def start(self) -> None:
+        """Listen; ConfigError when the address cannot be had, TransportUnavailableError when a way
+        of bodies that is switched on cannot."""
+        await self._listen()
+        self._is_listening = True
+        begin_serving()
+        self._runtime.attach(EventOutlet(self._hub.hand_over))
+        self._sweeping = start_task(SWEEPER, self._sweep(), on_death=self.fail)
+        self.journals.start(on_death=self.fail)
+        if self.bodies.is_switched_on:
+            counting = BodyStatistics(self.bodies, self._tables)
+            died = partial(self._counter_died, counting)
+            self._counting = start_task(COUNTER, counting.run(), on_death=died)
+        if self._watchdog is not None:
+            threads = ThreadStatistics(self._watchdog, self._tables)
+            died = partial(self._counter_died, threads)
+            self._watching = start_task(THREADS, threads.run(), on_death=died)
+        allocator = allocator_here()
+        if allocator is not None:
+            spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
+            self._trimming = start_task(TRIMMER, spare.run(), on_death=no_dependants)
+        for name in ("", *self._services):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        loop = asyncio.get_running_loop()
+        self._runtime.on_death(partial(_on_loop, loop, self._engine_died))
+        self._tables.journals.on_failure(partial(_on_loop, loop, self._journals_failed))
+        self._announce()
+
+    # --- what has died ---
+
+    def fail(self, error: BarrageError) -> None:
+        """Something everybody depends on has died: only a restart brings it back, and who asks for
+        the server's health is told so."""
+        log.error("the server is not healthy any more: %s", error)
+        if self._telling is None:
+            self._telling = start_awaited(self._health.enter_graceful_shutdown())
+
+    def _counter_died(
+        self, counting: BodyStatistics | ThreadStatistics, error: BarrageError
+    ) -> None:
+        counting.fail(error)
+        self.fail(error)
+
+    def _engine_died(self, error: BarrageError) -> None:
+        """Whoever waits for a change would wait for ever."""
+        self.fail(error)
+        self._hub.finish_all(error, is_flushed=False)
+        self.journals.begin_stop(error)
+        self.sessions.close_all(error)
+
+    def _journals_failed(self, error: BarrageError) -> None:
+        """Reading goes on; writers have been told."""
+        self.fail(error)
+        self.journals.fail(error)
+
+    # --- life ---
+
+    async def _listen(self) -> None:
+        """Take the address, then calls; neither when one of them fails."""
+        listener = self._listener
+        try:
+            listener.bind()
+            listener.add_generic_rpc_handlers(
+                tuple(
+                    service_handler(name, methods, self._guard)
+                    for name, methods in self._services.items()
+                )
+            )
+            server = cast("grpc.aio.Server", listener)
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            if self._config.reflection and listener.runs_generators:
+                offer_reflection((*self._services, _HEALTH_SERVICE), server)
+            await self.bodies.start(on_death=self.fail)
+            await listener.start()
+        except BaseException:
+            await listener.stop(0)
+            raise
+
+    async def _sweep(self) -> None:
+        """End sessions whose time is up, for as long as the server runs."""
+        interval_ms = min(self._config.session_lifetime_ms // 10, SWEEP_INTERVAL_MS_MAX)
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            self.sessions.sweep()
+
+    def _announce(self) -> None:
+        log.info("listening on %s", self.address)
+        if self.token is not None and self._config.token is None:
+            sys.stderr.write(
+                f"barrage: {self.address} is not a loopback address, so calls need a token; "
+                f"none is configured, this one was made up:\n{self.token}\n"
+            )
+
+    async def stop(self, grace_ms: int | None = None) -> None:
+        """Drain and stop: health says NOT_SERVING, new calls are refused, what is queued is sent,
+        streams end with UNAVAILABLE, and after ``grace_ms`` what is left is cut. Idempotent."""
+        self.begin_stop(grace_ms)
+        await self.wait_for_termination()
+
+    def begin_stop(self, grace_ms: int | None = None) -> None:
+        """Start what :meth:`stop` does and return at once."""
+        if self._stopping is None:
+            grace = self._config.drain_grace_ms if grace_ms is None else grace_ms
+            self._stopping = start_task(STOP, self._stop(grace / 1000), on_death=self._stop_failed)
+            self._is_stopping.set()
+
+    async def _stop(self, grace_s: float) -> None:
+        reason = TransportError(DRAINING)
+        self._guard.is_draining = True
+        await self._health.enter_graceful_shutdown()
+        if not self._is_listening:
+            return
+        for task in (self._sweeping, self._counting, self._watching, self._trimming):
+            if task is not None:
+                task.cancel()
+        await self._flush(grace_s)
+        # The last one first, each of them whatever becomes of the others.
+        async with contextlib.AsyncExitStack() as ends:
+            ends.callback(end_serving)
+            ends.push_async_callback(self.bodies.close)
+            ends.callback(self._runtime.attach, None)
+            ends.callback(self._deephaven.close)
+            ends.push_async_callback(self.journals.close)
+            ends.push_async_callback(self._listener.stop, grace_s)
+            ends.callback(self.sessions.close_all, reason)
+            ends.callback(self.journals.begin_stop, reason)
+            ends.callback(self._puts.begin_stop, reason)
+            ends.callback(self._deephaven.announce_stop, DRAINING)
+            ends.callback(self._hub.finish_all, reason, is_flushed=True)
+
+    def _stop_failed(self, error: BarrageError) -> None:
+        self.failed_stop = error
+        self.fail(error)
+
+    async def _flush(self, grace_s: float) -> None:
+        """Have what is staged sent, unless the engine is busy for longer than the grace or has no
+        room for another command."""
+        try:
+            async with asyncio.timeout(grace_s):
+                while True:
+                    flush = self._runtime.submit(self._runtime.flush)
+                    made = await asyncio.wrap_future(flush)
+                    if made is None:
+                        break
+                    await asyncio.wrap_future(made)
+        except (TimeoutError, BarrageError):
+            log.warning("the engine is busy; what was not sent yet is not sent any more")
+            self._runtime.give_up_waiting()
+
+    async def wait_for_termination(self) -> None:
+        """Until :meth:`stop` has ended everything; WorkerDiedError when it could not."""
+        await self._is_stopping.wait()
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
+        if self.failed_stop is not None:
+            raise self.failed_stop
+
+    def _all_services(self) -> dict[str, dict[str, MethodEntry]]:
+        """Every service behind the guard with its methods."""
+        limits = self._config.limits
+        data = DataCalls(
+            self._hub,
+            self._authenticator,
+            self.sessions,
+            limits=limits,
+            draft_2020=self._config.draft_2020,
+            journals=self.journals.calls,
+            journal_exchanges=JournalExchanges(self.journals.calls, self.bodies, limits),
+        )
+        put = MethodEntry("bidi", self._puts.do_put, SessionUse.OPTIONAL)
+        catalog = CatalogCalls(
+            *(self._resolver, self._catalog, self._tables),
+            journals=self.journals,
+            bodies=self.bodies,
+            dissociated=DissociatedCalls(self.bodies, self._hub, limits),
+        )
+        methods = {**data.methods(), **catalog.methods(), "DoPut": put}
+        offered = self._deephaven.services() if self._config.deephaven else {}
+        return {SERVICE_NAME: methods, **offered}
+
+
+def effective_token(config: ServerConfig) -> str | None:
+    """The token calls need: the configured one, or a random one on an address others can reach."""
+    if config.token is None and not _transport(config).is_local(config.host):
+        return new_token()
+    return config.token
+
+
+def _transport(config: ServerConfig) -> Transport:
+    """The backend of the server's address; ConfigError."""
+    return TRANSPORTS.find(scheme_of(config.host))
+
+
+def _listener(config: ServerConfig) -> Listener:
+    options = ListenOptions(
+        port=config.port,
+        message_bytes_max=config.limits.message_bytes_max + _RECEIVE_MARGIN_BYTES,
+        keepalive_ms=config.keepalive_ms,
+        http=config.http,
+        limits=config.limits,
+    )
+    return _transport(config).listen(config.host, options)
+
+
+def _on_loop(
+    loop: asyncio.AbstractEventLoop,
+    told: Callable[[BarrageError], object],
+    error: BarrageError,
+) -> None:
+    """Any thread: tell on the loop, unless it has ended and nobody is left to be told."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(told, error)

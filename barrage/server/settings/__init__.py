@@ -1,0 +1,1 @@
+"""What a server is told: settings and JSON fields, each checked against its type."""

@@ -1,0 +1,1 @@
+"""Tables in which the server tells about itself."""
