@@ -108,6 +108,8 @@ class Checker:
         if name == "run":
             self.gate.step_floor = self.gate.step_max
             self.gate.is_open.set()
+        elif name == "progress":
+            pass
         elif name == "pause":
             self.gate.is_open.clear()
         elif name == "check":
@@ -117,6 +119,8 @@ class Checker:
                     self.gate.complain(f"{table}: step {first} came again")
                 self.gate.saw_step(step)
             self.check(with_replay=command["replay"])
+        else:
+            raise ValueError(f"there is no command {name!r}")
         problems, self.gate.problems = self.gate.problems, []
         return {
             "problems": problems,

@@ -52,7 +52,7 @@ def test_what_a_flood_took_is_given_back() -> None:
 HEAP_SCRIPT = """
 import gc, sys
 from barrage.server import Server
-from barrage.server.spare_memory import Glibc
+from barrage.server.serving.spare_memory import Glibc
 with Server() as server:
     server.create_table("t", {"k": "int64"})
     print(server.address, flush=True)

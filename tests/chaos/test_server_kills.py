@@ -3,6 +3,7 @@ there twice, and row keys, epochs and steps go on where they were."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
@@ -23,11 +24,15 @@ from tests.chaos.processes import (
     ServerLife,
     free_port,
 )
+from tests.helpers.restless_server import HANG_SECONDS
 
 pytestmark = pytest.mark.chaos
 
 KILLED_AT_START = 0.15
 """Share of crashes after which the next life is killed while it starts."""
+
+ANSWERED_EVERY = 2
+"""Of so many lives one goes on until every writer was answered, however busy the machine is."""
 
 REPLAY_EVERY = 10
 """Kills between two comparisons with a naive replay of all journals."""
@@ -116,14 +121,16 @@ class Run:
 
     def kill_and_check(self, checker: CheckerProcess) -> dict[str, Any]:
         """Until the last check, whose answer this is."""
-        while True:
+        for lives in itertools.count():
             if not self.scenario.is_command:
                 self.life.go()
-            checker.ask("run")
+            before = self._ask(checker, "run")
+            if lives % ANSWERED_EVERY == 0:
+                self._wait_for_answers(checker, before["acknowledged"])
             time.sleep(self.chance.uniform(0.02, 0.3))
             local = self.life.kill()
             self.kills += 1
-            checker.ask("pause")
+            self._ask(checker, "pause")
             if self.chance.random() < KILLED_AT_START:
                 starting = self.starter.start()
                 time.sleep(self.chance.uniform(0.0, 1.2 if self.scenario.is_command else 0.1))
@@ -133,12 +140,27 @@ class Run:
             self.life = self._started()
             began = time.monotonic()
             replay = self.scenario.keeps_history and (is_last or self.kills % REPLAY_EVERY == 0)
-            told = checker.ask("check", local=local, replay=replay)
+            told = self._ask(checker, "check", local=local, replay=replay)
             self.spent["check"] += time.monotonic() - began
-            where = f"after kill {self.kills} of seed {self.scenario.seed}"
-            assert told["problems"] == [], where
             if is_last:
                 return told
+        raise AssertionError("lives are counted without an end")
+
+    def _ask(self, checker: CheckerProcess, do: str, **fields: Any) -> dict[str, Any]:
+        """What the checker found since it was asked last is in every answer, and only there."""
+        told = checker.ask(do, **fields)
+        assert told["problems"] == [], f"after kill {self.kills} of seed {self.scenario.seed}"
+        return told
+
+    def _wait_for_answers(self, checker: CheckerProcess, before: dict[str, int]) -> None:
+        """Until every writer was told of a write it had not been told of ``before``."""
+        deadline = time.monotonic() + HANG_SECONDS
+        while True:
+            now = self._ask(checker, "progress")["acknowledged"]
+            if all(number > before[producer] for producer, number in now.items()):
+                return
+            assert time.monotonic() < deadline, f"a writer waits for its first answer: {now}"
+            time.sleep(0.02)
 
 
 def verify(data: Path) -> None:

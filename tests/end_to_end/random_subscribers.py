@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 
 from barrage.client import Session, State
-from barrage.client.sync_ticking import TickingTable
+from barrage.client.synchronous.sync_ticking import TickingTable
 from barrage.rowset import RowSet
 from tests.end_to_end.random_tables import World
 from tests.helpers.server_process import wait_until

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import barrage
 from barrage.client import BodyStatus, BodyWay
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 from tests.end_to_end.random_tables import ALL_TYPES, arrow_rows, some_rows
 from tests.end_to_end.test_random_workload import run
 from tests.helpers.examples import examples

@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 
 import barrage
 from barrage.cli.main import app
-from barrage.client import Backoff, BodyStatus, BodyWay, State, body_backends
-from barrage.client.body_routes import NOT_OFFERED
+from barrage.client import Backoff, BodyStatus, BodyWay, State
+from barrage.client.bodies.body_routes import NOT_OFFERED
 from barrage.errors import BodyChannelError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.body_channels import UNKNOWN, WRONG_PROOF
-from barrage.server.config import ServerConfig
-from barrage.transport.shared_memory import ArenaMapping
+from barrage.server.bodies.body_channels import UNKNOWN, WRONG_PROOF
+from barrage.server.settings.config import ServerConfig
+from barrage.transport.shared_memory import ArenaMapping, shared_bodies
 from tests.helpers.server_process import ServerProcess, wait_until
 from tests.helpers.serving import HOST
 
@@ -107,7 +107,7 @@ def test_a_snapshot_whose_body_is_lost_is_repeated_inline(server, session, monke
 
 def test_an_arena_that_cannot_be_opened(server, session, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        body_backends.ArenaMapping, "open", lambda name: OPEN(name, directory=str(tmp_path))
+        shared_bodies.ArenaMapping, "open", lambda name: OPEN(name, directory=str(tmp_path))
     )
     with session.table("t").subscribe() as live:
         live.wait_ready(WAIT)

@@ -13,8 +13,8 @@ import pyarrow as pa
 import barrage
 from barrage.client import BodyStatus, BodyWay
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.body_statistics import body_rows
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
+from barrage.server.statistics.body_statistics import body_rows
 from tests.helpers.server_process import wait_until
 from tests.helpers.serving import HOST
 

@@ -20,8 +20,8 @@ import barrage
 from barrage import wire
 from barrage.errors import BodyChannelError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.body_statistics import body_rows
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
+from barrage.server.statistics.body_statistics import body_rows
 from barrage.transport import flight_messages
 from barrage.transport.shared_memory import ArenaMapping
 from barrage.wire.dissociated.negotiation import ACTION, HEADER

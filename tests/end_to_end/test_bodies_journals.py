@@ -21,8 +21,8 @@ from pyarrow import flight
 
 import barrage
 from barrage import wire
-from barrage.client import BodyWay, body_backends
-from barrage.client.body_routes import NOT_OFFERED
+from barrage.client import BodyWay
+from barrage.client.bodies.body_routes import NOT_OFFERED
 from barrage.errors import (
     BarrageError,
     BodyChannelError,
@@ -34,11 +34,11 @@ from barrage.errors import (
 )
 from barrage.limits import DEFAULT_LIMITS
 from barrage.proto.read_exchange import HEADER, READ, encode_end, encode_read
-from barrage.server.body_service import OTHER_HOST
-from barrage.server.body_statistics import body_rows
-from barrage.server.config import ServerConfig
+from barrage.server.bodies.body_service import OTHER_HOST
+from barrage.server.settings.config import ServerConfig
+from barrage.server.statistics.body_statistics import body_rows
 from barrage.transport.flight_messages import Descriptor
-from barrage.transport.shared_memory import ArenaMapping
+from barrage.transport.shared_memory import ArenaMapping, shared_bodies
 from barrage.wire.dissociated.negotiation import ClaimOutcome, HostIdentity
 from tests.helpers.body_peer import BodyExchange, ask_for_channel, claim_header, released
 from tests.helpers.journal_client import JournalClient
@@ -195,7 +195,7 @@ def test_without_the_switch_everything_is_inline():
 
 def test_another_host_gets_it_inline(server, monkeypatch):
     other = HostIdentity(boot_id="00000000-0000-0000-0000-000000000000", user_id=0)
-    monkeypatch.setattr(body_backends, "host_identity", lambda: other)
+    monkeypatch.setattr(shared_bodies, "host_identity", lambda: other)
     with barrage.connect(server.uri) as session:
         status = session.body_status()
         assert status.way is BodyWay.INLINE
@@ -482,7 +482,7 @@ from dataclasses import replace
 import numpy as np, pyarrow as pa
 import barrage
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 
 config = ServerConfig(bodies="shm", journal="memory", journal_memory_bytes=1 << 30)
 server = barrage.Server(config=config).start()

@@ -15,14 +15,14 @@ import pytest
 import barrage
 from barrage.errors import ConfigError, TransportUnavailableError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.body_statistics import body_rows
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
+from barrage.server.statistics.body_statistics import body_rows
 from barrage.transport import shared_memory
 from barrage.transport.shared_memory import ArenaMapping, host_identity
 from barrage.wire import WireRevision
-from barrage.wire.dissociated.negotiation import HostIdentity, Offer, UcxTerms
+from barrage.wire.dissociated.negotiation import ConnectionTerms, HostIdentity, Offer
 from barrage.wire.dissociated.ways import BodyWay
-from barrage.wire.update_assembler import UpdateAssembler
+from barrage.wire.updates.update_assembler import UpdateAssembler
 from tests.end_to_end.random_tables import ALL_TYPES, arrow_rows, some_rows
 from tests.helpers.body_peer import (
     BodyExchange,
@@ -287,19 +287,19 @@ def test_the_answer_says_why_a_way_cannot_be_had(server, channel):
     here = host_identity()
     elsewhere = HostIdentity(boot_id="another", user_id=here.user_id)
     somebody = HostIdentity(boot_id=here.boot_id, user_id=here.user_id + 1)
-    ucx = UcxTerms(release="1.22.0", settings={})
+    ucx = {BodyWay.UCX: ConnectionTerms(release="1.22.0", settings={})}
     for offer, words in (
         (Offer(shm=elsewhere, order=(BodyWay.SHM,)), "another host"),
         (Offer(shm=somebody, order=(BodyWay.SHM,)), "another user"),
         (Offer(order=(BodyWay.SHM,)), "does not offer"),
-        (Offer(ucx=ucx, order=(BodyWay.UCX,)), "not switched on"),
+        (Offer(terms=ucx, order=(BodyWay.UCX,)), "not switched on"),
         (Offer(shm=here, order=(BodyWay.INLINE, BodyWay.SHM)), "nothing else"),
         (Offer(shm=here), "nothing else"),
     ):
         answer = ask_for_channel(channel, offer)
         assert answer.way is BodyWay.INLINE
         assert words in answer.reason
-    answer = ask_for_channel(channel, Offer(ucx=ucx, shm=here, order=(BodyWay.UCX, BodyWay.SHM)))
+    answer = ask_for_channel(channel, Offer(terms=ucx, shm=here, order=(BodyWay.UCX, BodyWay.SHM)))
     assert (answer.way, answer.window_count) == (BodyWay.SHM, DEFAULT_LIMITS.body_window_count)
 
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 import barrage
-from barrage.client.reconnect import Backoff
+from barrage.client.connection.reconnect import Backoff
 from barrage.errors import ConfigError, ConnectionLostError, SchemaError
 from tests.helpers.serving import HOST
 

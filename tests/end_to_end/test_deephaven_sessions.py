@@ -24,8 +24,8 @@ import barrage
 from barrage import wire
 from barrage.limits import Limits
 from barrage.rowset import RowSet
-from barrage.server.config import ServerConfig
-from barrage.server.tickets import export_ticket
+from barrage.server.settings.config import ServerConfig
+from barrage.server.tables.tickets import export_ticket
 from barrage.transport import flight_messages
 from barrage.transport.deephaven_messages import (
     APPLICATION_SERVICE,

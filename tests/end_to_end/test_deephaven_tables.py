@@ -11,7 +11,7 @@ import pyarrow.flight as flight
 import pytest
 
 import barrage
-from barrage.server.tickets import export_ticket
+from barrage.server.tables.tickets import export_ticket
 from barrage.transport.deephaven_messages import MESSAGES, TABLE_SERVICE
 from tests.end_to_end.test_deephaven_sessions import Peer, Status, code_of
 from tests.helpers.server_process import raw_channel, wait_until

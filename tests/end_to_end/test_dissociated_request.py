@@ -12,8 +12,8 @@ import pytest
 import barrage
 from barrage.errors import ConfigError, LimitExceededError, RemoteProtocolError, SchemaError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.config import ServerConfig
 from barrage.server.flight.dissociated_calls import DissociatedRequest, is_dissociated_request
+from barrage.server.settings.config import ServerConfig
 from barrage.transport.flight_messages import Descriptor, FlightInfo
 
 COMMAND = b'{"dissociated": {"table": "t"}}'

@@ -8,7 +8,7 @@ import barrage
 from barrage import wire
 from barrage.rowset import RowSet
 from barrage.transport import flight_messages
-from barrage.wire.update_assembler import SchemaReceived, UpdateAssembler
+from barrage.wire.updates.update_assembler import SchemaReceived, UpdateAssembler
 from tests.helpers.server_process import (
     FLIGHT,
     TIMEOUT_SECONDS,

@@ -9,7 +9,7 @@ import pytest
 
 import barrage
 from barrage.errors import AuthenticationError, ConfigError, ConnectionLostError
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 from tests.helpers.server_process import wait_until
 
 WAIT = 60
@@ -110,4 +110,4 @@ def test_nothing_is_left_of_a_hundred_clients():
             with barrage.connect(server.uri) as session, session.table("t").subscribe() as live:
                 live.wait_ready(timeout=WAIT)
         wait_until(lambda: server.stream_count == 0)
-        assert not server._running._server._tasks
+        wait_until(lambda: not server._running._listener._tasks)

@@ -17,9 +17,9 @@ from pyarrow import flight
 
 import barrage
 from barrage.limits import Limits
-from barrage.server.config import ServerConfig
-from barrage.server.statistics_table import StatisticsTable
-from barrage.server.thread_statistics import ThreadStatistics
+from barrage.server.settings.config import ServerConfig
+from barrage.server.statistics.statistics_table import StatisticsTable
+from barrage.server.statistics.thread_statistics import ThreadStatistics
 from tests.helpers.journal_client import JournalClient
 from tests.helpers.server_process import wait_until
 
@@ -280,7 +280,7 @@ def test_history_goes_when_a_lease_has_ended(small, way):
 
 
 def test_a_slow_consumer_loses_at_the_hard_cap(monkeypatch):
-    from barrage.server import serving
+    from barrage.server.serving import serving
 
     plain = serving.journal_options
     monkeypatch.setattr(

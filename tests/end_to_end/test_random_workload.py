@@ -10,7 +10,7 @@ import pytest
 
 import barrage
 from barrage.client import BodyStats
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 from tests.end_to_end.random_subscribers import Subscriber
 from tests.end_to_end.random_tables import World
 from tests.helpers.server_process import wait_until

@@ -10,10 +10,10 @@ import pytest
 
 import barrage
 from barrage.cli.target import parse_table
-from barrage.cli.watch.run import open_feed
+from barrage.cli.watch.run import open_source
 from barrage.cli.watch.scroller import RowWindow
 from barrage.client import Backoff, State
-from barrage.client.resume import NO_HISTORY
+from barrage.client.subscriptions.resume import NO_HISTORY
 from tests.end_to_end.resume_scene import (
     AppendWriter,
     Follower,
@@ -176,7 +176,7 @@ def test_watching_says_what_became_of_the_time_in_between():
     async def test(server, cutter, table):
         address = parse_table(f"{cutter.uri}/t")
         window = RowWindow(start=0, stop=3)
-        async with open_feed(
+        async with open_source(
             address, token=None, columns=None, interval_ms=10, window=window
         ) as feed:
             assert feed.status().label == "live"

@@ -15,8 +15,8 @@ from barrage.proto.resumption import (
     RESUME_HEADER,
     RESUMED_HEADER,
 )
-from barrage.server.config import ServerConfig
-from barrage.server.resume_desk import FROM_THE_FUTURE, OTHER_EPOCH
+from barrage.server.exchange.resume_planner import FROM_THE_FUTURE, OTHER_EPOCH
+from barrage.server.settings.config import ServerConfig
 from tests.helpers.cutter import Cutter
 from tests.helpers.server_process import RawExchange, raw_channel, subscription_request, wait_until
 

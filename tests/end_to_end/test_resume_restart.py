@@ -8,7 +8,7 @@ import pytest
 
 import barrage
 from barrage.client import Backoff, State
-from barrage.server.resume_desk import LOST_STEP
+from barrage.server.exchange.resume_planner import LOST_STEP
 from tests.helpers.cutter import Cutter
 from tests.helpers.server_process import ServerProcess, wait_until
 

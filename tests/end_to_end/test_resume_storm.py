@@ -11,9 +11,9 @@ import pytest
 import barrage
 from barrage.client import Backoff, State
 from barrage.model.update import FullUpdate, ViewUpdate
-from barrage.server.resume_desk import ResumeDesk
-from barrage.server.resume_jobs import ResumeJobs
-from barrage.wire.update_codec import UpdateEncoder
+from barrage.server.exchange.resume_jobs import ResumeJobs
+from barrage.server.exchange.resume_planner import ResumePlanner
+from barrage.wire.updates.update_codec import UpdateEncoder
 from tests.helpers.cutter import Cutter
 
 SUBSCRIBERS = 200
@@ -24,7 +24,7 @@ SOON = Backoff(first_seconds=0.01, seconds_max=0.1)
 def work(monkeypatch):
     """Counts plans that are made, and updates that are encoded."""
     counts = Counter()
-    finish, plan = ResumeDesk.finish, UpdateEncoder.plan
+    finish, plan = ResumePlanner.finish, UpdateEncoder.plan
 
     def counted_finish(self, *arguments):
         counts["plans"] += 1
@@ -37,10 +37,10 @@ def work(monkeypatch):
 
     async def gather_all(self, job):
         """How long a job waits for others is a matter of time; here it is all of them."""
-        await until(lambda: len(job.applicants) == SUBSCRIBERS)
+        await until(lambda: len(job.waiting) == SUBSCRIBERS)
 
     monkeypatch.setattr(ResumeJobs, "_gather", gather_all)
-    monkeypatch.setattr(ResumeDesk, "finish", counted_finish)
+    monkeypatch.setattr(ResumePlanner, "finish", counted_finish)
     monkeypatch.setattr(UpdateEncoder, "plan", counted_plan)
     return counts
 

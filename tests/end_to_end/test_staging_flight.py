@@ -16,10 +16,10 @@ from pyarrow import flight
 
 import barrage
 from barrage.limits import Limits
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 from barrage.transport.flight_messages import Descriptor
 from barrage.wire.flight_data import TAG_DESCRIPTOR
-from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+from barrage.wire.updates.update_codec import EncodeOptions, UpdateEncoder
 from tests.helpers.journal_client import JournalClient
 from tests.helpers.server_process import FLIGHT, raw_channel, wait_until
 

@@ -13,20 +13,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from barrage.journal.file_history import read_witness, witness
-from barrage.journal.framing import FramingError
-from barrage.journal.identity import HistoryBegin, TableRecord, decode_facts
-from barrage.journal.segment import read_header, scan
-from barrage.journal.segment_index import decode_segment_index
+from barrage.journal.disk.framing import FramingError
+from barrage.journal.files.file_history import read_witness, witness
+from barrage.journal.files.segment import read_header, scan
+from barrage.journal.files.segment_index import decode_segment_index
+from barrage.journal.records.identity import HistoryBegin, TableRecord, decode_facts
 from barrage.limits import Limits
 from barrage.model.query import Query
 from barrage.proto.server_exchange import ServerExchange
 from barrage.server import Server, ServerConfig
-from barrage.server.deephaven.filter_text import parse_filters
-from barrage.server.deephaven.selection_text import parse_selection
-from barrage.server.flight.journal_tickets import parse_plan, parse_ticket
+from barrage.server.deephaven.text.filter_text import parse_filters
+from barrage.server.deephaven.text.selection_text import parse_selection
 from barrage.server.flight.stage_calls import commit_request
-from barrage.server.tickets import route_of, table_name_of_ticket
+from barrage.server.history.journal_tickets import parse_plan, parse_ticket
+from barrage.server.tables.tickets import route_of, table_name_of_ticket
 from barrage.transport.deephaven_messages import MESSAGES
 from barrage.transport.flight_messages import Descriptor
 from barrage.wire import (

@@ -19,9 +19,9 @@ from barrage.wire.dissociated.negotiation import (
     Answer,
     Claim,
     ClaimOutcome,
+    ConnectionTerms,
     HostIdentity,
     Offer,
-    UcxTerms,
 )
 from barrage.wire.dissociated.ranges import (
     BodyRange,
@@ -57,7 +57,9 @@ SAMPLES = {
     BodyReference.decode: [BodyReference(64, 100, 3).encode()],
     Offer.from_json: [
         Offer(
-            shm=SHM, ucx=UcxTerms(release="1.22", settings={"TLS": "tcp"}), order=tuple(BodyWay)
+            shm=SHM,
+            terms={BodyWay.UCX: ConnectionTerms(release="1.22", settings={"TLS": "tcp"})},
+            order=tuple(BodyWay),
         ).to_json()
     ],
     Answer.from_json: [
@@ -166,8 +168,8 @@ def test_an_exchange_given_junk_says_so_or_goes_on(frames, is_claimed, is_subscr
 
 
 HEADERS = [
-    encode_record_header(3, [3, 0, 3, 1], [0, 0, 0, 24, 24, 8], 32),
-    encode_dictionary_header(1, 2, [2, 0], [0, 0, 0, 16], 16),
+    encode_record_header(3, [3, 0, 3, 1], [0, 0, 0, 24, 24, 8], body_bytes=32),
+    encode_dictionary_header(1, 2, nodes=[2, 0], buffers=[0, 0, 0, 16], body_bytes=16),
 ]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from barrage.engine.expression import bind, bind_condition
+from barrage.engine.expressions.expression import bind, bind_condition
 from barrage.errors import (
     BarrageError,
     ExpressionError,
@@ -15,9 +15,9 @@ from barrage.errors import (
     UnsupportedError,
 )
 from barrage.limits import Limits
-from barrage.server.deephaven.conditions import filter_expression
-from barrage.server.deephaven.filter_text import parse_filters
-from barrage.server.deephaven.selection_text import parse_selection, parse_update
+from barrage.server.deephaven.text.conditions import filter_expression
+from barrage.server.deephaven.text.filter_text import parse_filters
+from barrage.server.deephaven.text.selection_text import parse_selection, parse_update
 from barrage.transport.deephaven_messages import MESSAGES
 from tests.interop.expression_cases import CONDITIONS, DATA, FILTERS, FORMULAS
 

@@ -219,7 +219,7 @@ def test_huge_numbers_allocate_nothing():
         buffers = (0, 0) * {0: 0, 1: 2, 3: 4}[0 if kind == pa.null() else len(nodes) // 2]
         assembler = UpdateAssembler(_LIMITS)
         assembler.receive_frame(schema_frame)
-        header = encode_record_header(2**31 - 1, nodes, buffers, 0)
+        header = encode_record_header(2**31 - 1, nodes, buffers, body_bytes=0)
         before = pa.total_allocated_bytes()
         with pytest.raises(RemoteProtocolError):
             assembler.receive_frame(FlightFrame(header=header, metadata=batch.metadata, body=b""))

@@ -16,7 +16,7 @@ from barrage.transport.shared_memory import ArenaMapping, host_identity
 from barrage.wire.dissociated.negotiation import ACTION, HEADER, Answer, Claim, ClaimOutcome, Offer
 from barrage.wire.dissociated.references import BodyReference
 from barrage.wire.dissociated.ways import BodyWay
-from barrage.wire.update_assembler import SchemaReceived
+from barrage.wire.updates.update_assembler import SchemaReceived
 from tests.helpers.server_process import FLIGHT, TIMEOUT_SECONDS, RawExchange
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import grpc
 import pyarrow as pa
 
 from barrage import wire
-from barrage.server.deephaven.operation_table import OPERATIONS
+from barrage.server.deephaven.operations.operation_table import OPERATIONS
 from barrage.transport.deephaven_messages import (
     CONFIG_SERVICE,
     CONSOLE_SERVICE,

@@ -15,9 +15,9 @@ import pyarrow as pa
 import barrage
 from barrage.errors import BarrageError
 from barrage.limits import Limits
-from barrage.server.config import ServerConfig
-from barrage.server.exports import Export
-from barrage.server.table_lease import TableLease
+from barrage.server.access.exports import Export
+from barrage.server.settings.config import ServerConfig
+from barrage.server.tables.table_lease import TableLease
 from tests.helpers.living import Living, living
 from tests.helpers.server_process import wait_until
 

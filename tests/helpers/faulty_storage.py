@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from barrage.journal.storage import LocalStorage, SystemCalls
-from barrage.server import journal_opening
+from barrage.journal.disk.storage import LocalStorage, SystemCalls
+from barrage.server.journaling import journal_opening
 
 
 class Disk:

@@ -9,8 +9,15 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from barrage.journal.record import OP_ADD, OP_AFTER, OP_BEFORE, OP_REMOVE, Entry, entry_schema
-from barrage.journal.table_state import TableState
+from barrage.journal.records.record import (
+    OP_ADD,
+    OP_AFTER,
+    OP_BEFORE,
+    OP_REMOVE,
+    Entry,
+    entry_schema,
+)
+from barrage.journal.records.table_state import TableState
 from barrage.model.row_ids import RowIdMap
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData

@@ -29,9 +29,10 @@ from typing import Any
 
 import pytest
 
-from barrage.journal import storage as storage_module
-from barrage.server import serving, watchdog
-from barrage.server.watchdog import BOUNDS_NS, LOOP, Stretch, ThreadWatch, Watchdog
+from barrage.journal.disk import storage as storage_module
+from barrage.server.runtime import watchdog
+from barrage.server.runtime.watchdog import BOUNDS_NS, LOOP, Stretch, ThreadWatch, Watchdog
+from barrage.server.serving import serving
 
 SAMPLE_NS = 4_000_000
 ENGINE_THREAD = "barrage-engine"

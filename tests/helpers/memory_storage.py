@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from barrage.journal.storage import LocalStorage
+from barrage.journal.disk.storage import LocalStorage
 from tests.helpers.simulated_disk import Directory, DiskFile, Faults, FileView, SimulatedDisk
 
 __all__ = ["DiskFile", "Faults", "MemoryStorage"]

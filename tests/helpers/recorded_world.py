@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine import KeyedTable, SourceTable, Table, UpdateGraph, derive
+from barrage.engine import KeyedTable, SourceTable, Table, UpdateGraph
+from barrage.engine.operators import derive
 from barrage.engine.operators.convert import ColumnConversion, convert
 from barrage.engine.operators.row_numbers import numbered
-from barrage.engine.replay import RecordedEntry
-from barrage.engine.resume import SourceHistory
+from barrage.engine.resume.replay import RecordedEntry
+from barrage.engine.resume.resume import SourceHistory
 from tests.helpers.source_edits import SCHEMA, Edits, source_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def _converted(table: Table) -> Table:
     schema = SCHEMA.set(1, pa.field("a", pa.string()))
     turned = ColumnConversion(apply=lambda cells: pc.cast(cells, pa.string()), may_fail=True)
-    return convert(table, schema, "as text", {1: turned})
+    return convert(table, schema, "as text", conversions={1: turned})
 
 
 VIEWS: dict[str, Callable[[Table, Table], Table]] = {

@@ -24,15 +24,16 @@ from unittest import mock
 import pyarrow as pa
 
 from barrage.errors import BarrageError, TableExistsError
-from barrage.journal.offline import compact, find_tables
-from barrage.journal.storage import SystemCalls
+from barrage.journal.disk.storage import SystemCalls
+from barrage.journal.stores.offline import compact, find_tables
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server import Server, ServerConfig, journal_opening
-from barrage.server.producer_positions import ProducerPosition
-from barrage.server.publish import PublishedTable
-from barrage.server.stage_commit import CommitRequest, StageCommitter
-from barrage.server.staging import BatchName, StagedLostError, StagingArea
-from barrage.server.table_service import Change, source_of
+from barrage.server import Server, ServerConfig
+from barrage.server.api.publish_tables import PublishedTable
+from barrage.server.ingest.stage_commit import CommitRequest, StageCommitter
+from barrage.server.ingest.staging import BatchName, StagedLostError, StagingArea
+from barrage.server.journaling import journal_opening
+from barrage.server.journaling.producer_positions import ProducerPosition
+from barrage.server.tables.table_service import Change, source_of
 from tests.helpers.memory_storage import MemoryStorage
 from tests.helpers.simulated_disk import NO_LIMIT, SimulatedDisk
 

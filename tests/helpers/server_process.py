@@ -20,7 +20,7 @@ import grpc
 from barrage import wire
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.rowset import RowSet
-from barrage.wire.update_assembler import SchemaReceived, UpdateAssembler
+from barrage.wire.updates.update_assembler import SchemaReceived, UpdateAssembler
 from tests.helpers import warm_python
 
 FLIGHT = "/arrow.flight.protocol.FlightService/"

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from barrage.errors import JournalFailedError, JournalFullError
 from barrage.journal import JournalOptions, JournalStore, TableJournal
-from barrage.journal.offline import compact, find_table
+from barrage.journal.stores.offline import compact, find_table
 from tests.helpers.journal_histories import RandomHistory, content, identity
 from tests.helpers.memory_storage import MemoryStorage
 from tests.helpers.simulated_disk import Killed, SimulatedDisk

@@ -1,7 +1,7 @@
 """A disk in memory that tells what the system holds in its cache from what is on the platter.
 
-It answers the calls of :class:`~barrage.journal.storage.SystemCalls`, so the storage above it is
-the real one. Two things happen to it. A *kill* takes the process away: handles and the lock are
+It answers the calls of :class:`~barrage.journal.disk.storage.SystemCalls`, so the storage above it
+is the real one. Two things happen to it. A *kill* takes the process away: handles and the lock are
 gone, the cache stays. A *power cut* leaves any state the calls allow: of what was written since the
 last sync any subset of sectors, each as it was at some moment since then; of what was named,
 renamed, made or removed in a directory since that was synced any subset as well; what lies beneath
@@ -22,7 +22,7 @@ from random import Random
 
 import pyarrow as pa
 
-from barrage.journal.storage import SystemCalls
+from barrage.journal.disk.storage import SystemCalls
 
 SECTOR_BYTES = 512
 NO_LIMIT = 1 << 40

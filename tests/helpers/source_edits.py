@@ -42,8 +42,8 @@ KEYS = 24
 def crowded() -> Any:
     """With this, keyed tables and lists renumber and pack their slots after few removals."""
     return _Both(
-        patch("barrage.engine.keyed.FREE_SLOTS_MIN", 2),
-        patch("barrage.engine.list_table.FREE_SLOTS_MIN", 2),
+        patch("barrage.engine.tables.keyed.FREE_SLOTS_MIN", 2),
+        patch("barrage.engine.tables.list_table.FREE_SLOTS_MIN", 2),
     )
 
 

@@ -9,16 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from barrage.client.remote_table import AsyncInputTable
 from barrage.client.session import AsyncSession
-from barrage.client.subscription import AsyncTickingTable
-from barrage.client.sync import Session
-from barrage.client.sync_tables import InputTable
-from barrage.client.sync_ticking import TickingTable
-from barrage.client.sync_writer import Writer
-from barrage.client.writer import AsyncWriter
-from barrage.server.publish import PublishedTable, Server, Transaction
-from barrage.server.publish_async import AsyncPublishedTable, AsyncServer
+from barrage.client.subscriptions.subscription import AsyncTickingTable
+from barrage.client.synchronous.sync import Session
+from barrage.client.synchronous.sync_tables import InputTable
+from barrage.client.synchronous.sync_ticking import TickingTable
+from barrage.client.synchronous.sync_writer import Writer
+from barrage.client.tables.remote_table import AsyncInputTable
+from barrage.client.writing.writer import AsyncWriter
+from barrage.server.api.publish import Server
+from barrage.server.api.publish_async import AsyncServer
+from barrage.server.api.publish_tables import PublishedTable, Transaction
+from barrage.server.api.publish_tables_async import AsyncPublishedTable
+from barrage.wire.messages import SubscriptionOptions
 
 SCHEMA = pa.schema([("k", pa.int64()), ("x", pa.int64())])
 ROWS = pa.table({"k": [1, 2], "x": [1, 2]}, schema=SCHEMA)
@@ -52,6 +55,7 @@ CALLS: dict[str, Call] = {
     "body_status": READ,
     "create_table": Call(("new", SCHEMA), may_be_refused=True),
     "drop_table": Call(("spare",), may_be_refused=True),
+    "follow": Call(("t", SubscriptionOptions()), is_right=lambda stream: stream is not None),
     "input_table": Call((SCHEMA,), {"key": "k"}),
     "open_input_table": Call(("t",)),
     "open_table": Call(("t",)),

@@ -13,8 +13,9 @@ import pytest
 import barrage
 from barrage.client.session import AsyncSession, aconnect
 from barrage.errors import BarrageError
-from barrage.server.publish import Server, Transaction
-from barrage.server.publish_async import AsyncServer
+from barrage.server.api.publish import Server
+from barrage.server.api.publish_async import AsyncServer
+from barrage.server.api.publish_tables import Transaction
 from tests.interleaving.public_calls import CALLS, CLASSES, ROWS, methods, properties
 from tests.interleaving.whole import Whole, run_whole
 

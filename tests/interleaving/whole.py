@@ -18,12 +18,13 @@ from typing import Any, ClassVar, TypeVar
 from unittest import mock
 
 import barrage
-from barrage.client import sync_loop
+from barrage.client.synchronous import sync_loop
 from barrage.errors import StatusCode
-from barrage.server import app, publish, serving
-from barrage.server.watchdog import NoWatch
-from barrage.transport import inproc_channel
-from barrage.transport.inproc_call import InprocCall
+from barrage.server.api import publish
+from barrage.server.runtime.watchdog import NoWatch
+from barrage.server.serving import app, serving
+from barrage.transport.inproc import inproc_channel
+from barrage.transport.inproc.inproc_call import InprocCall
 from tests.interleaving.failures import InterleavingError
 from tests.interleaving.seeded_threads import Threads, run_threads
 

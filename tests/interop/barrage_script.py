@@ -18,7 +18,7 @@ import psutil
 import pyarrow as pa
 
 import barrage
-from barrage.engine.table import Table
+from barrage.engine.tables.table import Table
 from barrage.limits import NANOS_PER_MS, Limits
 from barrage.server import ServerConfig
 from tests.helpers.living import Living

@@ -14,7 +14,7 @@ import pytest
 
 import barrage
 from barrage.client import Backoff, Basic, Handler, PreSharedKey, State
-from barrage.client.deephaven.login import DeephavenLogin
+from barrage.client.connection.login import DeephavenLogin
 from barrage.errors import (
     AuthenticationError,
     BarrageError,

@@ -14,7 +14,7 @@ import subprocess
 import pytest
 
 import barrage
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 from tests.interop.processes import ROOT, deephaven_python
 
 pytestmark = pytest.mark.interop

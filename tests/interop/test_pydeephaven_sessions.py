@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import barrage
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 from tests.helpers.server_process import wait_until
 from tests.interop.processes import ROOT, deephaven_python
 

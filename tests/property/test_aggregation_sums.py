@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.engine import KeyedTable, UpdateGraph, derive
+from barrage.engine import KeyedTable, UpdateGraph
+from barrage.engine.operators import derive
 from tests.helpers import model
 
 SCHEMA = pa.schema([("id", pa.int64()), ("g", pa.int64()), ("x", pa.float64()), ("i", pa.int64())])

@@ -11,7 +11,7 @@ from barrage.errors import RemoteProtocolError
 from barrage.limits import Limits
 from barrage.wire import UpdateEncoder, decode_flight_data
 from barrage.wire.dissociated.location import UcxLocation
-from barrage.wire.dissociated.negotiation import Answer, Claim, HostIdentity, Offer, UcxTerms
+from barrage.wire.dissociated.negotiation import Answer, Claim, ConnectionTerms, HostIdentity, Offer
 from barrage.wire.dissociated.ranges import (
     BodyRange,
     decode_addresses,
@@ -55,7 +55,7 @@ def streams(draw):
         if body is None:
             messages.append((FlightFrame(metadata=metadata, body=b"inline"), None))
         else:
-            header = encode_record_header(0, [], [], len(body))
+            header = encode_record_header(0, [], [], body_bytes=len(body))
             frame = FlightFrame(header=header, metadata=metadata, body_reference=b"")
             messages.append((frame, body))
     return messages
@@ -108,7 +108,7 @@ def test_whatever_comes_memory_stays_bounded_and_nothing_incomplete_leaves(stimu
         number = (made.next_number + ahead) % ROUND
         try:
             if kind == "header":
-                header = encode_record_header(0, [], [], size)
+                header = encode_record_header(0, [], [], body_bytes=size)
                 frame = FlightFrame(header=header)
                 made.receive_header(number, frame, expects_body=True, now_ns=0)
                 said[number] = size
@@ -244,11 +244,11 @@ ids = st.text("0123456789abcdef", min_size=32, max_size=32)
 
 @given(
     st.none() | st.builds(HostIdentity, boot_id=texts, user_id=st.integers(0, 2**32)),
-    st.none() | st.builds(UcxTerms, release=texts, settings=st.dictionaries(texts, texts)),
+    st.none() | st.builds(ConnectionTerms, release=texts, settings=st.dictionaries(texts, texts)),
     st.lists(ways, unique=True),
 )
 def test_offers_survive(shm, ucx, order):
-    offer = Offer(shm=shm, ucx=ucx, order=tuple(order))
+    offer = Offer(shm=shm, terms={} if ucx is None else {BodyWay.UCX: ucx}, order=tuple(order))
     assert Offer.from_json(offer.to_json()) == offer
 
 

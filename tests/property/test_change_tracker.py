@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.errors import RemoteProtocolError, SchemaError
-from barrage.journal.row_matching import matching_rows
-from barrage.journal.tracker import ChangeTracker
+from barrage.journal.records.row_matching import matching_rows
+from barrage.journal.records.tracker import ChangeTracker
 from barrage.model.update import FullUpdate, TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData
 from tests.helpers.strategies_rows import Rows, histories

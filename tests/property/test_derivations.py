@@ -17,11 +17,11 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from barrage.engine.derivation import Derivation
-from barrage.engine.operator_plan import OperatorPlan
 from barrage.engine.operators.sort import SortTable
 from barrage.engine.operators.sort_order import SortOrder
-from barrage.engine.table import DerivedTable, Table
+from barrage.engine.planning.derivation import Derivation
+from barrage.engine.planning.operator_plan import OperatorPlan
+from barrage.engine.tables.table import DerivedTable, Table
 from barrage.errors import BarrageError
 from barrage.limits import DEFAULT_LIMITS
 from tests.property.test_operators_combined import CombinedTables, Join, Merge, joins, merges
@@ -86,7 +86,7 @@ class MadeBeside:
         self.joined = 0
 
     def derive(self, plan: OperatorPlan) -> DerivedTable:
-        plan = replace(plan, per_row=plan.per_row or 1)
+        plan = replace(plan, price=replace(plan.price, per_row=plan.price.per_row or 1))
         derivation = Derivation(plan, STRICT)
         try:
             made = self.made(derivation)

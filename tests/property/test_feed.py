@@ -12,8 +12,13 @@ import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.journal import feed_parts, feed_rows, snapshot_rows
-from barrage.journal.feed import FeedOptions, change_batches, id_bounds, snapshot_batches
+from barrage.journal.change_feed import feed_parts, feed_rows, snapshot_rows
+from barrage.journal.change_feed.feed import (
+    FeedOptions,
+    change_batches,
+    id_bounds,
+    snapshot_batches,
+)
 from barrage.rowset import RowSet
 from tests.helpers.feed_model import (
     FeedModel,
@@ -31,8 +36,8 @@ from tests.helpers.strategies_rows import Rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from barrage.journal.record import Entry
-    from barrage.journal.table_state import TableState
+    from barrage.journal.records.record import Entry
+    from barrage.journal.records.table_state import TableState
     from barrage.model.row_ids import RowIdMap
 
 Predicate = "Callable[[pa.RecordBatch], Any] | None"
@@ -289,7 +294,7 @@ def test_ranges_of_ids_are_a_partition_of_a_snapshot(
     version = model.versions[at]
     bounds = id_bounds(journal.row_ids_at(version), parts)
     assert all(low[1] == high[0] for low, high in itertools.pairwise(bounds))
-    pieces = [rows_of(snapshot_batches(journal, version, FeedOptions(), ids)) for ids in bounds]
+    pieces = [rows_of(snapshot_batches(journal, version, FeedOptions(), ids=ids)) for ids in bounds]
     assert applied({}, [row for piece in pieces for row in piece]) == model.states[at]
     sizes = Counter(map(len, pieces))
     assert max(sizes) - min(sizes) <= 1

@@ -19,14 +19,19 @@ from barrage.engine import (
     UpdateGraph,
 )
 from barrage.journal import JournalOptions, JournalStore, TableIdentity
-from barrage.journal.feed import FeedOptions, change_batches, id_bounds, snapshot_batches
+from barrage.journal.change_feed.feed import (
+    FeedOptions,
+    change_batches,
+    id_bounds,
+    snapshot_batches,
+)
 from tests.helpers.memory_storage import MemoryStorage
 from tests.helpers.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from barrage.engine.source import SourceTable
+    from barrage.engine.tables.source import SourceTable
     from barrage.journal import TableJournal
 
 SCHEMA = pa.schema([("identity", pa.int64()), ("value", pa.string())])
@@ -185,7 +190,7 @@ def test_snapshots_then_changes_show_the_table(writer: Writer) -> None:
         consumer = Consumer()
         bounds = id_bounds(writer.journal.row_ids_at(version), 3)
         for ids in bounds:
-            for batch in snapshot_batches(writer.journal, version, FeedOptions(), ids):
+            for batch in snapshot_batches(writer.journal, version, FeedOptions(), ids=ids):
                 for row in batch.to_pylist():
                     assert ids[0] <= row["_row_id"] < ids[1]
                     assert row["_commit_version"] == version

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.journal.framing import FramingError, next_message, read_message
-from barrage.journal.identity import TableIdentity, TableRecord, directory_of
-from barrage.journal.numbering import EntryBuilder, PendingChange
-from barrage.journal.record import (
+from barrage.journal.disk.framing import FramingError, next_message, read_message
+from barrage.journal.files.segment import SegmentEnd, SegmentHeader, read_header
+from barrage.journal.records.identity import TableIdentity, TableRecord, directory_of
+from barrage.journal.records.numbering import EntryBuilder, PendingChange
+from barrage.journal.records.record import (
     EntryEncoder,
     Surroundings,
     decode_entry,
@@ -18,7 +19,6 @@ from barrage.journal.record import (
     plain_type,
     read_head,
 )
-from barrage.journal.segment import SegmentEnd, SegmentHeader, read_header
 from barrage.model.row_ids import RowIdMap
 from barrage.model.table_change import TableChange
 from barrage.model.update import TableUpdate

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.journal import TableState, replayed
-from barrage.journal.numbering import EntryBuilder, PendingChange
-from barrage.journal.record import entry_schema
+from barrage.journal.records.numbering import EntryBuilder, PendingChange
+from barrage.journal.records.record import entry_schema
 from barrage.model.row_ids import RowIdMap
 from barrage.model.table_change import TableChange
 from barrage.model.update import TableUpdate

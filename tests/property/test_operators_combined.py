@@ -12,10 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from barrage.engine import SourceTable, Table, UpdateGraph, derive
-from barrage.engine import gaps as gaps_module
-from barrage.engine import grouping as grouping_module
-from barrage.engine import key_map as key_map_module
+from barrage.engine import SourceTable, Table, UpdateGraph
+from barrage.engine.aggregation import grouping as grouping_module
+from barrage.engine.keys import gaps as gaps_module
+from barrage.engine.keys import key_map as key_map_module
+from barrage.engine.operators import derive
 from barrage.engine.operators import merge as merge_module
 from barrage.engine.operators import natural_join as natural_join_module
 from barrage.errors import RowError, TableFailedError

@@ -22,11 +22,11 @@ from barrage.engine import (
     SourceTable,
     Table,
     UpdateGraph,
-    derive,
 )
-from barrage.engine import gaps as gaps_module
-from barrage.engine import grouping as grouping_module
-from barrage.engine import key_map as key_map_module
+from barrage.engine.aggregation import grouping as grouping_module
+from barrage.engine.keys import gaps as gaps_module
+from barrage.engine.keys import key_map as key_map_module
+from barrage.engine.operators import derive
 from barrage.engine.operators import select as select_module
 from barrage.engine.operators.convert import ColumnConversion, convert
 from barrage.engine.operators.sort import SortKey
@@ -138,7 +138,9 @@ def ungroup_step() -> Step:
             field.with_type(pa.list_(field.type)) if index in indices else field
             for index, field in enumerate(twice.schema)
         ]
-        grouped = convert(twice, pa.schema(lists), "listed", dict.fromkeys(indices, conversion))
+        grouped = convert(
+            twice, pa.schema(lists), "listed", conversions=dict.fromkeys(indices, conversion)
+        )
         return derive.select(derive.ungroup(grouped), *SCHEMA.names)
 
     def naive(rows: list[model.Row]) -> list[model.Row]:
@@ -232,7 +234,10 @@ def convert_step() -> Step:
 
     return Step(
         lambda table: convert(
-            table, table.schema, "negated", {table.schema.get_field_index("a"): conversion}
+            table,
+            table.schema,
+            "negated",
+            conversions={table.schema.get_field_index("a"): conversion},
         ),
         naive,
     )

@@ -3,18 +3,21 @@ every propagation, for the seven subscription shapes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 
 import pyarrow as pa
 import pytest
 
-from barrage.engine import AppendOnlyTable, KeyedTable, ListTable, RingTable, UpdateGraph, derive
-from barrage.engine.producer import Producer
-from barrage.engine.subscription import SubscriptionSpec
+from barrage.engine import AppendOnlyTable, KeyedTable, ListTable, RingTable, UpdateGraph
+from barrage.engine.changelog.subscription import SubscriptionSpec
+from barrage.engine.operators import derive
+from barrage.engine.propagation.producer import Producer
 from barrage.limits import NANOS_PER_MS
 from barrage.model.viewport import Viewport
 from barrage.rowset import RowSet
 from tests.helpers.receivers import KeyReceiver, ViewReceiver
+from tests.helpers.told import each_told, views_together_from
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.int64()), ("name", pa.string())])
 VIEWPORTS = [
@@ -26,6 +29,12 @@ VIEWPORTS = [
     Viewport(positions=RowSet.parse("0-2,6-7,12-20")),
     Viewport(positions=RowSet.parse("1,4-5,9-11"), is_reverse=True),
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _every_view_is_told_together() -> Iterator[None]:
+    with views_together_from(1):
+        yield
 
 
 def rows(draw: Random, ids) -> pa.Table:
@@ -131,7 +140,7 @@ def test_receivers_follow_engine_tables(kind: str, seed: int) -> None:
         elif draw.random() < 0.3:
             producer.hold(number)
             held.add(number)
-        for each in producer.propagate(step * 20 * NANOS_PER_MS):
+        for each in each_told(producer.propagate(step * 20 * NANOS_PER_MS)):
             contents = table.to_arrow().to_pylist()
             tuples = [tuple(row.values()) for row in contents]
             for told in each.subscription_ids:

@@ -3,6 +3,7 @@ what it is sent equals the table sliced by its effective viewport."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
@@ -19,15 +20,16 @@ from hypothesis.stateful import (
     rule,
 )
 
-from barrage.engine.making import Disconnect
-from barrage.engine.producer import Producer
-from barrage.engine.subscription import SubscriptionSpec
+from barrage.engine.changelog.making import Disconnect
+from barrage.engine.changelog.subscription import SubscriptionSpec
+from barrage.engine.propagation.producer import Producer
 from barrage.errors import BarrageError, ReaderMemoryError
 from barrage.limits import NANOS_PER_MS, Limits
 from barrage.model.viewport import Viewport
 from barrage.rowset import RowSet
 from tests.helpers.fake_table import SCHEMA, FakeTable
 from tests.helpers.receivers import KeyReceiver, ViewReceiver
+from tests.helpers.told import each_told, views_together_from
 
 LIMITS = Limits(delta_segments_max=2, stall_ns_max=10**15)
 HELD_BYTES_MAX = [LIMITS.held_table_bytes_max, 4000, 1500, 0]
@@ -47,6 +49,12 @@ SHAPES = {
     "nothing": lambda start, length: Viewport(positions=RowSet.empty()),
 }
 """The reference's seven subscription shapes, and the viewport without rows."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _every_view_is_told_together() -> Iterator[None]:
+    with views_together_from(1):
+        yield
 
 
 def swiss(start: int, length: int) -> RowSet:
@@ -157,7 +165,7 @@ class ProducerMachine(RuleBasedStateMachine):
             return
         if isinstance(receiver, KeyReceiver):
             viewport = Viewport(positions=viewport.positions)
-        self.producer.change(subscriber.number, columns, viewport, self.now_ns)
+        self.producer.change(subscriber.number, columns, viewport, now_ns=self.now_ns)
         subscriber.is_caught_up = False
 
     @rule(subscriber=subscribers)
@@ -186,7 +194,7 @@ class ProducerMachine(RuleBasedStateMachine):
             again = self.producer.propagate(self.now_ns)
             assert again, "what is left for the next propagation is told by it"
             items += again
-        for item in items:
+        for item in each_told(items):
             if isinstance(item, Disconnect):
                 self.is_no_room_left_for(self.live.pop(item.subscription_id), item.error)
                 continue
@@ -269,7 +277,7 @@ def test_each_subscription_shape_follows_a_busy_table(
             producer.record(update, step)
         if step % every:
             continue
-        for item in producer.propagate(step * 20 * NANOS_PER_MS):
+        for item in each_told(producer.propagate(step * 20 * NANOS_PER_MS)):
             receiver.receive(item.message)
         if is_key_space:
             receiver.check(table.rows)

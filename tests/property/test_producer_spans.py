@@ -8,20 +8,21 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.engine.propagation.reader import Stamp, TableReader
-from barrage.engine.propagation.span_messages import span_messages
-from barrage.engine.propagation.view_messages import view_message
-from barrage.engine.subscription import Shape
-from barrage.engine.viewport_plan import (
+from barrage.engine.changelog.reader import Stamp, TableReader
+from barrage.engine.changelog.span_updates import span_updates
+from barrage.engine.changelog.subscription import Shape
+from barrage.engine.changelog.view_messages import quiet_view, view_message
+from barrage.engine.changelog.viewport_plan import (
     PositionDelta,
     SpanPlan,
     Spans,
     union_of_windows,
-    window_sets,
 )
 from barrage.model.coalesce import coalesce
+from barrage.model.update import ViewUpdate
 from barrage.model.viewport import Viewport
 from barrage.rowset import RowSet
+from barrage.rowset.many_sets import ManyRowSets
 from tests.helpers.fake_table import FakeTable
 
 viewports = st.lists(
@@ -67,21 +68,32 @@ def test_views_together_equal_views_alone(seed, steps, viewports, choices) -> No
         is_reverse=np.array([shape.is_reverse for shape in shapes]),
     )
     plan = SpanPlan.of(delta, spans)
-    together = span_messages(reader, delta, plan, shapes, stamp)
-    for i, shape in enumerate(shapes):
-        alone = view_message(reader, delta, shape, stamp)
-        ours = together[i]
-        if alone is None:
-            assert not plan.is_moved[i]
-            assert ours.removed_positions.is_empty
-            assert ours.added_positions.is_empty
-            assert all(rows.is_empty for rows in ours.modified_positions)
-            continue
-        assert ours.removed_positions == alone.removed_positions
-        assert ours.added_positions == alone.added_positions
-        assert ours.modified_positions == alone.modified_positions
-        assert same_values(ours.added_columns, alone.added_columns)
-        assert same_values(ours.modified_columns, alone.modified_columns)
+    kinds = [(shape.column_indices, shape.is_reverse) for shape in shapes]
+    for kind in dict.fromkeys(kinds):
+        alike = [i for i, each in enumerate(kinds) if each == kind]
+        together = span_updates(
+            reader,
+            delta,
+            plan.pick(np.array(alike)),
+            columns=kind[0],
+            is_reverse=kind[1],
+            stamp=stamp,
+        )
+        for number, i in enumerate(alike):
+            alone = view_message(reader, delta, shapes[i], stamp=stamp)
+            assert alone is not None or not plan.is_moved[i]
+            assert_same(
+                together.view(number), alone or quiet_view(reader, stamp, is_reverse=kind[1])
+            )
+
+
+def assert_same(ours: ViewUpdate, alone: ViewUpdate) -> None:
+    assert ours.is_effective_reverse == alone.is_effective_reverse
+    assert ours.removed_positions == alone.removed_positions
+    assert ours.added_positions == alone.added_positions
+    assert ours.modified_positions == alone.modified_positions
+    assert same_values(ours.added_columns, alone.added_columns)
+    assert same_values(ours.modified_columns, alone.modified_columns)
 
 
 windows = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9), st.integers(0, 5)), max_size=9)
@@ -97,7 +109,7 @@ def test_window_sets_are_clipped_and_moved_members(members, windows) -> None:
         RowSet(m - base for m in members if start <= m < stop)
         for start, stop, base in zip(starts.tolist(), stops.tolist(), bases.tolist(), strict=True)
     ]
-    assert window_sets(rows, starts, stops, bases) == expected
+    assert ManyRowSets.of_windows(rows, starts, stops, bases=bases).pieces() == expected
     assert union_of_windows(starts, stops) == RowSet(
         p for start, length, _ in windows for p in range(start, start + length)
     )

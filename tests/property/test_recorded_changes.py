@@ -84,10 +84,10 @@ def restored(table: SourceTable, graph: UpdateGraph) -> SourceTable:
         graph,
         table.kind,
         SCHEMA,
-        table.key_columns,
-        RING_CAPACITY if table.kind == "ring" else None,
-        table.row_keys,
-        table.to_arrow(),
+        key=table.key_columns,
+        capacity=RING_CAPACITY if table.kind == "ring" else None,
+        keys=table.row_keys,
+        rows=table.to_arrow(),
         changed_step=table.changed_step,
     )
 

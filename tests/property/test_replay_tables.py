@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.engine import Table, UpdateGraph, derive
-from barrage.engine.replay import ReplayTable, rebuilt, state_table
+from barrage.engine import Table, UpdateGraph
+from barrage.engine.operators import derive
+from barrage.engine.resume.replay import ReplayTable, rebuilt, state_table
 from tests.helpers import model
 from tests.helpers.examples import examples
 from tests.helpers.recorded_world import GROWING_VIEWS, VIEWS, RecordedWorld

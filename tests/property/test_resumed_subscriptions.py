@@ -4,6 +4,7 @@ that never left."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
@@ -13,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.engine import Table
-from barrage.engine.making import Delivery
-from barrage.engine.producer import Producer
-from barrage.engine.resume import ResumeBuilder, ResumePlan
-from barrage.engine.subscription import SubscriptionSpec
+from barrage.engine.changelog.making import Delivery
+from barrage.engine.changelog.subscription import SubscriptionSpec
+from barrage.engine.propagation.open_plans import ResumePlan
+from barrage.engine.propagation.producer import Producer
+from barrage.engine.resume.resume import ResumeBuilder
 from barrage.limits import NANOS_PER_MS
 from barrage.model.replica import FullReplica, ViewReplica
 from barrage.model.viewport import Viewport
@@ -25,6 +27,7 @@ from tests.helpers import model
 from tests.helpers.examples import examples
 from tests.helpers.recorded_world import GROWING_VIEWS, VIEWS, RecordedWorld
 from tests.helpers.source_edits import KINDS, crowded
+from tests.helpers.told import each_told, views_together_from
 
 draws = st.integers(0, 2**48).map(Random)
 
@@ -44,6 +47,12 @@ COLUMNS = (None, (0, 2))
 CASES = [(kind, view) for kind in KINDS if kind != "blink" for view in VIEWS] + [
     ("append-only", view) for view in GROWING_VIEWS
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _every_view_is_told_together() -> Iterator[None]:
+    with views_together_from(1):
+        yield
 
 
 def shown(table: pa.Table) -> list[tuple[str, ...]]:
@@ -133,7 +142,7 @@ class Scene:
         if spec.viewport is None:
             replica = FullReplica.holding(self.table.schema, spec.columns, rows)
         else:
-            replica = ViewReplica.holding(self.table.schema, spec.columns, rows, size)
+            replica = ViewReplica.holding(self.table.schema, spec.columns, rows, table_size=size)
         self.subscribers[number] = Subscriber(spec, replica, version)
         return number
 
@@ -145,7 +154,7 @@ class Scene:
 
     def propagate(self) -> list[Delivery]:
         self.turns += 1
-        told = self.producer.propagate(self.turns * TURN_NS)
+        told = list(each_told(self.producer.propagate(self.turns * TURN_NS)))
         self.producer.validate()
         for each in told:
             assert isinstance(each, Delivery)

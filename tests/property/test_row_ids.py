@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.engine import KeyedTable, ListTable, UpdateGraph, derive
+from barrage.engine import KeyedTable, ListTable, UpdateGraph
+from barrage.engine.operators import derive
 from barrage.model import row_ids
 from barrage.model.coalesce import coalesce
 from barrage.model.row_ids import RowIdMap
@@ -21,7 +22,7 @@ from barrage.rowset import RowSet, RowSetShiftData
 from tests.helpers.strategies_rows import Rows, histories
 
 if TYPE_CHECKING:
-    from barrage.engine.table import Table
+    from barrage.engine.tables.table import Table
     from barrage.model.update import TableUpdate
 
 History = tuple[list[Rows], list["TableUpdate"]]

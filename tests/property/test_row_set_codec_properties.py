@@ -8,13 +8,8 @@ from hypothesis import strategies as st
 
 from barrage.errors import RemoteProtocolError
 from barrage.rowset import RowSet
-from barrage.wire import (
-    decode_row_set,
-    encode_row_set,
-    row_set_codec,
-    row_set_reader,
-    row_set_writer,
-)
+from barrage.wire import decode_row_set, encode_row_set
+from barrage.wire.row_sets import row_set_codec, row_set_reader, row_set_writer
 from tests.helpers.strategies_rows import Cells, cell_pairs, gap_row_sets, key_sets
 
 

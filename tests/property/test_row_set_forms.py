@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from barrage.rowset import RowSet, RowSetShiftData, set_forms
 from barrage.rowset.bit_row_set import BitRowSet
 from barrage.rowset.bits import Bits
-from barrage.wire.row_set_codec import decode_row_set, encode_row_set
+from barrage.wire.row_sets.row_set_codec import decode_row_set, encode_row_set
 from tests.helpers.strategies_rows import KEY_STOP, Cells, any_keys, cell_pairs, key_sets
 
 OPERATIONS = [operator.or_, operator.and_, operator.sub, operator.xor]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.deephaven.column_operations import update_view, view
-from barrage.server.deephaven.join_operations import natural_join, where_in
-from barrage.server.deephaven.row_operations import sort, unstructured_filter
+from barrage.server.deephaven.operations.column_operations import update_view, view
+from barrage.server.deephaven.operations.join_operations import natural_join, where_in
+from barrage.server.deephaven.operations.row_operations import sort, unstructured_filter
 from barrage.transport.deephaven_messages import MESSAGES
 
 SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.string()), ("x", pa.float64())])

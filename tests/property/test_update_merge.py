@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.client.update import relative_update
-from barrage.client.update_merge import is_mergeable, merged
+from barrage.client.updates.update import relative_update
+from barrage.client.updates.update_merge import is_mergeable, merged
 from barrage.model.update import FullUpdate
 from barrage.rowset import RowSet, RowSetShiftData
 

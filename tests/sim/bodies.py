@@ -14,9 +14,9 @@ import pyarrow as pa
 from barrage.errors import BodyChannelError, ConnectionLostError
 from barrage.limits import NANOS_PER_MS, Limits
 from barrage.proto.outgoing_bodies import OutgoingBodies, OutgoingState
-from barrage.server.body_channels import BodyChannels, Channel, ClaimRefusedError
-from barrage.server.body_frames import BodyFrame, Frame, loosener, placer
-from barrage.server.body_outlets import Outlet, SharedMemoryOutlet, UcxOutlet
+from barrage.server.bodies.body_channels import BodyChannels, Channel, ClaimRefusedError
+from barrage.server.bodies.body_frames import BodyFrame, Frame, loosener, placer
+from barrage.server.bodies.body_outlets import ConnectedOutlet, Outlet, SharedMemoryOutlet
 from barrage.transport.shared_memory import Arena, LeaseTable
 from barrage.wire.dissociated.detached import DetachedFrame
 from barrage.wire.dissociated.location import UcxLocation
@@ -24,15 +24,15 @@ from barrage.wire.dissociated.negotiation import (
     Answer,
     Claim,
     ClaimOutcome,
+    ConnectionTerms,
     HostIdentity,
     Offer,
-    UcxTerms,
 )
 from barrage.wire.dissociated.ways import BodyWay
 from tests.helpers.virtual_clock import VirtualClock
 
 HOST = HostIdentity(boot_id="simulated", user_id=1)
-TERMS = UcxTerms(release="1.0", settings={"TLS": "tcp"})
+TERMS = ConnectionTerms(release="1.0", settings={"TLS": "tcp"})
 NUMBER_BEFORE_LAST = 2**32 - 3
 """Streams begin to count here in some seeds, so that they roll over."""
 
@@ -244,7 +244,7 @@ class ServerBodies:
         """The action before the stream."""
         offer = Offer.from_json(asked)
         for way in offer.order:
-            fits = offer.shm == HOST if way is BodyWay.SHM else offer.ucx == TERMS
+            fits = offer.shm == HOST if way is BodyWay.SHM else offer.terms.get(way) == TERMS
             if way in self.options.ways and fits:
                 return self._open(way).to_json()
         return Answer(way=BodyWay.INLINE, reason="nothing fits").to_json()
@@ -310,7 +310,7 @@ class ServerBodies:
         if channel.way is BodyWay.SHM:
             return SharedMemoryOutlet(LeaseTable())
         assert channel.connection is not None
-        return UcxOutlet(channel.connection)
+        return ConnectedOutlet(channel.way, channel.connection)
 
     def detach(self, way: BodyWay):
         """The detaching half of an encoder for streams of one way."""

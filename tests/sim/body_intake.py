@@ -234,7 +234,7 @@ class ClientBodies:
         if self._misfits():
             ucx = replace(ucx, release="2.0")
         order = self.random.sample([BodyWay.SHM, BodyWay.UCX], self.random.randint(1, 2))
-        return Offer(shm=shm, ucx=ucx, order=tuple(order))
+        return Offer(shm=shm, terms={BodyWay.UCX: ucx}, order=tuple(order))
 
     def _misfits(self) -> bool:
         return not self.is_calm and self.random.random() < self.options.misfit

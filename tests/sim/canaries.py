@@ -11,17 +11,18 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.delta_log import DeltaLog
-from barrage.engine.held_bytes import HeldBytes
-from barrage.engine.lagging import Lagging
-from barrage.engine.making import Makings
-from barrage.engine.producer import Producer
-from barrage.engine.propagation import present
-from barrage.engine.propagation.present import Present
-from barrage.engine.subscription import NOWHERE, SlotInput
-from barrage.journal import file_history, opening, recovery, segment, store
-from barrage.journal.steps import Steps
-from barrage.journal.storage import LocalStorage
+from barrage.engine.changelog import present
+from barrage.engine.changelog.delta_log import DeltaLog
+from barrage.engine.changelog.making import Makings
+from barrage.engine.changelog.present import Present
+from barrage.engine.changelog.subscription import NOWHERE, SlotInput
+from barrage.engine.propagation.held_bytes import HeldBytes
+from barrage.engine.propagation.lagging import Lagging
+from barrage.engine.propagation.producer import Producer
+from barrage.journal.disk.storage import LocalStorage
+from barrage.journal.files import file_history, opening, recovery, segment
+from barrage.journal.files.steps import Steps
+from barrage.journal.stores import store
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.proto import outgoing_bodies
 from barrage.proto.body_window import BodyWindow
@@ -142,8 +143,8 @@ def take_nothing_back() -> AbstractContextManager[object]:
     """The whole table comes, and what the reader had before stays."""
     honest = present.key_resync
 
-    def key_resync(reader, shape, known, stamp):
-        return replace(honest(reader, shape, known, stamp), removed_keys_pre=RowSet.empty())
+    def key_resync(reader, shape, known, *, stamp):
+        return replace(honest(reader, shape, known, stamp=stamp), removed_keys_pre=RowSet.empty())
 
     return mock.patch.object(present, "key_resync", key_resync)
 

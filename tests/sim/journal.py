@@ -16,7 +16,7 @@ from random import Random
 
 from barrage.errors import JournalCorruptError, JournalFailedError, JournalFullError
 from barrage.journal import JournalOptions, JournalStore, TableJournal
-from barrage.journal.file_history import WITNESS_FILE, read_witness
+from barrage.journal.files.file_history import WITNESS_FILE, read_witness
 from tests.helpers.journal_histories import RandomHistory, content, identity
 from tests.helpers.memory_storage import MemoryStorage
 from tests.helpers.simulated_disk import NO_LIMIT, Faults, Killed, SimulatedDisk

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable
 
 from barrage.engine import UpdateGraph
-from barrage.engine.held_bytes import HeldBytes
-from barrage.engine.making import Delivery, Disconnect, Making, MakingRoom
-from barrage.engine.producer import Producer
-from barrage.engine.snapshot import snapshot_messages
-from barrage.engine.subscription import SubscriptionSpec
+from barrage.engine.changelog.making import Delivery, Disconnect, Making, MakingRoom, ViewDelivery
+from barrage.engine.changelog.snapshot import snapshot_messages
+from barrage.engine.changelog.subscription import SubscriptionSpec
+from barrage.engine.propagation.held_bytes import HeldBytes
+from barrage.engine.propagation.producer import Producer
 from barrage.errors import BarrageError, LocalProtocolError, ProtocolError, TableNotFoundError
 from barrage.limits import NANOS_PER_MS, Limits
 from barrage.model.update import FullUpdate, ViewUpdate
@@ -24,10 +24,11 @@ from barrage.proto.events import (
     SubscriptionRequested,
 )
 from barrage.proto.server_exchange import ServerExchange
-from barrage.server.body_frames import Frame
+from barrage.server.bodies.body_frames import Frame
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.revision import WireRevision
-from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+from barrage.wire.updates.update_codec import EncodeOptions, UpdateEncoder
+from barrage.wire.updates.view_frames import view_frames
 from tests.sim.bodies import ServerBodies, StreamBodies
 from tests.sim.network import End, Link
 from tests.sim.tables import SimTable
@@ -147,7 +148,7 @@ class SimServer:
         elif isinstance(event, SubscriptionChanged):
             assert stream.table is not None
             producer = self.producers[stream.table.name]
-            producer.change(stream.number, event.columns, event.viewport, now_ns)
+            producer.change(stream.number, event.columns, event.viewport, now_ns=now_ns)
         elif isinstance(event, SnapshotRequested):
             self._answer_snapshot(stream, event)
         elif isinstance(event, HalfClosed):
@@ -267,6 +268,8 @@ class SimServer:
                         self._disconnect(item)
                     elif isinstance(item, Making):
                         self.makings[item] = producer
+                    elif isinstance(item, ViewDelivery):
+                        self._deliver_views(item)
                     else:
                         self._deliver(item)
                 self._hold_full_streams(producer, now_ns)
@@ -287,6 +290,14 @@ class SimServer:
         self._unsubscribe(stream)
         stream.finish(item.error, is_flushed=False)
 
+    def _deliver_views(self, item: ViewDelivery) -> None:
+        frames = view_frames(item.encoding, item.updates, item.which)
+        for each, frame in zip(item.deliveries(), frames, strict=True):
+            if frame is None or self._sabotage is not None:
+                self._deliver(each)
+            else:
+                self._send(each.subscription_ids, [frame])
+
     def _deliver(self, item: Delivery, *, is_awaited: bool = False) -> None:
         message: Message | None = item.message
         if self._sabotage is not None:
@@ -294,8 +305,13 @@ class SimServer:
         if message is None:
             return
         frames = list(item.encoding.encode(message))
+        self._send(item.subscription_ids, frames, is_awaited=is_awaited)
+
+    def _send(
+        self, numbers: tuple[int, ...], frames: list[bytes], *, is_awaited: bool = False
+    ) -> None:
         assert all(len(frame) <= self.limits.message_bytes_max for frame in frames)
-        for number in item.subscription_ids:
+        for number in numbers:
             stream = self.streams.get(number)
             if is_awaited and (stream is None or stream.table is None):
                 continue

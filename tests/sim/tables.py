@@ -23,8 +23,8 @@ from barrage.engine import (
     StaticTable,
     Table,
     UpdateGraph,
-    derive,
 )
+from barrage.engine.operators import derive
 
 SCHEMA = pa.schema(
     [

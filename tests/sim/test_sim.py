@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from barrage.engine.delta_log import DeltaLog
+from barrage.engine.changelog.delta_log import DeltaLog
 from tests.sim.canaries import CANARIES, READER_CANARIES
 from tests.sim.world import SimulationError, World
 

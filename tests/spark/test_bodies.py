@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import barrage
-from barrage.server.body_statistics import body_rows
+from barrage.server.statistics.body_statistics import body_rows
 from barrage.spark import register
 from tests.helpers.server_process import wait_until
 from tests.spark.feeds import Collected

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import barrage
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 from spark_sink.connection import ServerConnection
 from tests.helpers.server_process import wait_until
 from tests.spark.feeds import Collected, run, sorted_rows

@@ -128,7 +128,7 @@ def echo_server(pipe: Connection, connections_max: int = 256) -> None:
         context = UcxContext(load_library(), UcxSettings())
         echo = _Echo()
         listener = UcxListener(
-            context, "127.0.0.1", 0, echo.accept, connections_max=connections_max
+            context, "127.0.0.1", 0, on_connection=echo.accept, connections_max=connections_max
         )
         pipe.send(listener.port)
         ended = asyncio.Event()
@@ -158,7 +158,7 @@ def canary_server(pipe: Connection, settings: UcxSettings) -> None:
         loop = asyncio.get_running_loop()
         context = UcxContext(load_library(), settings)
         echo = _Echo()
-        listener = UcxListener(context, "127.0.0.1", 0, echo.accept)
+        listener = UcxListener(context, "127.0.0.1", 0, on_connection=echo.accept)
         canary = pa.allocate_buffer(4096)
         memoryview(canary).cast("B")[:] = b"c" * 4096
         pipe.send((listener.port, canary.address))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from barrage.client import body_routes
+from barrage.client.bodies import body_routes
 from barrage.errors import TransportUnavailableError
 from barrage.transport.ucx import UcxLibrary, load_library
 

@@ -100,7 +100,7 @@ async def ends(
     context = UcxContext(library, settings or UcxSettings())
     made: list[Ends] = []
     listener = UcxListener(
-        context, "127.0.0.1", 0, lambda each: made[0].accepted.append(each), **options
+        context, "127.0.0.1", 0, on_connection=lambda each: made[0].accepted.append(each), **options
     )
     made.append(Ends(context, listener))
     try:

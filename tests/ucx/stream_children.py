@@ -217,7 +217,7 @@ def example_server(pipe: Connection, rows: int) -> None:
     async def serve() -> None:
         context = UcxContext(load_library(), UcxSettings())
         server = _ExampleServer(rows)
-        listener = UcxListener(context, "127.0.0.1", 0, server.accept)
+        listener = UcxListener(context, "127.0.0.1", 0, on_connection=server.accept)
         pipe.send(listener.port)
         await _answer_all(pipe, lambda word: word)
         await server.close()

@@ -36,7 +36,7 @@ RESET = struct.pack("ii", 1, 0)
 def test_a_server_answers_while_it_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
     """By count: each connection is accepted only when three more calls have been answered."""
     accept, threads = acceptance.accepted_endpoint, []
-    monkeypatch.setattr("barrage.client.body_routes.CONNECT_SECONDS_MAX", 60.0)
+    monkeypatch.setattr("barrage.client.bodies.body_routes.CONNECT_SECONDS_MAX", 60.0)
     with barrage.Server(bodies="ucx") as server:
         server.create_table("t", data={"x": np.arange(50_000)})
         with asking(f"grpc://{server.uri.rpartition('/')[2]}") as answers:
@@ -68,7 +68,7 @@ def test_a_flood_of_requests_is_answered_and_forgotten(library: UcxLibrary) -> N
     first = handshake(library)
     with barrage.Server(bodies="ucx") as server:
         server.create_table("t", data={"x": np.arange(50_000)})
-        streams = server._app.bodies._ucx.streams
+        streams = server._app.bodies._servers[BodyWay.UCX].streams
 
         async def offer() -> None:
             streams.offer(lambda *_: None, lifetime_ns=600_000_000_000)

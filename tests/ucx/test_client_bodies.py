@@ -15,7 +15,7 @@ import pytest
 import barrage
 from barrage.client import Backoff, BodyStatus, BodyWay, State
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 from barrage.transport.ucx import UcxSettings
 from barrage.transport.ucx.numbered_bodies import UcxBodyReceiver
 from tests.end_to_end.test_random_workload import run

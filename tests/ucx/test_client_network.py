@@ -13,9 +13,10 @@ from typing import NamedTuple
 import pytest
 
 import barrage
-from barrage.client import BodyStatus, BodyWay, body_routes
-from barrage.client.body_backends import DEVICES_VARIABLE, device_towards
+from barrage.client import BodyStatus, BodyWay
+from barrage.client.bodies import body_routes
 from barrage.errors import TransportUnavailableError
+from barrage.transport.ucx.dialer import DEVICES_VARIABLE, device_towards
 from tests.helpers.server_process import wait_until
 from tests.ucx.links import wait_until_up
 
@@ -23,7 +24,7 @@ WAIT = 30
 
 SERVER = """
 import sys, threading, numpy as np, pyarrow as pa, barrage
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 config = ServerConfig(
     host={host!r}, port=0, token="secret", bodies="shm,ucx", ucx_host={host!r},
     ucx_allow_network=True, ucx_devices={device!r},

@@ -14,10 +14,10 @@ import pyarrow.flight as flight
 import pytest
 
 import barrage
-from barrage.client import body_routes
+from barrage.client.bodies import body_routes
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server import body_turns
-from barrage.server.config import ServerConfig
+from barrage.server.bodies import body_turns
+from barrage.server.settings.config import ServerConfig
 from barrage.transport.ucx import UcxListener
 from tests.ucx.children import child
 

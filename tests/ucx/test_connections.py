@@ -89,7 +89,7 @@ def test_ipv6_is_refused(library: UcxLibrary, host: str) -> None:
             with pytest.raises(TransportError, match="IPv4 only"):
                 await UcxConnection.connect(context, host, 1, timeout=1)
             with pytest.raises(TransportError, match="IPv4 only"):
-                UcxListener(context, host, 0, lambda _: None)
+                UcxListener(context, host, 0, on_connection=lambda _: None)
         finally:
             context.close()
 
@@ -105,7 +105,7 @@ def test_names_are_resolved_to_ipv4_and_unknown_ones_reported(library: UcxLibrar
             with pytest.raises(TransportError, match="no IPv4 address"):
                 await UcxConnection.connect(both.context, "no.such.invalid", port, timeout=30)
             with pytest.raises(TransportError, match="needs an IPv4 address"):
-                UcxListener(both.context, "no.such.invalid", 0, lambda _: None)
+                UcxListener(both.context, "no.such.invalid", 0, on_connection=lambda _: None)
 
     asyncio.run(scenario())
 
@@ -114,7 +114,9 @@ def test_a_port_in_use_is_refused(library: UcxLibrary) -> None:
     async def scenario() -> None:
         async with ends(library) as both:
             with pytest.raises(TransportError, match="cannot listen on 127"):
-                UcxListener(both.context, "127.0.0.1", both.listener.port, lambda _: None)
+                UcxListener(
+                    both.context, "127.0.0.1", both.listener.port, on_connection=lambda _: None
+                )
 
     asyncio.run(scenario())
 
@@ -170,7 +172,7 @@ def test_an_owner_that_cannot_take_a_connection_loses_only_that_one(
 
     async def scenario() -> None:
         context = UcxContext(library, UcxSettings())
-        listener = UcxListener(context, "127.0.0.1", 0, take)
+        listener = UcxListener(context, "127.0.0.1", 0, on_connection=take)
         try:
             for _ in range(2):
                 with contextlib.suppress(TransportError):
@@ -255,7 +257,7 @@ def test_a_listener_that_cannot_be_made_holds_no_port(
     async def scenario() -> None:
         context = UcxContext(library, UcxSettings())
         try:
-            listener = UcxListener(context, "127.0.0.1", 0, lambda _: None)
+            listener = UcxListener(context, "127.0.0.1", 0, on_connection=lambda _: None)
             listener.close()
 
             def refuse(_: UcxListener) -> int:
@@ -264,9 +266,9 @@ def test_a_listener_that_cannot_be_made_holds_no_port(
             with monkeypatch.context() as patch:
                 patch.setattr(UcxListener, "_query_port", refuse)
                 with pytest.raises(TransportError, match="no port"):
-                    UcxListener(context, "127.0.0.1", listener.port, lambda _: None)
+                    UcxListener(context, "127.0.0.1", listener.port, on_connection=lambda _: None)
             assert not context.workers
-            UcxListener(context, "127.0.0.1", listener.port, lambda _: None).close()
+            UcxListener(context, "127.0.0.1", listener.port, on_connection=lambda _: None).close()
         finally:
             context.close()
 
@@ -279,7 +281,7 @@ def test_who_waits_to_be_accepted_when_a_listener_is_closed_is_rejected(
     async def scenario() -> None:
         context = UcxContext(library, UcxSettings())
         try:
-            listener = UcxListener(context, "127.0.0.1", 0, lambda _: None)
+            listener = UcxListener(context, "127.0.0.1", 0, on_connection=lambda _: None)
             listener._worker.deliver = lambda: None
             connecting = asyncio.create_task(
                 UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=90)
@@ -457,7 +459,7 @@ def test_a_context_takes_what_is_left_with_it(library: UcxLibrary) -> None:
     async def scenario() -> None:
         context = UcxContext(library, UcxSettings())
         accepted: list[UcxConnection] = []
-        listener = UcxListener(context, "127.0.0.1", 0, accepted.append)
+        listener = UcxListener(context, "127.0.0.1", 0, on_connection=accepted.append)
         client = await UcxConnection.connect(context, "127.0.0.1", listener.port, timeout=30)
         pending = client.send_tagged(1, bytes(4_000_000))
         context.close()
@@ -478,7 +480,7 @@ def test_a_context_is_closed_after_its_loop_with_all_that_was_left_under_way(
     async def scenario() -> tuple[UcxContext, UcxConnection]:
         context = UcxContext(library, UcxSettings())
         accepted: list[UcxConnection] = []
-        listener = UcxListener(context, "127.0.0.1", 0, accepted.append)
+        listener = UcxListener(context, "127.0.0.1", 0, on_connection=accepted.append)
         client = await UcxConnection.connect(
             context, "127.0.0.1", listener.port, timeout=30, error_mode=error_mode
         )

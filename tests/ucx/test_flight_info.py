@@ -16,7 +16,7 @@ import pytest
 import barrage
 from barrage.errors import ConnectionLostError, TransportUnavailableError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 from barrage.transport.ucx import (
     ErrorMode,
     RegisteredMemory,

@@ -17,12 +17,12 @@ import pytest
 
 import barrage
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 from barrage.transport import shared_memory
 from barrage.transport.ucx import UcxContext, UcxLibrary, UcxSettings, open_batches
 from barrage.transport.ucx.stream_client import open_stream
 from barrage.wire.dissociated.location import UcxLocation
-from barrage.wire.dissociated.negotiation import Answer, Offer, UcxTerms
+from barrage.wire.dissociated.negotiation import Answer, ConnectionTerms, Offer
 from barrage.wire.dissociated.ways import BodyWay
 from tests.helpers.body_peer import BodyExchange, ask_for_channel, claim_header, read_rows
 from tests.helpers.server_process import (
@@ -55,8 +55,8 @@ def channel(server):
 
 @pytest.fixture
 def offer(library: UcxLibrary) -> Offer:
-    terms = UcxTerms(release=library.release, settings=UcxSettings().agreement())
-    return Offer(ucx=terms, order=(BodyWay.UCX,))
+    terms = ConnectionTerms(release=library.release, settings=UcxSettings().agreement())
+    return Offer(terms={BodyWay.UCX: terms}, order=(BodyWay.UCX,))
 
 
 def counts(server: barrage.Server):
@@ -92,15 +92,18 @@ def read_inline(channel, answer: Answer, words: str) -> None:
 
 
 def test_other_releases_and_settings_are_told_apart_before_anybody_connects(channel, offer):
-    other = replace(offer.ucx, release="0.9")
-    answer = ask_for_channel(channel, replace(offer, ucx=other))
+    ours = offer.terms[BodyWay.UCX]
+    other = replace(ours, release="0.9")
+    answer = ask_for_channel(channel, replace(offer, terms={BodyWay.UCX: other}))
     assert answer.way is BodyWay.INLINE
     assert "0.9" in answer.reason
-    name = next(iter(offer.ucx.settings))
-    other = replace(offer.ucx, settings={**offer.ucx.settings, name: "?"})
-    answer = ask_for_channel(channel, replace(offer, ucx=other))
+    name = next(iter(ours.settings))
+    other = replace(ours, settings={**ours.settings, name: "?"})
+    answer = ask_for_channel(channel, replace(offer, terms={BodyWay.UCX: other}))
     assert name in answer.reason
-    answer = ask_for_channel(channel, replace(offer, ucx=UcxTerms(release="", settings={})))
+    answer = ask_for_channel(
+        channel, replace(offer, terms={BodyWay.UCX: ConnectionTerms(release="", settings={})})
+    )
     assert answer.way is BodyWay.INLINE
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import barrage
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 from barrage.wire.dissociated.ways import BodyWay
 from tests.helpers.server_process import wait_until
 
@@ -23,7 +23,7 @@ ROUNDS = 40
 
 CLIENT = """
 import sys, time, barrage
-from barrage.client import body_routes
+from barrage.client.bodies import body_routes
 body_routes.CONNECT_SECONDS_MAX = 30
 with barrage.connect(sys.argv[1], bodies="ucx") as session:
     with session.table("t").subscribe(interval_ms=10) as live:

@@ -62,7 +62,7 @@ def knock(port: int, message: bytes = b"", seconds: float = 0.3) -> socket.socke
 def test_nobody_can_connect_to_whom_nothing_is_offered(
     server: barrage.Server,
 ) -> None:
-    port = server._app.bodies._ucx.streams.port
+    port = server._app.bodies._servers[BodyWay.UCX].streams.port
     for message in (b"", SPINNING, random.Random(1).randbytes(61)):
         assert knock(port, message) is None
     with (

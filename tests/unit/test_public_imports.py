@@ -79,7 +79,7 @@ def test_what_is_on_top_uses_the_public_names(path: Path) -> None:
         ("import barrage.engine", True),
         ("from barrage.errors import Enum", True),
         ("from barrage.supervision import _told", True),
-        ("def later():\n    from barrage.engine.table import Table", True),
+        ("def later():\n    from barrage.engine.tables.table import Table", True),
     ],
 )
 def test_what_is_public(line: str, is_foreign: bool) -> None:

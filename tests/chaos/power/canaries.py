@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from barrage.journal import storage
+from barrage.journal.disk import storage
 
 
 def acknowledge_without_syncing() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from barrage.errors import BarrageError
-from barrage.journal.options import JournalOptions
-from barrage.journal.storage import LocalStorage
-from barrage.journal.store import JournalStore
-from barrage.journal.table_journal import TableJournal
+from barrage.journal.disk.storage import LocalStorage
+from barrage.journal.records.options import JournalOptions
+from barrage.journal.stores.store import JournalStore
+from barrage.journal.stores.table_journal import TableJournal
 from tests.chaos.power.disk import Tree, write_tree
 from tests.chaos.scripts import BookScript, EventsScript, NotesScript, RingScript
 

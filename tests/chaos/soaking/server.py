@@ -11,7 +11,7 @@ import threading
 import pyarrow as pa
 
 from barrage.server import Server, ServerConfig
-from barrage.server.spare_memory import Glibc
+from barrage.server.serving.spare_memory import Glibc
 from tests.chaos.held_up_report import report_path
 from tests.helpers.held_up import watch_process
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import barrage
 from barrage.cli.watch.scroller import RowWindow
-from barrage.cli.watch.session_feed import SessionFeed
-from barrage.client.body_releases import ReleasedBodies
-from barrage.client.body_routes import BodyRoutes
-from barrage.client.snapshot import _Ending
-from barrage.client.state import State
+from barrage.cli.watch.session_source import SessionSource
+from barrage.client.bodies.body_releases import ReleasedBodies
+from barrage.client.bodies.body_routes import BodyRoutes
+from barrage.client.subscriptions.state import State
+from barrage.client.tables.snapshot import _Ending
 from barrage.errors import WorkerDiedError
 from barrage.wire.dissociated.lending import Window
 from tests.end_to_end.deaths.killing import (
@@ -141,7 +141,7 @@ def updates(killing: Killing) -> None:
         errors: list[Exception] = []
         s.live.on_error(errors.append)
         with killing.patches.context() as patches:
-            patches.setattr(barrage.client.sync_ticking.BlockingUpdates, "__next__", die)
+            patches.setattr(barrage.client.synchronous.on_thread.BlockingUpdates, "__next__", die)
             s.live.on_update(print)
             wait_until(lambda: bool(errors), HANG_SECONDS)
         assert [type(error) for error in errors] == [WorkerDiedError]
@@ -197,7 +197,7 @@ def viewport(killing: Killing) -> None:
                 live = await session.table("t").subscribe(viewport=(0, 5))
                 await live.wait_ready()
                 window = RowWindow(start=0, stop=5, is_reverse=False)
-                feed = SessionFeed(live, key_columns=(), window=window)
+                feed = SessionSource(live, key_columns=(), window=window)
                 killing.newborn()
                 feed.request(RowWindow(start=5, stop=9, is_reverse=False))
                 while feed.status().failure is None:  # noqa: ASYNC110
@@ -263,7 +263,7 @@ def body_close(killing: Killing) -> None:
 
     async def play() -> None:
         routes = BodyRoutes(
-            barrage.client.bodies.BodyChoice.AUTO,
+            barrage.client.bodies.bodies.BodyChoice.AUTO,
             lambda *_: None,
             limits=barrage.limits.DEFAULT_LIMITS,
             clock=None,

@@ -15,7 +15,7 @@ import pytest
 
 import barrage
 from barrage import supervision
-from barrage.client.sync import Session
+from barrage.client.synchronous.sync import Session
 from barrage.errors import BarrageError
 from tests.helpers.server_process import wait_until
 from tests.helpers.serving import HOST

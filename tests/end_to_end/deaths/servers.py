@@ -9,9 +9,9 @@ import pytest
 
 import barrage
 from barrage.cli.host_tables import HostTables
-from barrage.client.reconnect import Backoff
-from barrage.client.state import State
-from barrage.engine.derivation import Derivation
+from barrage.client.connection.reconnect import Backoff
+from barrage.client.subscriptions.state import State
+from barrage.engine.planning.derivation import Derivation
 from barrage.errors import (
     EngineDiedError,
     JournalFailedError,
@@ -20,8 +20,9 @@ from barrage.errors import (
     WorkerDiedError,
 )
 from barrage.limits import Limits
-from barrage.server import ServerConfig, making_desk
-from barrage.server.publish import LOOP
+from barrage.server import ServerConfig
+from barrage.server.api.publish import LOOP
+from barrage.server.runtime import message_worker
 from barrage.supervision import living
 from tests.end_to_end.deaths.killing import (
     HANG_SECONDS,
@@ -37,7 +38,7 @@ from tests.end_to_end.deaths.killing import (
 from tests.helpers.server_process import wait_until
 
 if TYPE_CHECKING:
-    from barrage.client.sync_ticking import TickingTable
+    from barrage.client.synchronous.sync_ticking import TickingTable
 
 AT_ONCE = Backoff(first_seconds=0.001, seconds_max=0.01)
 
@@ -145,13 +146,13 @@ def makings(killing: Killing) -> None:
     with scene(config=ServerConfig(limits=Limits(turn_work_max=1))) as s:
         s.table.add({"x": list(range(100))})
         wait_until(lambda: len(s.live) == 100, HANG_SECONDS)
-        made = making_desk._made
+        made = message_worker._made
 
         def die_once(*arguments: Any) -> Any:
-            killing.patches.setattr(making_desk, "_made", made)
+            killing.patches.setattr(message_worker, "_made", made)
             die()
 
-        killing.patches.setattr(making_desk, "_made", die_once)
+        killing.patches.setattr(message_worker, "_made", die_once)
         live = s.session.table("t").subscribe(reconnect=AT_ONCE).wait_ready(HANG_SECONDS)
         assert live.stats.reconnects == 1
         assert len(live) == 100
@@ -167,7 +168,7 @@ def stream(killing: Killing) -> None:
         s.others_go_on()
 
 
-@kills("barrage-inproc-call")
+@kills("barrage-call")
 def call(killing: Killing) -> None:
     if not barrage.Server(host="inproc://").config.host.startswith("inproc"):
         return

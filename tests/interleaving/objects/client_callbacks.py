@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from barrage.client import callbacks
-from barrage.client.callbacks import CallbackThreads, close_all
+from barrage.client.synchronous import callbacks
+from barrage.client.synchronous.callbacks import CallbackThreads, close_all
 from barrage.supervision import start_thread
 from tests.interleaving.whole import Whole, run_whole
 

@@ -16,10 +16,10 @@ from unittest import mock
 import pyarrow as pa
 
 from barrage.client import session as session_module
-from barrage.client.reconnect import Backoff
+from barrage.client.connection.reconnect import Backoff
 from barrage.client.session import AsyncSession, aconnect
-from barrage.client.state import State
-from barrage.client.subscription import AsyncTickingTable
+from barrage.client.subscriptions.state import State
+from barrage.client.subscriptions.subscription import AsyncTickingTable
 from barrage.errors import (
     ConnectionLostError,
     SubscriptionClosedError,

@@ -11,12 +11,12 @@ import sys
 from contextlib import AbstractContextManager
 from unittest import mock
 
-from barrage.client import subscription
-from barrage.client.body_stream import BodyStream
-from barrage.client.reconnect import Backoff
+from barrage.client.bodies.body_stream import BodyStream
+from barrage.client.connection.reconnect import Backoff
 from barrage.client.session import aconnect
-from barrage.client.state import State
-from barrage.client.subscription import AsyncTickingTable
+from barrage.client.subscriptions import subscription
+from barrage.client.subscriptions.state import State
+from barrage.client.subscriptions.subscription import AsyncTickingTable
 from barrage.errors import BarrageError, ConnectionLostError, SubscriptionClosedError
 from barrage.limits import Limits
 from tests.interleaving.whole import Whole, run_whole

@@ -18,9 +18,9 @@ from unittest import mock
 import pyarrow as pa
 
 import barrage
-from barrage.client import callbacks, sync, sync_loop
-from barrage.client.reconnect import Backoff
-from barrage.client.sync_loop import LoopThread
+from barrage.client.connection.reconnect import Backoff
+from barrage.client.synchronous import callbacks, on_thread, sync, sync_loop
+from barrage.client.synchronous.sync_loop import LoopThread
 from barrage.errors import ConnectionLostError, SubscriptionClosedError
 from barrage.supervision import living
 from tests.interleaving.whole import Whole, run_whole
@@ -33,7 +33,7 @@ GOOD_TIME_SECONDS = 4.0
 
 
 def explore(seed: int) -> None:
-    modules = [callbacks, sync, sync_loop, sys.modules[__name__]]
+    modules = [callbacks, on_thread, sync, sync_loop, sys.modules[__name__]]
     run_whole(lambda whole: Scene(whole).run(), seed, modules=modules)
 
 

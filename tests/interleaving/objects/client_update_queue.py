@@ -11,10 +11,10 @@ from unittest import mock
 
 import pyarrow as pa
 
-from barrage.client import update_queue
-from barrage.client.followers import Followers
-from barrage.client.update import relative_update, replacing_update
-from barrage.client.update_queue import UpdateQueue
+from barrage.client.subscriptions.followers import Followers
+from barrage.client.updates import update_queue
+from barrage.client.updates.update import relative_update, replacing_update
+from barrage.client.updates.update_queue import UpdateQueue
 from barrage.model.update import FullUpdate
 from barrage.rowset import RowSet, RowSetShiftData
 from tests.interleaving.seeded_threads import Threads, run_threads

@@ -12,9 +12,9 @@ from unittest import mock
 
 import pyarrow as pa
 
-from barrage.client import writer as writer_module
-from barrage.client.reconnect import Backoff
-from barrage.client.writer import AsyncWriter, _Batch
+from barrage.client.connection.reconnect import Backoff
+from barrage.client.writing import writer as writer_module
+from barrage.client.writing.writer import AsyncWriter, _Batch
 from barrage.errors import ConnectionLostError, SubscriptionClosedError
 from barrage.transport.flight_messages import Descriptor, encode_put_result
 from barrage.wire.flight_data import decode_flight_data

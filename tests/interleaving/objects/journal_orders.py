@@ -16,8 +16,8 @@ from unittest import mock
 import pyarrow as pa
 
 from barrage.errors import BarrageError, TableExistsError, TableNotFoundError
-from barrage.journal import orders
-from barrage.server.journal_service import JournalService
+from barrage.journal.stores import orders
+from barrage.server.journaling.journal_service import JournalService
 from tests.interleaving.whole import Whole, run_whole
 
 CALLERS = 3

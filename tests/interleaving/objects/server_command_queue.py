@@ -1,5 +1,6 @@
 """The engine's command queue alone: callers put, one thread takes until the end, another ends
-it. What was accepted is taken once, in order, or handed to who ends it; nothing is left in it."""
+it. What was accepted is taken once, in order, or handed to who ends it; nothing is left in it. Of
+notices under one key the last is done, before what its caller put after it."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from functools import partial
 from unittest import mock
 
 from barrage.errors import BarrageError, TransportError
-from barrage.server import command_queue
-from barrage.server.command_queue import Command, CommandQueue
+from barrage.server.runtime import command_queue
+from barrage.server.runtime.command_queue import Command, CommandQueue
 from tests.interleaving.seeded_threads import Threads, run_threads
 
 CALLERS = 3
@@ -31,6 +32,8 @@ class Scene:
         self.queue = CommandQueue(self.random.choice((1, 2, 100)))
         self.accepted: list[Future[int]] = []
         self.done: list[tuple[int, int]] = []
+        self.noted: list[tuple[int, int]] = []
+        self.stale: list[tuple[int, int]] = []
 
     def run(self) -> None:
         works = [partial(self.call, caller) for caller in range(CALLERS)]
@@ -46,23 +49,36 @@ class Scene:
         for caller in range(CALLERS):
             mine = [call for call in self.done if call[0] == caller]
             assert mine == sorted(set(mine)), f"twice or out of order: {mine}"
+            noted = [note for note in self.noted if note[0] == caller]
+            assert noted == sorted(set(noted)), f"twice or out of order: {noted}"
+        assert not self.stale, "a notice was lost, and something older stands"
 
     def call(self, caller: int) -> None:
         for number in range(CALLS):
+            for note in (2 * number, 2 * number + 1):
+                run = partial(self.noted.append, (caller, note))
+                self.queue.put(Command(run, None, key=f"caller {caller}"))
             future: Future[int] = Future()
-            command = Command(partial(self.done.append, (caller, number)), future)
+            command = Command(partial(self.do, (caller, number)), future)
             try:
                 self.queue.put(command)
             except BarrageError:
                 continue
             self.accepted.append(future)
 
+    def do(self, call: tuple[int, int]) -> None:
+        caller, number = call
+        self.done.append(call)
+        if not any(note[0] == caller and note[1] > 2 * number for note in self.noted):
+            self.stale.append(call)
+
     def take(self) -> None:
         while True:
             self.queue.wait(None)
             while (command := self.queue.take()) is not None:
                 command.run()
-                command.future.set_result(0)
+                if command.future is not None:
+                    command.future.set_result(0)
                 self.queue.finished()
             if self.queue.end_if_empty(ENDED):
                 return
@@ -90,4 +106,23 @@ def look_before_taking_the_lock() -> AbstractContextManager[object]:
     return mock.patch.object(CommandQueue, "put", put)
 
 
-CANARIES = (look_before_taking_the_lock,)
+def replace_what_is_in_hand() -> AbstractContextManager[object]:
+    """A notice takes the place of one that the engine has begun."""
+
+    def take(self: CommandQueue) -> Command | None:
+        with self._changed:
+            if not self._waiting:
+                return None
+            command = self.in_hand = self._waiting.popleft()
+            return command
+
+    def finished(self: CommandQueue) -> None:
+        with self._changed:
+            if self.in_hand is not None and self.in_hand.key is not None:
+                del self._by_key[self.in_hand.key]
+            self.in_hand = None
+
+    return mock.patch.multiple(CommandQueue, take=take, finished=finished)
+
+
+CANARIES = (look_before_taking_the_lock, replace_what_is_in_hand)

@@ -13,8 +13,8 @@ from unittest import mock
 from barrage.clock import SystemClock
 from barrage.errors import BarrageError, LimitExceededError, TransportError
 from barrage.limits import Limits
-from barrage.server import command_queue, runtime
-from barrage.server.runtime import EngineRuntime
+from barrage.server.runtime import command_queue, runtime
+from barrage.server.runtime.runtime import EngineRuntime
 from tests.interleaving.seeded_threads import Threads, run_threads
 
 MODULES = [command_queue, runtime, sys.modules[__name__]]

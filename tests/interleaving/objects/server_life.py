@@ -14,9 +14,9 @@ from unittest import mock
 
 import barrage
 from barrage.errors import BarrageError, LocalProtocolError
-from barrage.server import publish
-from barrage.server.publish import Server
-from barrage.server.publish_async import AsyncServer
+from barrage.server.api import publish
+from barrage.server.api.publish import Server
+from barrage.server.api.publish_async import AsyncServer
 from barrage.supervision import in_thread, living, start_thread
 from tests.interleaving.whole import Whole, run_whole
 

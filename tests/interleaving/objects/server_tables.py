@@ -22,9 +22,9 @@ from barrage.errors import (
     TableNotFoundError,
     TransportError,
 )
-from barrage.server import publish
-from barrage.server.publish import Transaction
-from barrage.server.table_service import Change, TableService
+from barrage.server.api import publish, publish_tables, table_handle
+from barrage.server.api.publish_tables import Transaction
+from barrage.server.tables.table_service import Change, TableService
 from tests.interleaving.whole import Whole, run_whole
 
 CALLERS = 3
@@ -34,7 +34,11 @@ SCHEMA = pa.schema([("x", pa.int64())])
 
 
 def explore(seed: int) -> None:
-    run_whole(lambda whole: Scene(whole).run(), seed, modules=[publish, sys.modules[__name__]])
+    run_whole(
+        lambda whole: Scene(whole).run(),
+        seed,
+        modules=[publish, publish_tables, table_handle, sys.modules[__name__]],
+    )
 
 
 class Scene:

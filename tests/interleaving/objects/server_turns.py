@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from unittest import mock
 
-from barrage.server import turns
-from barrage.server.turns import Turns
+from barrage.server.runtime import turns
+from barrage.server.runtime.turns import Turns
 from tests.interleaving.seeded_threads import Threads, run_threads
 
 OWNERS = 3

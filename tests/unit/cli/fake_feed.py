@@ -1,11 +1,12 @@
-"""A feed without a server: a table of generated rows of which only the requested window exists."""
+"""A source without a server: a table of generated rows of which only the requested window
+exists."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from barrage.cli.watch.feed import FeedStatus, Frame
 from barrage.cli.watch.scroller import RowWindow
+from barrage.cli.watch.window_source import Frame, SourceStatus
 from barrage.client import BodyCount, BodyStats, BodyStatus, BodyWay
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.float64())])
@@ -59,8 +60,8 @@ class FakeFeed:
         )
         return Frame(version=self._version, rows=rows, first_row=first, table_size=self.table_size)
 
-    def status(self) -> FeedStatus:
-        return FeedStatus(
+    def status(self) -> SourceStatus:
+        return SourceStatus(
             state=self.state,
             is_live=self.state == "live",
             updates_per_second=9.5,

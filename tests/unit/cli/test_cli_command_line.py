@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 COMMANDS = [
     "demo",
     "serve",
+    "relay",
     "ls",
     "schema",
     "snapshot",
@@ -78,6 +79,12 @@ def test_version_both_ways() -> None:
     [
         (["bogus"], "No such command 'bogus'; see `barrage --help`"),
         (["serve", "--host", "inproc://a"], "--host inproc:// would serve nobody"),
+        (["relay"], "see `barrage relay --help`"),
+        (["relay", "h:1/t"], "names a table"),
+        (["relay", "h:1", "--tables", ","], "no table is named"),
+        (["relay", "dh://h:1"], "tables of a Deephaven server cannot be relayed"),
+        (["relay", "h:1", "--lag-ms-max", "0"], "see `barrage relay --help`"),
+        (["relay", "h:1", "--host", "inproc://a"], "--host inproc:// would serve nobody"),
         (["ls"], "see `barrage ls --help`"),
         (["ls", "h:1", "--frob"], "No such option: --frob; see `barrage ls --help`"),
         (["ls", "h:1/t"], "names a table"),
@@ -139,13 +146,16 @@ def test_no_server_is_one_line_and_exit_code_1(command: str, tmp_path: Path) -> 
         ("[::1]:9", "grpc://[::1]:9"),
         ("[::1]", "grpc://[::1]:10000"),
         ("grpc://h:9/", "grpc://h:9"),
+        ("unix:///run/barrage.sock", "unix:///run/barrage.sock"),
     ],
 )
 def test_server_addresses(text: str, uri: str) -> None:
     assert parse_server(text).uri == uri
 
 
-@pytest.mark.parametrize("text", ["", ":9", "h:", "h:x", "h:0", "h:65536", "http://h:1", "h:²"])
+@pytest.mark.parametrize(
+    "text", ["", ":9", "h:", "h:x", "h:0", "h:65536", "http://h:1", "inproc://a", "h:²"]
+)
 def test_wrong_server_addresses(text: str) -> None:
     with pytest.raises(CommandError) as caught:
         parse_server(text)
@@ -156,6 +166,9 @@ def test_table_addresses() -> None:
     address = parse_table("grpc://h:9/my/table")
     assert (str(address.server), address.table) == ("h:9", "my/table")
     assert str(parse_table("h/t")) == "h:10000/t"
+    address = parse_table("unix:///run/barrage.sock/t")
+    assert (address.server.uri, address.table) == ("unix:///run/barrage.sock", "t")
+    assert str(address) == "unix:///run/barrage.sock/t"
 
 
 def test_small_arguments() -> None:

@@ -15,8 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from barrage.cli import health
-from barrage.cli.health import CheckStatus, Finding
 from barrage.cli.main import app
+from barrage.transport.findings import CheckStatus, Finding
+from barrage.transport.ucx import examination
 from barrage.transport.ucx.library import mapped_libraries
 
 GOOD: dict[str, Any] = {
@@ -27,7 +28,7 @@ GOOD: dict[str, Any] = {
 
 
 def doctor(monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], end: str = "") -> Any:
-    monkeypatch.setattr(health, "run_self_test", lambda: (said, end))
+    monkeypatch.setattr(examination, "run_self_test", lambda: (said, end))
     return CliRunner().invoke(app, ["doctor", "--json"])
 
 
@@ -53,7 +54,7 @@ def test_a_good_machine_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_lines_for_people_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {**GOOD, "connection": {"error": "no way to the peer"}}
-    monkeypatch.setattr(health, "run_self_test", lambda: (said, ""))
+    monkeypatch.setattr(examination, "run_self_test", lambda: (said, ""))
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
@@ -167,7 +168,7 @@ def test_a_python_or_package_that_is_too_old_or_missing_is_a_problem(
 def test_ucx_is_tried_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BARRAGE_UCX_LIBRARY", "/no/such/libucp.so.0")
     before = mapped_libraries()
-    said, end = health.run_self_test()
+    said, end = examination.run_self_test()
     assert end == ""
     assert "/no/such/libucp.so.0" in said["library"]["error"] or "cffi" in said["library"]["error"]
     assert set(said["cma"]) == {"about", "error"}
@@ -176,8 +177,8 @@ def test_ucx_is_tried_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_process_that_ends_or_hangs_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "SELF_TEST_SECONDS_MAX", 0.01)
-    assert health.run_self_test()[1] == "took longer than 0.01 s"
+    monkeypatch.setattr(examination, "SELF_TEST_SECONDS_MAX", 0.01)
+    assert examination.run_self_test()[1] == "took longer than 0.01 s"
     real = subprocess.run
 
     def ends(code: str) -> None:
@@ -188,6 +189,9 @@ def test_a_process_that_ends_or_hangs_is_told_apart(monkeypatch: pytest.MonkeyPa
         )
 
     ends("import os; os.abort()")
-    assert health.run_self_test() == ({}, "ended with SIGABRT")
+    assert examination.run_self_test() == ({}, "ended with SIGABRT")
     ends('print(\'noise\'); print(\'{"about": "cma", "error": ""}\'); raise SystemExit(3)')
-    assert health.run_self_test() == ({"cma": {"about": "cma", "error": ""}}, "ended with code 3")
+    assert examination.run_self_test() == (
+        {"cma": {"about": "cma", "error": ""}},
+        "ended with code 3",
+    )

@@ -13,7 +13,7 @@ import pytest
 
 from barrage.cli.command_errors import CommandError
 from barrage.cli.data_file import check_writable, open_data_file, read_data_file, write_data_file
-from barrage.cli.replay_clock import ReplaySchedule
+from barrage.cli.replay.replay_clock import ReplaySchedule
 from barrage.cli.table_writer import TICK_NS, TableWriter, play
 from tests.helpers.virtual_clock import VirtualClock
 

@@ -21,15 +21,15 @@ ROWS_ON_SCREEN = 24 - 2 - 1
 Steps = "Callable[[GridApp, Pilot[int], FakeFeed], Awaitable[None]]"
 
 
-def run(feed: FakeFeed, steps: Steps, *, clock: VirtualClock | None = None) -> GridApp:
-    """Run ``steps`` in a grid over ``feed``; redraws happen when the steps ask for them."""
-    app = GridApp(feed, title="localhost:10000/t", clock=clock or VirtualClock(1))
+def run(source: FakeFeed, steps: Steps, *, clock: VirtualClock | None = None) -> GridApp:
+    """Run ``steps`` in a grid over ``source``; redraws happen when the steps ask for them."""
+    app = GridApp(source, title="localhost:10000/t", clock=clock or VirtualClock(1))
 
     async def session() -> None:
         async with app.run_test(size=SIZE) as pilot:
             app.redraw()
             await pilot.pause()
-            await steps(app, pilot, feed)
+            await steps(app, pilot, source)
 
     asyncio.run(asyncio.wait_for(session(), 30))
     return app
@@ -42,7 +42,7 @@ def lines(app: GridApp) -> list[str]:
 
 
 def test_shows_names_rows_and_position() -> None:
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
         shown = lines(app)
         assert shown[0].split() == ["id", "name", "price"]
         assert shown[1].split()[:4] == ["0", "0", "row-0", "1.0"]
@@ -58,7 +58,7 @@ def test_shows_names_rows_and_position() -> None:
 
 
 def test_moves_through_a_hundred_million_rows_and_loads_only_windows() -> None:
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
         await pilot.press("end")
         app.redraw()
         assert lines(app)[ROWS_ON_SCREEN].split()[0] == str(HUGE - 1)
@@ -68,13 +68,13 @@ def test_moves_through_a_hundred_million_rows_and_loads_only_windows() -> None:
         assert lines(app)[1].split()[0] == "0"
         await pilot.press("pagedown")
         assert lines(app)[1].split()[0] == str(ROWS_ON_SCREEN - 1)
-        assert max(window.size for window in feed.requests) <= 6 * ROWS_ON_SCREEN
+        assert max(window.size for window in source.requests) <= 6 * ROWS_ON_SCREEN
 
     run(FakeFeed(HUGE), steps)
 
 
 def test_goes_to_a_row_by_number() -> None:
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
         await pilot.press("g", *"99_000_0001", "backspace")
         app.redraw()
         assert "go to row: 99000000" in str(app.query_one("#footer").render())
@@ -92,16 +92,16 @@ def test_goes_to_a_row_by_number() -> None:
 
 
 def test_follows_the_end_through_a_reverse_viewport() -> None:
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
         await pilot.press("f")
         app.redraw()
-        assert feed.requests[-1].is_reverse
-        feed.append(7)
+        assert source.requests[-1].is_reverse
+        source.append(7)
         assert lines(app)[ROWS_ON_SCREEN].split()[0] == "1006"
         await pilot.press("up")
-        feed.append(100)
+        source.append(100)
         app.redraw()
-        assert not feed.requests[-1].is_reverse
+        assert not source.requests[-1].is_reverse
         assert lines(app)[ROWS_ON_SCREEN].split()[0] == "1005"
 
     run(FakeFeed(1000), steps)
@@ -118,12 +118,12 @@ def styles_of(app: GridApp, y: int, text: str) -> list[str | None]:
 def test_changed_cells_flash_and_stop() -> None:
     clock = VirtualClock(1)
 
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
         assert styles_of(app, 4, "1.0") == [None]
-        feed.tick(3, 2.5)
+        source.tick(3, 2.5)
         app.redraw()
         assert styles_of(app, 4, "2.5") == ["green"]
-        feed.tick(3, 2.0)
+        source.tick(3, 2.0)
         app.redraw()
         assert styles_of(app, 4, "2.0") == ["red"]
         clock.advance(1_000_000_000)
@@ -136,8 +136,8 @@ def test_changed_cells_flash_and_stop() -> None:
 def test_no_color_draws_without_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
-        feed.tick(3, 2.5)
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
+        source.tick(3, 2.5)
         app.redraw()
         await pilot.pause()
         assert lines(app)[1].split()[2] == "row-0"
@@ -146,9 +146,9 @@ def test_no_color_draws_without_colours(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_pause_holds_the_picture_but_scrolling_still_works() -> None:
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
         await pilot.press("space")
-        feed.tick(3, 7.5)
+        source.tick(3, 7.5)
         assert "7.5" not in lines(app)[4]
         assert "paused" in str(app.query_one("#header").render())
         await pilot.press("g", *"5000", "enter")
@@ -162,7 +162,7 @@ def test_pause_holds_the_picture_but_scrolling_still_works() -> None:
 
 
 def test_columns_scroll_and_the_row_number_stays() -> None:
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
         await pilot.press("right", "right", "right", "right")
         shown = lines(app)
         assert shown[0].split() == ["price"]
@@ -174,7 +174,7 @@ def test_columns_scroll_and_the_row_number_stays() -> None:
 
 
 def test_the_wheel_scrolls() -> None:
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
         app.grid.action_scroll_rows(0)
         from textual.events import MouseScrollDown, MouseScrollUp
 
@@ -189,9 +189,9 @@ def test_the_wheel_scrolls() -> None:
 
 
 def test_a_lost_connection_is_shown_and_the_rows_stay() -> None:
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
-        feed.state = "reconnecting: no route"
-        feed.lag_ms = None
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
+        source.state = "reconnecting: no route"
+        source.lag_ms = None
         assert lines(app)[1].split()[2] == "row-0"
         header = str(app.query_one("#header").render())
         assert "reconnecting: no route" in header
@@ -201,7 +201,7 @@ def test_a_lost_connection_is_shown_and_the_rows_stay() -> None:
 
 
 def test_an_empty_table_is_just_its_names() -> None:
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
         await pilot.press("end", "f", "pagedown", "g", "5", "enter")
         shown = lines(app)
         assert shown[0].split() == ["id", "name", "price"]
@@ -215,7 +215,7 @@ def test_a_frame_that_is_behind_the_screen_shows_that_rows_are_coming() -> None:
         def request(self, window: object) -> None:
             """The answer never comes."""
 
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
         await pilot.press("g", *"5000", "enter")
         assert lines(app)[1].split()[:2] == ["5000", "…"]
 
@@ -224,7 +224,7 @@ def test_a_frame_that_is_behind_the_screen_shows_that_rows_are_coming() -> None:
 
 @pytest.mark.parametrize(("key", "code"), [("q", 0), ("ctrl+c", 130)])
 def test_ends_with_its_exit_code(key: str, code: int) -> None:
-    async def steps(app: GridApp, pilot: Pilot[int], feed: FakeFeed) -> None:
+    async def steps(app: GridApp, pilot: Pilot[int], source: FakeFeed) -> None:
         await pilot.press(key)
 
     assert run(FakeFeed(10), steps).return_value == code

@@ -15,15 +15,15 @@ import barrage
 from barrage.cli.data_file import read_data_file
 from barrage.cli.main import app
 from barrage.cli.target import parse_table
-from barrage.cli.watch.run import open_feed
+from barrage.cli.watch.run import open_source
 from barrage.cli.watch.scroller import RowWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from barrage.cli.watch.feed import Frame
-    from barrage.cli.watch.session_feed import SessionFeed
+    from barrage.cli.watch.session_source import SessionSource
+    from barrage.cli.watch.window_source import Frame
 
 ROWS = 1000
 SECONDS_MAX = 60
@@ -195,51 +195,51 @@ def test_watch_prints_lines_in_a_pipe(address: str) -> None:
 
 
 def with_feed(address: str, name: str, steps: Callable) -> None:
-    """Run ``steps(feed)`` over a feed of the first ten rows of a table."""
+    """Run ``steps(source)`` over a source of the first ten rows of a table."""
 
     async def session() -> None:
-        async with open_feed(
+        async with open_source(
             parse_table(f"{address}/{name}"),
             token=None,
             columns=None,
             interval_ms=10,
             window=RowWindow(start=0, stop=10),
-        ) as feed:
-            await steps(feed)
+        ) as source:
+            await steps(source)
 
     asyncio.run(asyncio.wait_for(session(), SECONDS_MAX))
 
 
-async def until(feed: SessionFeed, is_right: Callable[[Frame], bool]) -> Frame:
+async def until(source: SessionSource, is_right: Callable[[Frame], bool]) -> Frame:
     """The first frame for which ``is_right``."""
     while True:
-        frame = feed.frame()
+        frame = source.frame()
         if frame is not None and is_right(frame):
             return frame
         await asyncio.sleep(0.005)
 
 
-async def state_with(feed: SessionFeed, words: str) -> str:
+async def state_with(source: SessionSource, words: str) -> str:
     """The first state that says ``words``."""
     while True:
-        if words in (state := feed.status().state):
+        if words in (state := source.status().state):
             return state
         await asyncio.sleep(0.005)
 
 
 def test_the_feed_moves_its_window_and_knows_where_it_is(address: str) -> None:
-    async def steps(feed: SessionFeed) -> None:
-        assert feed.key_columns == ("id",)
-        frame = await until(feed, lambda frame: frame.rows.num_rows == 10)
+    async def steps(source: SessionSource) -> None:
+        assert source.key_columns == ("id",)
+        frame = await until(source, lambda frame: frame.rows.num_rows == 10)
         assert (frame.first_row, frame.table_size) == (0, ROWS)
         # Many wishes at once: only the last one counts, and each frame says the truth about itself.
         for start in range(0, 900, 7):
-            feed.request(RowWindow(start=start, stop=start + 20))
+            source.request(RowWindow(start=start, stop=start + 20))
             await asyncio.sleep(0)
-        frame = await until(feed, lambda frame: frame.first_row == 896)
+        frame = await until(source, lambda frame: frame.first_row == 896)
         assert frame.rows.column("id").to_pylist() == list(range(896, 916))
-        feed.request(RowWindow(start=0, stop=5, is_reverse=True))
-        frame = await until(feed, lambda frame: frame.first_row == ROWS - 5)
+        source.request(RowWindow(start=0, stop=5, is_reverse=True))
+        frame = await until(source, lambda frame: frame.first_row == ROWS - 5)
         assert frame.rows.column("id").to_pylist() == list(range(ROWS - 5, ROWS))
 
     with_feed(address, "trades", steps)
@@ -250,12 +250,12 @@ def test_the_feed_follows_changes_and_tells_rate_and_lag(
 ) -> None:
     table = server.create_table("moving", TRADES.schema, key="id", data=TRADES.slice(0, 20))
 
-    async def steps(feed: SessionFeed) -> None:
-        await until(feed, lambda frame: frame.rows.num_rows == 10)
+    async def steps(source: SessionSource) -> None:
+        await until(source, lambda frame: frame.rows.num_rows == 10)
         table.upsert({"id": [3], "symbol": ["S3"], "price": [99.5]})
-        frame = await until(feed, lambda frame: frame.rows.column("price")[3].as_py() == 99.5)
+        frame = await until(source, lambda frame: frame.rows.column("price")[3].as_py() == 99.5)
         assert frame.version > 1
-        status = feed.status()
+        status = source.status()
         assert status.is_live
         assert status.updates_per_second >= 0
         assert status.lag_ms is not None
@@ -269,11 +269,11 @@ def test_the_feed_tells_that_its_table_was_dropped_and_keeps_the_rows(
 ) -> None:
     server.create_table("doomed", TRADES.schema, data=TRADES)
 
-    async def steps(feed: SessionFeed) -> None:
+    async def steps(source: SessionSource) -> None:
         server.drop_table("doomed")
         # The table may come back, as after a restart of its server; until then the rows stay.
-        assert "reconnecting" in await state_with(feed, "'doomed' not found")
-        assert not feed.status().is_live
-        assert feed.frame().rows.num_rows == 10
+        assert "reconnecting" in await state_with(source, "'doomed' not found")
+        assert not source.status().is_live
+        assert source.frame().rows.num_rows == 10
 
     with_feed(address, "doomed", steps)

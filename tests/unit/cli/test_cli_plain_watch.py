@@ -16,11 +16,11 @@ from tests.unit.cli.fake_feed import FakeFeed
 NOON_NS = 12 * 3600 * 1_000_000_000
 
 
-def printed(feed: FakeFeed, options: PlainOptions) -> tuple[list[str], VirtualClock]:
+def printed(source: FakeFeed, options: PlainOptions) -> tuple[list[str], VirtualClock]:
     clock = VirtualClock(NOON_NS)
     lines: list[str] = []
     watch = PlainWatch(
-        feed, title="h:1/t", clock=clock, is_json=options.is_json, write=lines.append
+        source, title="h:1/t", clock=clock, is_json=options.is_json, write=lines.append
     )
 
     async def wait(seconds: float) -> None:
@@ -76,18 +76,18 @@ def test_json_is_one_object_a_picture() -> None:
 
 
 def test_what_has_no_stream_has_no_way_of_bodies() -> None:
-    feed = FakeFeed(0)
-    feed.bodies = None
-    assert "bodies" not in printed(feed, PlainOptions(is_once=True))[0][0]
-    lines, _ = printed(feed, PlainOptions(is_once=True, is_json=True))
+    source = FakeFeed(0)
+    source.bodies = None
+    assert "bodies" not in printed(source, PlainOptions(is_once=True))[0][0]
+    lines, _ = printed(source, PlainOptions(is_once=True, is_json=True))
     assert json.loads(lines[0])["bodies"] is None
 
 
 def test_a_subscription_that_ended_raises_why() -> None:
-    feed = FakeFeed(1)
-    feed.failure = BarrageError("table 't' was dropped")
+    source = FakeFeed(1)
+    source.failure = BarrageError("table 't' was dropped")
     with pytest.raises(BarrageError, match="dropped"):
-        printed(feed, PlainOptions())
+        printed(source, PlainOptions())
 
 
 def test_any_plain_option_forbids_the_grid() -> None:

@@ -53,9 +53,11 @@ def ask(*words: str, **options: object) -> Result:
 
 
 @contextmanager
-def serving(*words: str) -> Iterator[tuple[subprocess.Popen[str] | warm_python.WarmProcess, str]]:
+def serving(
+    *words: str, command: str = "serve"
+) -> Iterator[tuple[subprocess.Popen[str] | warm_python.WarmProcess, str]]:
     """``barrage serve`` on a free port: the process and its address."""
-    process = warm_python.popen([*MAIN, "serve", "--port", "0", "--json", *words])
+    process = warm_python.popen([*MAIN, command, "--port", "0", "--json", *words])
     try:
         line = process.stdout.readline()
         assert line, process.communicate(timeout=SECONDS_MAX)[1]
@@ -98,6 +100,22 @@ def test_an_interrupted_server_ends_with_130_and_a_terminated_one_with_0() -> No
             process.send_signal(number)
             _, err = process.communicate(timeout=SECONDS_MAX)
             assert (process.returncode, err) == (code, "")
+
+
+def test_a_relay_serves_the_tables_of_another_server_until_it_is_interrupted(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": [1, 2]}), file)
+    with serving("--table", f"t={file}") as (_, address):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
+            with serving(address, "--tables", "t", "--quiet", command="relay") as (relay, here):
+                wait_until(lambda at=here: ask("snapshot", f"{at}/t").exit_code == 0)
+                rows = ask("snapshot", f"{here}/t", "--json").stdout.splitlines()
+                assert [json.loads(row) for row in rows] == [{"a": 1}, {"a": 2}]
+                relay.send_signal(number)
+                _, err = relay.communicate(timeout=SECONDS_MAX)
+                assert (relay.returncode, err) == (code, "")
 
 
 def test_files_are_published(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 import barrage
 from barrage.cli.command_errors import CommandError
 from barrage.cli.main import app
-from barrage.cli.replay_moment import parse_moment, parse_speed
-from barrage.cli.replay_past import PastTable
-from barrage.cli.replay_player import Player
+from barrage.cli.replay.replay_moment import parse_moment, parse_speed
+from barrage.cli.replay.replay_past import PastTable
+from barrage.cli.replay.replay_player import Player
 from barrage.cli.watch.grid import GridApp
 from barrage.cli.watch.scroller import RowWindow
-from barrage.client.history import ChangeOptions
+from barrage.client.tables.history import ChangeOptions
 from barrage.model.cursor import Cursor
 from tests.end_to_end.resume_scene import AppendWriter, KeyedWriter, ListWriter, Past, rows_of
 from tests.helpers.virtual_clock import VirtualClock

@@ -23,7 +23,7 @@ def send():
 threading.Thread(target=send, daemon=True).start()
 """
 WAITING = """
-from barrage.server.stop_signals import StopSignals
+from barrage.server.serving.stop_signals import StopSignals
 
 with StopSignals() as signals:
     is_waiting.set()

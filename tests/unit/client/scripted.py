@@ -7,7 +7,7 @@ import contextlib
 
 import pyarrow as pa
 
-from barrage.client.address import parse_address
+from barrage.client.connection.address import parse_address
 from barrage.client.session import AsyncSession
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.rowset import RowSet, RowSetShiftData
@@ -15,7 +15,7 @@ from barrage.transport.flight_messages import Descriptor, FlightInfo
 from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.metadata import decode_wrapper
 from barrage.wire.revision import WireRevision
-from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+from barrage.wire.updates.update_codec import EncodeOptions, UpdateEncoder
 from tests.helpers.virtual_clock import VirtualClock
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])

@@ -11,24 +11,24 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from barrage.client.address import (
+from barrage.client.connection.address import (
     Basic,
     PreSharedKey,
     Token,
     authorization_header,
     parse_address,
 )
-from barrage.client.arrow_input import to_arrow_table, without_dictionaries
-from barrage.client.bulk_snapshot import _Collector
-from barrage.client.deephaven.login import DeephavenLogin
-from barrage.client.mirror import Mirror
-from barrage.client.put import PutProgress, put_rows
-from barrage.client.reconnect import Backoff, is_worth_retrying
-from barrage.client.rows_argument import column_indices, viewport_of
-from barrage.client.state import TRANSITIONS, StatsRecorder
-from barrage.client.sync_loop import LoopThread
-from barrage.client.update import replacing_update
-from barrage.client.update_queue import UpdateQueue
+from barrage.client.connection.login import DeephavenLogin
+from barrage.client.connection.reconnect import Backoff, is_worth_retrying
+from barrage.client.subscriptions.rows_argument import column_indices, viewport_of
+from barrage.client.subscriptions.shown_replica import ShownReplica
+from barrage.client.subscriptions.state import TRANSITIONS, StatsRecorder
+from barrage.client.synchronous.sync_loop import LoopThread
+from barrage.client.tables.bulk_snapshot import _Collector
+from barrage.client.updates.update import replacing_update
+from barrage.client.updates.update_queue import UpdateQueue
+from barrage.client.writing.arrow_input import to_arrow_table, without_dictionaries
+from barrage.client.writing.put import PutProgress, put_rows
 from barrage.errors import (
     AuthenticationError,
     BarrageError,
@@ -272,11 +272,11 @@ def test_a_replacement_overtakes_what_it_replaces():
 
 
 def test_a_mirror_without_state():
-    mirror = Mirror()
-    assert (mirror.row_count, mirror.table_size, mirror.nbytes) == (0, 0, 0)
-    assert mirror.replacement() is None
+    shown = ShownReplica()
+    assert (shown.row_count, shown.table_size, shown.nbytes) == (0, 0, 0)
+    assert shown.replacement() is None
     with pytest.raises(BarrageError, match="no state yet"):
-        mirror.read()
+        shown.read()
 
 
 def test_a_loop_thread_refuses_to_wait_for_itself():

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from barrage.client.reconnect import Backoff
-from barrage.client.state import State
+from barrage.client.connection.reconnect import Backoff
+from barrage.client.subscriptions.state import State
 from barrage.errors import (
     MUST_RESTART,
     ConnectionLostError,
@@ -18,7 +18,7 @@ from barrage.errors import (
 )
 from barrage.transport.status import error_from_status
 from tests.unit.client.scripted import run, scripted_session, until
-from tests.unit.client.test_writer import accepted, opened, rows
+from tests.unit.client.writing.test_writer import accepted, opened, rows
 
 AT_ONCE = Backoff(first_seconds=0.0)
 FAILED = ServerFailedError(f"x has died; {MUST_RESTART}")
@@ -82,7 +82,7 @@ def test_a_writer_keeps_what_a_failed_server_did_not_take_and_sends_it_after_the
 
 
 def test_who_waits_for_room_of_a_failed_server_is_told(monkeypatch):
-    monkeypatch.setattr("barrage.client.writer.PENDING_WRITES_MAX", 1)
+    monkeypatch.setattr("barrage.client.writing.writer.PENDING_WRITES_MAX", 1)
 
     async def test():
         async with scripted_session() as (session, server):

@@ -16,7 +16,7 @@ import pytest
 
 from barrage.errors import JournalFailedError
 from barrage.journal import JournalStore
-from barrage.journal.storage import LOCK_FILE, LocalStorage
+from barrage.journal.disk.storage import LOCK_FILE, LocalStorage
 from tests.helpers.journal_histories import RandomHistory, identity
 from tests.helpers.server_process import wait_until
 from tests.unit.journal.stores import SMALL, Bench

@@ -15,8 +15,8 @@ from barrage.errors import (
     JournalFullError,
 )
 from barrage.journal import JournalOptions, JournalStore, LocalStorage
-from barrage.journal.steps import Steps, next_run
-from barrage.journal.store import RECORD_GROWTH
+from barrage.journal.files.steps import Steps, next_run
+from barrage.journal.stores.store import RECORD_GROWTH
 from tests.helpers.journal_histories import content, identity
 from tests.helpers.memory_storage import Faults
 from tests.unit.journal.stores import SMALL, Bench

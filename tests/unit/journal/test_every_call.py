@@ -10,8 +10,8 @@ import pytest
 
 from barrage.errors import JournalCorruptError
 from barrage.journal import JournalOptions, JournalStore
-from barrage.journal.commits import CommitLog
-from barrage.journal.recovery import RecoveredTable
+from barrage.journal.files.commits import CommitLog
+from barrage.journal.files.recovery import RecoveredTable
 from tests.helpers.journal_histories import RandomHistory, content, identity
 from tests.helpers.memory_storage import MemoryStorage
 from tests.helpers.simulated_disk import Killed, SimulatedDisk

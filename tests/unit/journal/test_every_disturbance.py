@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import pytest
 
 from barrage.errors import BarrageError
-from barrage.journal import JournalStore, recovery, segment
+from barrage.journal import JournalStore
+from barrage.journal.files import recovery, segment
 from tests.helpers.every_call import (
     SCRIPTS,
     Case,

@@ -10,7 +10,7 @@ import pytest
 
 from barrage.errors import JournalFullError
 from barrage.journal import JournalOptions
-from barrage.journal.file_history import BEGIN_FILE, FileHistory
+from barrage.journal.files.file_history import BEGIN_FILE, FileHistory
 from tests.helpers.journal_histories import content, identity
 from tests.helpers.simulated_disk import SimulatedDisk
 from tests.unit.journal.stores import SMALL, Bench

@@ -7,10 +7,15 @@ import pyarrow as pa
 import pytest
 
 from barrage.errors import LimitExceededError
-from barrage.journal import net_changes
-from barrage.journal.feed import FeedOptions, change_batches, feed_schema, options_schema
-from barrage.journal.feed_schema import CHANGE_TYPE_TYPE
-from barrage.journal.record import Entry, entry_schema
+from barrage.journal.change_feed import net_changes
+from barrage.journal.change_feed.feed import (
+    FeedOptions,
+    change_batches,
+    feed_schema,
+    options_schema,
+)
+from barrage.journal.change_feed.feed_schema import CHANGE_TYPE_TYPE
+from barrage.journal.records.record import Entry, entry_schema
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData
 

@@ -10,7 +10,7 @@ import pytest
 
 from barrage.errors import HistoryLostError, LimitExceededError
 from barrage.journal import JournalOptions
-from barrage.journal.retention import forgettable_upto
+from barrage.journal.records.retention import forgettable_upto
 from barrage.model.table_change import TableChange
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData

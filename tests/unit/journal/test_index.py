@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from barrage.journal.index import Index, IndexRow, entry_index
+from barrage.journal.records.index import Index, IndexRow, entry_index
 
 
 def row(step: int) -> IndexRow:

@@ -10,8 +10,8 @@ import pytest
 
 from barrage.errors import JournalCorruptError, JournalFailedError
 from barrage.journal import JournalOptions, JournalStore
-from barrage.journal.commits import COMMITS_FILE, PLACE_BYTES, CommitLog, read_commit
-from barrage.journal.storage import LocalStorage
+from barrage.journal.disk.storage import LocalStorage
+from barrage.journal.files.commits import COMMITS_FILE, PLACE_BYTES, CommitLog, read_commit
 from tests.helpers.journal_histories import RandomHistory, content, identity
 from tests.helpers.memory_storage import MemoryStorage
 from tests.helpers.short_lives import Harsh, Kind

@@ -10,7 +10,7 @@ import pytest
 
 from barrage.errors import JournalFailedError
 from barrage.journal import JournalStore
-from barrage.journal.upkeep import RETRY_NS_MIN
+from barrage.journal.stores.upkeep import RETRY_NS_MIN
 from tests.helpers.journal_histories import RandomHistory, identity
 from tests.helpers.memory_storage import MemoryStorage
 from tests.helpers.server_process import wait_until

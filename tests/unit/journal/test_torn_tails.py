@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from barrage.journal import framing, segment
-from barrage.journal.framing import CONTINUATION
+from barrage.journal.disk import framing
+from barrage.journal.disk.framing import CONTINUATION
+from barrage.journal.files import segment
 from tests.unit.journal.stores import Bench
 
 TAIL_BYTES = 1 << 18

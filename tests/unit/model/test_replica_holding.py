@@ -54,7 +54,7 @@ def test_a_replica_without_state_is_not_whole():
 
 
 def test_a_kept_view_takes_deltas():
-    replica = ViewReplica.holding(SCHEMA, (0, 2), ROWS, 50)
+    replica = ViewReplica.holding(SCHEMA, (0, 2), ROWS, table_size=50)
     assert replica.is_whole
     assert replica.table_size == 50
     replica.apply(

@@ -24,7 +24,7 @@ from barrage.wire.frame import FlightFrame
 from barrage.wire.messages import SnapshotRequest, SubscriptionOptions, SubscriptionRequest
 from barrage.wire.metadata import decode_wrapper
 from barrage.wire.revision import WireRevision
-from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+from barrage.wire.updates.update_codec import EncodeOptions, UpdateEncoder
 
 SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.int64())])
 EMPTY = RowSet.empty()

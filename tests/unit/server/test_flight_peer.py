@@ -198,6 +198,7 @@ def test_actions_create_and_drop(server, flight_client):
     kinds = [action.type for action in flight_client.list_actions()]
     assert kinds[:3] == ["barrage.tables", "barrage.drop_table", "barrage.create_table"]
     assert set(kinds[3:]) == {
+        "barrage.relay",
         *(f"journal.{name}" for name in ("info", "bound", "version", "cursor", "release")),
         *(f"stage.{name}" for name in ("commit", "abort")),
     }

@@ -12,8 +12,8 @@ import pytest
 
 import barrage
 from barrage.engine import Table
-from barrage.engine.grouping import RowGroups
-from barrage.engine.making import Making
+from barrage.engine.aggregation.grouping import RowGroups
+from barrage.engine.changelog.making import Making
 from barrage.engine.operators.sort import SortTable
 from barrage.engine.operators.sort_order import SortOrder
 from barrage.engine.operators.where import WhereTable

@@ -362,7 +362,7 @@ def test_unexpected_errors_tell_an_id_and_nothing_else(server, channel, monkeypa
     def explode(*_: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr("barrage.server.resolver.ticket_of_descriptor", explode)
+    monkeypatch.setattr("barrage.server.access.resolver.ticket_of_descriptor", explode)
     with pytest.raises(grpc.RpcError) as caught:
         unary(channel, "GetSchema", PATH)
     assert caught.value.code() is grpc.StatusCode.INTERNAL

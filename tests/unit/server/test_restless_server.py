@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from barrage.server.producer_positions import TablePositions
+from barrage.server.journaling.producer_positions import TablePositions
 from tests.helpers.restless_server import Scene
 from tests.sim.canaries import JOURNAL_CANARIES
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from barrage.errors import BarrageError, RemoteProtocolError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.flight.upload import PutCommand
-from barrage.server.tickets import (
+from barrage.server.ingest.upload import PutCommand
+from barrage.server.tables.tickets import (
     table_name_of_descriptor,
     table_name_of_ticket,
     ticket_of,
@@ -81,7 +81,7 @@ def test_another_copy_of_flight_in_the_process_does_not_collide():
         "file = descriptor_pb2.FileDescriptorProto.FromString(FILE_DESCRIPTOR)\n"
         "file.name = 'Flight.proto'\n"
         "descriptor_pool.Default().AddSerializedFile(file.SerializeToString())\n"
-        "import barrage.server.app\n"
+        "import barrage.server.serving.app\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 

@@ -149,9 +149,12 @@ class Query:
             pieces.append(Piece(epoch=plan.epoch, truncate_at=plan.truncate_at))
         if plan.snapshot_of is not None:
             cuts = self.journal.id_bounds(plan.epoch, plan.snapshot_of, tasks)
-            pieces += snapshot_pieces("t", plan.epoch, plan.snapshot_of, plan.ids, cuts, {})
+            pieces += snapshot_pieces(
+                "t", plan.epoch, plan.snapshot_of, ids=plan.ids, cuts=cuts, form={}
+            )
         if plan.changes is not None:
-            pieces += change_pieces("t", plan.epoch, *plan.changes, tasks, {})
+            after, upto = plan.changes
+            pieces += change_pieces("t", plan.epoch, after=after, upto=upto, tasks=tasks, form={})
         self._prng.shuffle(pieces)
         return pieces
 

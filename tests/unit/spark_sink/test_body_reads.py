@@ -10,13 +10,12 @@ import pyarrow as pa
 import pytest
 
 import barrage
-from barrage.client import body_backends
 from barrage.errors import BodyChannelError, ConfigError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.body_statistics import body_rows
-from barrage.server.config import ServerConfig
 from barrage.server.flight.journal_exchange import JournalExchanges
-from barrage.transport.shared_memory import ArenaMapping
+from barrage.server.settings.config import ServerConfig
+from barrage.server.statistics.body_statistics import body_rows
+from barrage.transport.shared_memory import ArenaMapping, shared_bodies
 from barrage.wire.dissociated.negotiation import HostIdentity
 from spark_sink import body_reads as module
 from spark_sink.body_reads import body_reads
@@ -65,7 +64,7 @@ def connection(server: barrage.Server, **options: str) -> ServerConnection:
 
 def changes(server: barrage.Server, tasks: int = 1):
     epoch, first, last = bounds(server)
-    return change_pieces("t", epoch, first, last, tasks, {})
+    return change_pieces("t", epoch, after=first, upto=last, tasks=tasks, form={})
 
 
 def bounds(server: barrage.Server) -> tuple[str, int, int]:
@@ -106,7 +105,7 @@ def test_rows_come_through_shared_memory_when_they_may(server):
     assert facts(server)["bytes_out"] > len(ALL) * 8
     assert sorted(fetched(connection(server), changes(server, 3))) == ALL
     epoch, _, last = bounds(server)
-    pieces = snapshot_pieces("t", epoch, last, (0, 2**63 - 1), [PART, 3 * PART], {})
+    pieces = snapshot_pieces("t", epoch, last, ids=(0, 2**63 - 1), cuts=[PART, 3 * PART], form={})
     assert sorted(fetched(connection(server), pieces)) == ALL
     assert facts(server)["bodies_out"] > 2 * shared
     wait_until(lambda: is_quiet(server))
@@ -174,7 +173,7 @@ def test_a_server_that_offers_nothing_is_asked_once(monkeypatch):
 
 def test_another_host_gets_rows_by_do_get(server, monkeypatch):
     other = HostIdentity(boot_id="00000000-0000-0000-0000-000000000000", user_id=0)
-    monkeypatch.setattr(body_backends, "host_identity", lambda: other)
+    monkeypatch.setattr(shared_bodies, "host_identity", lambda: other)
     assert fetched(connection(server), changes(server)) == ALL
     assert facts(server)["bodies_out"] == facts(server)["bodies_inline"] == 0
 
@@ -214,7 +213,7 @@ def test_a_body_that_does_not_come_loses_and_doubles_nothing(server, monkeypatch
 
 def test_a_lost_body_of_rows_without_an_order_is_the_tasks_business(server, monkeypatch):
     epoch, _, last = bounds(server)
-    pieces = snapshot_pieces("t", epoch, last, (0, 2**63 - 1), [], {})
+    pieces = snapshot_pieces("t", epoch, last, ids=(0, 2**63 - 1), cuts=[], form={})
     left, borrow = [1, 2], ArenaMapping.borrow
 
     def borrowed(self, reference, on_release):

@@ -33,12 +33,14 @@ def fetched(server, pieces) -> list[int]:
 
 def changes(server, tasks: int = 1):
     table = server.tables["trades"]
-    return change_pieces("trades", table.epoch, 0, table.version, tasks, {})
+    return change_pieces("trades", table.epoch, after=0, upto=table.version, tasks=tasks, form={})
 
 
 def snapshot(server, cuts=()):
     table = server.tables["trades"]
-    return snapshot_pieces("trades", table.epoch, table.version, (0, 2**63 - 1), cuts, {})
+    return snapshot_pieces(
+        "trades", table.epoch, table.version, ids=(0, 2**63 - 1), cuts=cuts, form={}
+    )
 
 
 def test_stripes_and_ranges_have_every_row_once(server):

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from barrage.client.sync_loop import LoopThread
+from barrage.client.connection.address import parse_address
+from barrage.client.synchronous.sync_loop import LoopThread
 from barrage.limits import Limits
-from barrage.transport.grpc_channel import FLIGHT, GrpcChannel
-from barrage.transport.inproc_channel import InprocChannel
-from barrage.transport.inproc_listener import InprocListener
+from barrage.transport import registry
+from barrage.transport.base import ConnectOptions, FlightConnector, HttpServer, ListenOptions
+from barrage.transport.flight_messages import FLIGHT
+from barrage.transport.inproc.inproc_channel import InprocChannel
+from barrage.transport.inproc.inproc_listener import InprocListener
 
 SERVICE = FLIGHT.strip("/")
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
@@ -118,20 +122,47 @@ class Peer:
 
 
 @contextlib.asynccontextmanager
-async def over_grpc(peer: Peer) -> AsyncIterator[tuple[GrpcChannel, Any]]:
-    options = [("grpc.max_receive_message_length", MESSAGE_BYTES_MAX)]
-    server = grpc.aio.server(options=options)
-    server.add_generic_rpc_handlers((peer.handler(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    channel = GrpcChannel(
-        f"127.0.0.1:{port}", message_bytes_max=MESSAGE_BYTES_MAX, authorization="Bearer first"
+async def found_by_scheme(
+    peer: Peer, host: str, *, http: HttpServer = "own"
+) -> AsyncIterator[tuple[FlightConnector, Any]]:
+    options = ListenOptions(
+        port=0, message_bytes_max=MESSAGE_BYTES_MAX, keepalive_ms=30_000, http=http
+    )
+    listener = registry.TRANSPORTS.find(registry.scheme_of(host)).listen(host, options)
+    listener.bind()
+    listener.add_generic_rpc_handlers((peer.handler(),))
+    await listener.start()
+    address = parse_address(listener.uri)
+    limits = Limits(message_bytes_max=MESSAGE_BYTES_MAX)
+    channel = registry.TRANSPORTS.find(address.scheme).connect(
+        address, ConnectOptions(limits=limits, authorization="Bearer first")
     )
     try:
-        yield channel, lambda: server.stop(0)
+        yield channel, lambda: listener.stop(0)
     finally:
         await channel.close()
-        await server.stop(0)
+        await listener.stop(0)
+
+
+def over_grpc(peer: Peer) -> Any:
+    return found_by_scheme(peer, "127.0.0.1")
+
+
+def by_grpcio(peer: Peer) -> Any:
+    return found_by_scheme(peer, "127.0.0.1", http="grpcio")
+
+
+@contextlib.asynccontextmanager
+async def over_unix(
+    peer: Peer, *, http: HttpServer = "own"
+) -> AsyncIterator[tuple[FlightConnector, Any]]:
+    with tempfile.TemporaryDirectory() as directory:
+        async with found_by_scheme(peer, f"unix://{directory}/s", http=http) as made:
+            yield made
+
+
+def unix_by_grpcio(peer: Peer) -> Any:
+    return over_unix(peer, http="grpcio")
 
 
 def inproc_channel(name: str) -> InprocChannel:
@@ -176,6 +207,9 @@ async def on_two_loops(peer: Peer) -> AsyncIterator[tuple[InprocChannel, Any]]:
 
 TRANSPORTS: dict[str, Callable[[Peer], Any]] = {
     "grpc": over_grpc,
+    "grpc-by-grpcio": by_grpcio,
+    "unix": over_unix,
+    "unix-by-grpcio": unix_by_grpcio,
     "inproc": on_one_loop,
     "inproc-two-loops": on_two_loops,
 }

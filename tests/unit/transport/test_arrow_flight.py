@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import barrage
-from barrage.client.bulk_snapshot import fetch_bulk_snapshot
+from barrage.client.tables.bulk_snapshot import fetch_bulk_snapshot
 from barrage.errors import (
     AuthenticationError,
     BarrageError,
@@ -48,7 +48,7 @@ def read(client, name, token="secret"):
 
 
 def test_rows_and_refusals(server):
-    client = ArrowFlightClient(server.uri.partition("//")[2], None)
+    client = ArrowFlightClient(server.uri.replace("grpc:", "grpc+tcp:"), None)
     assert read(client, "big") == 500_000
     with pytest.raises(TableNotFoundError, match="did you mean 'big'"):
         read(client, "bigg")
@@ -58,13 +58,13 @@ def test_rows_and_refusals(server):
 
 
 def test_nobody_there():
-    client = ArrowFlightClient("127.0.0.1:1", None)
+    client = ArrowFlightClient("grpc+tcp://127.0.0.1:1", None)
     with pytest.raises(ConnectionLostError):
         read(client, "big")
 
 
 def test_a_cancelled_read_ends(server):
-    client = ArrowFlightClient(server.uri.partition("//")[2], None)
+    client = ArrowFlightClient(server.uri.replace("grpc:", "grpc+tcp:"), None)
     answer = client.exchange(
         request("big"), headers={"authorization": "Bearer secret"}, table="big"
     )
@@ -76,7 +76,7 @@ def test_a_cancelled_read_ends(server):
 
 
 def test_a_cancelled_snapshot_leaves_no_reader(server):
-    client = ArrowFlightClient(server.uri.partition("//")[2], None)
+    client = ArrowFlightClient(server.uri.replace("grpc:", "grpc+tcp:"), None)
 
     async def test(cancels_late):
         reached, go = asyncio.Event(), threading.Event()

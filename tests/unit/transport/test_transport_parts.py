@@ -85,6 +85,8 @@ def test_messages_agree_with_arrow():
         (StatusCode.INTERNAL, "oops", "RequestRefusedError", "INTERNAL: oops"),
         (StatusCode.INTERNAL, "Stream removed (frame of size 9 overflows local window of 0)",
          "ConnectionLostError", "Stream removed (frame of size 9 overflows local window of 0)"),
+        (StatusCode.INTERNAL, "Internal error from Core",
+         "ConnectionLostError", "Internal error from Core"),
         (StatusCode.INTERNAL, "Received RST_STREAM with error code 2", "ConnectionLostError",
          "Received RST_STREAM with error code 2"),
         (StatusCode.INVALID_ARGUMENT, "", "RequestRefusedError", "INVALID_ARGUMENT"),

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from barrage.server.auth import Authenticator
-from barrage.server.flight.call_guard import CallGuard, SessionUse
-from barrage.server.method_table import MethodEntry, service_handler
-from barrage.transport.grpc_channel import GrpcStream
+from barrage.server.access.auth import Authenticator
+from barrage.server.access.call_guard import CallGuard, SessionUse
+from barrage.server.access.method_table import MethodEntry, service_handler
+from barrage.transport.over_grpc.grpc_channel import GrpcStream
 from barrage.transport.whole_reads import WholeReads
 
 

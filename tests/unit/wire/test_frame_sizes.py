@@ -7,7 +7,7 @@ import pytest
 
 from barrage.limits import Limits
 from barrage.rowset import RowSet
-from barrage.wire.update_codec import EncodeOptions, UpdateEncoder
+from barrage.wire.updates.update_codec import EncodeOptions, UpdateEncoder
 from tests.helpers.frame_factory import full_update
 
 SCHEMA = pa.schema([("text", pa.string())])

@@ -19,7 +19,7 @@ BUFFERS = (0, 8, 8, 40, 48, 0)
 
 
 def test_generated_code_reads_a_record_batch_header():
-    raw = bytearray(encode_record_header(5, NODES, BUFFERS, 48))
+    raw = bytearray(encode_record_header(5, NODES, BUFFERS, body_bytes=48))
     message = RecordBatchMessage.RecordBatchMessage.GetRootAs(raw)
     assert (message.Version(), message.HeaderType(), message.BodyLength()) == (4, 3, 48)
     batch = message.Header()
@@ -32,7 +32,9 @@ def test_generated_code_reads_a_record_batch_header():
 
 
 def test_generated_code_reads_a_dictionary_batch_header():
-    raw = bytearray(encode_dictionary_header(9, 5, NODES, BUFFERS, 48, is_delta=True))
+    raw = bytearray(
+        encode_dictionary_header(9, 5, nodes=NODES, buffers=BUFFERS, body_bytes=48, is_delta=True)
+    )
     message = DictionaryBatchMessage.DictionaryBatchMessage.GetRootAs(raw)
     assert (message.Version(), message.HeaderType(), message.BodyLength()) == (4, 2, 48)
     batch = message.Header()
@@ -43,11 +45,13 @@ def test_generated_code_reads_a_dictionary_batch_header():
 
 
 def test_our_reader_agrees():
-    header = decode_batch_header(encode_record_header(5, NODES, BUFFERS, 48), 48)
+    header = decode_batch_header(encode_record_header(5, NODES, BUFFERS, body_bytes=48), 48)
     assert header == (5, NODES, BUFFERS, None, False)
-    header = decode_batch_header(encode_dictionary_header(9, 5, NODES, BUFFERS, 48), 48)
+    header = decode_batch_header(
+        encode_dictionary_header(9, 5, nodes=NODES, buffers=BUFFERS, body_bytes=48), 48
+    )
     assert header == (5, NODES, BUFFERS, 9, False)
-    assert decode_batch_header(encode_record_header(0, (), (), 0), 0).nodes == ()
+    assert decode_batch_header(encode_record_header(0, (), (), body_bytes=0), 0).nodes == ()
 
 
 def test_pyarrow_headers_are_read():
@@ -63,11 +67,11 @@ def test_pyarrow_headers_are_read():
 
 
 def test_headers_that_do_not_fit_their_body_are_refused():
-    raw = encode_record_header(5, NODES, BUFFERS, 48)
+    raw = encode_record_header(5, NODES, BUFFERS, body_bytes=48)
     with pytest.raises(RemoteProtocolError, match="48 bytes of body, not 47"):
         decode_batch_header(raw, 47)
     with pytest.raises(RemoteProtocolError, match="-1 rows"):
-        decode_batch_header(encode_record_header(-1, (), (), 0), 0)
+        decode_batch_header(encode_record_header(-1, (), (), body_bytes=0), 0)
 
 
 def test_compressed_batches_are_refused():
@@ -84,7 +88,7 @@ def test_compressed_batches_are_refused():
 
 
 def test_old_metadata_versions_are_refused():
-    raw = bytearray(encode_record_header(5, NODES, BUFFERS, 48))
+    raw = bytearray(encode_record_header(5, NODES, BUFFERS, body_bytes=48))
     raw[32] = 2
     with pytest.raises(RemoteProtocolError, match="version 3 is too old"):
         open_message(bytes(raw))

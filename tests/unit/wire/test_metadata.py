@@ -20,7 +20,7 @@ from barrage.wire.metadata import (
     peek_message_type,
 )
 from barrage.wire.revision import WireRevision
-from barrage.wire.row_set_codec import decode_row_set, decode_shifts
+from barrage.wire.row_sets.row_set_codec import decode_row_set, decode_shifts
 from barrage.wire.update_metadata import wrap_payload
 from tests.helpers.conversations import VECTORS, all_conversations, conversation
 

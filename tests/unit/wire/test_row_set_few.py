@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.rowset import RowSet
-from barrage.wire.row_set_codec import _signed_deltas, decode_row_set, encode_row_set
-from barrage.wire.row_set_few import RANGES_FEW_MAX, encode_few
-from barrage.wire.row_set_writer import write_deltas
+from barrage.wire.row_sets.row_set_codec import _signed_deltas, decode_row_set, encode_row_set
+from barrage.wire.row_sets.row_set_few import RANGES_FEW_MAX, encode_few
+from barrage.wire.row_sets.row_set_writer import write_deltas
 
 GAPS = st.one_of(
     st.integers(1, 5),

@@ -57,7 +57,7 @@ def _batch(rows, nodes, lengths, body=None, metadata=None):
         buffers += (at, length)
         at += length
     content = bytes(at) if body is None else body
-    header = encode_record_header(rows, nodes, buffers, len(content))
+    header = encode_record_header(rows, nodes, buffers, body_bytes=len(content))
     return FlightFrame(header=header, metadata=metadata, body=content)
 
 
@@ -247,9 +247,9 @@ class TestDictionaries:
         header = encode_dictionary_header(
             dictionary_id,
             len(values),
-            (len(values), 0),
-            (0, 0, 0, len(offset_bytes), len(offset_bytes), len(text)),
-            len(body),
+            nodes=(len(values), 0),
+            buffers=(0, 0, 0, len(offset_bytes), len(offset_bytes), len(text)),
+            body_bytes=len(body),
             is_delta=is_delta,
         )
         return FlightFrame(header=header, body=body)
@@ -418,7 +418,7 @@ class TestMalformedColumns:
         schema = pa.schema([("c", pa.int64())])
         metadata = _metadata(added_rows=RowSet.of_span(0, 1))
         for offset, length in ((8, 8), (-8, 8), (0, -8), (2**62, 2**62)):
-            header = encode_record_header(1, (1, 0), (0, 0, offset, length), 8)
+            header = encode_record_header(1, (1, 0), (0, 0, offset, length), body_bytes=8)
             frame = FlightFrame(header=header, metadata=metadata, body=bytes(8))
             with pytest.raises(RemoteProtocolError, match="lies outside 8 bytes"):
                 _started(schema).receive_frame(frame)
@@ -430,7 +430,7 @@ class TestMalformedColumns:
 
     def test_an_unaligned_body_is_copied_to_aligned_memory(self):
         schema = pa.schema([("c", pa.int64())])
-        header = encode_record_header(1, (1, 0), (0, 0, 0, 8), 8)
+        header = encode_record_header(1, (1, 0), (0, 0, 0, 8), body_bytes=8)
         body = memoryview(b"?" + struct.pack("<q", 5))[1:]
         metadata = _metadata(added_rows=RowSet.of_span(0, 1))
         frame = FlightFrame(header=header, metadata=metadata, body=body)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from barrage.journal import JournalStore, LocalStorage
-from barrage.journal.offline import compact, find_table
+from barrage.journal.stores.offline import compact, find_table
 from barrage.server import Server, ServerConfig
 
 COLUMNS = {"n": pa.int64(), "text": pa.string()}

@@ -11,12 +11,12 @@ import pytest
 
 from barrage.clock import SystemClock
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.catalog import Catalog
-from barrage.server.resolver import TicketResolver
-from barrage.server.runtime import EngineRuntime
-from barrage.server.session_store import ClientSession
-from barrage.server.table_lease import TableLease
-from barrage.server.table_service import TableRecipe, TableService
+from barrage.server.access.resolver import TicketResolver
+from barrage.server.access.session_store import ClientSession
+from barrage.server.runtime.catalog import Catalog
+from barrage.server.runtime.runtime import EngineRuntime
+from barrage.server.tables.table_lease import TableLease
+from barrage.server.tables.table_service import TableRecipe, TableService
 
 TIMEOUT_SECONDS = 60
 

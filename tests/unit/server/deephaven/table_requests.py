@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from barrage.clock import SystemClock
 from barrage.server.deephaven.table_calls import TableCalls
-from barrage.server.tickets import export_ticket
+from barrage.server.tables.tickets import export_ticket
 from barrage.transport.deephaven_messages import MESSAGES
 from tests.unit.server.deephaven.conftest import Bench, WrittenContext, run
 

@@ -17,8 +17,8 @@ from barrage.errors import (
     TableNotFoundError,
     UnsupportedError,
 )
-from barrage.server.deephaven.operations import OperationError
-from barrage.server.exports import ExportState
+from barrage.server.access.exports import ExportState
+from barrage.server.deephaven.operations.operations import OperationError
 from barrage.transport.deephaven_messages import MESSAGES
 from tests.unit.server.deephaven.conftest import Bench, WrittenContext, run
 from tests.unit.server.deephaven.table_requests import (

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from barrage.errors import BarrageError, LimitExceededError, SchemaError, TableNotFoundError
-from barrage.server.deephaven.column_statistics import statistics_of
-from barrage.server.deephaven.operations import OperationError
-from barrage.server.deephaven.seek_row import find_row
+from barrage.server.deephaven.operations.column_statistics import statistics_of
+from barrage.server.deephaven.operations.operations import OperationError
+from barrage.server.deephaven.operations.seek_row import find_row
 from barrage.transport.deephaven_messages import MESSAGES
 from tests.unit.server.deephaven.conftest import Bench
 from tests.unit.server.deephaven.table_requests import Client, reference, ticket
@@ -208,7 +208,7 @@ def test_columns_too_long_to_look_at(bench: Bench, monkeypatch: pytest.MonkeyPat
     client.made(
         column, "View", "SelectOrUpdateRequest", source_id=reference(blank), column_specs=["a = ii"]
     )
-    limit = "barrage.server.deephaven.reading.check_count"
+    limit = "barrage.server.deephaven.operations.reading.check_count"
 
     def refuse(what: str, actual: int, maximum: int, unit: str) -> None:
         raise LimitExceededError(what, actual=actual, maximum=maximum, unit=unit)

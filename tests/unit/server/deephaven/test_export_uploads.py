@@ -19,13 +19,13 @@ from barrage.errors import (
     TicketError,
 )
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.exports import ExportState
-from barrage.server.flight.export_upload import (
+from barrage.server.access.exports import ExportState
+from barrage.server.access.grpc_calls import END_OF_STREAM
+from barrage.server.ingest.export_upload import (
     ExportUpload,
     UploadBudget,
     export_id_of_descriptor,
 )
-from barrage.server.grpc_calls import END_OF_STREAM
 from barrage.transport.flight_messages import Descriptor, decode_put_result
 from barrage.wire import FlightFrame, encode_flight_data
 from tests.unit.server.deephaven.arrow_samples import sample_columns

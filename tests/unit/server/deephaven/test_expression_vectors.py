@@ -14,12 +14,12 @@ from functools import partial
 import pyarrow as pa
 from google.protobuf import json_format
 
-from barrage.engine.expression import bind, bind_condition
-from barrage.engine.java_values import KIND_TYPES
+from barrage.engine.expressions.expression import bind, bind_condition
+from barrage.engine.expressions.java_values import KIND_TYPES
 from barrage.errors import ExpressionError, UnsupportedError
-from barrage.server.deephaven.conditions import filter_expression
-from barrage.server.deephaven.filter_text import parse_filters
-from barrage.server.deephaven.selection_text import parse_selection
+from barrage.server.deephaven.text.conditions import filter_expression
+from barrage.server.deephaven.text.filter_text import parse_filters
+from barrage.server.deephaven.text.selection_text import parse_selection
 from barrage.transport.deephaven_messages import MESSAGES
 
 _PATH = pathlib.Path(__file__).parents[3] / "vectors" / "deephaven_expressions.json"

@@ -9,7 +9,7 @@ import pytest
 
 from barrage.errors import RemoteProtocolError, SchemaError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.deephaven.input_schema import read_schema, stored_schema
+from barrage.server.presentation.deephaven_input_schema import read_schema, stored_schema
 from tests.unit.server.deephaven.arrow_samples import sample_columns
 
 

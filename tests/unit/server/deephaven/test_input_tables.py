@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from barrage.engine import derive
+from barrage.engine.operators import derive
 from barrage.errors import (
     BarrageError,
     LimitExceededError,
@@ -24,7 +24,7 @@ from barrage.server.deephaven.input_table_calls import (
     last_per_key,
     rows_to_add,
 )
-from barrage.server.deephaven.schema import deephaven_view
+from barrage.server.presentation.deephaven_schema import deephaven_view
 from barrage.transport.deephaven_messages import MESSAGES
 from tests.unit.server.deephaven.arrow_samples import sample_columns
 from tests.unit.server.deephaven.conftest import Bench, run

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from barrage.errors import ExpressionError
-from barrage.server.deephaven import column_operations, row_operations
+from barrage.server.deephaven.operations import column_operations, row_operations
 from barrage.transport.deephaven_messages import MESSAGES
 from tests.unit.server.deephaven.table_requests import ROWS, Client
 

@@ -22,7 +22,7 @@ from barrage.server.deephaven.console_calls import ConsoleCalls
 from barrage.server.deephaven.session_calls import SessionCalls
 from barrage.server.deephaven.session_end import until_session_ends
 from barrage.server.deephaven.table_updates import TableUpdates
-from barrage.server.table_service import Change
+from barrage.server.tables.table_service import Change
 from barrage.transport.deephaven_messages import MESSAGES
 from tests.unit.server.deephaven.conftest import Bench, WrittenContext, run
 

@@ -15,8 +15,8 @@ from barrage.engine import AppendOnlyTable, KeyedTable, StaticTable, UpdateGraph
 from barrage.errors import RowError, TableFailedError
 from barrage.rowset import RowSet
 from barrage.server.deephaven.big_numbers import big_numbers
-from barrage.server.deephaven.schema import deephaven_schema, deephaven_view
-from barrage.server.deephaven.types import shown_type
+from barrage.server.presentation.deephaven_schema import deephaven_schema, deephaven_view
+from barrage.server.presentation.deephaven_types import shown_type
 from barrage.transport.deephaven_messages import MESSAGES
 from tests.helpers.examples import examples
 from tests.helpers.strategies_columns import VALUES, arrays

@@ -10,7 +10,7 @@ import pytest
 from barrage.errors import (
     RowError,
 )
-from barrage.server.table_service import Change
+from barrage.server.tables.table_service import Change
 from barrage.transport.deephaven_messages import MESSAGES
 from tests.unit.server.deephaven.conftest import Bench, run
 from tests.unit.server.deephaven.table_requests import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from barrage.engine.derive import BUILDERS
+from barrage.engine.operators.derive import BUILDERS
 from barrage.errors import (
     BarrageError,
     ExpressionError,
@@ -21,9 +21,9 @@ from barrage.errors import (
     TicketError,
     UnsupportedError,
 )
-from barrage.server.deephaven.operation_table import OPERATIONS, REFUSED
-from barrage.server.deephaven.operations import OperationError
-from barrage.server.exports import ExportState
+from barrage.server.access.exports import ExportState
+from barrage.server.deephaven.operations.operation_table import OPERATIONS, REFUSED
+from barrage.server.deephaven.operations.operations import OperationError
 from barrage.transport.deephaven_messages import MESSAGES
 from tests.unit.server.deephaven.conftest import Bench, WrittenContext, run
 from tests.unit.server.deephaven.table_requests import (

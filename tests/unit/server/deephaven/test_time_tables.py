@@ -18,8 +18,8 @@ from barrage.errors import (
     TableFailedError,
     TransportError,
 )
-from barrage.server.deephaven import time_tables
-from barrage.server.deephaven.time_tables import (
+from barrage.server.deephaven.operations import time_tables
+from barrage.server.deephaven.operations.time_tables import (
     INSTANT_NS_MAX,
     PERIOD_NS_MIN,
     PeriodError,
@@ -228,7 +228,7 @@ def test_a_time_table_that_is_made_while_the_server_stops_is_not_driven(bench: B
 
 def test_as_many_rows_at_once_as_may_be_made(bench: Bench) -> None:
     table = bench.tables.create_input("append_only", time_tables.SCHEMA).result()
-    ticker = Ticker(table, NOW, SECOND, 10)
+    ticker = Ticker(table, NOW, SECOND, rows_max=10)
     ticks = [bench.tables.run(lambda: ticker.tick(NOW + 14 * SECOND)).result() for _ in range(3)]
     assert ticks == [NOW + 10 * SECOND, NOW + 15 * SECOND, NOW + 15 * SECOND]
     run(until(lambda: len(bench.rows(table)) == 15))
@@ -236,7 +236,7 @@ def test_as_many_rows_at_once_as_may_be_made(bench: Bench) -> None:
 
 def test_nothing_is_due_for_a_failed_table(bench: Bench) -> None:
     table = bench.tables.create_input("append_only", time_tables.SCHEMA).result()
-    ticker = Ticker(table, NOW, SECOND, 10)
+    ticker = Ticker(table, NOW, SECOND, rows_max=10)
     bench.tables.run(lambda: table.fail(TableFailedError("it broke"))).result()
     assert bench.tables.run(lambda: ticker.tick(NOW)).result() is None
 

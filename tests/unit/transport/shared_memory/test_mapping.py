@@ -202,7 +202,7 @@ def test_places_where_no_body_can_be(
 
 def test_content_that_looks_like_a_header_is_none(arena: Arena, mapping: ArenaMapping) -> None:
     address, generation = 128 + 64, 77
-    body = region_header(generation, address, 100, bytes(16)).ljust(1000)
+    body = region_header(generation, address, 100, proof=bytes(16)).ljust(1000)
     region = placed(arena, body)
     assert region.address == 128
     with pytest.raises(BodyChannelError, match="not there any more"):
@@ -288,7 +288,7 @@ def test_header_that_tells_of_more_than_there_is(arena: Arena, mapping: ArenaMap
     memory = arena._segments[0].memory
     address = len(memory) - 64
     for length, is_there in ((64, True), (65, False)):
-        memory[address - 64 : address - 16] = region_header(9, address, length, arena.proof)
+        memory[address - 64 : address - 16] = region_header(9, address, length, proof=arena.proof)
         reference = BodyReference(address, length, 9)
         if is_there:
             assert mapping.copy(reference).size == 64

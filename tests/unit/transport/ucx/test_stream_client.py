@@ -29,7 +29,9 @@ class Closing:
 
 def test_who_is_cancelled_while_closing_has_closed_both_connections() -> None:
     async def scenario() -> list[Any]:
-        client = _Client(None, DEFAULT_LIMITS, SystemClock(), ErrorMode.PEER, 0)  # type: ignore[arg-type]
+        client = _Client(
+            None, DEFAULT_LIMITS, SystemClock(), error_mode=ErrorMode.PEER, first_sequence=0
+        )  # type: ignore[arg-type]
         connections: list[Any] = [Closing(), Closing()]
         client._metadata, client._bodies = connections
         closing = asyncio.create_task(client.close())

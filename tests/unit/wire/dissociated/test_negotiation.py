@@ -16,9 +16,9 @@ from barrage.wire.dissociated.negotiation import (
     Answer,
     Claim,
     ClaimOutcome,
+    ConnectionTerms,
     HostIdentity,
     Offer,
-    UcxTerms,
     printable,
 )
 from barrage.wire.dissociated.ways import BodyWay
@@ -38,7 +38,7 @@ class TestOffer:
             Offer(shm=HostIdentity(boot_id="b", user_id=0), order=(BodyWay.SHM,)),
             Offer(
                 shm=HostIdentity(boot_id="", user_id=1000),
-                ucx=UcxTerms(release="1.22.0", settings={"TLS": "tcp"}),
+                terms={BodyWay.UCX: ConnectionTerms(release="1.22.0", settings={"TLS": "tcp"})},
                 order=(BodyWay.UCX, BodyWay.SHM, BodyWay.INLINE),
             ),
         ],
@@ -90,8 +90,8 @@ class TestOffer:
     def test_as_much_as_is_allowed_is_read(self) -> None:
         text = "x" * TEXT_CHARS_MAX
         settings = {str(i): "" for i in range(SETTINGS_MAX - 1)} | {text: text}
-        ucx = UcxTerms(release=text, settings=settings)
-        offer = Offer(shm=HostIdentity(boot_id=text, user_id=2**62), ucx=ucx)
+        ucx = ConnectionTerms(release=text, settings=settings)
+        offer = Offer(shm=HostIdentity(boot_id=text, user_id=2**62), terms={BodyWay.UCX: ucx})
         assert Offer.from_json(offer.to_json()) == offer
 
     def test_its_length_is_limited(self) -> None:

@@ -19,7 +19,7 @@ ROUND = 2**32
 
 def bare(body_bytes: int, metadata: bytes | None = None) -> FlightFrame:
     """A message whose body of ``body_bytes`` is elsewhere."""
-    header = encode_record_header(0, [], [], body_bytes)
+    header = encode_record_header(0, [], [], body_bytes=body_bytes)
     return FlightFrame(header=header, metadata=metadata, body_reference=b"r")
 
 
