@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark operators test-ucx test-spark test-spark-oldest chaos slow night proto flatbuf fmt check coverage clean
+.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark generated test-ucx test-spark test-spark-oldest chaos slow night proto flatbuf fmt check coverage clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -97,8 +97,8 @@ bench-interop: $(VENV)/.interop ## Deephaven's ticking client on our server and 
 proto: $(VENV)/.dev ## compile the .proto files
 	PYTHON=$(BIN)/python proto_schemas/generate.sh
 
-operators: $(VENV)/.dev ## write the methods that follow from the list of operators
-	PATH="$(BIN):$$PATH" $(BIN)/python -m scripts.operator_methods
+generated: $(VENV)/.dev ## write the methods of operators, and the synchronous forms of asynchronous classes
+	$(BIN)/python -m scripts.generated
 
 flatbuf: ## generate the flatbuffers code (needs flatc)
 	flatbuf_schemas/generate.sh
@@ -108,8 +108,8 @@ fmt: $(VENV)/.dev ## format the code
 	$(BIN)/ruff check --fix .
 
 # The tests that are about the core itself; what only larger tests reach does not count.
-CORE_TESTS := $(addprefix tests/unit/,rowset model wire engine proto server/deephaven) $(wildcard tests/unit/server/test_resume_*.py) \
-	$(patsubst %,tests/property/test_%.py,row_ids storage_columns resumed_subscriptions derivations)
+CORE_TESTS := $(addprefix tests/unit/,rowset model wire engine proto relay server/deephaven server/exchange) \
+	$(patsubst %,tests/property/test_%.py,row_ids storage_columns resumed_subscriptions derivations view_frames producer_spans)
 
 coverage: $(VENV)/.dev ## branch coverage of the core by its own tests; fails below the floor in pyproject.toml
 	$(BIN)/python -m pytest -n 3 --dist loadfile $(CORE_TESTS) --cov

@@ -21,6 +21,7 @@ NAMES = (
     "append",
     "viewport",
     "fan_out",
+    "small_writes",
     "stalled_reader",
     "journal_append",
     "journal_recovery",
@@ -35,7 +36,7 @@ NAMES = (
     "ucx_transport",
     "bodies",
     "never_blocked",
-    "standing_queries",
+    "kept_queries",
 )
 
 

@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 import barrage
-from barrage.cli.health import run_self_test
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
+from barrage.transport.ucx.examination import run_self_test
 from benchmarks import shapes
 from benchmarks.processes import Child, child, shared_semaphore
 from benchmarks.report import Measurement, compared, result, skipped
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.synchronize import Semaphore
 
-    from barrage.client.update_iterator import UpdateIterator
+    from barrage.client.updates.update_iterator import UpdateIterator
 
 WAYS = ("inline", "shm")
 UCX_WAYS = ("inline", "ucx")

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph, derive
+from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph
+from barrage.engine.operators import derive
 from barrage.rowset import RowSet
 from benchmarks.report import Measurement, compared, result
 
@@ -247,6 +248,39 @@ def continued(row_count: int, generator: np.random.Generator) -> list[Measuremen
     ]
 
 
+def computed_again(row_count: int, generator: np.random.Generator) -> list[Measurement]:
+    """The first row of one group changed per cycle: a sum computes all others again, an average
+    those until the change has faded."""
+    schema = pa.schema([("key", pa.int64()), ("n", pa.int64()), ("x", pa.float64())])
+    table = KeyedTable(UpdateGraph(), schema, key="key")
+
+    def part(count: int) -> pa.Table:
+        cells = {"n": generator.integers(0, 1000, count), "x": generator.random(count)}
+        return pa.table({"key": np.arange(count), **cells}, schema=schema)
+
+    table.stage_upsert(part(row_count))
+    table.graph.run_cycle()
+    numbers = table.to_arrow()["n"].to_numpy()
+    found = []
+    for formulas in ({"total": "cum_sum(n)"}, {"smooth": "ema_tick(x, 10)"}):
+        view = derive.update_by(table, **formulas)
+        times = []
+        for _ in range(9):
+            table.stage_upsert(part(1))
+            times.append(milliseconds(table.graph.run_cycle))
+        del view
+        found.append(
+            compared(
+                f"update_by, {formulas.popitem()[1]}: row 0 of {row_count} in one group changed",
+                float(np.median(times)),
+                "ms",
+                baseline="numpy.cumsum of the whole table",
+                baseline_value=milliseconds(lambda: np.cumsum(numbers), 5),
+            )
+        )
+    return found
+
+
 def operators(
     table: KeyedTable, row_count: int, generator: np.random.Generator
 ) -> list[Measurement]:
@@ -328,4 +362,5 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     lines += operators(table, row_count, generator)
     lines += lists(row_count, generator)
     lines += continued(row_count, generator)
+    lines += computed_again(row_count, generator)
     return result("engine_ops", lines)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from barrage.journal import JournalOptions, JournalStore, LocalStorage, TableIdentity
-from barrage.journal.offline import compact, find_table
+from barrage.journal.stores.offline import compact, find_table
 from barrage.model.table_change import TableChange
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph, derive
-from barrage.engine.producer import Producer
-from barrage.engine.propagation.reader import Stamp, TableReader
-from barrage.engine.propagation.view_messages import view_message
-from barrage.engine.subscription import Shape, SubscriptionSpec
-from barrage.engine.viewport_plan import PositionDelta
+from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph
+from barrage.engine.changelog.reader import Stamp, TableReader
+from barrage.engine.changelog.subscription import Shape, SubscriptionSpec
+from barrage.engine.changelog.view_messages import view_message
+from barrage.engine.changelog.viewport_plan import PositionDelta
+from barrage.engine.operators import derive
+from barrage.engine.propagation.producer import Producer
 from barrage.limits import DEFAULT_LIMITS
 from barrage.model.viewport import Viewport
 from benchmarks import shapes
@@ -96,7 +97,7 @@ def each_alone(load: Load, update: Any, before: Any) -> float:
     for viewport in sample:
         delta = PositionDelta(update, before, load.table.row_keys)
         shape = Shape.of(None, viewport, column_count=column_count, is_key_space=False)
-        view_message(TableReader(load.table), delta, shape, stamp)
+        view_message(TableReader(load.table), delta, shape, stamp=stamp)
     return (time.perf_counter() - started) / len(sample) * len(load.viewports)
 
 

@@ -27,9 +27,10 @@ import barrage
 from barrage import wire
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.proto.resumption import CURSOR_HEADER, RESUMED_HEADER
-from barrage.wire.update_assembler import UpdateAssembler
+from barrage.wire.updates.update_assembler import UpdateAssembler
 from benchmarks import shapes
-from benchmarks.fan_out import EXCHANGE, serve_bare
+from benchmarks.fan_out import serve_bare
+from benchmarks.peers.counting_client import EXCHANGE
 from benchmarks.processes import Child, child
 from benchmarks.report import Measurement, compared, result
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from pyroaring import BitMap64
 
-from barrage.rowset import RowSet, forms
+from barrage.rowset import RowSet, set_forms
 from benchmarks.report import Measurement, compared, result
 from benchmarks.timing import best_ms
 
@@ -42,12 +42,12 @@ Work = Callable[[], Any]
 @contextmanager
 def ranges_only() -> Iterator[None]:
     """Row sets made within are ranges, however many."""
-    before = forms.RANGES_MIN
-    forms.RANGES_MIN = sys.maxsize
+    before = set_forms.RANGES_MIN
+    set_forms.RANGES_MIN = sys.maxsize
     try:
         yield
     finally:
-        forms.RANGES_MIN = before
+        set_forms.RANGES_MIN = before
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ async def serve_stream(
         order = Order(*json.loads(await anext(requests)))
         leases = LeaseTable()
         rows = order.size // 8
-        header = encode_record_header(rows, (rows, 0), (0, 0, 0, order.size), order.size)
+        header = encode_record_header(rows, (rows, 0), (0, 0, 0, order.size), body_bytes=order.size)
         head = TAG_HEADER + encode_varint(len(header)) + header
         has_room = asyncio.Event()
 

@@ -37,7 +37,7 @@ def serve(pipe: Connection, rows: int) -> None:
     """A server with tables of ``rows`` rows, all of whose changes are kept: ``trades``, and
     ``few`` of a number tuples can be made of."""
     import barrage
-    from barrage.server.config import ServerConfig
+    from barrage.server.settings.config import ServerConfig
 
     config = ServerConfig(journal="memory", journal_memory_bytes=4 * 1024**3, bodies="shm")
     with barrage.Server(config=config) as server:

@@ -16,11 +16,12 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from barrage.engine import KeyedTable, Table, UpdateGraph, derive
-from barrage.engine.held_bytes import HeldBytes
-from barrage.engine.making import Making, MakingRoom
-from barrage.engine.producer import Producer
-from barrage.engine.subscription import SubscriptionSpec
+from barrage.engine import KeyedTable, Table, UpdateGraph
+from barrage.engine.changelog.making import Making, MakingRoom
+from barrage.engine.changelog.subscription import SubscriptionSpec
+from barrage.engine.operators import derive
+from barrage.engine.propagation.held_bytes import HeldBytes
+from barrage.engine.propagation.producer import Producer
 from barrage.limits import DEFAULT_LIMITS, NANOS_PER_MS
 from barrage.model.viewport import Viewport
 from benchmarks.processes import child

@@ -65,7 +65,7 @@ def sender(pipe: Connection) -> None:
         library = load_library()
         context = UcxContext(library, UcxSettings())
         accepted: asyncio.Queue[UcxConnection] = asyncio.Queue()
-        listener = UcxListener(context, "127.0.0.1", 0, accepted.put_nowait)
+        listener = UcxListener(context, "127.0.0.1", 0, on_connection=accepted.put_nowait)
         pipe.send((library.path, library.release, listener.port))
         connection = await accepted.get()
         try:

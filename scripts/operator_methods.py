@@ -1,39 +1,33 @@
 """Writes what follows from the list of operators (``barrage/model/operators.py``) and stands in the
-repository as code, so that editors and type checkers see it: ``make operators``.
+repository as code, so that editors and type checkers see it: ``make generated``.
 
-* the functions of the engine, gathered in ``barrage/engine/derive.py``;
-* the methods of a server's tables, ``barrage/server/operator_methods.py``;
-* the methods of clients' tables, ``barrage/client/query_methods.py``.
-
-A test holds the files against what this program would write.
+* the functions of the engine, gathered in ``barrage/engine/operators/derive.py``;
+* the methods of a server's tables, ``barrage/server/api/operator_methods.py``;
+* the methods of clients' tables, ``barrage/client/queries/query_methods.py``.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 from barrage.model.operators import OPERATORS, Form, OperatorSpec, Parameter
+from scripts.writing import ROOT, note
 
-ROOT = Path(__file__).parent.parent / "barrage"
-NOTE = "Written by ``make operators`` from ``barrage/model/operators.py``; do not edit."
+NOTE = note(__file__, ROOT / "model" / "operators.py")
 
 
 def engine_text() -> str:
-    """``barrage/engine/derive.py``."""
+    """``barrage/engine/operators/derive.py``."""
     names = sorted(OPERATORS)
     imports = "\n".join(f"from barrage.engine.operators.{name} import {name}" for name in names)
     exported = "\n".join(f'    "{name}",' for name in ["BUILDERS", *names])
     builders = "\n".join(f'    "{name}": {name},' for name in OPERATORS)
-    return f'''"""Derives tables from tables: every operator as a function of the tables it reads.
+    return f'''{NOTE}\
+"""Derives tables from tables: each operator is a function of the tables it reads.
 
 Equal operators upon one table are one table, which lives as long as somebody uses it. What a
 function raises besides TableFailedError and LimitExceededError is told where it is defined, in
 ``engine/operators/``.
-
-{NOTE}
 """
 
 from __future__ import annotations
@@ -45,7 +39,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from barrage.engine.table import Table
+    from barrage.engine.tables.table import Table
 
 __all__ = [
 {exported}
@@ -60,11 +54,9 @@ BUILDERS: Mapping[str, Callable[..., Table]] = {{
 
 
 def server_text() -> str:
-    """``barrage/server/operator_methods.py``."""
+    """``barrage/server/api/operator_methods.py``."""
     methods = "\n".join(_server_method(spec) for spec in OPERATORS.values())
-    return f'''"""The operators as methods of a server's tables.
-
-{NOTE}
+    return f'''{NOTE}"""The operators as methods of a server's tables.
 """
 
 from __future__ import annotations
@@ -72,12 +64,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from barrage.server.table_handle import names_of
+from barrage.server.api.table_handle import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.server.table_handle import TableHandle
+    from barrage.server.api.table_handle import TableHandle
 
 R = TypeVar("R")
 
@@ -93,18 +85,16 @@ class OperatorMethods(ABC, Generic[R]):
 
 
 def client_text() -> str:
-    """``barrage/client/query_methods.py``."""
+    """``barrage/client/queries/query_methods.py``."""
     methods = "\n".join(_client_method(spec) for spec in OPERATORS.values())
-    return f'''"""The operators as methods of clients' tables.
-
-{NOTE}
+    return f'''{NOTE}"""The operators as methods of clients' tables.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from barrage.client.query_steps import QuerySteps, R
+from barrage.client.queries.query_steps import QuerySteps, R
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,20 +179,8 @@ def _method(spec: OperatorSpec, signature: list[str], result: str) -> str:
 
 
 TEXTS = {
-    ROOT / "engine" / "derive.py": engine_text,
-    ROOT / "server" / "operator_methods.py": server_text,
-    ROOT / "client" / "query_methods.py": client_text,
+    ROOT / "engine" / "operators" / "derive.py": engine_text,
+    ROOT / "server" / "api" / "operator_methods.py": server_text,
+    ROOT / "client" / "queries" / "query_methods.py": client_text,
 }
 """The files and what makes them."""
-
-
-def formatted(path: Path, text: str) -> str:
-    """The text as the formatter leaves it."""
-    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    return done.stdout
-
-
-if __name__ == "__main__":
-    for path, text in TEXTS.items():
-        path.write_text(formatted(path, text()))

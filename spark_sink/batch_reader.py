@@ -66,7 +66,7 @@ class BarrageBatchReader(DataSourceReader):
         tasks = tasks_for(journal.amount(facts.epoch, facts.version).rows, options)
         cuts = journal.id_bounds(facts.epoch, facts.version, tasks) if tasks > 1 else ()
         form = options.form.ticket_fields()
-        return snapshot_pieces(options.table, None, None, (0, ID_END), cuts, form)
+        return snapshot_pieces(options.table, None, None, ids=(0, ID_END), cuts=cuts, form=form)
 
     def _plan(self, journal: SourceJournal, facts: Facts) -> BatchPlan:
         upto = self._end(journal, facts)

@@ -302,7 +302,7 @@ class TableRecorder:
             entries = self.journal.entries(ticket["from"], upto)
             batches = change_batches(entries, options)
         else:
-            batches = snapshot_batches(self.journal, upto, options, tuple(ticket["ids"]))
+            batches = snapshot_batches(self.journal, upto, options, ids=tuple(ticket["ids"]))
         schema = options_schema(self.journal.identity.schema, options)
         path = self._batches / f"{upto}-{time.monotonic_ns()}.arrow"
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, _plain(schema)) as writer:

@@ -37,26 +37,30 @@ def batch_pieces(plan: BatchPlan, options: SourceOptions, journal: SourceJournal
     if plan.truncate_at is not None:
         pieces.append(Piece(epoch=plan.epoch, truncate_at=plan.truncate_at))
     if plan.snapshot_of is not None:
-        pieces += _snapshot(plan, plan.snapshot_of, options, journal)
+        pieces += _snapshot(plan, plan.snapshot_of, options, journal=journal)
     if plan.changes is not None:
         after, upto = plan.changes
         rows = journal.change_rows(plan.epoch, after, upto)
         tasks = tasks_for(rows, options)
         pieces += change_pieces(
-            *(options.table, plan.epoch, after, upto, tasks),
-            {**form, **_stripes(rows, tasks, journal.described)},
+            options.table,
+            plan.epoch,
+            after=after,
+            upto=upto,
+            tasks=tasks,
+            form={**form, **_stripes(rows, tasks, journal.described)},
         )
     return pieces
 
 
 def _snapshot(
-    plan: BatchPlan, version: int, options: SourceOptions, journal: SourceJournal
+    plan: BatchPlan, version: int, options: SourceOptions, *, journal: SourceJournal
 ) -> list[Piece]:
     rows = journal.amount(plan.epoch, version).rows
     tasks = tasks_for(rows, options)
     cuts = journal.id_bounds(plan.epoch, version, tasks) if tasks > 1 else ()
     form = options.form.ticket_fields()
-    return snapshot_pieces(options.table, plan.epoch, version, plan.ids, cuts, form)
+    return snapshot_pieces(options.table, plan.epoch, version, ids=plan.ids, cuts=cuts, form=form)
 
 
 def _stripes(rows: int, tasks: int, table: SourceFacts) -> dict[str, object]:

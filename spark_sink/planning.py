@@ -158,15 +158,15 @@ class OffsetChooser:
             resolved = self._resolved(facts, head)
             if resolved is not None:
                 return resolved
-            return self._resynced(start, facts, head, limits)
+            return self._resynced(start, facts, head, limits=limits)
         if start.is_symbolic:
-            return self._resynced(start, facts, head, limits)
+            return self._resynced(start, facts, head, limits=limits)
         if not facts.serves(start):
             if self._fails:
                 raise self.lost(start, facts)
-            return self._resynced(start, facts, head, limits)
+            return self._resynced(start, facts, head, limits=limits)
         if start.row != COMPLETE:
-            row = self._chunk_end(start.epoch, start.version, start.row, limits)
+            row = self._chunk_end(start.epoch, start.version, start.row, limits=limits)
             return Offset(start.epoch, start.version, row, start.sync)
         return self._changes_end(start, head, limits)
 
@@ -196,15 +196,15 @@ class OffsetChooser:
             return head
         return Head(head.epoch, min(head.version, target.version))
 
-    def _resynced(self, start: Offset, facts: Facts, head: Head, limits: ReadLimits) -> Offset:
+    def _resynced(self, start: Offset, facts: Facts, head: Head, *, limits: ReadLimits) -> Offset:
         version = head.version
         if version < facts.earliest:  # The target of the run was forgotten before it was reached.
             version = facts.version
             self._target = None if self._target is None else Head(facts.epoch, version)
-        row = self._chunk_end(facts.epoch, version, 0, limits)
+        row = self._chunk_end(facts.epoch, version, 0, limits=limits)
         return Offset(facts.epoch, version, row, start.sync + 1)
 
-    def _chunk_end(self, epoch: str, version: int, done: int, limits: ReadLimits) -> int:
+    def _chunk_end(self, epoch: str, version: int, done: int, *, limits: ReadLimits) -> int:
         """The id at which the next piece of a snapshot ends; COMPLETE when it is the last."""
         if limits.is_none:
             return COMPLETE
@@ -344,7 +344,7 @@ def task_count(rows: int, *, partitions_min: int | None, partitions_max: int) ->
 
 
 def change_pieces(
-    table: str, epoch: str, after: int, upto: int, tasks: int, form: dict[str, object]
+    table: str, epoch: str, *, after: int, upto: int, tasks: int, form: dict[str, object]
 ) -> list[Piece]:
     """Changes in stripes of row ids: all changes of a row are in one task, in order of version,
     and new rows, which all stand at the high end, are spread."""
@@ -359,6 +359,7 @@ def snapshot_pieces(
     table: str,
     epoch: str | None,
     version: int | None,
+    *,
     ids: tuple[int, int],
     cuts: Sequence[int],
     form: dict[str, object],

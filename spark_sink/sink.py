@@ -80,7 +80,7 @@ def batch_writer(
         writer=parsed.txn_app_id or f"write-{secrets.token_hex(WRITER_BYTES)}",
         batch=parsed.txn_version or 0,
     )
-    return BarrageBatchWriter(parsed, schema, mode, key)
+    return BarrageBatchWriter(parsed, schema, mode, key=key)
 
 
 class BarrageStreamWriter(DataSourceStreamArrowWriter):
@@ -97,7 +97,7 @@ class BarrageStreamWriter(DataSourceStreamArrowWriter):
         task = TaskContext.get()
         assert task is not None
         key = task_key(self._options, task)
-        part = stage_task(self._options, key, self._sent, iterator)
+        part = stage_task(self._options, key, self._sent, batches=iterator)
         return Staged(key=key, part=part)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -138,7 +138,7 @@ class BarrageBatchWriter(DataSourceArrowWriter):
     """One ``df.write``: the same instance, pickled, stages and commits."""
 
     def __init__(
-        self, options: SinkOptions, schema: StructType, mode: WriteMode, key: BatchKey
+        self, options: SinkOptions, schema: StructType, mode: WriteMode, *, key: BatchKey
     ) -> None:
         self._options = options
         self._mode = mode
@@ -148,7 +148,7 @@ class BarrageBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Executor: stage the rows of one task. SinkWriteError."""
-        part = stage_task(self._options, self._key, self._sent, iterator)
+        part = stage_task(self._options, self._key, self._sent, batches=iterator)
         return Staged(key=self._key, part=part)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -91,7 +91,7 @@ class StagingFailedError(BarrageError):
     """A task could not stage its rows; the text is its own."""
 
 
-def _restored(reason: str, table: str, batch: int | None, partition: int | None) -> SinkWriteError:
+def _restored(reason: str, table: str, batch: int | None, partition: int | None) -> SinkWriteError:  # noqa: PLR0917  (called by pickle)
     return SinkWriteError(reason, table=table, batch=batch, partition=partition)
 
 

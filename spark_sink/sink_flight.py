@@ -58,7 +58,7 @@ class CommitAnswer:
 
 
 def stage_task(
-    options: SinkOptions, key: BatchKey, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    options: SinkOptions, key: BatchKey, schema: pa.Schema, *, batches: Iterable[pa.RecordBatch]
 ) -> TaskPart:
     """:func:`stage` for the task this process runs."""
     from pyspark import TaskContext
@@ -89,7 +89,7 @@ def stage(
             if batch.num_rows == 0:
                 continue
             if writer is None:
-                writer = _open_put(options, key, partition, attempt, schema)
+                writer = _open_put(options, key, partition, attempt=attempt, schema=schema)
             writer.write_batch(fitted(batch, schema))
             rows += batch.num_rows
         if writer is not None:
@@ -154,7 +154,7 @@ def abort(options: SinkOptions, key: BatchKey) -> None:
 
 
 def _open_put(
-    options: SinkOptions, key: BatchKey, partition: int, attempt: int, schema: pa.Schema
+    options: SinkOptions, key: BatchKey, partition: int, *, attempt: int, schema: pa.Schema
 ) -> Any:
     command = {
         "stage": {

@@ -82,7 +82,7 @@ class _Staging:
         self._schema = schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        part = stage_task(self._options, self._key, self._schema, batches)
+        part = stage_task(self._options, self._key, self._schema, batches=batches)
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([part.partition], pa.int32()),
@@ -198,7 +198,7 @@ def _install(writer_class: Any, state: Any) -> None:
     original = writer_class.start
 
     @functools.wraps(original)
-    def start(
+    def start(  # noqa: PLR0917  (Spark's signature)
         self: Any,
         path: str | None = None,
         format: str | None = None,

@@ -6,7 +6,7 @@ import time
 
 import barrage
 from barrage.limits import NANOS_PER_MS, Limits
-from barrage.server.config import ServerConfig
+from barrage.server.settings.config import ServerConfig
 from benchmarks import shapes
 from benchmarks.peers.lines import commands, say
 

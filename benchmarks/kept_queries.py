@@ -2,7 +2,7 @@
 
 Each of a hundred different operators stands upon one table of 10^5 rows, to which a cycle adds one
 row. The baseline is the same cycle without any of them. Then as many as one client may keep, and as
-all clients together may (``standing_work_max``). Figures are CPU time of the thread.
+all clients together may (``cycle_work_max``). Figures are CPU time of the thread.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine import AppendOnlyTable, Table, UpdateGraph, derive
-from barrage.engine.standing_work import StandingWork
-from barrage.engine.work import HeavyPreparationError, TurnBudget, WorkMeter
+from barrage.engine import AppendOnlyTable, Table, UpdateGraph
+from barrage.engine.operators import derive
+from barrage.engine.planning.cycle_work import CycleWork
+from barrage.engine.planning.work_meter import HeavyPreparationError, TurnBudget, WorkMeter
 from barrage.errors import LimitExceededError
 from barrage.limits import DEFAULT_LIMITS
 from benchmarks.report import Measurement, compared, result
@@ -69,8 +70,8 @@ def cycle_ms(
 def as_many_as_are_let_in(
     graph: UpdateGraph, table: Table, make: Callable[[Table, int], Table], work_max: int
 ) -> list[Table]:
-    limits = replace(DEFAULT_LIMITS, standing_work_max=work_max, turn_work_max=2**62)
-    standing = StandingWork(limits)
+    limits = replace(DEFAULT_LIMITS, cycle_work_max=work_max, turn_work_max=2**62)
+    standing = CycleWork(limits)
     kept: list[Table] = []
     with suppress(LimitExceededError):
         while len(kept) < MOST:
@@ -91,8 +92,8 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     alone, _ = cycle_ms(None, rows)
     measurements: list[Measurement] = []
     bounds = {
-        "one client": DEFAULT_LIMITS.standing_work_per_client_max,
-        "all clients": DEFAULT_LIMITS.standing_work_max,
+        "one client": DEFAULT_LIMITS.cycle_work_per_client_max,
+        "all clients": DEFAULT_LIMITS.cycle_work_max,
     }
     for name, make in QUERIES.items():
         for who, work_max in ((None, None), *bounds.items()):
@@ -107,4 +108,4 @@ def run(*, quick: bool = False) -> dict[str, Any]:
                     baseline_value=alone,
                 )
             )
-    return result("standing_queries", measurements)
+    return result("kept_queries", measurements)
