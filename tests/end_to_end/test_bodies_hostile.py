@@ -428,7 +428,8 @@ def test_many_channels_and_streams_leave_no_descriptor_and_no_memory(server, cha
     for _ in range(100):
         come_and_go()
     wait_until(lambda: facts(server)["streams"] == 0)
-    wait_until(lambda: process.num_fds() <= files + 2)
-    wait_until(lambda: threading.active_count() <= threads)
+    # What each round leaves would be a hundred; a few come and go with the rest of the process.
+    wait_until(lambda: process.num_fds() <= files + 20)
+    wait_until(lambda: threading.active_count() <= threads + 20)
     assert facts(server)["arena_bytes"] == 0
     assert facts(server)["segments"] == 1

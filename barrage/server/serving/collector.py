@@ -20,28 +20,32 @@ SERVER_THRESHOLDS: Final = (10_000, 5, 40)
 """More objects made than freed between two collections of the youngest ones, and how many of those
 there are for each collection of older ones: up to 4 ms for the youngest, 15 ms for the next."""
 
-_lock = threading.Lock()
-_servers = 0
-_before: tuple[int, int, int] | None = None
+
+class CollectorTuning:
+    """The thresholds of one process, held for as long as any server of it runs. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._servers = 0
+        self._before: tuple[int, int, int] | None = None
+
+    def begin_serving(self) -> None:
+        """A server starts."""
+        with self._lock:
+            self._servers += 1
+            found = gc.get_threshold()
+            if self._servers == 1 and found in INTERPRETER_THRESHOLDS:
+                self._before = found
+                gc.set_threshold(*SERVER_THRESHOLDS)
+
+    def end_serving(self) -> None:
+        """It has stopped; once for each :meth:`begin_serving`."""
+        with self._lock:
+            self._servers -= 1
+            if not self._servers and self._before is not None:
+                if gc.get_threshold() == SERVER_THRESHOLDS:
+                    gc.set_threshold(*self._before)
+                self._before = None
 
 
-def begin_serving() -> None:
-    """A server of this process starts. Any thread."""
-    global _servers, _before
-    with _lock:
-        _servers += 1
-        found = gc.get_threshold()
-        if _servers == 1 and found in INTERPRETER_THRESHOLDS:
-            _before = found
-            gc.set_threshold(*SERVER_THRESHOLDS)
-
-
-def end_serving() -> None:
-    """It has stopped. Any thread; once for each :func:`begin_serving`."""
-    global _servers, _before
-    with _lock:
-        _servers -= 1
-        if not _servers and _before is not None:
-            if gc.get_threshold() == SERVER_THRESHOLDS:
-                gc.set_threshold(*_before)
-            _before = None
+OF_THIS_PROCESS: Final = CollectorTuning()

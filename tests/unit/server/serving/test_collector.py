@@ -10,8 +10,7 @@ import pytest
 from barrage.server.serving.collector import (
     INTERPRETER_THRESHOLDS,
     SERVER_THRESHOLDS,
-    begin_serving,
-    end_serving,
+    CollectorTuning,
 )
 
 PLAIN = (700, 10, 10)
@@ -26,27 +25,30 @@ def _as_the_interpreter_begins() -> Iterator[None]:
 
 
 def test_it_is_rarer_from_the_first_server_to_the_last() -> None:
-    begin_serving()
-    begin_serving()
+    tuning = CollectorTuning()
+    tuning.begin_serving()
+    tuning.begin_serving()
     assert gc.get_threshold() == SERVER_THRESHOLDS
-    end_serving()
+    tuning.end_serving()
     assert gc.get_threshold() == SERVER_THRESHOLDS
-    end_serving()
+    tuning.end_serving()
     assert gc.get_threshold() == PLAIN
 
 
 def test_thresholds_of_the_program_are_kept() -> None:
+    tuning = CollectorTuning()
     gc.set_threshold(1234, 5, 6)
-    begin_serving()
+    tuning.begin_serving()
     assert gc.get_threshold() == (1234, 5, 6)
-    end_serving()
+    tuning.end_serving()
     assert gc.get_threshold() == (1234, 5, 6)
 
 
 def test_what_the_program_sets_meanwhile_is_kept() -> None:
-    begin_serving()
+    tuning = CollectorTuning()
+    tuning.begin_serving()
     gc.set_threshold(1234, 5, 6)
-    end_serving()
+    tuning.end_serving()
     assert gc.get_threshold() == (1234, 5, 6)
 
 
