@@ -106,8 +106,10 @@ class Http2Protocol(asyncio.Protocol):
         self.core.is_paused = True
 
     def resume_writing(self) -> None:
+        # Not at once: asyncio calls this in the middle of its own write, and a write from here that
+        # finds the peer gone would have it lose the connection twice.
         self.core.is_paused = False
-        self.flush()
+        self.flush_soon()
 
     def connection_lost(self, _: Exception | None) -> None:
         self._is_closing = True

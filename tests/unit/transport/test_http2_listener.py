@@ -8,12 +8,14 @@ import shutil
 import socket
 import ssl
 import subprocess
+from unittest.mock import Mock
 
 import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from hyperframe.frame import SettingsFrame
 
 from barrage.errors import ConfigError
 from barrage.server.access.reflection import offer_reflection
@@ -356,6 +358,27 @@ def test_a_flood_ends_its_own_connection_alone():
         assert await unary(channel, "Echo")(b"x") == b"x"
 
     with_client(scene, http2_pings_per_s_max=20)
+
+
+def test_a_socket_that_takes_bytes_again_gets_them_in_a_turn_of_its_own():
+    """asyncio tells so in the middle of a write: a write from there, to a peer that has gone, makes
+    it lose the connection twice."""
+
+    async def scene(listener, behaviors):
+        async with raw(listener.port) as (_, writer):
+            writer.write(PREFACE + SettingsFrame(0).serialize())
+            await until(lambda: listener.connections_count == 1)
+            (protocol,) = listener._connections
+            await until(lambda: protocol.core.is_open)
+            written = []
+            protocol._transport = Mock(protocol._transport, write=written.append)
+            protocol.pause_writing()
+            protocol.core.ping(bytes(8))
+            protocol.resume_writing()
+            assert not written
+            await until(lambda: written)
+
+    run(scene)
 
 
 def test_a_client_that_does_not_read_keeps_no_more_than_a_window():
