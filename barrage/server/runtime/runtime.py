@@ -66,6 +66,10 @@ HANDOVERS_MAX = 2
 HANDOVER_ITEMS = 256
 """Items passed on at once while more are being encoded, so that the loop can start writing."""
 
+COMMANDS_NS_MAX = 10 * NANOS_PER_MS
+"""Time of commands, but for writes, after which a turn begins no further one: thousands of
+subscribers that come together are let in between updates to those that are there."""
+
 CYCLES_REMEMBERED = 1024
 
 Staged: TypeAlias = "tuple[tuple[Table, ...], Callable[[int], Any]]"
@@ -363,20 +367,28 @@ class EngineRuntime:
         return False
 
     def _execute_waiting(self) -> None:
-        """Run a command, then as many as wait when it is done."""
-        self._execute()
+        """Run a command, then as many as wait when it is done: writes all, to share a cycle, others
+        for as long as those who are told of changes can wait."""
+        spent_ns = self._execute()
         for _ in range(len(self._commands)):
-            self._execute()
+            if spent_ns > COMMANDS_NS_MAX:
+                break
+            spent_ns += self._execute()
 
-    def _execute(self) -> None:
+    def _execute(self) -> int:
+        """Run a command. The nanoseconds that took; none for a write."""
         # No name is kept for the command: its future may hold the last reference to a table.
         command = self._commands.take()
-        if command is not None:
-            self.stats.commands += 1
-            self._watch.begin(command.run)
-            self._run_command(command)
-            self._watch.end()
-            self._commands.finished()
+        if command is None:
+            return 0
+        started_ns = self._clock.monotonic_ns()
+        self.stats.commands += 1
+        self._watch.begin(command.run)
+        self._run_command(command)
+        self._watch.end()
+        self._commands.finished()
+        is_write = command.outcome is CommandOutcome.COMMITTED
+        return 0 if is_write else self._clock.monotonic_ns() - started_ns
 
     def _run_command(self, command: Command) -> None:
         future = command.future

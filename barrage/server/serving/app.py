@@ -36,7 +36,7 @@ from barrage.server.flight.dissociated_calls import DissociatedCalls
 from barrage.server.flight.journal_exchange import JournalExchanges
 from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
-from barrage.server.serving import collector
+from barrage.server.serving import interpreter
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
 from barrage.server.statistics.body_statistics import BodyStatistics
 from barrage.server.statistics.thread_statistics import ThreadStatistics
@@ -160,7 +160,7 @@ class ServerApp:
         of bodies that is switched on cannot."""
         await self._listen()
         self._is_listening = True
-        collector.OF_THIS_PROCESS.begin_serving()
+        interpreter.OF_THIS_PROCESS.begin_serving()
         self._runtime.attach(EventOutlet(self._hub.hand_over))
         self._sweeping = start_task(SWEEPER, self._sweep(), on_death=self.fail)
         self.journals.start(on_death=self.fail)
@@ -273,7 +273,7 @@ class ServerApp:
         await self._flush(grace_s)
         # The last one first, each of them whatever becomes of the others.
         async with contextlib.AsyncExitStack() as ends:
-            ends.callback(collector.OF_THIS_PROCESS.end_serving)
+            ends.callback(interpreter.OF_THIS_PROCESS.end_serving)
             ends.push_async_callback(self.bodies.close)
             ends.callback(self._runtime.attach, None)
             ends.callback(self._deephaven.close)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -14,8 +16,9 @@ from barrage.engine import AppendOnlyTable, KeyedTable
 from barrage.engine.changelog.subscription import SubscriptionSpec
 from barrage.errors import LimitExceededError, RowError, TableFailedError, TransportError
 from barrage.limits import Limits
-from barrage.server.runtime.runtime import HANDOVERS_MAX, EngineRuntime
+from barrage.server.runtime.runtime import COMMANDS_NS_MAX, HANDOVERS_MAX, EngineRuntime
 from tests.helpers.server_process import wait_until
+from tests.helpers.virtual_clock import VirtualClock
 
 SCHEMA = pa.schema({"x": pa.int64()})
 ONE = pa.table({"x": [1]})
@@ -116,6 +119,28 @@ def test_writes_that_wait_together_share_a_cycle(runtime):
     with held(runtime):
         futures = [append(runtime, table) for _ in range(50)]
     assert {future.result() for future in futures} == {1}
+
+
+def test_commands_that_take_long_are_done_between_updates():
+    clock = VirtualClock()
+    runtime = EngineRuntime(limits=Limits(), clock=clock)
+    turns: dict[str, list[int]] = {"long": [], "short": []}
+
+    def note(kind: str, took_ns: int) -> None:
+        turns[kind].append(runtime.turn)
+        clock.advance(took_ns)
+
+    try:
+        for kind, took_ns in (("long", COMMANDS_NS_MAX // 2), ("short", 0)):
+            with held(runtime):
+                futures = [runtime.submit(partial(note, kind, took_ns)) for _ in range(9)]
+            for future in futures:
+                future.result()
+    finally:
+        runtime.stop()
+    # What passes the bound is done; the next one is not begun.
+    assert Counter(Counter(turns["long"]).values()) == {3: 3}
+    assert len(set(turns["short"])) == 1
 
 
 def test_a_write_that_changes_nothing_resolves_too(runtime):
