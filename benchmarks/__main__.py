@@ -21,6 +21,7 @@ NAMES = (
     "append",
     "viewport",
     "fan_out",
+    "scaling",
     "small_writes",
     "stalled_reader",
     "journal_append",
