@@ -69,6 +69,14 @@ class ViewDelivery:
             subscription_ids=ids[expand(starts, counts)].tolist(),
         )
 
+    def portions(self, views_max: int) -> Iterator[ViewDelivery]:
+        """The same in parts of at most so many views."""
+        if len(self.which) <= views_max:
+            yield self
+            return
+        for start in range(0, len(self.which), views_max):
+            yield self.pick(np.arange(start, min(start + views_max, len(self.which))))
+
     def deliveries(self) -> Iterator[Delivery]:
         """The same one by one."""
         stops = np.cumsum(self.counts)

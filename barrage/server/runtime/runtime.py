@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from barrage.engine import UpdateGraph
-from barrage.engine.changelog.making import Making, MakingRoom
+from barrage.engine.changelog.making import Making, MakingRoom, ViewDelivery
 from barrage.engine.propagation.held_bytes import HeldBytes, HeldStats
 from barrage.engine.propagation.producer import Producer
 from barrage.errors import BarrageError, EngineDiedError, TransportError
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.engine import Table
-    from barrage.engine.changelog.making import Delivery, Disconnect, ViewDelivery
+    from barrage.engine.changelog.making import Delivery, Disconnect
     from barrage.errors import WorkerDiedError
     from barrage.limits import Limits
     from barrage.model.update import TableUpdate
@@ -65,6 +65,9 @@ HANDOVERS_MAX = 2
 
 HANDOVER_ITEMS = 256
 """Items passed on at once while more are being encoded, so that the loop can start writing."""
+
+HANDOVER_VIEWS = 2048
+"""The same of views that are told together: the loop writes to them within some 10 ms."""
 
 COMMANDS_NS_MAX = 10 * NANOS_PER_MS
 """Time of commands, but for writes, after which a turn begins no further one: thousands of
@@ -521,6 +524,11 @@ class EngineRuntime:
             for item in propagated:
                 if isinstance(item, Making):
                     self._makings.put(producer, item, outlet.convert)
+                    continue
+                if isinstance(item, ViewDelivery):
+                    for portion in item.portions(HANDOVER_VIEWS):
+                        self._pass_on()
+                        self._items.extend(outlet.convert(portion))
                     continue
                 self._items.extend(outlet.convert(item))
                 if len(self._items) >= HANDOVER_ITEMS:

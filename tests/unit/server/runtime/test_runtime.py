@@ -13,9 +13,11 @@ import pytest
 
 from barrage.clock import SystemClock
 from barrage.engine import AppendOnlyTable, KeyedTable
+from barrage.engine.changelog.making import ViewDelivery
 from barrage.engine.changelog.subscription import SubscriptionSpec
 from barrage.errors import LimitExceededError, RowError, TableFailedError, TransportError
 from barrage.limits import Limits
+from barrage.model.viewport import Viewport
 from barrage.server.runtime.runtime import COMMANDS_NS_MAX, HANDOVERS_MAX, EngineRuntime
 from tests.helpers.server_process import wait_until
 from tests.helpers.virtual_clock import VirtualClock
@@ -191,6 +193,48 @@ def test_updates_are_handed_over_once_per_turn(runtime):
     wait_until(lambda: len(outlet.handovers) > before)
     [item] = outlet.handovers[before]
     assert item.subscription_ids == (0, 1, 2, 3, 4)
+
+
+def test_views_told_together_are_handed_over_in_portions(monkeypatch):
+    monkeypatch.setattr("barrage.server.runtime.runtime.HANDOVER_VIEWS", 8)
+    # Time stands still, so that all who wait are let in in one turn.
+    runtime = EngineRuntime(limits=Limits(), clock=VirtualClock())
+    outlet = Collector(runtime)
+    runtime.attach(outlet)
+    try:
+        table = make_table(runtime)
+        append(runtime, table, pa.table({"x": range(100)})).result()
+        with held(runtime):
+            for number in range(20):
+                runtime.submit(partial(subscribe_to_view, runtime, table, number))
+        wait_until(lambda: len(told(outlet)) >= 20)
+    finally:
+        runtime.stop()
+    assert sorted(told(outlet)) == list(range(20))
+    views = [item for items in outlet.handovers for item in items if is_views(item)]
+    assert [len(item.subscription_ids) for item in views] == [8, 8, 4]
+    assert all(sum(map(is_views, items)) <= 1 for items in outlet.handovers)
+
+
+def subscribe_to_view(runtime: EngineRuntime, table: AppendOnlyTable, number: int) -> None:
+    spec = SubscriptionSpec(
+        columns=None,
+        viewport=Viewport.of(number, number + 2),
+        interval_ns=10_000_000,
+        is_key_space=False,
+        encoding="e",
+    )
+    runtime.producer(table).add(number, spec, 0)
+
+
+def is_views(item: object) -> bool:
+    return isinstance(item, ViewDelivery)
+
+
+def told(outlet: Collector) -> list[int]:
+    return [
+        number for items in outlet.handovers for item in items for number in item.subscription_ids
+    ]
 
 
 def test_nothing_is_propagated_while_the_loop_is_behind(runtime):
