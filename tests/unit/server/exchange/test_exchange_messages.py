@@ -188,10 +188,12 @@ class Engine:
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     made = Engine()
     yield made
-    assert threading.active_count() == before
+    begun = {thread.name for thread in set(threading.enumerate()) - before}
+    ours = ("barrage-engine", "barrage-makings", "barrage-queries")
+    assert not {name for name in begun if name.startswith(ours)}
     found = [part for message in made.said for part in mutable_parts(message, repr(type(message)))]
     assert not found
     made.dispatcher.planner.close()
