@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from barrage.errors import BarrageError
+from barrage.server.access.method_table import Action
 from barrage.server.bodies.body_channels import TOO_MANY, BodyChannels, Channel, ClaimRefusedError
 from barrage.server.bodies.body_counts import BodyCounts
 from barrage.server.bodies.body_frames import loosener, placer
@@ -29,7 +30,7 @@ from barrage.wire.dissociated.negotiation import ACTION, Answer, Claim, ClaimOut
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from barrage.clock import Clock
@@ -113,14 +114,9 @@ class BodyService:
         return bool(self._ways)
 
     @property
-    def actions(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
+    def actions(self) -> Mapping[str, Action]:
         """Actions by name; none when everything is inline."""
-        return {ACTION: self.offer} if self.is_switched_on else {}
-
-    @property
-    def descriptions(self) -> Mapping[str, str]:
-        """What ListActions tells about them."""
-        return {ACTION: DESCRIPTION} if self.is_switched_on else {}
+        return {ACTION: Action(DESCRIPTION, self.offer)} if self.is_switched_on else {}
 
     # --- life ---
 

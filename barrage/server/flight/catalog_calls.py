@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from barrage.errors import ActionNotFoundError
 from barrage.server.access.call_guard import SessionUse
-from barrage.server.access.method_table import MethodEntry
+from barrage.server.access.method_table import Action, MethodEntry
 from barrage.server.flight.dissociated_calls import is_dissociated_request
 from barrage.server.flight.relay_calls import RelayCalls
 from barrage.server.history.journal_tickets import is_journal_request
@@ -23,7 +23,7 @@ from barrage.transport.flight_messages import Descriptor, FlightInfo
 from barrage.wire.dissociated.negotiation import ACTION as BODIES_ACTION
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Mapping
 
     from barrage.server.access.resolver import TicketResolver
     from barrage.server.access.session_store import ClientSession
@@ -42,19 +42,6 @@ UNKNOWN_BYTES = -1
 UNKNOWN_ROWS = -1
 """``FlightInfo.total_records`` of a ticking table, as sessions are told (deephaven-clients.md
 section 4.1). Without a session it is the number of rows at that moment."""
-
-TABLES = "barrage.tables"
-DROP_TABLE = "barrage.drop_table"
-CREATE_TABLE = "barrage.create_table"
-
-ACTION_DESCRIPTIONS = {
-    TABLES: "The published tables. No body. Result: JSON list of objects with name, kind, key, "
-    "is_ticking, rows, step.",
-    DROP_TABLE: 'Take a table out of the catalog and end its subscriptions. Body: JSON {"table"}.',
-    CREATE_TABLE: 'Create an empty table. Body: JSON {"table", "schema": base64 of an encapsulated '
-    'Arrow IPC schema message, "key": [...], "kind", "capacity", '
-    '"journal"}.',
-}
 
 
 class CatalogCalls:
@@ -76,20 +63,11 @@ class CatalogCalls:
         self._catalog = catalog
         self._bodies = bodies
         self._tables = tables
-        relay = RelayCalls(tables, catalog)
-        self._actions: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
-            TABLES: self._list_tables,
-            DROP_TABLE: self._drop_table,
-            CREATE_TABLE: self._create_table,
+        self._actions: Mapping[str, Action] = {
+            **self.actions(),
             **journals.actions,
             **bodies.actions,
-            **relay.actions,
-        }
-        self._descriptions = {
-            **ACTION_DESCRIPTIONS,
-            **journals.descriptions,
-            **bodies.descriptions,
-            **relay.descriptions,
+            **RelayCalls(tables, catalog).actions,
         }
 
     def methods(self) -> dict[str, MethodEntry]:
@@ -100,6 +78,25 @@ class CatalogCalls:
             "GetSchema": MethodEntry("unary", self.get_schema, use),
             "DoAction": MethodEntry("server_stream", self.do_action, use),
             "ListActions": MethodEntry("server_stream", self.list_actions, use),
+        }
+
+    def actions(self) -> Mapping[str, Action]:
+        """Those about tables themselves."""
+        return {
+            "barrage.tables": Action(
+                "The published tables. No body. Result: JSON list of objects with name, kind, key, "
+                "is_ticking, rows, step.",
+                self._list_tables,
+            ),
+            "barrage.drop_table": Action(
+                'Take a table out of the catalog and end its subscriptions. Body: JSON {"table"}.',
+                self._drop_table,
+            ),
+            "barrage.create_table": Action(
+                'Create an empty table. Body: JSON {"table", "schema": base64 of an encapsulated '
+                'Arrow IPC schema message, "key": [...], "kind", "capacity", "journal"}.',
+                self._create_table,
+            ),
         }
 
     async def list_flights(
@@ -153,22 +150,22 @@ class CatalogCalls:
     async def list_actions(
         self, _request: bytes, context: CallContext, _session: ClientSession | None
     ) -> None:
-        for name, description in self._descriptions.items():
-            await context.write(flight_messages.encode_action_type(name, description))
+        for name, action in self._actions.items():
+            await context.write(flight_messages.encode_action_type(name, action.description))
 
     async def do_action(
         self, request: bytes, context: CallContext, _session: ClientSession | None
     ) -> None:
         name, body = flight_messages.decode_action(request)
-        act = self._actions.get(name)
-        if act is None:
+        action = self._actions.get(name)
+        if action is None:
             known = ", ".join(self._actions)
             raise ActionNotFoundError(f"unknown action {name!r}; this server has {known}")
         if name == BODIES_ACTION:
             # Who asks for a body channel is let in from where it asks.
             answer = await self._bodies.offer(body, context.peer())
         else:
-            answer = await act(body)
+            answer = await action.run(body)
         await context.write(flight_messages.encode_result(answer))
 
     async def _facts(self, ticket: bytes, session: ClientSession | None) -> TableFacts:
