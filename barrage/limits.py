@@ -285,7 +285,8 @@ class Limits:
     """Most steps replayed for one resumed subscription; more are a snapshot."""
 
     resume_bytes_max: int = 256 * 1024 * 1024
-    """Most bytes of recorded changes read for one resumed subscription; more are a snapshot."""
+    """Most bytes of recorded changes read for one resumed subscription, and most that may come
+    while it is made; more are a snapshot."""
 
     resume_rows_pending_max: int = 20_000_000
     """Rows that may wait to be read and derived for all resumed subscriptions together; who comes

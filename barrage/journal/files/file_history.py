@@ -112,6 +112,7 @@ class FileHistory:
         self._end = end
         self._writer: SegmentWriter | None = None
         self._written: list[IndexRow] = []
+        self._unattested: int | None = None
         self._begin = begin or HistoryBegin(version=record.created_step, segment=1)
         self._announced = {self._begin.version}
         """Versions the history may begin with for who reads the files: the write of another
@@ -201,13 +202,18 @@ class FileHistory:
 
     def publish(self) -> None:
         written, self._written = self._written, []
-        if not written:
+        if written:
+            with self._lock:
+                self._index.extend(written)
+            self._unattested = written[-1].step
+
+    def attest(self) -> None:
+        step, self._unattested = self._unattested, None
+        if step is None:
             return
-        with self._lock:
-            self._index.extend(written)
         path = f"{self._directory}/{WITNESS_FILE}"
         try:
-            self._storage.overwrite(path, witness(self._record.epoch, written[-1].step))
+            self._storage.overwrite(path, witness(self._record.epoch, step))
         except OSError as error:
             # An older one is no lie, it only tells less.
             logger.warning("%s: %s", path, error)

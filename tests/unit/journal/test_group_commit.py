@@ -7,13 +7,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import ClassVar
 
 import pytest
 
 from barrage.clock import SystemClock
 from barrage.errors import ConfigError, TableExistsError, TableNotFoundError
 from barrage.journal import JournalOptions, JournalStore, LocalStorage
+from barrage.journal.files.file_history import WITNESS_FILE
 from tests.helpers.journal_histories import RandomHistory, content, identity
+from tests.helpers.memory_storage import MemoryStorage
 from tests.unit.journal.stores import MS, SMALL, Bench
 
 
@@ -189,3 +192,27 @@ def test_the_thread_writes_and_close_drains(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="in use"):
         JournalStore(LocalStorage(tmp_path)).open_all()
     again.close()
+
+
+def test_nobody_waits_for_the_disk_by_way_of_the_lock() -> None:
+    class AskedMeanwhile(MemoryStorage):
+        answers: ClassVar[list[int]] = []
+
+        def overwrite(self, path, content):
+            if path.endswith(WITNESS_FILE):
+                self.ask()
+            super().overwrite(path, content)
+
+        def ask(self):
+            def read() -> None:
+                self.answers.append(len(bench.journal.index(0, bench.journal.latest_version)))
+
+            reader = threading.Thread(target=read, daemon=True)
+            reader.start()
+            reader.join(60)
+            assert not reader.is_alive()
+
+    bench = Bench(storage=AskedMeanwhile())
+    bench.write(3)
+    assert AskedMeanwhile.answers == [1, 2, 3]
+    assert bench.journal.durable_version == bench.journal.latest_version
