@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from barrage.client.bodies.bodies import BodyCounter
     from barrage.client.connection.address import Auth
     from barrage.client.connection.reconnect import Backoff
-    from barrage.client.subscriptions.subscription_settings import SubscriptionSettings
+    from barrage.client.subscriptions.state import SubscriptionSettings
     from barrage.client.writing.arrow_input import TableLike
     from barrage.clock import Clock
     from barrage.errors import BarrageError

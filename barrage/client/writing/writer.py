@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from barrage.client.connection.reconnect import Backoff
-from barrage.client.updates.changes import Changes
+from barrage.client.updates.waiting import Changes
 from barrage.client.writing.arrow_input import to_arrow_table, without_dictionaries
 from barrage.client.writing.put import (
     MODES,

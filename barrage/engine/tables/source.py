@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from barrage.engine.tables.table import Graph, Table
     from barrage.rowset.arrays import Int64Array
 
+
 Rows: TypeAlias = pa.Table | pa.RecordBatch
 """What a caller may stage."""
 
@@ -259,6 +260,16 @@ class AppendOnlyTable(StagedTable[pa.Table]):
         if self._recorder is not None:
             self._record(update, self._added_only(update))
         return update
+
+
+class BlankTable(SourceTable):
+    """A static table of ``size`` rows and no columns. Costs the same for any size."""
+
+    kind = "static"
+
+    def __init__(self, graph: Graph, size: int) -> None:
+        super().__init__(graph, pa.schema([]), TableTraits(is_static=True, is_flat=True))
+        self._row_keys = RowSet.of_span(0, size)
 
 
 def sources_of(*tables: Table) -> list[SourceTable]:

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 from barrage.errors import BarrageError
 from barrage.server.access.method_table import Action
 from barrage.server.bodies.body_channels import TOO_MANY, BodyChannels, Channel, ClaimRefusedError
-from barrage.server.bodies.body_counts import BodyCounts
 from barrage.server.bodies.body_frames import loosener, placer
 from barrage.server.bodies.body_outlets import ConnectedOutlet, SharedMemoryOutlet
 from barrage.server.bodies.body_turns import BodyTurns
-from barrage.server.bodies.body_writer import BodyWriter
+from barrage.server.bodies.body_writer import BodyCounts, BodyWriter
 from barrage.server.runtime.failure import unexpected_failure
 from barrage.supervision import Role, no_dependants, start_task
 from barrage.transport.bodies import ServeOptions

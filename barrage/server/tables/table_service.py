@@ -19,8 +19,7 @@ from barrage.engine import (
     StaticTable,
 )
 from barrage.engine.resume.relayed import RelayedTable
-from barrage.engine.tables.blank import BlankTable
-from barrage.engine.tables.source import SourceTable
+from barrage.engine.tables.source import BlankTable, SourceTable
 from barrage.errors import (
     BarrageError,
     EngineError,
