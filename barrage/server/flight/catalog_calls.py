@@ -43,6 +43,10 @@ UNKNOWN_ROWS = -1
 """``FlightInfo.total_records`` of a ticking table, as sessions are told (deephaven-clients.md
 section 4.1). Without a session it is the number of rows at that moment."""
 
+TABLES = "barrage.tables"
+DROP_TABLE = "barrage.drop_table"
+CREATE_TABLE = "barrage.create_table"
+
 
 class CatalogCalls:
     """The behaviors; each request is the bytes of its message."""
@@ -83,16 +87,16 @@ class CatalogCalls:
     def actions(self) -> Mapping[str, Action]:
         """Those about tables themselves."""
         return {
-            "barrage.tables": Action(
+            TABLES: Action(
                 "The published tables. No body. Result: JSON list of objects with name, kind, key, "
                 "is_ticking, rows, step.",
                 self._list_tables,
             ),
-            "barrage.drop_table": Action(
+            DROP_TABLE: Action(
                 'Take a table out of the catalog and end its subscriptions. Body: JSON {"table"}.',
                 self._drop_table,
             ),
-            "barrage.create_table": Action(
+            CREATE_TABLE: Action(
                 'Create an empty table. Body: JSON {"table", "schema": base64 of an encapsulated '
                 'Arrow IPC schema message, "key": [...], "kind", "capacity", "journal"}.',
                 self._create_table,
@@ -157,15 +161,15 @@ class CatalogCalls:
         self, request: bytes, context: CallContext, _session: ClientSession | None
     ) -> None:
         name, body = flight_messages.decode_action(request)
-        action = self._actions.get(name)
-        if action is None:
+        act = self._actions.get(name)
+        if act is None:
             known = ", ".join(self._actions)
             raise ActionNotFoundError(f"unknown action {name!r}; this server has {known}")
         if name == BODIES_ACTION:
             # Who asks for a body channel is let in from where it asks.
             answer = await self._bodies.offer(body, context.peer())
         else:
-            answer = await action.run(body)
+            answer = await act.run(body)
         await context.write(flight_messages.encode_result(answer))
 
     async def _facts(self, ticket: bytes, session: ClientSession | None) -> TableFacts:

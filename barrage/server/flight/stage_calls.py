@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from barrage.wire.frame import FlightFrame
 
 
+STAGE_COMMIT = "stage.commit"
+STAGE_ABORT = "stage.abort"
+
+
 _Staged = Annotated[
     list[Pair], Meta(description="a list of [partition, attempt], each partition once")
 ]
@@ -49,7 +53,7 @@ class StageCalls:
 
     def actions(self) -> Mapping[str, Action]:
         return {
-            "stage.commit": Action(
+            STAGE_COMMIT: Action(
                 'Make staged rows visible in one cycle, once. Body: JSON {"table", "writer", '
                 '"batch", "staged": [[partition, attempt], ...], "mode": '
                 '"append|upsert|replace|changes", "key": [...], "create", "schema": base64 of an '
@@ -57,7 +61,7 @@ class StageCalls:
                 'Result: JSON {"version", "duplicate", "rows"}.',
                 self._commit,
             ),
-            "stage.abort": Action(
+            STAGE_ABORT: Action(
                 'Forget what is staged for a batch. Body: JSON {"table", "writer", "batch"}. '
                 'Result: JSON {"rows"}.',
                 self._abort,
