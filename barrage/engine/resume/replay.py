@@ -230,11 +230,6 @@ def _cast(cells: Cells, data_type: pa.DataType) -> pa.ChunkedArray:
     return cast_values(chunked, data_type)
 
 
-def state_table(graph: Graph, like: SourceTable, state: SourceState) -> ReplayTable:
-    """A static table of the rows a source had, under the row keys they had."""
-    return ReplayTable(graph, like, state, is_static=True)
-
-
 class _StaticStandIn(SourceTable):
     """A static source in another graph, which shares its cells; they never change."""
 

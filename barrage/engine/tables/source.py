@@ -231,13 +231,8 @@ class StaticTable(SourceTable):
         self._row_keys = RowSet.of_span(0, len(table))
 
 
-class AppendOnlyTable(StagedTable[pa.Table]):
-    """Rows are only ever added at the end: key, slot and position of a row are the same number."""
-
-    kind = "append-only"
-
-    def __init__(self, graph: Graph, schema: pa.Schema) -> None:
-        super().__init__(graph, schema, TableTraits(is_append_only=True, is_flat=True))
+class AddedTable(StagedTable[pa.Table]):
+    """Rows come at the end and no other way. Restored, they have the keys 0..n-1."""
 
     def stage_add(self, rows: Rows) -> None:
         table = self._coerced(rows)
@@ -248,6 +243,15 @@ class AppendOnlyTable(StagedTable[pa.Table]):
         check_keys(self.kind, keys, rows, is_possible=is_dense(keys))
         self.storage.append(self._coerced(rows))
         self._row_keys = keys
+
+
+class AppendOnlyTable(AddedTable):
+    """Rows are only ever added at the end: key, slot and position of a row are the same number."""
+
+    kind = "append-only"
+
+    def __init__(self, graph: Graph, schema: pa.Schema) -> None:
+        super().__init__(graph, schema, TableTraits(is_append_only=True, is_flat=True))
 
     def commit(self, step: int) -> TableUpdate:
         start = self.size
