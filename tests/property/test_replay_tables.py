@@ -100,11 +100,10 @@ def test_states_can_be_viewed(kind: str, draw: Random) -> None:
     table, seen = views_of(world, "sorted join")
     version = draw.choice(sorted(seen))
     past = {
-        source: ReplayTable(world.graph, source, world.states[version][source], is_static=True)
+        source: ReplayTable(world.graph, source, world.states[version][source])
         for source in world.sources
     }
     view = rebuilt(table, world.graph, past)
-    assert view.is_static
     assert past[world.table].row_keys == world.states[version][world.table].keys
     assert model.rows_of(view) == seen[version]
     grouped = derive.agg_by(past[world.table], "a", n="count()")
