@@ -21,6 +21,7 @@ from barrage.errors import (
     BarrageError,
     ConfigError,
     ConnectionLostError,
+    TransportError,
     UnsupportedError,
 )
 from barrage.relay.listing import Listing
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barrage.client.connection.address import Auth
+    from barrage.client.connection.opening import Opening
     from barrage.client.session import AsyncSession
     from barrage.server.tables.identity import ServerIdentity
 
@@ -82,6 +84,7 @@ class UpstreamLink:
         self._identity = identity
         self._on_listing = on_listing
         self._session: AsyncSession | None = None
+        self._writing: AsyncSession | None = None
         self._looks = asyncio.Event()
         self._is_there = asyncio.Event()
         self.address: str | None = None
@@ -98,6 +101,25 @@ class UpstreamLink:
         while self._session is None:
             await self._is_there.wait()
         return self._session
+
+    def writing(self, table: str) -> AsyncSession:
+        """The session for writes to the server followed now; TransportError while there is
+        none."""
+        if self._writing is None:
+            raise self.lost(table)
+        return self._writing
+
+    def lost(self, table: str) -> TransportError:
+        """There is nobody to pass a call on to."""
+        reason = "" if self.error is None else f" ({self.error})"
+        return TransportError(
+            f"table {table!r}: the server that owns it cannot be reached from this relay{reason}; "
+            "connect again"
+        )
+
+    def look_now(self) -> None:
+        """Its tables may be others than they were."""
+        self._looks.set()
 
     def note_lost(self, session: AsyncSession) -> None:
         """A stream of this session has broken: look now whether the server is there."""
@@ -129,12 +151,10 @@ class UpstreamLink:
     async def _stay_with(self, address: str) -> None:
         """Connect, and stay connected until the server is lost, which is an error."""
         settings = self._settings
-        opening = aconnect(
-            address, auth=settings.auth, bodies=BodyChoice.INLINE, timeout=ANSWER_SECONDS_MAX
-        )
-        async with opening as session:
+        async with self._opening(address) as session, self._opening(address) as writing:
             listing = await self._look(session)
             try:
+                self._writing = writing
                 self._connected(address, session, listing)
                 while True:
                     self._looks.clear()
@@ -143,8 +163,13 @@ class UpstreamLink:
                             await self._looks.wait()
                     self._note(await self._look(session))
             finally:
-                self._session, self.address = None, None
+                self._session, self._writing, self.address = None, None, None
                 self._is_there.clear()
+
+    def _opening(self, address: str) -> Opening[AsyncSession]:
+        return aconnect(
+            address, auth=self._settings.auth, bodies=BodyChoice.INLINE, timeout=ANSWER_SECONDS_MAX
+        )
 
     async def _look(self, session: AsyncSession) -> Listing:
         try:

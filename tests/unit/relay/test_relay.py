@@ -274,9 +274,9 @@ def test_tables_that_come_later_are_followed_and_dropped_ones_end():
     run(test)
 
 
-def test_peers_only_read_what_is_relayed():
+def test_a_read_only_relay_refuses_what_is_written():
     async def test():
-        async with engine() as origin, relay_of(origin.uri) as relay:
+        async with engine() as origin, relay_of(origin.uri, is_read_only=True) as relay:
             await origin.create_table("quotes", SCHEMA, key="Sym")
             await relay.wait_live("quotes")
             async with aconnect(relay.uri) as session:
@@ -288,6 +288,8 @@ def test_peers_only_read_what_is_relayed():
                 for mode in ("replace", "delete"):
                     with pytest.raises(UnsupportedError, match="relay is read only"):
                         await session.put("quotes", row, mode=mode)
+                with pytest.raises(UnsupportedError, match="relay is read only"):
+                    await session.create_table("new", SCHEMA)
 
     run(test)
 
