@@ -69,6 +69,18 @@ class UpstreamSettings:
                 raise ConfigError(f"{address}: tables of a Deephaven server cannot be relayed")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamServer:
+    """What is known of one of them."""
+
+    address: str
+    is_followed: bool
+    connections: int
+    """Made so far."""
+    error: BarrageError | None
+    """Why it could not be followed, or was lost, when that was tried last."""
+
+
 class UpstreamLink:
     """Runs on the event loop; one task calls :meth:`run`."""
 
@@ -95,6 +107,21 @@ class UpstreamLink:
         """Why there is no connection, or why the last one was lost."""
         self.connections = 0
         """Connections made so far."""
+        self._connections = dict.fromkeys(settings.addresses, 0)
+        self._errors: dict[str, BarrageError] = {}
+
+    @property
+    def upstreams(self) -> list[UpstreamServer]:
+        """Every server this one may follow, in the order in which they are tried."""
+        return [
+            UpstreamServer(
+                address=address,
+                is_followed=address == self.address,
+                connections=count,
+                error=self._errors.get(address),
+            )
+            for address, count in self._connections.items()
+        ]
 
     async def session(self) -> AsyncSession:
         """The session with the server followed now; waits for one."""
@@ -146,7 +173,7 @@ class UpstreamLink:
     def _note_failure(self, address: str, error: BarrageError) -> None:
         if self.error is None or str(error) != str(self.error):
             log.warning("upstream %s: %s", address, error)
-        self.error = error
+        self.error = self._errors[address] = error
 
     async def _stay_with(self, address: str) -> None:
         """Connect, and stay connected until the server is lost, which is an error."""
@@ -191,6 +218,8 @@ class UpstreamLink:
         log.info("upstream %s: connected, %d tables", address, len(listing.tables))
         self._session, self.address, self.error = session, address, None
         self.connections += 1
+        self._connections[address] += 1
+        self._errors.pop(address, None)
         self._settings.backoff.reset()
         self._note(listing)
         self._is_there.set()
