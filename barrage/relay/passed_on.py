@@ -208,10 +208,11 @@ class _PutCall:
             if self._ended_by is not None:
                 raise self._ended_by
         finally:
+            # First the stream, which may hold up who writes to it.
+            self._stream.cancel()
             sending.cancel()
             answering.cancel()
             await asyncio.wait({sending, answering})
-            self._stream.cancel()
 
     async def _finish_sending(self, sending: asyncio.Task[None]) -> None:
         """The client has said all it will. A client that was cut off cancels this call before it

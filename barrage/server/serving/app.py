@@ -123,6 +123,7 @@ class ServerApp:
             tables=tables,
             limits=config.limits,
             clock=clock,
+            is_naming=elsewhere is None,
         )
         self.journals = JournalServices(tables, catalog, limits=config.limits, clock=clock)
         self._puts = PutCalls(
