@@ -203,6 +203,7 @@ def test_nobody_resumes_from_a_step_the_relay_was_not_told_of():
         async with engine() as origin, relay_of(origin.uri) as relay:
             quotes = await origin.create_table("quotes", SCHEMA, key="Sym")
             other = await origin.create_table("other", SCHEMA)
+            # What happens while it joins may come to it in one update.
             await relay.wait_live("quotes")
             first = await quotes.upsert([{"Sym": "A", "Price": 1.0}])
             async with live(origin.uri, "quotes") as there:
