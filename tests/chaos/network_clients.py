@@ -18,6 +18,7 @@ from typing import Any
 
 from barrage.client.connection.reconnect import Backoff
 from barrage.client.session import aconnect
+from barrage.errors import TableNotFoundError
 from barrage.supervision import in_thread
 
 READERS = 4
@@ -169,9 +170,14 @@ async def settled(readers: list[Reader], count: int, uris: list[str], token: str
     """The changed rows, once they are the same wherever they are read."""
     while True:
         found = [reader.rows.to_arrow().sort_by("k") for reader in readers]
-        for uri in uris:
-            async with aconnect(uri, auth=token) as session:
-                found.append((await session.table("rows").snapshot()).sort_by("k"))
+        try:
+            for uri in uris:
+                async with aconnect(uri, auth=token) as session:
+                    found.append((await session.table("rows").snapshot()).sort_by("k"))
+        except TableNotFoundError:
+            # A relay that was started a moment ago has it soon.
+            await asyncio.sleep(0.05)
+            continue
         is_told = all(reader.told == count for reader in readers)
         if is_told and all(each.equals(found[0]) for each in found):
             return found[0]
