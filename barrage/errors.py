@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ class StatusCode(Enum):
 class BarrageError(Exception):
     """Root of the tree."""
 
-    status_code: ClassVar[StatusCode] = StatusCode.INTERNAL
+    status_code: StatusCode = StatusCode.INTERNAL
 
 
 class ProtocolError(BarrageError):

@@ -77,6 +77,10 @@ class Limits:
     http2_streams_max: int = 10_000
     """Calls on one HTTP/2 connection at a time. Clients that know keep further calls waiting."""
 
+    relayed_writes_max: int = 1000
+    """Uploads that a relay passes on at a time; they share one connection to the server that owns
+    the tables."""
+
     http2_header_bytes_max: int = 64 * 1024
     """Headers of one HTTP/2 request, packed or unpacked."""
 

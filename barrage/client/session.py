@@ -465,6 +465,12 @@ class AsyncSession:
             )
         ]
 
+    async def unary(self, method: str, request: bytes, *, table: str | None = None) -> bytes:
+        """The answer to one call of this full name; for relays, which pass on what they were
+        asked."""
+        self._check_open()
+        return await self._channel.unary(method, request, timeout=TIMEOUT_SECONDS, table=table)
+
     def read_journal(
         self, ticket: bytes, *, table: str, is_in_order: bool, counter: BodyCounter | None = None
     ) -> JournalRead:

@@ -53,6 +53,10 @@ LagOption = Annotated[
         show_default=False,
     ),
 ]
+ReadOnlyOption = Annotated[
+    bool,
+    typer.Option("--read-only", help="Refuse writes instead of passing them on to the owner."),
+]
 HostOption = Annotated[
     str | None,
     typer.Option(
@@ -84,6 +88,7 @@ def relay(
     token: TokenOption = None,
     upstream_token: UpstreamTokenOption = None,
     lag_ms_max: LagOption = None,
+    read_only: ReadOnlyOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -91,7 +96,8 @@ def relay(
 
     Each table is followed once, however many read it here, and every step of it: clients that lose
     one relay, or the server itself, resume at another with nothing missed. The servers need a
-    journal for that (`barrage serve --data DIR` or `--journal memory`). Peers only read.
+    journal for that (`barrage serve --data DIR` or `--journal memory`). What is written here is
+    passed on to the server that owns the table, with the upstream token, and so are its answers.
 
     \b
     Examples:
@@ -99,6 +105,7 @@ def relay(
       barrage relay engine:10000 --tables 'quotes,trades*' --port 10001
       barrage relay relay-1:10000 relay-2:10000 --host 0.0.0.0 --token secret
       barrage relay engine:10000 --upstream-token secret --lag-ms-max 2000
+      barrage relay engine:10000 --read-only
       barrage watch localhost:10000/_relayed                 where each table stands
     """
     addresses = tuple(parse_server(text).uri for text in upstreams)
@@ -115,6 +122,7 @@ def relay(
             upstream=UpstreamSettings(addresses=addresses, auth=upstream_token),
             patterns=TablePatterns.parse(tables),
             lag_ms_max=lag_ms_max,
+            is_read_only=read_only,
         )
         made = Relay(chosen, config=relay_config(config))
     except ConfigError as error:

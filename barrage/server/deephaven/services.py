@@ -45,14 +45,16 @@ class DeephavenServices:
         tables: TableService,
         limits: Limits,
         clock: Clock,
+        is_naming: bool = True,
     ) -> None:
+        """``is_naming``: clients may give tables names."""
         self._config = ConfigCalls(authenticator, sessions)
         self._session = SessionCalls(sessions, resolver, limits)
         self._application = ApplicationCalls(tables)
         self._tables = TableCalls(resolver, tables, limits=limits, clock=clock)
         self._updates = TableUpdates()
         self._inputs = InputTableCalls(resolver, tables, limits)
-        self._console = ConsoleCalls(resolver, tables)
+        self._console = ConsoleCalls(resolver, tables, is_naming=is_naming)
 
     def services(self) -> dict[str, dict[str, MethodEntry]]:
         """The methods of each service by its full name."""

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.clock import Clock
+    from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.runtime.runtime import EngineRuntime
     from barrage.server.runtime.watchdog import Watchdog
@@ -85,8 +86,11 @@ class ServerApp:
         tables: TableService,
         clock: Clock,
         watchdog: Watchdog | None = None,
+        elsewhere: WritesElsewhere | None = None,
     ) -> None:
+        """``elsewhere`` passes writes on to the servers that own the tables."""
         self._config = config
+        self._elsewhere = elsewhere
         self._watchdog = watchdog
         self._runtime = runtime
         self._catalog = catalog
@@ -119,9 +123,12 @@ class ServerApp:
             tables=tables,
             limits=config.limits,
             clock=clock,
+            is_naming=elsewhere is None,
         )
         self.journals = JournalServices(tables, catalog, limits=config.limits, clock=clock)
-        self._puts = PutCalls(tables, config.limits, stages=self.journals.stages)
+        self._puts = PutCalls(
+            tables, config.limits, stages=self.journals.stages, elsewhere=elsewhere
+        )
         self._services = self._all_services()
         self._health = HealthServicer()
         self._listener = _listener(config)
@@ -330,6 +337,7 @@ class ServerApp:
             journals=self.journals,
             bodies=self.bodies,
             dissociated=DissociatedCalls(self.bodies, self._hub, limits),
+            elsewhere=self._elsewhere,
         )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}
