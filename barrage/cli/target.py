@@ -38,6 +38,9 @@ TokenOption = Annotated[
         help="Token the server asks for.",
     ),
 ]
+TLS_VARIABLES = ("BARRAGE_TLS_CA", "BARRAGE_TLS_CLIENT_CERT", "BARRAGE_TLS_CLIENT_KEY")
+"""What commands show to servers and check them with; no settings of a server."""
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON for scripts.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from barrage.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Iterable, Mapping
     from typing import NoReturn
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.limits import Limits
+    from barrage.transport.server_tls import ServerTLS
     from barrage.wire.dissociated.ways import BodyWay
 
 HttpServer: TypeAlias = Literal["own", "grpcio"]
@@ -116,8 +116,8 @@ class ListenOptions:
     """What serves HTTP/2, where the backend has a choice."""
     limits: Limits = DEFAULT_LIMITS
     """Of connections and what is on them, where the backend has any."""
-    tls: ssl.SSLContext | None = None
-    """Certificate and key; without one connections are in the clear."""
+    tls: ServerTLS | None = None
+    """Certificate and key; without them connections are in the clear."""
 
 
 class Transport(Protocol):

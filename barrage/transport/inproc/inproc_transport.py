@@ -35,6 +35,8 @@ class InprocTransport:
         return True
 
     def listen(self, host: str, options: ListenOptions) -> InprocListener:
+        if options.tls is not None:
+            raise ConfigError(f"{host}: TLS is for addresses of a network")
         name = host.partition("://")[2] or secrets.token_hex(8)
         return InprocListener(name, message_bytes_max=options.message_bytes_max)
 

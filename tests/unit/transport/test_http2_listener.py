@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
-import ssl
-import subprocess
 from unittest.mock import Mock
 
 import grpc
@@ -423,42 +420,6 @@ def test_what_is_no_grpc_call_has_an_answer(changed, expected):
         assert listener.calls_count == 0
 
     run(scene)
-
-
-# --- TLS ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate")
-def test_a_context_with_a_certificate_makes_it_tls(tmp_path):
-    key, certificate = tmp_path / "key", tmp_path / "certificate"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-    subprocess.run(
-        [
-            *command.split(),
-            "-subj",
-            "/CN=localhost",
-            "-addext",
-            "subjectAltName=DNS:localhost",
-            "-keyout",
-            key,
-            "-out",
-            certificate,
-        ],
-        check=True,
-        capture_output=True,
-    )
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate, key)
-    tls.set_alpn_protocols(["h2"])
-
-    async def scene(listener, behaviors):
-        credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
-        target = f"localhost:{listener.port}"
-        async with grpc.aio.secure_channel(target, credentials) as channel:
-            big = bytes(range(256)) * 4096
-            assert await unary(channel, "Echo")(big) == big
-
-    run(scene, "localhost", tls=tls)
 
 
 def test_which_listener_it_is_can_be_said():
