@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.client import Auth, Session, TickingTable, Update
-    from spark_sink.connection import ServerConnection
+    from spark_sink.connection import ServerConnection, is_tls
     from spark_sink.options import SourceOptions
 
 FOLLOWER = Role("barrage-follow", "the rows of a table without a journal")
@@ -37,9 +37,10 @@ def open_session(
     take."""
     if connection.headers:
         raise ConfigError("options header.* do not go with journalLocation")
+    uri = uri or connection.uris[0]
     told = dict(connection.tls)
     tls = None
-    if told:
+    if told and is_tls(uri):
         if "skipverify" in told:
             raise ConfigError("option tls.skipVerify does not go with journalLocation")
         tls = TLS(
@@ -48,7 +49,6 @@ def open_session(
             key=told.get("clientkey"),
             server_name=told.get("servername"),
         )
-    uri = uri or connection.uris[0]
     timeout = connection.timeout_ms / 1000
     auth = _auth(connection, uri)
     return barrage.connect(uri, auth=auth, tls=tls, timeout=timeout, bodies=bodies)

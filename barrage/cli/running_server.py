@@ -15,7 +15,8 @@ from barrage.cli.command_errors import CommandError, usage_error
 from barrage.cli.data_file import read_data_file
 from barrage.cli.host_tables import HostTables
 from barrage.cli.progress import table_progress
-from barrage.cli.target import PORT_DEFAULT, TLS_VARIABLES
+from barrage.cli.target import PORT_DEFAULT
+from barrage.cli.tls_options import VARIABLES
 from barrage.errors import ConfigError
 from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import SCHEME_DEFAULT, scheme_of
@@ -57,7 +58,7 @@ def settings(
         "bodies": bodies,
         **further,
     }
-    of_others = {UPSTREAM_TOKEN_VARIABLE, *TLS_VARIABLES}
+    of_others = {UPSTREAM_TOKEN_VARIABLE, *VARIABLES}
     environment = {name: value for name, value in os.environ.items() if name not in of_others}
     config = load_config(config_file, environment=environment, flags=flags)
     if config.origin("port") != DEFAULT_ORIGIN:

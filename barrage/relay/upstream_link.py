@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from barrage.client.bodies.bodies import BodyChoice
-from barrage.client.connection.address import parse_address
+from barrage.client.connection.address import parse_address, parse_addresses
 from barrage.client.connection.reconnect import Backoff
 from barrage.client.session import aconnect
 from barrage.errors import (
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from barrage.client.connection.address import Auth
     from barrage.client.session import AsyncSession
     from barrage.server.tables.identity import ServerIdentity
+    from barrage.transport.base import TLS
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class UpstreamSettings:
 
     addresses: tuple[str, ...]
     auth: Auth = None
+    tls: TLS | None = None
+    """For those that speak it."""
     look_seconds: float = LOOK_SECONDS
     backoff: Backoff = field(default_factory=lambda: Backoff(seconds_max=RETRY_SECONDS_MAX))
 
@@ -62,6 +65,7 @@ class UpstreamSettings:
             raise ConfigError("a relay needs the address of an upstream server")
         if len(self.addresses) > UPSTREAMS_MAX:
             raise ConfigError(f"{len(self.addresses)} upstream servers, at most {UPSTREAMS_MAX}")
+        parse_addresses(self.addresses)
         for address in self.addresses:
             if parse_address(address).is_deephaven:
                 raise ConfigError(f"{address}: tables of a Deephaven server cannot be relayed")
@@ -130,7 +134,11 @@ class UpstreamLink:
         """Connect, and stay connected until the server is lost, which is an error."""
         settings = self._settings
         opening = aconnect(
-            address, auth=settings.auth, bodies=BodyChoice.INLINE, timeout=ANSWER_SECONDS_MAX
+            address,
+            auth=settings.auth,
+            tls=settings.tls if parse_address(address).is_tls else None,
+            bodies=BodyChoice.INLINE,
+            timeout=ANSWER_SECONDS_MAX,
         )
         async with opening as session:
             listing = await self._look(session)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from barrage.errors import ConfigError
 from barrage.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ HttpServer: TypeAlias = Literal["own", "grpcio"]
 """What serves gRPC on sockets: this package (``transport/over_http2``), or ``grpc.aio``."""
 
 
+def is_path_of_pem(text: str) -> bool:
+    """Whether ``text`` may be the path of a PEM file, rather than what belongs into one."""
+    return bool(text) and "\n" not in text and "-----BEGIN" not in text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TLS:
     """How to check the server and who we are. Paths of PEM files; all None: the system's
@@ -41,6 +47,15 @@ class TLS:
     key: str | None = None
     server_name: str | None = None
     """Name to expect in the server's certificate instead of the address."""
+
+    def __post_init__(self) -> None:
+        for name in ("ca", "certificate", "key"):
+            value = getattr(self, name)
+            if value is not None and not is_path_of_pem(value):
+                # What was passed may be a key.
+                raise ConfigError(f"tls.{name} is the path of a file, not what is in it")
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("tls.certificate and tls.key belong together: pass both, or neither")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +99,8 @@ class Address:
     is_tls: bool = False
     is_deephaven: bool = False
     """A Deephaven server, which needs a session."""
+    is_private: bool = False
+    """Whether nothing that is said there leaves this machine."""
     flight_uri: str | None = None
     """Where Arrow's own Flight client connects; None where it cannot."""
 

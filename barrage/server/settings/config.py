@@ -30,7 +30,7 @@ from msgspec import Meta
 from barrage.errors import ConfigError, near_miss
 from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.server.settings.declared import Count, converted, declarations, plain_type
-from barrage.transport.base import HttpServer  # noqa: TC001 - declarations are read
+from barrage.transport.base import HttpServer, is_path_of_pem
 from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import BODIES, body_transport, body_way
 from barrage.wire.dissociated.ways import BodyWay
@@ -235,6 +235,13 @@ class ServerConfig:
                 f"{given[0]} (from {self.origin(given[0])}) needs {missing} as well: a certificate "
                 "and its key belong together"
             )
+        for name in (*together, "tls_client_ca"):
+            value = getattr(self, name)
+            if value is not None and not is_path_of_pem(value):
+                # What was given may be a key.
+                raise ConfigError(
+                    f"{name} (from {self.origin(name)}) is the path of a file, not what is in it"
+                )
         if self.tls_client_ca is not None and not given:
             raise ConfigError(
                 f"tls_client_ca (from {self.origin('tls_client_ca')}) needs tls_cert and tls_key "

@@ -25,7 +25,7 @@ class InprocTransport:
         name = uri.partition("://")[2]
         if not name:
             raise ConfigError(f"cannot connect to {uri!r}: no name; write {_PREFIX}name")
-        return Address(scheme=SCHEME, target=_PREFIX + name)
+        return Address(scheme=SCHEME, target=_PREFIX + name, is_private=True)
 
     def connect(self, address: Address, options: ConnectOptions) -> InprocChannel:
         name = address.target.removeprefix(_PREFIX)

@@ -76,6 +76,7 @@ class GrpcTransport:
             target=target,
             is_tls=is_tls,
             is_deephaven=is_deephaven,
+            is_private=is_loopback(parts.hostname),
             flight_uri=f"grpc+{'tls' if is_tls else 'tcp'}://{target}",
         )
 
@@ -106,7 +107,10 @@ class UnixTransport:
         target = _target_of(path)
         is_plain = target == f"{_UNIX}://{path}"
         return Address(
-            scheme=_UNIX, target=target, flight_uri=f"grpc+{target}" if is_plain else None
+            scheme=_UNIX,
+            target=target,
+            is_private=True,
+            flight_uri=f"grpc+{target}" if is_plain else None,
         )
 
     def connect(self, address: Address, options: ConnectOptions) -> GrpcChannel:
