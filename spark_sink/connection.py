@@ -378,7 +378,8 @@ def _uris(given: Mapping[str, str]) -> tuple[str, ...]:
     if not found:
         raise ConfigError("option uri is empty")
     in_clear = [each for each in found if not is_tls(each) and not _is_loopback(each)]
-    if in_clear and (len(in_clear) < len(found) or any(name.startswith("tls.") for name in given)):
+    meant = any(map(is_tls, found)) or any(name.startswith("tls.") for name in given)
+    if in_clear and meant:
         raise ConfigError(
             f"option uri: {', '.join(in_clear)} would be told in the clear what the others, or the "
             "options tls.*, are to protect: write grpcs:// there as well"

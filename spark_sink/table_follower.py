@@ -11,6 +11,7 @@ import barrage
 from barrage.client import TLS, Basic, PreSharedKey, State, Token
 from barrage.errors import BarrageError, ConfigError, SubscriptionClosedError
 from barrage.supervision import Role, start_thread
+from spark_sink.connection import is_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.client import Auth, Session, TickingTable, Update
-    from spark_sink.connection import ServerConnection, is_tls
+    from spark_sink.connection import ServerConnection
     from spark_sink.options import SourceOptions
 
 FOLLOWER = Role("barrage-follow", "the rows of a table without a journal")
