@@ -16,7 +16,7 @@ from barrage.cli.data_file import read_data_file
 from barrage.cli.host_tables import HostTables
 from barrage.cli.progress import table_progress
 from barrage.cli.target import PORT_DEFAULT
-from barrage.cli.tls_options import VARIABLES
+from barrage.cli.tls.tls_options import VARIABLES
 from barrage.errors import ConfigError
 from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import SCHEME_DEFAULT, scheme_of

@@ -14,14 +14,14 @@ import typer
 
 import barrage
 from barrage.cli.command_errors import CommandError, short_reason, usage_error
-from barrage.cli.tls_options import NO_CHOICE, in_flags
+from barrage.cli.tls.tls_options import NO_CHOICE, in_flags
 from barrage.errors import TLSFailedError, TransportError
 from barrage.transport.registry import TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from barrage.cli.tls_options import TlsChoice
+    from barrage.cli.tls.tls_options import TlsChoice
     from barrage.client import AsyncSession, Session
     from barrage.transport.base import TLS
 

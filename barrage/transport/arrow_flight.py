@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from barrage.errors import BarrageError, RemoteProtocolError, StatusCode
-from barrage.transport.client_tls import read_material
 from barrage.transport.status import error_from_status
+from barrage.transport.tls.client_tls import read_material
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,13 +11,14 @@ window.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from barrage.errors import ConfigError
 from barrage.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator, Iterable, Mapping
     from typing import NoReturn
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.limits import Limits
-    from barrage.transport.server_tls import ServerTLS
     from barrage.wire.dissociated.ways import BodyWay
 
 HttpServer: TypeAlias = Literal["own", "grpcio"]
@@ -133,8 +133,32 @@ class ListenOptions:
     """What serves HTTP/2, where the backend has a choice."""
     limits: Limits = DEFAULT_LIMITS
     """Of connections and what is on them, where the backend has any."""
-    tls: ServerTLS | None = None
+    tls: ServerCertificates | None = None
     """Certificate and key; without them connections are in the clear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TLSMaterial:
+    """What is in a server's files, in PEM."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+    client_ca: bytes | None = None
+    """Authorities of clients, each of which must then show a certificate."""
+
+
+class ServerCertificates(Protocol):
+    """What a server shows to connections that begin now; it may change at any time."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For one connection."""
+        ...
+
+    @property
+    def material(self) -> TLSMaterial:
+        """For a library that brings its own TLS. The same object until it changes."""
+        ...
 
 
 class Transport(Protocol):

@@ -34,7 +34,7 @@ from barrage.errors import (
     TicketError,
     UnsupportedError,
 )
-from barrage.transport.client_tls import tls_failure
+from barrage.transport.tls.client_tls import tls_failure
 
 if TYPE_CHECKING:
     import grpc

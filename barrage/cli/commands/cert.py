@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from barrage.cli.dev_certificates import DAYS_DEFAULT, DevOptions, make_dev_certificates
 from barrage.cli.target import JsonOption
+from barrage.cli.tls.dev_certificates import DAYS_DEFAULT, DevOptions, make_dev_certificates
 
 cert = typer.Typer(
     name="cert",

@@ -8,7 +8,7 @@ import typer
 
 from barrage.cli.target import JsonOption, TokenOption, open_session, parse_server
 from barrage.cli.text_table import format_rows
-from barrage.cli.tls_options import TlsChoice, with_tls_options
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 
 ServerArgument = Annotated[str, typer.Argument(metavar="HOST:PORT", show_default=False)]
 

@@ -12,7 +12,7 @@ from barrage.cli.data_file import open_data_file
 from barrage.cli.progress import row_progress
 from barrage.cli.table_writer import TableWriter
 from barrage.cli.target import JsonOption, QuietOption, TokenOption, open_session, parse_table
-from barrage.cli.tls_options import TlsChoice, with_tls_options
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 
 FileArgument = Annotated[
     Path,

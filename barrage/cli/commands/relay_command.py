@@ -16,7 +16,7 @@ from barrage.cli.command_errors import EXIT_INTERRUPTED, CommandError, usage_err
 from barrage.cli.running_server import UPSTREAM_TOKEN_VARIABLE, check_host
 from barrage.cli.running_server import settings as server_settings
 from barrage.cli.target import JsonOption, QuietOption, TokenOption, parse_server
-from barrage.cli.tls_options import UPSTREAM, TlsChoice, with_tls_options
+from barrage.cli.tls.tls_options import UPSTREAM, TlsChoice, with_tls_options
 from barrage.errors import ConfigError
 
 if TYPE_CHECKING:

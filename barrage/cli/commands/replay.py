@@ -27,7 +27,7 @@ from barrage.cli.target import (
     open_session,
     parse_table,
 )
-from barrage.cli.tls_options import TlsChoice, with_tls_options
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 from barrage.cli.watch.run import PLAIN_ROWS
 from barrage.clock import SystemClock
 

@@ -9,7 +9,7 @@ from barrage.cli.cells import printable
 from barrage.cli.query_options import QueryOptions, with_query_options
 from barrage.cli.target import JsonOption, TokenOption, open_session, parse_table
 from barrage.cli.text_table import format_rows
-from barrage.cli.tls_options import TlsChoice, with_tls_options
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 
 TableArgument = Annotated[str, typer.Argument(metavar="HOST:PORT/TABLE", show_default=False)]
 

@@ -25,7 +25,7 @@ from barrage.cli.target import (
     parse_table,
 )
 from barrage.cli.text_table import format_table
-from barrage.cli.tls_options import TlsChoice, with_tls_options
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 
 TERMINAL_ROWS = 50
 

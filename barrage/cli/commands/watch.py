@@ -10,7 +10,7 @@ from barrage.cli.commands.schema import TableArgument
 from barrage.cli.commands.snapshot import ColumnsOption
 from barrage.cli.query_options import QueryOptions, with_query_options
 from barrage.cli.target import JsonOption, TokenOption, parse_table
-from barrage.cli.tls_options import TlsChoice, with_tls_options
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 from barrage.cli.watch.run import PLAIN_ROWS, PlainOptions, watch_table
 
 SecondsOption = Annotated[

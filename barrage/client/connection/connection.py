@@ -13,8 +13,8 @@ from barrage.client.connection.failover import FailoverConnector
 from barrage.errors import BodyChannelError, ConnectionLostError, SubscriptionClosedError
 from barrage.transport import flight_messages
 from barrage.transport.base import TLS
-from barrage.transport.client_tls import explained
 from barrage.transport.flight_messages import FLIGHT
+from barrage.transport.tls.client_tls import explained
 from barrage.wire.revision import WireRevision
 
 if TYPE_CHECKING:

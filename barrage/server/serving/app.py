@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from barrage.server.settings.config import ServerConfig
     from barrage.server.tables.table_service import TableService
     from barrage.transport.base import Listener, Transport
-    from barrage.transport.server_tls import ServerTLS
+    from barrage.transport.tls.server_tls import ServerTLS
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,8 @@ class ServerApp:
         self._puts = PutCalls(tables, config.limits, stages=self.journals.stages)
         self._services = self._all_services()
         self._health = HealthServicer()
-        self._tls = tls_of(config)
+        self._clock = clock
+        self._tls = tls_of(config, clock)
         self._listener = _listener(config, self._tls)
         self._is_listening = False
         self._sweeping: asyncio.Task[None] | None = None
@@ -181,7 +182,7 @@ class ServerApp:
             spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
             self._trimming = start_task(TRIMMER, spare.run(), on_death=no_dependants)
         if self._tls is not None and self._config.tls_reload_ms:
-            renewing = keep_fresh(self._tls, interval_ms=self._config.tls_reload_ms)
+            renewing = keep_fresh(self._tls, self._clock, interval_ms=self._config.tls_reload_ms)
             self._renewing = start_task(CERTIFICATES, renewing, on_death=self.fail)
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -17,9 +17,9 @@ import grpc
 from grpc import aio
 
 from barrage.errors import ConnectionLostError, StatusCode, SubscriptionClosedError
-from barrage.transport.client_tls import read_material
 from barrage.transport.flight_messages import FLIGHT
 from barrage.transport.status import error_from_rpc, error_from_status
+from barrage.transport.tls.client_tls import read_material
 from barrage.transport.whole_reads import WholeReads
 
 if TYPE_CHECKING:

@@ -18,8 +18,13 @@ from barrage.transport.over_grpc.grpc_channel import GrpcChannel
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from barrage.transport.base import ConnectOptions, Listener, ListenOptions
-    from barrage.transport.server_tls import ServerTLS, TLSMaterial
+    from barrage.transport.base import (
+        ConnectOptions,
+        Listener,
+        ListenOptions,
+        ServerCertificates,
+        TLSMaterial,
+    )
 
 PORT_DEFAULT = 10000
 
@@ -235,7 +240,7 @@ class UnixListener(GrpcListener):
         self._bound(_target_of(self._path))
 
 
-def _credentials(tls: ServerTLS) -> grpc.ServerCredentials:
+def _credentials(tls: ServerCertificates) -> grpc.ServerCredentials:
     """Asked for a new pair before each handshake, on a thread of gRPC's."""
     told = tls.material
 

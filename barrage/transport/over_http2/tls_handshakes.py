@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barrage.limits import Limits
+    from barrage.transport.base import ServerCertificates
     from barrage.transport.over_http2.http2_protocol import Http2Protocol
-    from barrage.transport.server_tls import ServerTLS
 
 HANDSHAKE = Role("barrage-tls-handshake", "the connection, which is closed")
 
@@ -31,7 +31,7 @@ class TlsHandshakes:
 
     def __init__(
         self,
-        tls: ServerTLS,
+        tls: ServerCertificates,
         limits: Limits,
         *,
         made: Callable[[], Http2Protocol],

@@ -17,7 +17,7 @@ from barrage.errors import ConfigError, LimitExceededError
 from barrage.limits import Limits
 from barrage.transport import registry
 from barrage.transport.base import ListenOptions
-from barrage.transport.server_tls import ServerTLS, TLSPaths
+from barrage.transport.tls.server_tls import ServerTLS, TLSPaths
 from tests.helpers.certificates import DAY, authority
 from tests.unit.transport.contract import TOLD_SECONDS
 from tests.unit.transport.http2_served import SERVICE, Behaviors, gone, raw, run, unary
@@ -302,7 +302,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path):
 
 def test_files_that_do_not_change_are_not_read_again(tmp_path, monkeypatch):
     tls = server_tls(tmp_path)
-    monkeypatch.setattr("barrage.transport.server_tls._SETTLED_SECONDS", 0)
+    monkeypatch.setattr("barrage.transport.tls.server_tls._SETTLED_NS", 0)
     assert not tls.refresh()
     monkeypatch.setattr(tls, "_read", lambda: pytest.fail("they were read"))
     assert not tls.refresh()

@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 
 from barrage.limits import DEFAULT_LIMITS
-from barrage.transport.server_tls import ServerTLS, TLSPaths
+from barrage.transport.tls.server_tls import ServerTLS, TLSPaths
 from tests.helpers.certificates import authority
 
 

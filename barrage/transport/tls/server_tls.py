@@ -10,17 +10,20 @@ from __future__ import annotations
 import hashlib
 import os
 import ssl
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from barrage.clock import SystemClock
 from barrage.errors import ConfigError, LimitExceededError
-from barrage.transport.peer_identity import not_after_of
+from barrage.transport.base import TLSMaterial
+from barrage.transport.tls.certificate_end import not_after_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SETTLED_SECONDS = 2.0
+    from barrage.clock import Clock
+
+_SETTLED_NS = 2_000_000_000
 """Age from which on a file cannot change any more without its times showing it."""
 
 
@@ -37,21 +40,6 @@ class TLSPaths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TLSMaterial:
-    """What was in the files."""
-
-    certificate: bytes
-    key: bytes = field(repr=False)
-    client_ca: bytes | None = None
-
-    @property
-    def digest(self) -> bytes:
-        """The same for the same content."""
-        parts = (self.certificate, self.key, self.client_ca or b"")
-        return b"".join(hashlib.sha256(part).digest() for part in parts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Loaded:
     """What new connections get."""
 
@@ -63,10 +51,11 @@ class ServerTLS:
     """What new connections get now. :meth:`refresh` reads files and is called from one thread at a
     time; everything else from any."""
 
-    def __init__(self, paths: TLSPaths, *, file_bytes_max: int) -> None:
+    def __init__(self, paths: TLSPaths, *, file_bytes_max: int, clock: Clock | None = None) -> None:
         """Reads the files; ConfigError when they are not there or do not belong together."""
         self.paths = paths
         self._file_bytes_max = file_bytes_max
+        self._clock = clock or SystemClock()
         self._stamp: tuple[object, ...] | None = None
         self._loaded = self._load(self._read())
 
@@ -101,7 +90,7 @@ class ServerTLS:
         # Whatever comes of it: the same files are not read over and over.
         self._stamp = stamp
         material = self._read()
-        if material.digest == self._loaded.material.digest:
+        if _digest(material) == _digest(self.material):
             return False
         self._loaded = self._load(material)
         return True
@@ -115,7 +104,7 @@ class ServerTLS:
             except OSError as error:
                 told.append((error.errno,))
                 continue
-            if abs(time.time() - found.st_ctime) < _SETTLED_SECONDS:
+            if abs(self._clock.wall_ns() - found.st_ctime_ns) < _SETTLED_NS:
                 return None
             told.append(
                 (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
@@ -169,12 +158,18 @@ class ServerTLS:
                 raise ConfigError(
                     f"{paths.client_ca} has no certificates of authorities ({_reason(error)})"
                 ) from error
-        if self._read().digest != material.digest:
+        if _digest(self._read()) != _digest(material):
             raise ConfigError(
                 f"{paths.certificate} or {paths.key} was changed while it was read; "
                 "it is read again"
             )
         return _Loaded(material=material, context=context)
+
+
+def _digest(material: TLSMaterial) -> bytes:
+    """The same for the same content."""
+    parts = (material.certificate, material.key, material.client_ca or b"")
+    return b"".join(hashlib.sha256(part).digest() for part in parts)
 
 
 def _named(paths: TLSPaths) -> Sequence[str]:
