@@ -216,7 +216,8 @@ class _NotHere(Exception):  # noqa: N818
 
 def _listening(family: int, address: tuple[object, ...]) -> socket.socket:
     try:
-        made = socket.socket(family, socket.SOCK_STREAM)
+        # Named, or asyncio does not know connections for what they are and lets small writes wait.
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise _NotHere from error
     try:

@@ -422,5 +422,18 @@ def test_what_is_no_grpc_call_has_an_answer(changed, expected):
     run(scene)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_small_writes_do_not_wait_for_each_other(host):
+    async def scene(listener, behaviors):
+        address = listener.uri.removeprefix("grpc://")
+        async with grpc.aio.insecure_channel(address) as channel:
+            await unary(channel, "Echo")(b"x")
+            [protocol] = listener._connections
+            made = protocol._transport.get_extra_info("socket")
+            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    run(scene, host)
+
+
 def test_which_listener_it_is_can_be_said():
     assert isinstance(listener_on(), Http2Listener)
