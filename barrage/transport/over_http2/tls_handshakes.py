@@ -99,11 +99,16 @@ class TlsHandshakes:
             self._hand_over(secured, bytes(early.data))
 
     def _hand_over(self, secured: asyncio.Transport, data: bytes) -> None:
-        protocol = self._made()
-        secured.set_protocol(protocol)
-        protocol.connection_made(secured)
-        if data and not secured.is_closing():
-            protocol.data_received(data)
+        try:
+            protocol = self._made()
+            secured.set_protocol(protocol)
+            protocol.connection_made(secured)
+            if data and not secured.is_closing():
+                protocol.data_received(data)
+        except BaseException:
+            # Nobody else knows of it.
+            secured.abort()
+            raise
 
 
 class _Waiting(asyncio.Protocol):

@@ -406,6 +406,34 @@ def test_handshakes_wait_for_their_turn(tmp_path):
     run_on("own", server_tls(tmp_path), scene, host="127.0.0.1", **limits)
 
 
+def test_a_connection_that_cannot_be_taken_up_is_closed(tmp_path):
+    """Its handshake is done, and nobody else knows of it."""
+
+    async def scene(listener):
+        def fails():
+            raise ZeroDivisionError
+
+        made, listener._handshakes._made = listener._handshakes._made, fails
+        with pytest.raises((ssl.SSLError, ConnectionError, OSError, AssertionError)):
+            await asyncio.to_thread(first_word, listener.port)
+        listener._handshakes._made = made
+        async with secure_channel(listener.port) as channel:
+            assert await answers(channel)
+
+    run_on("own", server_tls(tmp_path), scene)
+
+
+def first_word(port):
+    """HTTP/2 begins with one of the server's."""
+    context = ssl.create_default_context(cadata=authority().certificate.decode())
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("localhost", port), timeout=TOLD_SECONDS) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as made,
+    ):
+        assert made.recv(1)
+
+
 def test_a_listener_that_stops_waits_for_no_handshake(tmp_path):
     async def scene(listener, _):
         async with raw(listener.port) as (reader, _):
