@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "TLS": "barrage.client",
     "connect": "barrage.client",
     "aconnect": "barrage.client",
     "AsyncServer": "barrage.server",
@@ -24,12 +25,13 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from barrage import errors, wire
-    from barrage.client import aconnect, connect
+    from barrage.client import TLS, aconnect, connect
     from barrage.model.cursor import Cursor
     from barrage.rowset import RowSet
     from barrage.server import AsyncServer, Server
 
 __all__ = [
+    "TLS",
     "AsyncServer",
     "Cursor",
     "RowSet",

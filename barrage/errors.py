@@ -277,6 +277,11 @@ class ConnectionLostError(TransportError):
     """The connection broke; a subscription reconnects unless told otherwise."""
 
 
+class TLSFailedError(ConnectionLostError):
+    """There is no connection because both sides do not agree on TLS: one does not speak it, or does
+    not accept the other's certificate. Says which, and what to pass."""
+
+
 class ServerFailedError(ConnectionLostError):
     """The server answers, but its engine or its journal has failed for good: it must be restarted.
     Subscriptions and writers go on when it has been; calls that wait for it do not wait longer."""

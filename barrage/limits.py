@@ -119,7 +119,14 @@ class Limits:
 
     http2_preface_ns_max: int = 10 * 1_000_000_000
     """How long a connection may be silent before it says that it speaks HTTP/2, and how long a TLS
-    handshake may take."""
+    handshake may take, waiting for its turn included."""
+
+    tls_handshakes_max: int = 256
+    """TLS handshakes of one listener at a time, about 0.3 MB each; further connections wait their
+    turn."""
+
+    tls_file_bytes_max: int = 1024 * 1024
+    """A file with certificates or with a key."""
 
     stall_ns_max: int = 120 * 1_000_000_000
     """How long a subscriber may take nothing before it is disconnected with SlowConsumerError."""

@@ -127,7 +127,10 @@ class AsyncSession:
         if self._connection.login is not None:
             await self._session_calls(timeout)
             return
-        names = await self._connection.ask(lambda: self._actions(timeout))
+        try:
+            names = await self._connection.ask(lambda: self._actions(timeout))
+        except ConnectionLostError as error:
+            raise await self._connection.explained(error, timeout) from error
         self._connection.bodies.note_actions(names)
 
     async def _actions(self, timeout: float | None) -> list[str]:
@@ -570,6 +573,8 @@ def aconnect(
     to inline, with the same rows; ``table.bodies`` says which it is and why.
     """
     first, *others = parse_addresses(uri, order=order, limits=limits)
+    if tls is not None and not any(each.is_tls for each in (first, *others)):
+        raise ConfigError(f"tls is given, and {first.target} would be in the clear: use grpcs://")
     choice = BodyChoice.parse(bodies)
 
     async def open_it() -> AsyncSession:

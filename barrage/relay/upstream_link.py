@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from barrage.client.bodies.bodies import BodyChoice
-from barrage.client.connection.address import parse_address
+from barrage.client.connection.address import parse_address, parse_addresses
 from barrage.client.connection.reconnect import Backoff
 from barrage.client.session import aconnect
 from barrage.errors import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from barrage.client.connection.opening import Opening
     from barrage.client.session import AsyncSession
     from barrage.server.tables.identity import ServerIdentity
+    from barrage.transport.base import TLS
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class UpstreamSettings:
 
     addresses: tuple[str, ...]
     auth: Auth = None
+    tls: TLS | None = None
+    """For those that speak it."""
     look_seconds: float = LOOK_SECONDS
     backoff: Backoff = field(default_factory=lambda: Backoff(seconds_max=RETRY_SECONDS_MAX))
 
@@ -64,6 +67,7 @@ class UpstreamSettings:
             raise ConfigError("a relay needs the address of an upstream server")
         if len(self.addresses) > UPSTREAMS_MAX:
             raise ConfigError(f"{len(self.addresses)} upstream servers, at most {UPSTREAMS_MAX}")
+        parse_addresses(self.addresses)
         for address in self.addresses:
             if parse_address(address).is_deephaven:
                 raise ConfigError(f"{address}: tables of a Deephaven server cannot be relayed")
@@ -194,8 +198,13 @@ class UpstreamLink:
                 self._is_there.clear()
 
     def _opening(self, address: str) -> Opening[AsyncSession]:
+        settings = self._settings
         return aconnect(
-            address, auth=self._settings.auth, bodies=BodyChoice.INLINE, timeout=ANSWER_SECONDS_MAX
+            address,
+            auth=settings.auth,
+            tls=settings.tls if parse_address(address).is_tls else None,
+            bodies=BodyChoice.INLINE,
+            timeout=ANSWER_SECONDS_MAX,
         )
 
     async def _look(self, session: AsyncSession) -> Listing:

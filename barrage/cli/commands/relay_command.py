@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from barrage.cli.command_errors import EXIT_INTERRUPTED, CommandError, usage_err
 from barrage.cli.running_server import UPSTREAM_TOKEN_VARIABLE, check_host
 from barrage.cli.running_server import settings as server_settings
 from barrage.cli.target import JsonOption, QuietOption, TokenOption, parse_server
+from barrage.cli.tls.tls_options import UPSTREAM, TlsChoice, with_tls_options
 from barrage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,9 +81,11 @@ PortOption = Annotated[
 ]
 
 
+@partial(with_tls_options, prefix=UPSTREAM)
 def relay(
     upstreams: UpstreamsArgument,
     *,
+    tls: TlsChoice,
     tables: PatternsOption = "*",
     port: PortOption = None,
     host: HostOption = None,
@@ -108,7 +112,8 @@ def relay(
       barrage relay engine:10000 --read-only
       barrage watch localhost:10000/_relayed                 where each table stands
     """
-    addresses = tuple(parse_server(text).uri for text in upstreams)
+    servers = [parse_server(text, tls) for text in upstreams]
+    addresses = tuple(each.uri for each in servers)
     config = server_settings(None, host=host, port=port, token=token)
     check_host(config)
     # What a server is made of is loaded only once there is to be one.
@@ -119,7 +124,7 @@ def relay(
 
     try:
         chosen = RelaySettings(
-            upstream=UpstreamSettings(addresses=addresses, auth=upstream_token),
+            upstream=UpstreamSettings(addresses=addresses, auth=upstream_token, tls=tls.tls),
             patterns=TablePatterns.parse(tables),
             lag_ms_max=lag_ms_max,
             is_read_only=read_only,

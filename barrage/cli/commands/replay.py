@@ -19,7 +19,15 @@ from barrage.cli.progress import row_progress
 from barrage.cli.replay.replay_clock import ReplaySchedule
 from barrage.cli.replay.replay_moment import parse_moment, parse_speed
 from barrage.cli.table_writer import TableWriter, play
-from barrage.cli.target import JsonOption, QuietOption, TokenOption, open_session, parse_table
+from barrage.cli.target import (
+    JsonOption,
+    QuietOption,
+    TableAddress,
+    TokenOption,
+    open_session,
+    parse_table,
+)
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 from barrage.cli.watch.run import PLAIN_ROWS
 from barrage.clock import SystemClock
 
@@ -67,10 +75,12 @@ SpeedOption = Annotated[
 ]
 
 
+@with_tls_options
 def replay(
     source: SourceArgument,
     target: TargetArgument = None,
     *,
+    tls: TlsChoice,
     time_column: TimeOption = None,
     start: FromOption = None,
     stop: ToOption = None,
@@ -107,7 +117,7 @@ def replay(
             raise usage_error("playing a file needs --time: the column with the time of each row")
         _replay_file(
             Path(source),
-            target,
+            parse_table(target, tls),
             time_column,
             speed=factor,
             options=FileOptions(
@@ -132,7 +142,7 @@ def replay(
         rows=rows,
         is_json=as_json,
     )
-    replay_past(parse_table(source), token=token, options=options)
+    replay_past(parse_table(source, tls), token=token, options=options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +157,8 @@ class FileOptions:
 
 
 def _replay_file(
-    file: Path, table: str, time_column: str, *, speed: float, options: FileOptions
+    file: Path, address: TableAddress, time_column: str, *, speed: float, options: FileOptions
 ) -> None:
-    address = parse_table(table)
     rows = read_data_file(file)
     check_columns([time_column], rows.schema, what="--time")
     check_columns(options.key or [], rows.schema, what="--key")

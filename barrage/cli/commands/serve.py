@@ -100,6 +100,30 @@ BodiesOption = Annotated[
 ]
 
 
+TlsCertOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-cert",
+        metavar="FILE",
+        help="Certificate in PEM; with --tls-key all connections are TLS.",
+        show_default=False,
+    ),
+]
+TlsKeyOption = Annotated[
+    str | None,
+    typer.Option("--tls-key", metavar="FILE", help="Key of --tls-cert in PEM.", show_default=False),
+]
+TlsClientCaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="Authorities of clients; every client must show a certificate of one of them.",
+        show_default=False,
+    ),
+]
+
+
 class Demo(StrEnum):
     """Tables that tick by themselves."""
 
@@ -123,6 +147,9 @@ def serve(
     data: DataOption = None,
     journal: JournalOption = None,
     bodies: BodiesOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve tables until Ctrl+C. Settings: defaults, then --config, then BARRAGE_… variables, then
@@ -135,6 +162,7 @@ def serve(
       barrage serve --demo host --port 10001
       barrage serve --table trades=trades.parquet --table quotes=quotes.arrow
       barrage serve --host 0.0.0.0 --token secret
+      barrage serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key
       barrage serve --bodies shm
       barrage serve --config barrage.toml
       barrage serve --port 0 --json
@@ -149,6 +177,9 @@ def serve(
             data=data,
             journal=None if journal is None else journal.value,
             bodies=bodies,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_client_ca=tls_client_ca,
         )
         server = stack.enter_context(new_server(chosen))
         publish_files(server, files)
