@@ -34,19 +34,23 @@ _CONTAINER_BYTES: Final = 80
 class Bits:
     """An immutable set of keys 0 .. 2^63 - 1."""
 
-    __slots__ = ("_bitmap", "_containers", "_size")
+    __slots__ = ("_bitmap", "_containers", "size")
 
     _bitmap: BitMap64 | None
     _containers: Containers | None
-    _size: int
+    size: int
+    """How many keys."""
 
-    def __init__(
-        self, *, bitmap: BitMap64 | None = None, containers: Containers | None = None
-    ) -> None:
-        """One of the two; nobody else changes it."""
-        self._bitmap = bitmap
-        self._containers = containers
-        self._size = -1 if containers is None else containers.size
+    def __init__(self, form: BitMap64 | Containers) -> None:
+        """Either of the two; nobody else changes it."""
+        if isinstance(form, Containers):
+            self._bitmap = None
+            self._containers = form
+            self.size = form.size
+        else:
+            self._bitmap = form
+            self._containers = None
+            self.size = len(form)
 
     @classmethod
     def of_ranges(cls, ranges: RangeList) -> Bits:
@@ -56,17 +60,17 @@ class Bits:
             bitmap = BitMap64()
             for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
                 bitmap.add_range(first, last + 1)
-            return cls(bitmap=bitmap)
+            return cls(bitmap)
         if len(firsts) <= _KEYS_ADDED_MAX:
             keys = firsts if lasts is firsts else _few_keys(firsts, lasts)
             if keys is not None:
-                return cls(bitmap=BitMap64(array("Q", keys.tobytes())))
-        return cls(containers=portable.of_ranges(ranges))
+                return cls(BitMap64(array("Q", keys.tobytes())))
+        return cls(portable.of_ranges(ranges))
 
     @classmethod
     def of_keys(cls, keys: Int64Array) -> Bits:
         """From ascending keys, few of which are neighbours."""
-        return cls(containers=portable.of_keys(keys))
+        return cls(portable.of_keys(keys))
 
     @property
     def bitmap(self) -> BitMap64:
@@ -94,13 +98,6 @@ class Bits:
         return [bitmap[each] for each in positions]
 
     @property
-    def size(self) -> int:
-        """How many keys."""
-        if self._size < 0:
-            self._size = len(self.bitmap)
-        return self._size
-
-    @property
     def first(self) -> int:
         """The smallest key; the set has members."""
         if self._containers is not None:
@@ -123,7 +120,7 @@ class Bits:
 
     def packed(self) -> Bits:
         """The same set in one form, the smaller one."""
-        return Bits(containers=self.containers.bare())
+        return Bits(self.containers.bare())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Bits):
@@ -144,19 +141,19 @@ class Bits:
 
     def union(self, other: Bits) -> Bits:
         """The keys in either."""
-        return Bits(bitmap=self.bitmap | other.bitmap)
+        return Bits(self.bitmap | other.bitmap)
 
     def intersection(self, other: Bits) -> Bits:
         """The keys in both."""
-        return Bits(bitmap=self.bitmap & other.bitmap)
+        return Bits(self.bitmap & other.bitmap)
 
     def difference(self, other: Bits) -> Bits:
         """The keys that are not in the other."""
-        return Bits(bitmap=self.bitmap - other.bitmap)
+        return Bits(self.bitmap - other.bitmap)
 
     def symmetric_difference(self, other: Bits) -> Bits:
         """The keys in exactly one of the two."""
-        return Bits(bitmap=self.bitmap ^ other.bitmap)
+        return Bits(self.bitmap ^ other.bitmap)
 
     def is_within(self, other: Bits) -> bool:
         """Whether the other has all keys of this one."""
@@ -168,7 +165,7 @@ class Bits:
 
     def moved(self, delta: int) -> Bits:
         """Every key moved by ``delta``; none leaves the key space."""
-        return Bits(bitmap=self.bitmap.shift(delta))
+        return Bits(self.bitmap.shift(delta))
 
     def between(self, first: int, last: int) -> Bits | None:
         """The keys in a closed range, or None; costs what the containers in it cost."""
@@ -179,7 +176,7 @@ class Bits:
         bitmap = BitMap64.deserialize(serialized)  # private: not part of a set yet
         bitmap.remove_range(first & ~LOW, first)
         bitmap.remove_range(last + 1, (last >> KEY_BITS) + 1 << KEY_BITS)
-        return Bits(bitmap=bitmap)
+        return Bits(bitmap)
 
 
 def _few_keys(firsts: Int64Array, lasts: Int64Array) -> Int64Array | None:
