@@ -12,7 +12,7 @@ stretches (`splice`).
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -336,15 +336,11 @@ def splice(a: RangeList, b: RangeList, *, is_union: bool) -> RangeList:
         new[0], firsts[np.minimum(group_high, len(firsts) - 1)], side="left"
     )
     followers = np.where(group_high == len(firsts), len(new[0]), followers)
-    join = _join_pieces if len(group_low) <= PIECES_MAX else _join_masked
-    spliced = join(firsts, new[0], (group_low, group_high, followers))
+    cuts = (group_low, group_high, followers)
+    spliced = with_cuts(firsts, new[0], cuts)
     if firsts is lasts and (new[0] is new[1] or np.array_equal(new[0], new[1])):
         return spliced, spliced
-    return spliced, join(lasts, new[1], (group_low, group_high, followers))
-
-
-_Cuts: TypeAlias = tuple[Int64Array, Int64Array, Int64Array]
-"""Half-open spans of old elements that give way to new ones, and up to which new one each does."""
+    return spliced, with_cuts(lasts, new[1], cuts)
 
 
 def with_one(ranges: RangeList, first: int, last: int) -> RangeList:
@@ -373,7 +369,24 @@ def gaps(ranges: RangeList, first: int, last: int) -> RangeList:
     return as_singles(firsts[start:stop], lasts[start:stop])
 
 
-def _join_pieces(old: Int64Array, new: Int64Array, cuts: _Cuts) -> Int64Array:
+Cuts: TypeAlias = tuple[Int64Array, Int64Array, Int64Array]
+"""Half-open spans of old elements that give way to new ones, and up to which new one each does."""
+
+_Number = TypeVar("_Number", bound=np.generic)
+
+
+def with_cuts(
+    old: npt.NDArray[_Number], new: npt.NDArray[_Number], cuts: Cuts
+) -> npt.NDArray[_Number]:
+    """The old elements, or rows, with the new ones in the place of those that give way."""
+    if len(old) == 0:
+        return new
+    return (_join_pieces if len(cuts[0]) <= PIECES_MAX else _join_masked)(old, new, cuts)
+
+
+def _join_pieces(
+    old: npt.NDArray[_Number], new: npt.NDArray[_Number], cuts: Cuts
+) -> npt.NDArray[_Number]:
     pieces = []
     old_from = new_from = 0
     for group_low, group_high, new_to in zip(*(each.tolist() for each in cuts), strict=True):
@@ -383,7 +396,9 @@ def _join_pieces(old: Int64Array, new: Int64Array, cuts: _Cuts) -> Int64Array:
     return np.concatenate(pieces)
 
 
-def _join_masked(old: Int64Array, new: Int64Array, cuts: _Cuts) -> Int64Array:
+def _join_masked(
+    old: npt.NDArray[_Number], new: npt.NDArray[_Number], cuts: Cuts
+) -> npt.NDArray[_Number]:
     """The same for many cuts: one pass over all elements instead of a copy per stretch."""
     group_low, group_high, followers = cuts
     gone = group_high - group_low
@@ -391,7 +406,7 @@ def _join_masked(old: Int64Array, new: Int64Array, cuts: _Cuts) -> Int64Array:
     is_kept[expand(group_low, gone)] = False
     kept_before = group_low - (np.cumsum(gone) - gone)
     counts = np.diff(followers, prepend=0)
-    joined = np.empty(len(old) - int(gone.sum()) + len(new), dtype=np.int64)
+    joined = np.empty((len(old) - int(gone.sum()) + len(new), *old.shape[1:]), dtype=old.dtype)
     is_old = np.ones(len(joined), dtype=np.bool_)
     is_old[np.repeat(kept_before, counts) + np.arange(len(new), dtype=np.int64)] = False
     joined[~is_old] = new

@@ -222,7 +222,11 @@ class BitRowSet(RowSet):
             return on_rows(other, mine) if is_reflected else on_rows(mine, other)
         if is_reflected:
             return BitRowSet.of_bits(on_bits(theirs, self._bits), 0)
-        result = on_bits(self._bits, theirs)
+        result = None
+        if not other.is_bits and on_bits is not Bits.intersection:
+            result = self._bits.changed(on_bits, theirs, other.range_list)
+        if result is None:
+            result = on_bits(self._bits, theirs)
         # Each key that comes or goes adds or takes one range at most.
         if on_bits is Bits.symmetric_difference:
             return BitRowSet.of_bits(result, self._least - theirs.size)

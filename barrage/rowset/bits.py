@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pyroaring import BitMap64
 
-from barrage.rowset import portable
+from barrage.rowset import container_changes, portable
 from barrage.rowset.arrays import expand
 from barrage.rowset.containers import KEY_BITS, LOW, Containers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barrage.rowset.arrays import Int64Array, RangeList
 
 _KEYS_ADDED_MAX: Final = 1024
@@ -26,6 +28,10 @@ _KEYS_ADDED_MAX: Final = 1024
 
 _RANGES_ADDED_MAX: Final = 16
 """Up to so many wide ranges are added one by one."""
+
+CONTAINERS_MANY: Final = 1024
+TOUCHED_DIVISOR: Final = 8
+"""Of so many containers, up to this part is changed without the others."""
 
 _CONTAINER_BYTES: Final = 80
 """What a container costs in a bitmap beside its content, about: measured with CRoaring 5.2."""
@@ -68,9 +74,9 @@ class Bits:
         return cls(portable.of_ranges(ranges))
 
     @classmethod
-    def of_keys(cls, keys: Int64Array) -> Bits:
-        """From ascending keys, few of which are neighbours."""
-        return cls(portable.of_keys(keys))
+    def of_keys(cls, keys: Int64Array, starts: Int64Array) -> Bits:
+        """From ascending keys, few of which are neighbours, and where their stretches start."""
+        return cls(portable.of_keys(keys, starts))
 
     @property
     def bitmap(self) -> BitMap64:
@@ -154,6 +160,24 @@ class Bits:
     def symmetric_difference(self, other: Bits) -> Bits:
         """The keys in exactly one of the two."""
         return Bits(self.bitmap ^ other.bitmap)
+
+    def changed(
+        self, on_bits: Callable[[Bits, Bits], Bits], other: Bits, ranges: RangeList
+    ) -> Bits | None:
+        """An operation that changes keys of the other set only, whose ranges these are, done on
+        those of many containers that it touches; None where there are not many containers, or it
+        touches more than a few."""
+        containers = self._containers
+        if containers is None or len(containers.highs) < CONTAINERS_MANY:
+            return None
+        if portable.container_count(ranges) * TOUCHED_DIVISOR > len(containers.highs):
+            return None
+        highs = container_changes.touched_by(ranges)
+        part = container_changes.picked(containers, highs)
+        own = Bits(BitMap64() if part is None else part)
+        result = on_bits(own, other)
+        new = result.containers if result.size else container_changes.NONE
+        return Bits(container_changes.replaced(containers, highs, new))
 
     def is_within(self, other: Bits) -> bool:
         """Whether the other has all keys of this one."""

@@ -99,7 +99,7 @@ class RowSet:
 
     @classmethod
     def _of_sorted(cls, keys: Int64Array) -> RowSet:
-        """Wrap keys that nobody else will write to; ValueError unless they ascend strictly."""
+        """From keys that stay the caller's; ValueError unless they ascend strictly."""
         if len(keys) < 2:
             return RowSet._of((keys, keys))
         steps = keys[1:] - keys[:-1]
@@ -109,9 +109,14 @@ class RowSet:
             return RowSet.of_range(int(keys[0]), int(keys[-1]))
         is_apart = steps > 1
         count = 1 + int(np.count_nonzero(is_apart))
-        if count >= set_forms.RANGES_MIN and set_forms.pays_for_keys(keys, count):
-            return RowSet._of_bits(Bits.of_keys(keys), count)
-        return RowSet._of(arrays.parted(keys, is_apart) if count < len(keys) else (keys, keys))
+        if count >= set_forms.RANGES_MIN:
+            starts = set_forms.paying_stretches(keys, count)
+            if starts is not None:
+                return RowSet._of_bits(Bits.of_keys(keys, starts), count)
+        if count < len(keys):
+            return RowSet._of(arrays.parted(keys, is_apart))
+        kept = keys.copy()
+        return RowSet._of((kept, kept))
 
     @classmethod
     def _wrap(cls, firsts: Int64Array, lasts: Int64Array) -> RowSet:
@@ -154,7 +159,7 @@ class RowSet:
     @classmethod
     def from_keys(cls, keys: npt.ArrayLike) -> RowSet:
         """Keys in any order, repeats allowed; ValueError for keys outside 0 .. 2^63 - 1."""
-        values = checks.checked_keys(keys)
+        values = checks.checked_keys(keys, is_lent=True)
         if len(values) > 1 and not bool((values[1:] > values[:-1]).all()):
             values = np.unique(values)
         return cls._of_sorted(values)
@@ -162,7 +167,7 @@ class RowSet:
     @classmethod
     def from_sorted_keys(cls, keys: npt.ArrayLike) -> RowSet:
         """Strictly ascending keys; ValueError otherwise."""
-        return cls._of_sorted(checks.checked_keys(keys))
+        return cls._of_sorted(checks.checked_keys(keys, is_lent=True))
 
     @classmethod
     def from_overlapping(cls, firsts: npt.ArrayLike, lasts: npt.ArrayLike) -> RowSet:
