@@ -296,16 +296,15 @@ class BitRowSet(RowSet):
     def rank(self, key: int) -> int:
         if key <= 0:
             return 0
-        return self.size if key > ROW_KEY_MAX else self._bits.containers.rank(key)
+        return self.size if key > ROW_KEY_MAX else self._bits.rank(key)
 
     def rank_many(self, keys: npt.ArrayLike) -> Int64Array:
         return self._bits.containers.rank_many(np.asarray(keys, dtype=np.int64))
 
     def select(self, position: int) -> int:
-        containers = self._bits.containers
-        if not 0 <= position < containers.size:
+        if not 0 <= position < self._bits.size:
             raise IndexError(f"position {position} in a row set of {self.size}")
-        return containers.select(position)
+        return self._bits.select(position)
 
     def select_many(self, positions: npt.ArrayLike) -> Int64Array:
         values = np.asarray(positions, dtype=np.int64)

@@ -29,6 +29,9 @@ _KEYS_ADDED_MAX: Final = 1024
 _RANGES_ADDED_MAX: Final = 16
 """Up to so many wide ranges are added one by one."""
 
+_NARROW_CONTAINERS_MAX: Final = 64
+"""A bitmap walks its containers for a rank: a microsecond for so many."""
+
 CONTAINERS_MANY: Final = 1024
 TOUCHED_DIVISOR: Final = 8
 """Of so many containers, up to this part is changed without the others."""
@@ -95,6 +98,31 @@ class Bits:
             serialized: bytes = self._bitmap.serialize()
             containers = self._containers = portable.from_portable(serialized)
         return containers
+
+    def rank(self, key: int) -> int:
+        """How many keys are smaller than a positive one; the set has members."""
+        containers = self._containers
+        if containers is None:
+            if self._is_narrow():
+                return int(self.bitmap.rank(key - 1))
+            containers = self.containers
+        return containers.rank(key)
+
+    def select(self, position: int) -> int:
+        """The key at a position, which exists."""
+        containers = self._containers
+        if containers is None:
+            if self._is_narrow():
+                return int(self.bitmap[position])
+            containers = self.containers
+        return containers.select(position)
+
+    def _is_narrow(self) -> bool:
+        """Whether a bitmap has few containers, and looks one key or position up well enough: made
+        into containers, the set would cost twice as much."""
+        bitmap = self.bitmap
+        first, last = int(bitmap.min()), int(bitmap.max())
+        return (last >> KEY_BITS) - (first >> KEY_BITS) < _NARROW_CONTAINERS_MAX
 
     def some_keys(self, positions: list[int]) -> list[int]:
         """The keys at a few positions, from whichever form there is."""

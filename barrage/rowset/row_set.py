@@ -264,14 +264,14 @@ class RowSet:
         """Smallest key; ValueError when empty."""
         if self.is_empty:
             raise ValueError("an empty row set has no first key")
-        return int(self._firsts[0])
+        return self._firsts.item(0)
 
     @property
     def last(self) -> int:
         """Largest key; ValueError when empty."""
         if self.is_empty:
             raise ValueError("an empty row set has no last key")
-        return int(self._lasts[-1])
+        return self._lasts.item(-1)
 
     @property
     def range_count(self) -> int:

@@ -128,6 +128,6 @@ def stays(range_count: int, containers: Containers) -> bool:
 def is_wide(ranges: RangeList) -> bool:
     """Whether these ranges touch too many containers to be bits, even for a moment."""
     firsts, lasts = ranges
-    if (int(lasts[-1]) >> KEY_BITS) - (int(firsts[0]) >> KEY_BITS) < WIDE_CONTAINERS_MAX:
+    if lasts.item(-1) - firsts.item(0) >> KEY_BITS < WIDE_CONTAINERS_MAX:
         return False
     return container_count(ranges) > WIDE_CONTAINERS_MAX + SMALLER_MIN * len(firsts)
