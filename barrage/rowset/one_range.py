@@ -32,7 +32,7 @@ class OneRange(RowSet):
 
     @classmethod
     def of(cls, first: int, last: int) -> RowSet:
-        """The closed range, whose ends the caller has checked."""
+        """The closed range, whose ends are Python integers and checked."""
         self = object.__new__(cls)
         self._first = first
         self._last = last
@@ -178,7 +178,7 @@ class OneRange(RowSet):
         return NotImplemented if other.is_bits else super().__xor__(other)
 
     def clip(self, first: int, last: int) -> RowSet:
-        first, last = max(first, self._first), min(last, self._last)
+        first, last = max(int(first), self._first), min(int(last), self._last)
         return OneRange.of(first, last) if first <= last else RowSet.empty()
 
     def _outside(self, first: int, last: int) -> RowSet:
@@ -223,7 +223,7 @@ class OneRange(RowSet):
     # -- moving -----------------------------------------------------------------------------------
 
     def offset(self, delta: int) -> RowSet:
-        first, last = self._first + delta, self._last + delta
+        first, last = self._first + int(delta), self._last + int(delta)
         if first < 0 or last > ROW_KEY_MAX:
             raise ValueError(f"moving {self._first}..{self._last} by {delta} leaves the key space")
         return OneRange.of(first, last)
@@ -231,7 +231,7 @@ class OneRange(RowSet):
     def mirror(self, size: int) -> RowSet:
         if self._last >= size or size > ROW_KEY_MAX + 1:
             raise ValueError(f"position {self._last} cannot be mirrored in {size} rows")
-        return OneRange.of(size - 1 - self._last, size - 1 - self._first)
+        return OneRange.of(int(size) - 1 - self._last, int(size) - 1 - self._first)
 
 
 RowSet._of_one = OneRange.of

@@ -102,6 +102,19 @@ def test_parts_and_moves(shift: int) -> None:
         assert list(span.mirror(members[-1] + 1)) == mirrored
 
 
+def test_numbers_of_numpy_become_integers_of_python() -> None:
+    """Whose sums do not wrap at 2^63."""
+    span = RowSet.of_range(np.int64(3), np.int64(ROW_KEY_MAX))
+    two, high = np.int64(2), np.int64(ROW_KEY_MAX)
+    cut = RowSet.of_range(0, 10)
+    made = [span, span.clip(two, high), cut.offset(two), cut.mirror(high), cut.slice(two, high)]
+    made += [cut - RowSet.of_range(np.int64(9), high), RowSet.from_keys(np.arange(5))]
+    for rows in made:
+        assert isinstance(rows, OneRange)
+        assert (type(rows.first), type(rows.last), type(rows.size)) == (int, int, int)
+    assert (span.size, span.rank(ROW_KEY_MAX)) == (2**63 - 3, ROW_KEY_MAX - 3)
+
+
 def test_refusals() -> None:
     span = RowSet.of_range(3, 5)
     for place in (-1, 3):
