@@ -40,6 +40,9 @@ from barrage.wire import (
     decode_wrapper,
     encode_flight_data,
 )
+from barrage.wire.connector.codec import decode_frame
+from barrage.wire.connector.frame_reader import FrameReader
+from barrage.wire.connector.frames import Dialect
 from barrage.wire.dissociated.location import UcxLocation
 from barrage.wire.dissociated.negotiation import Answer, Claim, ClaimOutcome, Offer
 from barrage.wire.dissociated.ranges import decode_addresses, decode_ranges
@@ -58,6 +61,7 @@ LIMITS = Limits(
     ingest_batch_rows_max=100_000,
     body_ranges_max=64,
 )
+CONNECTOR_VECTORS = Path(__file__).parents[1] / "vectors" / "connector"
 R1, DRAFT = WireRevision.R1_0_0, WireRevision.DRAFT_2020
 
 
@@ -148,6 +152,24 @@ def _json(**fields: Any) -> bytes:
     return json.dumps(fields).encode()
 
 
+def _connector_frames(dialect: Dialect) -> list[bytes]:
+    """The recorded frames of one dialect of the connector protocol, with their lengths."""
+    told = json.loads((CONNECTOR_VECTORS / f"{dialect.value}_frames.json").read_text())
+    return [bytes.fromhex(each["hex"]) for each in told["frames"]]
+
+
+def _connector_bodies(dialect: Dialect) -> Decoder:
+    samples = [raw[4:] for raw in _connector_frames(dialect)]
+    return Decoder(lambda raw: decode_frame(raw, dialect), samples)
+
+
+def _connector_stream(raw: bytes) -> None:
+    reader = FrameReader(None, 1 << 16)
+    reader.feed(raw)
+    while reader.next_frame() is not None:
+        pass
+
+
 QUERIES = [
     _json(table="t", ops=[["where", "a > 1"], ["sort", "-a"], ["head", 10]]),
     _json(table="t", ops=[["where", "a > 1"], ["natural_join", {"table": "u"}, ["k"], ["v"]]]),
@@ -219,6 +241,11 @@ def decoders() -> dict[str, Decoder]:
         "journal begin": Decoder(
             lambda b: HistoryBegin.decode(b, path="begin.json"),
             [HistoryBegin(version=7, segment=2).encode()],
+        ),
+        "connector frame": _connector_bodies(Dialect.PUBLISHED),
+        "connector frame of the draft": _connector_bodies(Dialect.DRAFT),
+        "connector stream": Decoder(
+            _connector_stream, [b"".join(_connector_frames(dialect)) for dialect in Dialect]
         ),
         "journal witness": Decoder(lambda b: read_witness(b, "0" * 16), [witness("0" * 16, 42)]),
     }

@@ -1,0 +1,1 @@
+"""The connector protocol's frames: bytes to values and back, in both dialects."""

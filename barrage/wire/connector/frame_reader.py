@@ -1,0 +1,71 @@
+"""Frames out of bytes that come in pieces of any size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from barrage.errors import RemoteProtocolError
+from barrage.wire.connector.codec import DIALECT_OF_TAG, decode_frame
+from barrage.wire.connector.frames import Dialect
+
+if TYPE_CHECKING:
+    from barrage.wire.connector.frames import Frame
+
+_HEAD_BYTES = 5
+_COMPACTED_BYTES = 1024 * 1024
+_BYTE_ORDERS: dict[Dialect, Literal["big", "little"]] = {
+    Dialect.PUBLISHED: "big",
+    Dialect.DRAFT: "little",
+}
+
+
+class UnknownDialectError(RemoteProtocolError):
+    """A connection begins with a frame of neither dialect, so that not even an ERROR could be
+    told."""
+
+
+class FrameReader:
+    """Keeps what has come and is no whole frame yet. Once it has raised it is of no more use."""
+
+    def __init__(self, dialect: Dialect | None, frame_bytes_max: int) -> None:
+        self.dialect = dialect
+        """None until the fifth byte has told."""
+        self.frame_bytes_max = frame_bytes_max
+        """May be changed between frames."""
+        self._buffer = bytearray()
+        self._at = 0
+
+    def __len__(self) -> int:
+        """Bytes that wait."""
+        return len(self._buffer) - self._at
+
+    def feed(self, data: bytes) -> None:
+        """More bytes have come."""
+        self._buffer += data
+
+    def next_frame(self) -> Frame | None:
+        """The next whole frame; None when more bytes are wanted. UnknownDialectError,
+        RemoteProtocolError."""
+        waiting = len(self._buffer) - self._at
+        if self.dialect is None:
+            if waiting < _HEAD_BYTES:
+                return None
+            self.dialect = DIALECT_OF_TAG.get(self._buffer[self._at + 4])
+            if self.dialect is None:
+                raise UnknownDialectError("a connection begins with a frame of neither dialect")
+        if waiting < 4:
+            return None
+        start = self._at + 4
+        length = int.from_bytes(self._buffer[self._at : start], _BYTE_ORDERS[self.dialect])
+        if not 0 < length <= self.frame_bytes_max:
+            raise RemoteProtocolError(
+                f"a frame has length {length}; 1 to {self.frame_bytes_max} are taken"
+            )
+        if waiting < 4 + length:
+            return None
+        body = bytes(memoryview(self._buffer)[start : start + length])
+        self._at = start + length
+        if self._at == len(self._buffer) or self._at > _COMPACTED_BYTES:
+            del self._buffer[: self._at]
+            self._at = 0
+        return decode_frame(body, self.dialect)
