@@ -1,0 +1,288 @@
+"""The streams of one program: who owns each, how far it has come, and the rows that are to be
+written next.
+
+A desk is shared by all sessions of its program and outlives them, so that what a lost connection
+has sent is not taken again from the next one. It gathers what all of them send into one
+:class:`StreamBatch` at a time; whoever writes that says :meth:`StreamDesk.settle` once it is as
+safe as it gets, and only then are positions acknowledged and credits given back.
+
+Batches are settled in the order in which they were taken. When one cannot be written, the desk is
+:meth:`closed <StreamDesk.close>`: every session ends without a word, as connectors then connect
+again, and the next desk begins with the positions that were committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from barrage.limits import Limits
+    from barrage.wire.connector.frames import Message
+
+
+class StreamOwner(Protocol):
+    """What a desk knows of a session."""
+
+    def stream_taken(self, stream: Stream) -> None:
+        """A newer connection owns the stream now."""
+        ...
+
+    def settle(
+        self,
+        *,
+        credits: int,
+        byte_count: int,
+        streams: Iterable[Stream],
+        ephemeral: Mapping[int, int],
+    ) -> None:
+        """Of what this session sent so many messages and bytes are safe; of ``streams``, which it
+        owns, the positions have moved."""
+        ...
+
+    def give_credits(self) -> None:
+        """Give back what may be given back by now."""
+        ...
+
+    def close(self) -> None:
+        """End without a word."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One stream. Ids are those of messages a stream can go on from."""
+
+    id: int
+    name: str
+    last_seen: int | None = None
+    """The last that was taken, safe or not."""
+    last_safe: int | None = None
+    """The last whose rows are safe."""
+    owner: StreamOwner | None = None
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one session has in a batch."""
+
+    credits: int = 0
+    byte_count: int = 0
+    ephemeral: dict[int, int] = field(default_factory=dict)
+    """Stream to its last id that is no place to go on from."""
+
+
+@dataclass(slots=True)
+class StreamBatch:
+    """Rows as columns, and the positions that go with them in one durable record."""
+
+    streams: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    event_times: list[int | None] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    positions: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Stream to the first and the last id that it moves to."""
+    byte_count: int = 0
+    shares: dict[StreamOwner, _Share] = field(default_factory=dict)
+
+    def add_row(self, name: str, message: Message) -> None:
+        self.streams.append(name)
+        self.ids.append(message.id)
+        self.event_times.append(message.event_time)
+        self.keys.append(message.key)
+        self.payloads.append(message.payload)
+
+    def move(self, stream: int, number: int) -> None:
+        """The position of a stream becomes ``number``."""
+        before = self.positions.get(stream)
+        self.positions[stream] = (number if before is None else before[0], number)
+
+    def count(self, owner: StreamOwner, byte_count: int) -> _Share:
+        """One message of ``owner`` is in the batch."""
+        share = self.shares.get(owner)
+        if share is None:
+            share = self.shares[owner] = _Share()
+        share.credits += 1
+        share.byte_count += byte_count
+        self.byte_count += byte_count
+        return share
+
+
+class StreamDesk:
+    """See the module. ``positions`` are those that were committed."""
+
+    def __init__(
+        self,
+        program: str,
+        positions: Mapping[int, int],
+        *,
+        limits: Limits,
+        newest_owns: bool = True,
+    ) -> None:
+        self.program = program
+        self.limits = limits
+        self.newest_owns = newest_owns
+        """Whether a connection that announces a stream takes it from the one that has it, which may
+        be dead without anybody's knowledge; else it is refused."""
+        self.is_open = True
+        self.is_full = False
+        """Whether no credits are given because there is no room; set by whoever writes."""
+        self.unsafe_bytes = 0
+        self.batches_under_way = 0
+        self._sessions: set[StreamOwner] = set()
+        self._batch = StreamBatch()
+        self._streams = {
+            number: Stream(number, "", last_seen=last, last_safe=last)
+            for number, last in positions.items()
+        }
+
+    # --- sessions ---
+
+    def join(self, session: StreamOwner) -> None:
+        self._sessions.add(session)
+
+    def leave(self, session: StreamOwner, streams: Iterable[Stream]) -> None:
+        """A session ends and owns nothing any more. What it sent is still written."""
+        self._sessions.discard(session)
+        for stream in streams:
+            self.release(session, stream)
+
+    @property
+    def session_count(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def credits_per_session(self) -> int:
+        """How many messages each session may have under way."""
+        share = self.limits.connector_source_credits_max // max(1, len(self._sessions))
+        return max(self.limits.connector_credits_min, min(self.limits.connector_credits_max, share))
+
+    @property
+    def gives_credits(self) -> bool:
+        """Whether there is room for more than is under way."""
+        return not self.is_full and self.unsafe_bytes < self.limits.connector_room_bytes
+
+    def close(self) -> None:
+        """Nothing more of this desk can be written. Idempotent."""
+        self.is_open = False
+        self._batch = StreamBatch()
+        sessions, self._sessions = self._sessions, set()
+        for session in sessions:
+            session.close()
+
+    # --- streams ---
+
+    def safe_positions(self) -> tuple[tuple[int, int], ...]:
+        """Every stream that has something safe, with the id of it, in order of the streams."""
+        return tuple(
+            (stream.id, stream.last_safe)
+            for _, stream in sorted(self._streams.items())
+            if stream.last_safe is not None
+        )
+
+    def last_safe(self, number: int) -> int | None:
+        """The last safe id of a stream; None when it has none, or is not known."""
+        stream = self._streams.get(number)
+        return None if stream is None else stream.last_safe
+
+    def claim(self, session: StreamOwner, number: int, name: str) -> Stream | None:
+        """The stream, owned by ``session`` from here on; None when somebody else keeps it or there
+        are too many."""
+        stream = self._streams.get(number)
+        if stream is None:
+            if len(self._streams) >= self.limits.connector_streams_max:
+                return None
+            stream = self._streams[number] = Stream(number, name)
+        before = stream.owner
+        if before is not None and before is not session:
+            if not self.newest_owns:
+                return None
+            stream.owner = session
+            before.stream_taken(stream)
+        stream.owner = session
+        stream.name = stream.name or name
+        return stream
+
+    def release(self, session: StreamOwner, stream: Stream) -> None:
+        """A session owns the stream no more. One that never had a row is forgotten."""
+        if stream.owner is not session:
+            return
+        stream.owner = None
+        if stream.last_seen is None:
+            self._streams.pop(stream.id, None)
+
+    # --- rows ---
+
+    def take_message(self, session: StreamOwner, stream: Stream, message: Message) -> None:
+        """A message whose id is a place to go on from, and larger than the last one. Without a
+        payload only the position moves."""
+        size = len(message.payload) + len(message.key or b"")
+        self._count(session, size)
+        if message.payload:
+            self._batch.add_row(stream.name, message)
+        self._batch.move(stream.id, message.id)
+        stream.last_seen = message.id
+
+    def take_ephemeral(self, session: StreamOwner, stream: Stream, message: Message) -> None:
+        """A message that leaves the position where it is."""
+        share = self._count(session, len(message.payload))
+        share.ephemeral[stream.id] = message.id
+        if message.payload:
+            self._batch.add_row(stream.name, message)
+
+    def take_unstable(self, stream: Stream, messages: Iterable[Message]) -> None:
+        """Messages that waited for the one that comes next, in the same batch; their credits have
+        been given back."""
+        for message in messages:
+            self._batch.add_row(stream.name, message)
+            self._batch.byte_count += len(message.payload)
+            self.unsafe_bytes += len(message.payload)
+
+    def _count(self, session: StreamOwner, size: int) -> _Share:
+        self.unsafe_bytes += size
+        return self._batch.count(session, size)
+
+    def take_batch(self) -> StreamBatch | None:
+        """What has come since the last one; None when that is nothing."""
+        batch = self._batch
+        if not batch.shares:
+            return None
+        self._batch = StreamBatch()
+        self.batches_under_way += 1
+        return batch
+
+    def settle(self, batch: StreamBatch) -> None:
+        """The rows and positions of a batch are safe."""
+        self.batches_under_way -= 1
+        self.unsafe_bytes -= batch.byte_count
+        if not self.is_open:
+            return
+        owned: dict[StreamOwner, list[Stream]] = {session: [] for session in batch.shares}
+        for number, (_, last) in batch.positions.items():
+            stream = self._streams[number]
+            stream.last_safe = last
+            if stream.owner is not None:
+                owned.setdefault(stream.owner, []).append(stream)
+        nothing = _Share()
+        for session, streams in owned.items():
+            share = batch.shares.get(session, nothing)
+            session.settle(
+                credits=share.credits,
+                byte_count=share.byte_count,
+                streams=streams,
+                ephemeral=share.ephemeral,
+            )
+
+    def give_credits(self) -> None:
+        """There may be room again: give back what was held back."""
+        for session in self._sessions:
+            session.give_credits()
+
+    def fail(self, batch: StreamBatch) -> None:
+        """A batch could not be written: nor can what came after it."""
+        self.batches_under_way -= 1
+        self.unsafe_bytes -= batch.byte_count
+        self.close()
