@@ -41,8 +41,8 @@ from barrage.wire import (
     encode_flight_data,
 )
 from barrage.wire.connector.codec import decode_frame
-from barrage.wire.connector.frame_reader import FrameReader
-from barrage.wire.connector.frames import Dialect
+from barrage.wire.connector.frame_reader import ConnectorFrames
+from barrage.wire.connector.frame_values import Dialect
 from barrage.wire.dissociated.location import UcxLocation
 from barrage.wire.dissociated.negotiation import Answer, Claim, ClaimOutcome, Offer
 from barrage.wire.dissociated.ranges import decode_addresses, decode_ranges
@@ -164,7 +164,7 @@ def _connector_bodies(dialect: Dialect) -> Decoder:
 
 
 def _connector_stream(raw: bytes) -> None:
-    reader = FrameReader(None, 1 << 16)
+    reader = ConnectorFrames(None, 1 << 16)
     reader.feed(raw)
     while reader.next_frame() is not None:
         pass

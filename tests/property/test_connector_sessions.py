@@ -22,7 +22,7 @@ from barrage.proto.connector.source_session import (
 )
 from barrage.proto.connector.stream_desk import StreamBatch, StreamDesk
 from barrage.proto.connector.worker_session import WorkerSession
-from barrage.wire.connector.frames import Dialect, Message
+from barrage.wire.connector.frame_values import Dialect, SentMessage
 
 STEPS_MAX = 200_000
 
@@ -99,7 +99,7 @@ class Source:
             key = b"k" if self.dialect is Dialect.PUBLISHED else None
             is_unstable = self.dialect is Dialect.DRAFT and number % 3 and number < 9
             flags = 8 if is_unstable and number < self.wanted[stream] else 0
-            session.send(Message(stream, number, None, key, b"x", flags))
+            session.send(SentMessage(stream, number, None, key, b"x", flags))
             self.next[stream] = number + 1
             if number == self.wanted[stream]:
                 open_now.remove(stream)

@@ -122,6 +122,16 @@ TlsClientCaOption = Annotated[
         show_default=False,
     ),
 ]
+ConnectorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--connector",
+        metavar="HOST:PORT",
+        help="Serve sources of the connector protocol there; each program's streams land in a "
+        "table of its name.",
+        show_default=False,
+    ),
+]
 
 
 class Demo(StrEnum):
@@ -150,6 +160,7 @@ def serve(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
+    connector: ConnectorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve tables until Ctrl+C. Settings: defaults, then --config, then BARRAGE_… variables, then
@@ -164,6 +175,7 @@ def serve(
       barrage serve --host 0.0.0.0 --token secret
       barrage serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key
       barrage serve --bodies shm
+      barrage serve --data tables --connector 127.0.0.1:10020
       barrage serve --config barrage.toml
       barrage serve --port 0 --json
     """
@@ -180,6 +192,7 @@ def serve(
             tls_cert=tls_cert,
             tls_key=tls_key,
             tls_client_ca=tls_client_ca,
+            connector=connector,
         )
         server = stack.enter_context(new_server(chosen))
         publish_files(server, files)
@@ -190,15 +203,16 @@ def serve(
         from barrage.server.serving.stop_signals import StopSignals
 
         signals = stack.enter_context(StopSignals())
-        _announce(server.address, server.port, as_json=as_json)
+        _announce(server.address, server.port, as_json=as_json, connector=server.connector_port)
         if signals.wait() == signal.SIGINT:
             raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _announce(address: str, port: int, *, as_json: bool) -> None:
+def _announce(address: str, port: int, *, as_json: bool, connector: int | None) -> None:
     """Say where the server listens: a JSON line on stdout for scripts, words on stderr else."""
     if as_json:
-        typer.echo(json.dumps({"address": address, "port": port}))
+        doors = {} if connector is None else {"connector_port": connector}
+        typer.echo(json.dumps({"address": address, "port": port, **doors}))
         return
     typer.echo(
         f"serving on {address}; `barrage ls {address}` lists the tables; Ctrl+C stops", err=True

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from barrage.journal.records.numbering import IdTracker
 from barrage.journal.records.record import NO_POSITIONS, OP_ADD, OP_AFTER, Entry
+from barrage.journal.records.stream_names import names_to_forget
 from barrage.model.row_ids import RowIdMap
 from barrage.model.storage.fixed import build_fixed, fixed_dtype, read_fixed, read_valid
 from barrage.model.storage.picks import Picks
@@ -91,12 +92,13 @@ def replayed(
 def moved_positions(
     positions: Mapping[str, int], moved: Mapping[str, int], producers_max: int
 ) -> Mapping[str, int]:
-    """Positions after some moved, in the order of their last move; the oldest go first."""
+    """Positions after some moved, in the order of their last move; the oldest of producers go
+    first, those of streams never."""
     if not moved:
         return positions
     merged = {name: value for name, value in positions.items() if name not in moved}
     merged.update(moved)
-    for name in list(merged)[: max(0, len(merged) - producers_max)]:
+    for name in names_to_forget(merged, producers_max):
         del merged[name]
     return merged
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from barrage.wire.connector.frames import (
+from barrage.wire.connector.frame_values import (
     Ack,
+    EndedByError,
     EndOfStream,
-    Failure,
     Hello,
-    Message,
     Nack,
     Notify,
     NotifyAck,
     Restart,
+    SentMessage,
     Welcome,
 )
 
@@ -78,14 +78,14 @@ FAILING and CLOSED nothing that comes is looked at."""
 INPUT_OF_FRAME: Mapping[type, WorkerInput] = {
     Hello: _I.HELLO,
     Notify: _I.NOTIFY,
-    Message: _I.MESSAGE,
+    SentMessage: _I.MESSAGE,
     EndOfStream: _I.END_OF_STREAM,
-    Failure: _I.PEER_FAILURE,
+    EndedByError: _I.PEER_FAILURE,
     **dict.fromkeys((Welcome, NotifyAck, Ack, Nack, Restart), _I.WORKERS_FRAME),
 }
 
 
-class SourceState(Enum):
+class SenderState(Enum):
     """Where a source's session stands."""
 
     NEW = auto()
@@ -97,7 +97,7 @@ class SourceState(Enum):
     """The worker has said ERROR or RESTART, or the connection has ended."""
 
 
-class SourceInput(Enum):
+class SenderInput(Enum):
     """Everything that can happen to a source's session."""
 
     GREET = auto()
@@ -117,9 +117,9 @@ class SourceInput(Enum):
     CLOSE = auto()
 
 
-_T, _J = SourceState, SourceInput
+_T, _J = SenderState, SenderInput
 
-SOURCE_TRANSITIONS: Mapping[tuple[SourceState, SourceInput], SourceState] = {
+SOURCE_TRANSITIONS: Mapping[tuple[SenderState, SenderInput], SenderState] = {
     (_T.NEW, _J.GREET): _T.GREETING,
     (_T.GREETING, _J.WELCOME): _T.STREAMING,
     (_T.GREETING, _J.WORKER_END): _T.ENDED,
@@ -132,12 +132,12 @@ SOURCE_TRANSITIONS: Mapping[tuple[SourceState, SourceInput], SourceState] = {
     **{(state, _J.CLOSE): _T.ENDED for state in _T},
 }
 
-SOURCE_INPUT_OF_FRAME: Mapping[type, SourceInput] = {
+SOURCE_INPUT_OF_FRAME: Mapping[type, SenderInput] = {
     Welcome: _J.WELCOME,
     NotifyAck: _J.STREAM_ANSWER,
     Nack: _J.STREAM_ANSWER,
     Ack: _J.ACK,
-    Failure: _J.WORKER_END,
+    EndedByError: _J.WORKER_END,
     Restart: _J.WORKER_END,
-    **dict.fromkeys((Hello, Notify, Message, EndOfStream), _J.SOURCES_FRAME),
+    **dict.fromkeys((Hello, Notify, SentMessage, EndOfStream), _J.SOURCES_FRAME),
 }

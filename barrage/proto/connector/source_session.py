@@ -13,28 +13,28 @@ from barrage.errors import LocalProtocolError, RemoteProtocolError
 from barrage.proto.connector.session_states import (
     SOURCE_INPUT_OF_FRAME,
     SOURCE_TRANSITIONS,
-    SourceInput,
-    SourceState,
+    SenderInput,
+    SenderState,
 )
 from barrage.wire.connector.codec import encode_frame, failure_reason
-from barrage.wire.connector.frame_reader import FrameReader
-from barrage.wire.connector.frames import (
+from barrage.wire.connector.frame_reader import ConnectorFrames
+from barrage.wire.connector.frame_values import (
     DRAFT_VERSION,
     MESSAGE_ID_MAX,
     NONE_SEEN,
     PUBLISHED_VERSION,
     Ack,
     Dialect,
+    EndedByError,
     EndOfStream,
-    Failure,
     Frame,
     Hello,
-    Message,
     MessageFlag,
     Nack,
     Notify,
     NotifyAck,
     Restart,
+    SentMessage,
     Welcome,
 )
 
@@ -114,9 +114,9 @@ class SourceSession:
 
     def __init__(self, *, limits: Limits, dialect: Dialect = Dialect.PUBLISHED) -> None:
         self._dialect = dialect
-        self._reader = FrameReader(dialect, limits.connector_frame_bytes_max)
+        self._reader = ConnectorFrames(dialect, limits.connector_frame_bytes_max)
         self._frame_bytes_max = limits.connector_frame_bytes_max
-        self._state = SourceState.NEW
+        self._state = SenderState.NEW
         self._outgoing = bytearray()
         self._open: set[int] = set()
         self._asked: dict[int, int] = {}
@@ -125,12 +125,12 @@ class SourceSession:
         """Messages and announcements that may be sent. Announcements may go below."""
 
     @property
-    def state(self) -> SourceState:
+    def state(self) -> SenderState:
         return self._state
 
     @property
     def has_ended(self) -> bool:
-        return self._state is SourceState.ENDED
+        return self._state is SenderState.ENDED
 
     def is_open(self, stream: int) -> bool:
         """Whether messages of the stream may be sent, given credits."""
@@ -147,7 +147,7 @@ class SourceSession:
     def greet(self, program: str, *, instance: str = "", cookie: str = "") -> None:
         version = PUBLISHED_VERSION if self._dialect is Dialect.PUBLISHED else DRAFT_VERSION
         hello = Hello(version=version, cookie=cookie, program=program, instance=instance)
-        self._send(hello, SourceInput.GREET)
+        self._send(hello, SenderInput.GREET)
 
     def announce(self, stream: int, name: bytes, *, last: int | None = None) -> list[SourceEvent]:
         """NOTIFY; ``last`` is the id the source believes the worker to have. In the draft, which
@@ -156,7 +156,7 @@ class SourceSession:
             raise LocalProtocolError(f"stream {stream} is announced already")
         none = NONE_SEEN if self._dialect is Dialect.PUBLISHED else 0
         point = none if last is None else last
-        self._send(Notify(stream=stream, name=name, point=point), SourceInput.SEND)
+        self._send(Notify(stream=stream, name=name, point=point), SenderInput.SEND)
         self.credits -= 1
         if self._dialect is Dialect.DRAFT:
             self._open.add(stream)
@@ -164,7 +164,7 @@ class SourceSession:
         self._asked[stream] = point
         return []
 
-    def send(self, message: Message) -> None:
+    def send(self, message: SentMessage) -> None:
         """A message of an open stream, which takes a credit."""
         if message.stream not in self._open:
             raise LocalProtocolError(f"stream {message.stream} is not open")
@@ -172,7 +172,7 @@ class SourceSession:
             raise LocalProtocolError("there are no credits: wait for Acknowledged")
         if message.id > MESSAGE_ID_MAX:
             raise LocalProtocolError(f"a message's id is at most {MESSAGE_ID_MAX}")
-        self._send(message, SourceInput.SEND)
+        self._send(message, SenderInput.SEND)
         self.credits -= 1
         if message.flags & _EOS:
             self._open.discard(message.stream)
@@ -182,16 +182,16 @@ class SourceSession:
         dialect; in the draft the last message has a flag."""
         if stream not in self._open:
             raise LocalProtocolError(f"stream {stream} is not open")
-        self._send(EndOfStream(stream), SourceInput.SEND)
+        self._send(EndOfStream(stream), SenderInput.SEND)
         self._open.discard(stream)
 
     def fail(self, reason: str) -> None:
         """Tell the worker that the source ends by an error."""
-        self._send(Failure(failure_reason(reason)), SourceInput.FAIL)
+        self._send(EndedByError(failure_reason(reason)), SenderInput.FAIL)
 
     def close(self) -> None:
         """The connection has ended. Idempotent."""
-        self._move(SourceInput.CLOSE)
+        self._move(SenderInput.CLOSE)
         self._open.clear()
         self._asked.clear()
 
@@ -232,7 +232,7 @@ class SourceSession:
             return [StreamRewound(frame.stream, frame.point or None)]
         if isinstance(frame, Restart):
             return [RestartAsked(frame.address)]
-        assert isinstance(frame, Failure)
+        assert isinstance(frame, EndedByError)
         return [WorkerFailed(frame.message)]
 
     def _answered(self, frame: NotifyAck) -> SourceEvent:
@@ -243,14 +243,14 @@ class SourceSession:
         self._open.add(frame.stream)
         return StreamOpened(frame.stream, None if frame.point == NONE_SEEN else frame.point)
 
-    def _send(self, frame: Frame, happened: SourceInput) -> None:
+    def _send(self, frame: Frame, happened: SenderInput) -> None:
         encoded = encode_frame(frame, self._dialect)
         if len(encoded) - 4 > self._frame_bytes_max:
             raise LocalProtocolError(f"a frame has at most {self._frame_bytes_max} bytes")
         self._move(happened)
         self._outgoing += encoded
 
-    def _move(self, happened: SourceInput) -> None:
+    def _move(self, happened: SenderInput) -> None:
         state = SOURCE_TRANSITIONS.get((self._state, happened))
         if state is None:
             raise LocalProtocolError(f"{happened.name} is not for a session {self._state.name}")

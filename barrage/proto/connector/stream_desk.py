@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from barrage.limits import Limits
-    from barrage.wire.connector.frames import Message
+    from barrage.wire.connector.frame_values import SentMessage
 
 
 class StreamOwner(Protocol):
@@ -88,7 +88,7 @@ class StreamBatch:
     byte_count: int = 0
     shares: dict[StreamOwner, _Share] = field(default_factory=dict)
 
-    def add_row(self, name: str, message: Message) -> None:
+    def add_row(self, name: str, message: SentMessage) -> None:
         self.streams.append(name)
         self.ids.append(message.id)
         self.event_times.append(message.event_time)
@@ -168,6 +168,7 @@ class StreamDesk:
     def close(self) -> None:
         """Nothing more of this desk can be written. Idempotent."""
         self.is_open = False
+        self.unsafe_bytes -= self._batch.byte_count
         self._batch = StreamBatch()
         sessions, self._sessions = self._sessions, set()
         for session in sessions:
@@ -216,7 +217,7 @@ class StreamDesk:
 
     # --- rows ---
 
-    def take_message(self, session: StreamOwner, stream: Stream, message: Message) -> None:
+    def take_message(self, session: StreamOwner, stream: Stream, message: SentMessage) -> None:
         """A message whose id is a place to go on from, and larger than the last one. Without a
         payload only the position moves."""
         size = len(message.payload) + len(message.key or b"")
@@ -226,14 +227,14 @@ class StreamDesk:
         self._batch.move(stream.id, message.id)
         stream.last_seen = message.id
 
-    def take_ephemeral(self, session: StreamOwner, stream: Stream, message: Message) -> None:
+    def take_ephemeral(self, session: StreamOwner, stream: Stream, message: SentMessage) -> None:
         """A message that leaves the position where it is."""
         share = self._count(session, len(message.payload))
         share.ephemeral[stream.id] = message.id
         if message.payload:
             self._batch.add_row(stream.name, message)
 
-    def take_unstable(self, stream: Stream, messages: Iterable[Message]) -> None:
+    def take_unstable(self, stream: Stream, messages: Iterable[SentMessage]) -> None:
         """Messages that waited for the one that comes next, in the same batch; their credits have
         been given back."""
         for message in messages:

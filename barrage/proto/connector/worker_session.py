@@ -20,29 +20,29 @@ from barrage.proto.connector.session_states import (
     WorkerState,
 )
 from barrage.wire.connector.codec import encode_frame, failure_reason
-from barrage.wire.connector.frame_reader import FrameReader, UnknownDialectError
-from barrage.wire.connector.frames import (
+from barrage.wire.connector.frame_reader import ConnectorFrames, UnknownDialectError
+from barrage.wire.connector.frame_values import (
     DRAFT_VERSION,
     MESSAGE_ID_MAX,
     NONE_SEEN,
     PUBLISHED_VERSION,
     Ack,
     Dialect,
+    EndedByError,
     EndOfStream,
-    Failure,
     Frame,
     Hello,
-    Message,
     MessageFlag,
     Nack,
     Notify,
     NotifyAck,
     Restart,
+    SentMessage,
     Welcome,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from barrage.limits import Limits
     from barrage.proto.connector.stream_desk import Stream, StreamDesk
@@ -53,7 +53,10 @@ DEBT_MIN = 64
 without looking at their credits."""
 
 _BOUNDARY, _EOS = MessageFlag.BOUNDARY.value, MessageFlag.EOS.value
-_EPHEMERAL, _UNSTABLE = MessageFlag.EPHEMERAL.value, MessageFlag.UNSTABLE_REFERENCE.value
+_EPHEMERAL, _UNSTABLE = (
+    MessageFlag.EPHEMERAL.value,
+    MessageFlag.UNSTABLE_REFERENCE.value,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,16 +68,20 @@ class _Link:
     """The last stable id that this session has sent or was told."""
     acknowledged: int | None
     is_ending: bool = False
-    unstable: list[Message] = field(default_factory=list)
+    unstable: list[SentMessage] = field(default_factory=list)
 
 
 class WorkerSession:
-    """One connection. ``cookie`` is what HELLO must bring."""
+    """One connection. ``cookie`` is what HELLO must bring; ``on_change`` is called when there is
+    something to send or the session has ended, by whatever of its desk that was."""
 
-    def __init__(self, *, limits: Limits, cookie: str = "") -> None:
+    def __init__(
+        self, *, limits: Limits, cookie: str = "", on_change: Callable[[], object] | None = None
+    ) -> None:
+        self._on_change = on_change
         self._limits = limits
         self._cookie = cookie
-        self._reader = FrameReader(None, limits.connector_hello_bytes_max)
+        self._reader = ConnectorFrames(None, limits.connector_hello_bytes_max)
         self._state = WorkerState.CONNECTED
         self._outgoing = bytearray()
         self._desk: StreamDesk | None = None
@@ -119,7 +126,7 @@ class WorkerSession:
 
     # --- what comes ---
 
-    def receive_data(self, data: bytes) -> None:
+    def receive_data(self, data: bytes | memoryview) -> None:
         """Bytes of the connector. Never raises for what they say."""
         if self._state in (WorkerState.FAILING, WorkerState.CLOSED):
             return
@@ -150,7 +157,7 @@ class WorkerSession:
             raise RemoteProtocolError(
                 f"{happened.name} is not for a worker whose session is {self._state.name}"
             )
-        if isinstance(frame, Message):
+        if isinstance(frame, SentMessage):
             self._spend()
             self._take_message(frame)
         elif isinstance(frame, Notify):
@@ -161,7 +168,7 @@ class WorkerSession:
             self._end_stream(self._open_link(frame.stream, None))
         elif isinstance(frame, Hello):
             self._take_hello(frame)
-        elif isinstance(frame, Failure):
+        elif isinstance(frame, EndedByError):
             self.peer_failure = frame.message
             self.close()
 
@@ -229,7 +236,7 @@ class WorkerSession:
             raise RemoteProtocolError(f"Bad/unregistered stream_id {number}{of}")
         return link
 
-    def _take_message(self, message: Message) -> None:
+    def _take_message(self, message: SentMessage) -> None:
         assert self._desk is not None
         if message.stream in self._rewound:
             self._due += 1
@@ -256,7 +263,7 @@ class WorkerSession:
         if flags & _EOS:
             self._end_stream(link)
 
-    def _keep_unstable(self, link: _Link, message: Message) -> None:
+    def _keep_unstable(self, link: _Link, message: SentMessage) -> None:
         """Its credit comes back at once: what it waits for may be further away than all credits."""
         self._due += 1
         if not message.payload:
@@ -269,7 +276,7 @@ class WorkerSession:
             )
         link.unstable.append(message)
 
-    def _drop_unstable(self, link: _Link) -> list[Message]:
+    def _drop_unstable(self, link: _Link) -> list[SentMessage]:
         waiting, link.unstable = link.unstable, []
         self._unstable_bytes -= sum(len(each.payload) + 64 for each in waiting)
         return waiting
@@ -310,7 +317,7 @@ class WorkerSession:
         if self._balance < -max(DEBT_MIN, window):
             raise RemoteProtocolError("credits exceeded")
 
-    def _count(self, message: Message) -> None:
+    def _count(self, message: SentMessage) -> None:
         self._under_way += 1
         self.unsafe_bytes += len(message.payload) + len(message.key or b"")
         if self.unsafe_bytes > self._limits.connector_unsafe_bytes_max:
@@ -402,7 +409,7 @@ class WorkerSession:
         if self.dialect is None:
             self.close()
             return
-        self._send(Failure(failure_reason(reason)))
+        self._send(EndedByError(failure_reason(reason)))
         self._move(WorkerInput.FAIL)
         self._leave()
 
@@ -434,9 +441,13 @@ class WorkerSession:
     def _send(self, frame: Frame) -> None:
         assert self.dialect is not None
         self._outgoing += encode_frame(frame, self.dialect)
+        if self._on_change is not None:
+            self._on_change()
 
     def _move(self, happened: WorkerInput) -> None:
         state = WORKER_TRANSITIONS.get((self._state, happened))
         if state is None:
             raise LocalProtocolError(f"{happened.name} is not for a session {self._state.name}")
         self._state = state
+        if happened is WorkerInput.CLOSE and self._on_change is not None:
+            self._on_change()

@@ -16,7 +16,9 @@ A single write that names a producer and a number (Python API, staging) has no e
 call that is open: the two would not know of each other's numbers.
 
 Belongs to the engine thread. Not more than ``producers_max`` producers of a table are remembered;
-the one that has been silent longest is forgotten first.
+the one that has been silent longest is forgotten first. External streams
+(:mod:`barrage.server.ingest.connector`) have positions of the same kind, under names no producer
+can have, which are not forgotten.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from barrage.errors import ProducerFencedError, SequenceError
+from barrage.journal.records.stream_names import name_of_stream, names_to_forget, stream_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -162,6 +165,10 @@ class TablePositions:
         """The next cycle commits the write at this position."""
         self._staged[position.id] = position.sequence
 
+    def stage_at(self, name: str, sequence: int) -> None:
+        """The same for a stream."""
+        self._staged[name] = sequence
+
     def commit(self) -> dict[str, int]:
         """The cycle has committed what was staged: that."""
         moved, self._staged = self._staged, {}
@@ -173,8 +180,8 @@ class TablePositions:
         for producer, sequence in positions.items():
             self._committed.pop(producer, None)
             self._committed[producer] = sequence
-        while len(self._committed) > self._producers_max:
-            del self._committed[next(iter(self._committed))]
+        for producer in names_to_forget(self._committed, self._producers_max):
+            del self._committed[producer]
 
 
 class ProducerPositions:
@@ -222,6 +229,25 @@ class ProducerPositions:
         known = self._made(table)
         known.stage(position)
         self._has_staged[table] = known
+
+    def streams(self, table: SourceTable) -> dict[int, int]:
+        """The last committed message of every external stream of a table, by stream."""
+        known = self._tables.get(table)
+        return {} if known is None else stream_positions(known.committed)
+
+    def stage_streams(self, table: SourceTable, positions: Mapping[int, tuple[int, int]]) -> None:
+        """The next cycle moves external streams to the second number of each, the first being that
+        of the first message after the last. SequenceError, and none moves, for one that is there
+        already."""
+        known = self._made(table)
+        for number, (first, _) in positions.items():
+            last = known.last(name_of_stream(number))
+            if last is not None and first <= last:
+                raise SequenceError(f"message {first} of stream {number} is there, as is {last}")
+        for number, (_, last) in positions.items():
+            known.stage_at(name_of_stream(number), last)
+        if positions:
+            self._has_staged[table] = known
 
     def refuse(self, table: SourceTable, position: ProducerPosition) -> None:
         """The write at this position could not be kept, which its producer cannot help."""

@@ -36,6 +36,7 @@ from barrage.server.flight.dissociated_calls import DissociatedCalls
 from barrage.server.flight.journal_exchange import JournalExchanges
 from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
+from barrage.server.ingest.connector.connector_worker import ConnectorWorker
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
@@ -44,6 +45,7 @@ from barrage.server.statistics.thread_statistics import ThreadStatistics
 from barrage.supervision import Role, no_dependants, start_awaited, start_task
 from barrage.transport.base import ListenOptions
 from barrage.transport.flight_messages import SERVICE_NAME
+from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import TRANSPORTS, scheme_of
 
 if TYPE_CHECKING:
@@ -131,6 +133,9 @@ class ServerApp:
         self._puts = PutCalls(
             tables, config.limits, stages=self.journals.stages, elsewhere=elsewhere
         )
+        self._connectors = ConnectorWorker(
+            tables, catalog, limits=config.limits, cookie=self.token or "", on_death=self.fail
+        )
         self._services = self._all_services()
         self._health = HealthServicer()
         self._clock = clock
@@ -166,6 +171,11 @@ class ServerApp:
     def uri(self) -> str:
         """What clients connect to."""
         return self._listener.uri
+
+    @property
+    def connector_port(self) -> int | None:
+        """Where sources of the connector protocol are served; None when they are not."""
+        return None if self._config.connector_address is None else self._connectors.port
 
     async def start(self) -> None:
         """Listen; ConfigError when the address cannot be had, TransportUnavailableError when a way
@@ -218,6 +228,7 @@ class ServerApp:
         self.fail(error)
         self._hub.finish_all(error, is_flushed=False)
         self.journals.begin_stop(error)
+        self._connectors.close()
         self.sessions.close_all(error)
 
     def _journals_failed(self, error: BarrageError) -> None:
@@ -244,6 +255,8 @@ class ServerApp:
                 offer_reflection((*self._services, _HEALTH_SERVICE), server)
             await self.bodies.start(on_death=self.fail)
             await listener.start()
+            if self._config.connector_address is not None:
+                await self._connectors.start(*self._config.connector_address)
         except BaseException:
             await listener.stop(0)
             raise
@@ -258,8 +271,10 @@ class ServerApp:
     def _announce(self) -> None:
         log.info("listening on %s", self.address)
         if self.token is not None and self._config.token is None:
+            is_local = _transport(self._config).is_local(self._config.host)
+            reached = self._config.connector if is_local else self.address
             sys.stderr.write(
-                f"barrage: {self.address} is not a loopback address, so calls need a token; "
+                f"barrage: {reached} is not a loopback address, so calls need a token; "
                 f"none is configured, this one was made up:\n{self.token}\n"
             )
 
@@ -298,6 +313,7 @@ class ServerApp:
             ends.callback(self.sessions.close_all, reason)
             ends.callback(self.journals.begin_stop, reason)
             ends.callback(self._puts.begin_stop, reason)
+            ends.callback(self._connectors.close)
             ends.callback(self._deephaven.announce_stop, DRAINING)
             ends.callback(self._hub.finish_all, reason, is_flushed=True)
 
@@ -355,7 +371,9 @@ class ServerApp:
 
 def effective_token(config: ServerConfig) -> str | None:
     """The token calls need: the configured one, or a random one on an address others can reach."""
-    if config.token is None and not _transport(config).is_local(config.host):
+    connector = config.connector_address
+    is_local = _transport(config).is_local(config.host)
+    if config.token is None and not (is_local and (not connector or is_loopback(connector[0]))):
         return new_token()
     return config.token
 

@@ -169,6 +169,11 @@ class ServerBase(ABC):
         return self._running.port
 
     @property
+    def connector_port(self) -> int | None:
+        """The TCP port for sources of the connector protocol; None when they are not served."""
+        return self._running.connector_port
+
+    @property
     def address(self) -> str:
         """``host:port``, as gRPC wants it."""
         return self._running.address

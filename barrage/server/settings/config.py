@@ -193,6 +193,10 @@ class ServerConfig:
     """Which UCX to load: ``wheel``, ``system`` or a path; the wheel, then the system's, when
     nothing is said."""
 
+    connector: str | None = None
+    """``host:port`` on which sources of the connector protocol are served; none by default. Their
+    cookie is the token. Any other host than loopback needs one."""
+
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""
 
@@ -225,6 +229,15 @@ class ServerConfig:
             )
         self._check_tls()
         self._check_bodies()
+        if self.connector is not None and self.connector_address is None:
+            raise self._wrong("connector", "host:port, the port from 0 to 65535")
+
+    @property
+    def connector_address(self) -> tuple[str, int] | None:
+        """Host and port of ``connector``; None when there is none."""
+        host, colon, port = (self.connector or "").rpartition(":")
+        is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
+        return (host.strip("[]"), int(port)) if colon and host and is_port else None
 
     def _check_tls(self) -> None:
         together = ("tls_cert", "tls_key")

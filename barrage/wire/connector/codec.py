@@ -10,19 +10,19 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from barrage.errors import LocalProtocolError, RemoteProtocolError
-from barrage.wire.connector.frames import (
+from barrage.wire.connector.frame_values import (
     Ack,
     Dialect,
+    EndedByError,
     EndOfStream,
-    Failure,
     Frame,
     Hello,
-    Message,
     MessageFlag,
     Nack,
     Notify,
     NotifyAck,
     Restart,
+    SentMessage,
     Welcome,
 )
 
@@ -44,7 +44,10 @@ told so in its own dialect."""
 _VERSION_BYTES = 16
 _KNOWN_FLAGS = sum(flag.value for flag in MessageFlag)
 _EPHEMERAL, _BOUNDARY = MessageFlag.EPHEMERAL.value, MessageFlag.BOUNDARY.value
-_UNSTABLE, _EVENT_TIME = MessageFlag.UNSTABLE_REFERENCE.value, MessageFlag.EVENT_TIME.value
+_UNSTABLE, _EVENT_TIME = (
+    MessageFlag.UNSTABLE_REFERENCE.value,
+    MessageFlag.EVENT_TIME.value,
+)
 _MESSAGE_HEAD = struct.Struct(">BQQqH")
 _DRAFT_HEAD = struct.Struct("<BHQQ")
 _DRAFT_TIME = struct.Struct("<Q")
@@ -130,17 +133,17 @@ def decode_frame(body: bytes, dialect: Dialect) -> Frame:
     return frame
 
 
-def _published_message(body: bytes) -> Message:
+def _published_message(body: bytes) -> SentMessage:
     if len(body) < _MESSAGE_HEAD.size:
         raise RemoteProtocolError(f"a message of {len(body)} bytes is too short")
     _, stream, number, event_time, key_size = _MESSAGE_HEAD.unpack_from(body)
     start = _MESSAGE_HEAD.size + key_size
     if start > len(body):
         raise RemoteProtocolError(f"the key of a message has {key_size} bytes and passes its end")
-    return Message(stream, number, event_time, body[_MESSAGE_HEAD.size : start], body[start:])
+    return SentMessage(stream, number, event_time, body[_MESSAGE_HEAD.size : start], body[start:])
 
 
-def _draft_message(body: bytes) -> Message:
+def _draft_message(body: bytes) -> SentMessage:
     if len(body) < _DRAFT_HEAD.size:
         raise RemoteProtocolError(f"a message of {len(body)} bytes is too short")
     _, flags, stream, number = _DRAFT_HEAD.unpack_from(body)
@@ -155,7 +158,7 @@ def _draft_message(body: bytes) -> Message:
             raise RemoteProtocolError(f"event time {event_time} is past 2**63 - 1")
     if flags & _BOUNDARY and len(body) > start:
         raise RemoteProtocolError("a boundary has a payload")
-    return Message(stream, number, event_time, None, body[start:], flags & ~_EVENT_TIME)
+    return SentMessage(stream, number, event_time, None, body[start:], flags & ~_EVENT_TIME)
 
 
 def _check_flags(flags: int) -> None:
@@ -202,7 +205,7 @@ _DECODERS: Mapping[Dialect, Mapping[int, Callable[[_Reader], Frame]]] = {
     Dialect.PUBLISHED: {
         0: _hello,
         1: lambda reader: Welcome(credits=reader.number("I")),
-        2: lambda reader: Failure(reader.text()),
+        2: lambda reader: EndedByError(reader.text()),
         3: _notify,
         4: _notify_ack,
         6: _ack,
@@ -214,7 +217,7 @@ _DECODERS: Mapping[Dialect, Mapping[int, Callable[[_Reader], Frame]]] = {
         ord("O"): lambda reader: Welcome(
             credits=reader.number("I"), positions=reader.rest_of_pairs()
         ),
-        ord("E"): lambda reader: Failure(reader.text()),
+        ord("E"): lambda reader: EndedByError(reader.text()),
         ord("N"): _notify,
         ord("A"): lambda reader: Ack(credits=reader.number("I"), positions=reader.rest_of_pairs()),
         ord("!"): lambda reader: Nack(
@@ -271,7 +274,7 @@ def _encoded_notify(tag: int, order: str) -> Callable[[Any], bytes]:
     return encode
 
 
-def _encoded_message(frame: Message) -> bytes:
+def _encoded_message(frame: SentMessage) -> bytes:
     if frame.flags:
         raise LocalProtocolError("messages of the published dialect have no flags")
     key = frame.key or b""
@@ -279,7 +282,7 @@ def _encoded_message(frame: Message) -> bytes:
     return head + key + frame.payload
 
 
-def _encoded_draft_message(frame: Message) -> bytes:
+def _encoded_draft_message(frame: SentMessage) -> bytes:
     if frame.key:
         raise LocalProtocolError("messages of the draft have no key")
     flags = frame.flags & ~_EVENT_TIME | (0 if frame.event_time is None else _EVENT_TIME)
@@ -325,12 +328,12 @@ _ENCODERS: Mapping[Dialect, Mapping[type, Callable[[Any], bytes]]] = {
     Dialect.PUBLISHED: {
         Hello: _encoded_hello,
         Welcome: _encoded_welcome,
-        Failure: lambda frame: b"\x02" + _short(frame.message, ">"),
+        EndedByError: lambda frame: b"\x02" + _short(frame.message, ">"),
         Notify: _encoded_notify(3, ">"),
         NotifyAck: lambda frame: struct.pack(
             ">BBQQ", 4, frame.is_accepted, frame.stream, frame.point
         ),
-        Message: _encoded_message,
+        SentMessage: _encoded_message,
         Ack: _encoded_ack,
         Restart: _encoded_restart,
         EndOfStream: lambda frame: struct.pack(">BQ", 8, frame.stream),
@@ -340,9 +343,9 @@ _ENCODERS: Mapping[Dialect, Mapping[type, Callable[[Any], bytes]]] = {
         Welcome: lambda frame: (
             struct.pack("<cI", b"O", frame.credits) + _pairs(frame.positions, "<")
         ),
-        Failure: lambda frame: b"E" + _short(frame.message, "<"),
+        EndedByError: lambda frame: b"E" + _short(frame.message, "<"),
         Notify: _encoded_notify(0x4E, "<"),
-        Message: _encoded_draft_message,
+        SentMessage: _encoded_draft_message,
         Ack: lambda frame: struct.pack("<cI", b"A", frame.credits) + _pairs(frame.positions, "<"),
         Nack: lambda frame: struct.pack("<cIQQ", b"!", frame.credits, frame.stream, frame.point),
     },

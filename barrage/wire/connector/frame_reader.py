@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Literal
 
 from barrage.errors import RemoteProtocolError
 from barrage.wire.connector.codec import DIALECT_OF_TAG, decode_frame
-from barrage.wire.connector.frames import Dialect
+from barrage.wire.connector.frame_values import Dialect
 
 if TYPE_CHECKING:
-    from barrage.wire.connector.frames import Frame
+    from barrage.wire.connector.frame_values import Frame
 
 _HEAD_BYTES = 5
 _COMPACTED_BYTES = 1024 * 1024
@@ -24,7 +24,7 @@ class UnknownDialectError(RemoteProtocolError):
     told."""
 
 
-class FrameReader:
+class ConnectorFrames:
     """Keeps what has come and is no whole frame yet. Once it has raised it is of no more use."""
 
     def __init__(self, dialect: Dialect | None, frame_bytes_max: int) -> None:
@@ -39,7 +39,7 @@ class FrameReader:
         """Bytes that wait."""
         return len(self._buffer) - self._at
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """More bytes have come."""
         self._buffer += data
 

@@ -8,7 +8,7 @@ import pytest
 
 from barrage.errors import LocalProtocolError, RemoteProtocolError
 from barrage.limits import Limits
-from barrage.proto.connector.session_states import SOURCE_TRANSITIONS, SourceInput, SourceState
+from barrage.proto.connector.session_states import SOURCE_TRANSITIONS, SenderInput, SenderState
 from barrage.proto.connector.source_session import (
     Acknowledged,
     RestartAsked,
@@ -20,17 +20,17 @@ from barrage.proto.connector.source_session import (
     WorkerFailed,
 )
 from barrage.wire.connector.codec import encode_frame
-from barrage.wire.connector.frames import (
+from barrage.wire.connector.frame_values import (
     NONE_SEEN,
     Ack,
     Dialect,
+    EndedByError,
     EndOfStream,
-    Failure,
-    Message,
     Nack,
     Notify,
     NotifyAck,
     Restart,
+    SentMessage,
     Welcome,
 )
 
@@ -42,57 +42,57 @@ def take(session, *frames, dialect=PUBLISHED) -> list:
     return session.receive_data(b"".join(encode_frame(frame, dialect) for frame in frames))
 
 
-def session_in(state: SourceState) -> SourceSession:
+def session_in(state: SenderState) -> SourceSession:
     session = SourceSession(limits=LIMITS)
-    if state is SourceState.NEW:
+    if state is SenderState.NEW:
         return session
     session.greet("p")
-    if state is SourceState.GREETING:
+    if state is SenderState.GREETING:
         return session
     take(session, Welcome(credits=3))
     session.announce(7, b"seven")
-    if state is SourceState.ENDED:
+    if state is SenderState.ENDED:
         session.close()
     assert session.state is state
     return session
 
 
 FRAMES = {
-    SourceInput.WELCOME: [Welcome(credits=1)],
-    SourceInput.STREAM_ANSWER: [NotifyAck(is_accepted=True, stream=7, point=0)],
-    SourceInput.ACK: [Ack(credits=1)],
-    SourceInput.WORKER_END: [Restart(), Failure("x")],
-    SourceInput.SOURCES_FRAME: [
+    SenderInput.WELCOME: [Welcome(credits=1)],
+    SenderInput.STREAM_ANSWER: [NotifyAck(is_accepted=True, stream=7, point=0)],
+    SenderInput.ACK: [Ack(credits=1)],
+    SenderInput.WORKER_END: [Restart(), EndedByError("x")],
+    SenderInput.SOURCES_FRAME: [
         Notify(stream=1, name=b"", point=0),
-        Message(1, 1, 0, b"", b""),
+        SentMessage(1, 1, 0, b"", b""),
         EndOfStream(1),
     ],
 }
 
 
-@pytest.mark.parametrize(("state", "happened"), list(product(SourceState, FRAMES)))
+@pytest.mark.parametrize(("state", "happened"), list(product(SenderState, FRAMES)))
 def test_every_frame_in_every_state(state, happened) -> None:
     for frame in FRAMES[happened]:
         session = session_in(state)
         wanted = SOURCE_TRANSITIONS.get((state, happened))
-        if state is SourceState.ENDED:
+        if state is SenderState.ENDED:
             assert take(session, frame) == []
         elif wanted is None:
             with pytest.raises(RemoteProtocolError):
                 take(session, frame)
-            assert session.state is SourceState.ENDED
+            assert session.state is SenderState.ENDED
         else:
             assert len(take(session, frame)) == 1
             assert session.state is wanted
 
 
-@pytest.mark.parametrize("state", SourceState)
+@pytest.mark.parametrize("state", SenderState)
 def test_what_a_source_does_in_every_state(state) -> None:
     does = {
-        SourceInput.GREET: lambda session: session.greet("p"),
-        SourceInput.SEND: lambda session: session.announce(1, b"one"),
-        SourceInput.FAIL: lambda session: session.fail("x"),
-        SourceInput.CLOSE: lambda session: session.close(),
+        SenderInput.GREET: lambda session: session.greet("p"),
+        SenderInput.SEND: lambda session: session.announce(1, b"one"),
+        SenderInput.FAIL: lambda session: session.fail("x"),
+        SenderInput.CLOSE: lambda session: session.close(),
     }
     for happened, do in does.items():
         session = session_in(state)
@@ -114,15 +114,15 @@ def test_streams_and_credits_of_the_published_dialect() -> None:
     with pytest.raises(LocalProtocolError, match="announced already"):
         session.announce(1, b"one")
     with pytest.raises(LocalProtocolError, match="not open"):
-        session.send(Message(1, 1, 0, b"", b"x"))
+        session.send(SentMessage(1, 1, 0, b"", b"x"))
     answer = NotifyAck(is_accepted=True, stream=1, point=NONE_SEEN)
     assert take(session, answer) == [StreamOpened(1, None)]
-    session.send(Message(1, 1, 0, b"", b"x"))
+    session.send(SentMessage(1, 1, 0, b"", b"x"))
     with pytest.raises(LocalProtocolError, match="no credits"):
-        session.send(Message(1, 2, 0, b"", b"x"))
+        session.send(SentMessage(1, 2, 0, b"", b"x"))
     assert take(session, Ack(credits=2, positions=((1, 1),))) == [Acknowledged(((1, 1),))]
     with pytest.raises(LocalProtocolError, match="at most"):
-        session.send(Message(1, NONE_SEEN, 0, b"", b"x"))
+        session.send(SentMessage(1, NONE_SEEN, 0, b"", b"x"))
     assert session.credits == 2
     session.end(1)
     with pytest.raises(LocalProtocolError, match="not open"):
@@ -137,9 +137,9 @@ def test_streams_and_credits_of_the_published_dialect() -> None:
 def test_ends_told_by_the_worker() -> None:
     for frame, event in (
         (Restart("h:1"), RestartAsked("h:1")),
-        (Failure("why"), WorkerFailed("why")),
+        (EndedByError("why"), WorkerFailed("why")),
     ):
-        assert take(session_in(SourceState.STREAMING), frame, Ack(credits=1)) == [event]
+        assert take(session_in(SenderState.STREAMING), frame, Ack(credits=1)) == [event]
 
 
 def test_streams_of_the_draft_are_open_at_once_and_may_be_rewound() -> None:
@@ -149,23 +149,23 @@ def test_streams_of_the_draft_are_open_at_once_and_may_be_rewound() -> None:
     welcome = Welcome(credits=4, positions=known)
     assert take(session, welcome, dialect=DRAFT) == [Welcomed(known)]
     assert session.announce(1, b"one", last=11) == [StreamOpened(1, 11)]
-    session.send(Message(1, 12, None, None, b"x"))
+    session.send(SentMessage(1, 12, None, None, b"x"))
     nack = Nack(credits=2, stream=1, point=9)
     assert take(session, nack, dialect=DRAFT) == [StreamRewound(1, 9)]
     assert not session.is_open(1)
     assert session.credits == 4
     session.announce(1, b"one", last=9)
-    session.send(Message(1, 10, None, None, b"x", 4))
+    session.send(SentMessage(1, 10, None, None, b"x", 4))
     assert not session.is_open(1)
     with pytest.raises(LocalProtocolError):
         session.end(1)
 
 
 def test_a_frame_that_no_worker_takes_is_not_sent() -> None:
-    session = session_in(SourceState.STREAMING)
+    session = session_in(SenderState.STREAMING)
     take(session, NotifyAck(is_accepted=True, stream=7, point=0))
     session.data_to_send()
     with pytest.raises(LocalProtocolError, match="at most"):
-        session.send(Message(7, 1, 0, b"", bytes(LIMITS.connector_frame_bytes_max)))
+        session.send(SentMessage(7, 1, 0, b"", bytes(LIMITS.connector_frame_bytes_max)))
     assert session.data_to_send() == b""
     assert session.credits == 2

@@ -15,20 +15,20 @@ from barrage.proto.connector.session_states import WORKER_TRANSITIONS, WorkerInp
 from barrage.proto.connector.stream_desk import StreamDesk
 from barrage.proto.connector.worker_session import WorkerSession
 from barrage.wire.connector.codec import encode_frame
-from barrage.wire.connector.frame_reader import FrameReader
-from barrage.wire.connector.frames import (
+from barrage.wire.connector.frame_reader import ConnectorFrames
+from barrage.wire.connector.frame_values import (
     DRAFT_VERSION,
     NONE_SEEN,
     Ack,
     Dialect,
+    EndedByError,
     EndOfStream,
-    Failure,
     Hello,
-    Message,
     Nack,
     Notify,
     NotifyAck,
     Restart,
+    SentMessage,
     Welcome,
 )
 
@@ -40,7 +40,7 @@ BOUNDARY, EOS, EPHEMERAL, UNSTABLE = 2, 4, 1, 8
 
 def frames(session, dialect=PUBLISHED) -> list:
     """What the session has to say."""
-    reader = FrameReader(dialect, 1 << 24)
+    reader = ConnectorFrames(dialect, 1 << 24)
     reader.feed(session.data_to_send())
     return list(iter(reader.next_frame, None))
 
@@ -75,7 +75,7 @@ class Peer:
     def refused(self, *sent) -> str:
         """The text of the ERROR that ends the session."""
         last = self.asked(*sent)[-1]
-        assert isinstance(last, Failure)
+        assert isinstance(last, EndedByError)
         assert self.session.state is WorkerState.FAILING
         return last.message
 
@@ -84,8 +84,8 @@ def notify(stream=1, point=0, name=b"s") -> Notify:
     return Notify(stream=stream, name=name, point=point)
 
 
-def message(number, stream=1, payload=b"x", flags=0, key=None) -> Message:
-    return Message(stream, number, None, key, payload, flags)
+def message(number, stream=1, payload=b"x", flags=0, key=None) -> SentMessage:
+    return SentMessage(stream, number, None, key, payload, flags)
 
 
 def settled(desk) -> list:
@@ -127,7 +127,7 @@ FROM_CONNECTOR = {
     WorkerInput.NOTIFY: [notify(2)],
     WorkerInput.MESSAGE: [message(1)],
     WorkerInput.END_OF_STREAM: [EndOfStream(1)],
-    WorkerInput.PEER_FAILURE: [Failure("bye")],
+    WorkerInput.PEER_FAILURE: [EndedByError("bye")],
     WorkerInput.WORKERS_FRAME: [
         Welcome(credits=1),
         Ack(credits=1),
@@ -149,7 +149,7 @@ def test_every_frame_in_every_state(state, happened) -> None:
             assert session.data_to_send() == b""
         elif wanted is None:
             assert session.state is WorkerState.FAILING
-            assert isinstance(frames(session)[-1], Failure)
+            assert isinstance(frames(session)[-1], EndedByError)
         else:
             assert session.state is wanted
 
@@ -222,7 +222,7 @@ def test_recorded_sessions(transcript, piece) -> None:
     for step in transcript["steps"]:
         raw = bytes.fromhex(step["hex"])
         if step["dir"] == "down":
-            reader = FrameReader(PUBLISHED, 1 << 20)
+            reader = ConnectorFrames(PUBLISHED, 1 << 20)
             reader.feed(raw)
             wanted.append(reader.next_frame())
             continue
@@ -264,13 +264,13 @@ def test_bad_input(case) -> None:
     before = rows(settled(desk))
     session.data_to_send()
     if case["name"] in OTHER_FORMATS:
-        assert not any(isinstance(frame, Failure) for frame in take(case["send"]))
+        assert not any(isinstance(frame, EndedByError) for frame in take(case["send"]))
         return
     told = take(case["send"])
     expected = case["expect"]
     if expected == "close" and "middle of a frame" in case["name"]:
         session.close()
-    has_failed = bool(told) and isinstance(told[-1], Failure)
+    has_failed = bool(told) and isinstance(told[-1], EndedByError)
     after = rows(settled(desk))
     if expected.startswith("error+close"):
         assert has_failed
@@ -307,7 +307,7 @@ def test_garbage_is_not_answered() -> None:
 def test_a_cookie_nobody_asked_for_is_refused() -> None:
     session = WorkerSession(limits=LIMITS)
     session.receive_data(encode_frame(hello(cookie="x"), PUBLISHED))
-    assert frames(session) == [Failure("bad cookie")]
+    assert frames(session) == [EndedByError("bad cookie")]
 
 
 # --- positions, owners, ends ---
@@ -468,7 +468,7 @@ def test_debt_is_bounded() -> None:
     peer = Peer()
     peer.desk.is_full = True
     for number in range(10 + 64):
-        assert not any(isinstance(f, Failure) for f in peer.asked(notify(number)))
+        assert not any(isinstance(f, EndedByError) for f in peer.asked(notify(number)))
     assert "credits exceeded" in peer.refused(notify(1000))
 
 

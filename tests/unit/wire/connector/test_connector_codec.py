@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from barrage.errors import LocalProtocolError, RemoteProtocolError
 from barrage.wire.connector.codec import decode_frame, encode_frame, failure_reason
-from barrage.wire.connector.frame_reader import FrameReader, UnknownDialectError
-from barrage.wire.connector.frames import (
+from barrage.wire.connector.frame_reader import ConnectorFrames, UnknownDialectError
+from barrage.wire.connector.frame_values import (
     DRAFT_VERSION,
     Ack,
     Dialect,
+    EndedByError,
     EndOfStream,
-    Failure,
     Hello,
-    Message,
     Nack,
     Notify,
     NotifyAck,
     Restart,
+    SentMessage,
     Welcome,
 )
 
@@ -53,7 +53,7 @@ def frame_of(kind: str, fields: dict, dialect: Dialect):
         )
     if kind == "MESSAGE":
         is_draft = dialect is Dialect.DRAFT
-        return Message(
+        return SentMessage(
             fields["stream_id"],
             fields["message_id"],
             fields["event_time"],
@@ -65,7 +65,7 @@ def frame_of(kind: str, fields: dict, dialect: Dialect):
     positions = tuple(tuple(pair) for pair in pairs)
     made = {
         "OK": lambda: Welcome(credits=fields["initial_credits"], positions=positions),
-        "ERROR": lambda: Failure(fields["message"]),
+        "ERROR": lambda: EndedByError(fields["message"]),
         "NOTIFY": lambda: Notify(
             stream=fields["stream_id"],
             name=fields["stream_name"].encode(),
@@ -90,7 +90,7 @@ def test_vectors_both_ways(dialect, name, vector) -> None:
     frame = frame_of(vector["type"], vector["fields"], dialect)
     assert encode_frame(frame, dialect) == raw, name
     assert decode_frame(raw[4:], dialect) == frame
-    reader = FrameReader(dialect, 1 << 20)
+    reader = ConnectorFrames(dialect, 1 << 20)
     for at in range(len(raw) - 1):
         reader.feed(raw[at : at + 1])
         assert reader.next_frame() is None
@@ -108,11 +108,11 @@ def test_the_fifth_byte_tells_the_dialect() -> None:
     for dialect in Dialect:
         version = "0.0.1" if dialect is Dialect.PUBLISHED else DRAFT_VERSION
         hello = Hello(version=version, cookie="", program="p", instance="i")
-        reader = FrameReader(None, 1 << 20)
+        reader = ConnectorFrames(None, 1 << 20)
         reader.feed(encode_frame(hello, dialect))
         assert reader.next_frame() == hello
         assert reader.dialect is dialect
-    reader = FrameReader(None, 1 << 20)
+    reader = ConnectorFrames(None, 1 << 20)
     reader.feed(b"GET /")
     with pytest.raises(UnknownDialectError):
         reader.next_frame()
@@ -121,11 +121,11 @@ def test_the_fifth_byte_tells_the_dialect() -> None:
 @pytest.mark.parametrize("dialect", Dialect)
 def test_the_length_is_checked_before_the_frame_is_there(dialect) -> None:
     order = "big" if dialect is Dialect.PUBLISHED else "little"
-    fine = FrameReader(dialect, 1000)
+    fine = ConnectorFrames(dialect, 1000)
     fine.feed((1000).to_bytes(4, order))
     assert fine.next_frame() is None
     for length in (0, 1001, 2**32 - 1):
-        reader = FrameReader(dialect, 1000)
+        reader = ConnectorFrames(dialect, 1000)
         reader.feed(length.to_bytes(4, order))
         with pytest.raises(RemoteProtocolError, match="length"):
             reader.next_frame()
@@ -142,7 +142,7 @@ def test_flags_of_the_draft(flags) -> None:
             decode_frame(body, Dialect.DRAFT)
         return
     message = decode_frame(body, Dialect.DRAFT)
-    assert isinstance(message, Message)
+    assert isinstance(message, SentMessage)
     assert message.flags == flags & ~16
     assert (message.event_time is None) == (not flags & 16)
     if flags & 2:
@@ -165,12 +165,12 @@ def test_what_a_dialect_does_not_have_is_not_encoded() -> None:
         (nack, Dialect.PUBLISHED),
         (EndOfStream(1), Dialect.DRAFT),
         (Welcome(credits=1, positions=((1, 1),)), Dialect.PUBLISHED),
-        (Message(1, 1, 0, b"k", b""), Dialect.DRAFT),
-        (Message(1, 1, 0, b"", b"", 1), Dialect.PUBLISHED),
-        (Message(1, 2**64, 0, b"", b""), Dialect.PUBLISHED),
-        (Message(1, 1, -1, None, b""), Dialect.DRAFT),
-        (Message(1, 1, 0, bytes(65_536), b""), Dialect.PUBLISHED),
-        (Message(1, 1, None, None, b"x", 2), Dialect.DRAFT),
+        (SentMessage(1, 1, 0, b"k", b""), Dialect.DRAFT),
+        (SentMessage(1, 1, 0, b"", b"", 1), Dialect.PUBLISHED),
+        (SentMessage(1, 2**64, 0, b"", b""), Dialect.PUBLISHED),
+        (SentMessage(1, 1, -1, None, b""), Dialect.DRAFT),
+        (SentMessage(1, 1, 0, bytes(65_536), b""), Dialect.PUBLISHED),
+        (SentMessage(1, 1, None, None, b"x", 2), Dialect.DRAFT),
         (Hello(version="00", cookie="", program="", instance=""), Dialect.DRAFT),
     ]
     for frame, dialect in refused:
@@ -182,21 +182,21 @@ def test_reasons_are_cut_at_a_character() -> None:
     assert failure_reason("short") == "short"
     cut = failure_reason("é" * 40_000)
     assert cut == "é" * 32_767
-    encode_frame(Failure(cut), Dialect.PUBLISHED)
+    encode_frame(EndedByError(cut), Dialect.PUBLISHED)
 
 
 FRAMES = {
     Dialect.PUBLISHED: st.one_of(
-        st.tuples(U64, U64, I64, st.binary(), st.binary()).map(lambda fields: Message(*fields)),
+        st.tuples(U64, U64, I64, st.binary(), st.binary()).map(lambda fields: SentMessage(*fields)),
         st.builds(Ack, credits=U32, positions=PAIRS),
         st.builds(Notify, stream=U64, name=st.binary(), point=U64),
         st.builds(EndOfStream, U64),
-        st.builds(Failure, st.text()),
+        st.builds(EndedByError, st.text()),
         st.builds(Restart, st.text()),
     ),
     Dialect.DRAFT: st.one_of(
         st.builds(
-            Message,
+            SentMessage,
             U64,
             U64,
             st.none() | st.integers(0, 2**63 - 1),
@@ -216,7 +216,7 @@ def test_any_frames_in_any_pieces(data) -> None:
     dialect = data.draw(st.sampled_from(Dialect))
     frames = data.draw(st.lists(FRAMES[dialect], max_size=8))
     raw = b"".join(encode_frame(frame, dialect) for frame in frames)
-    reader = FrameReader(dialect, 1 << 20)
+    reader = ConnectorFrames(dialect, 1 << 20)
     found, at = [], 0
     while at < len(raw):
         size = data.draw(st.integers(1, len(raw) - at))

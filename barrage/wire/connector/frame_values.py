@@ -64,7 +64,7 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class EndedByError:
     """ERROR, of either side; the connection ends with it."""
 
     message: str
@@ -88,7 +88,7 @@ class NotifyAck:
     point: int
 
 
-class Message(NamedTuple):
+class SentMessage(NamedTuple):
     """One message; a tuple, since there are many. The published dialect has no flags and always an
     event time and a key, the draft has no key."""
 
@@ -134,5 +134,14 @@ class EndOfStream:
 
 
 Frame: TypeAlias = (
-    Hello | Welcome | Failure | Notify | NotifyAck | Message | Ack | Nack | Restart | EndOfStream
+    Hello
+    | Welcome
+    | EndedByError
+    | Notify
+    | NotifyAck
+    | SentMessage
+    | Ack
+    | Nack
+    | Restart
+    | EndOfStream
 )

@@ -1,0 +1,1 @@
+"""The worker: connections of external sources, and the tables their streams land in."""

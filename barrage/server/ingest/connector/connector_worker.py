@@ -1,0 +1,370 @@
+"""The door for external sources: its connections on the event loop, and the desks of programs.
+
+Bytes are taken as they come, always: credits are the only brake. What one turn of the loop has
+brought for a program is one command of the engine, whatever the number of streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from barrage.errors import (
+    BarrageError,
+    ConfigError,
+    LimitExceededError,
+    PermissionDeniedError,
+    SchemaError,
+    TableExistsError,
+    UnsupportedError,
+)
+from barrage.proto.connector.session_states import WorkerState
+from barrage.proto.connector.stream_desk import StreamDesk
+from barrage.proto.connector.worker_session import WorkerSession
+from barrage.server.ingest.connector.stream_landings import StreamLandings
+from barrage.server.runtime.failure import unexpected_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from barrage.limits import Limits
+    from barrage.proto.connector.stream_desk import StreamBatch
+    from barrage.server.ingest.connector.stream_landings import Landing
+    from barrage.server.runtime.catalog import Catalog
+    from barrage.server.tables.table_service import TableService
+
+log = logging.getLogger(__name__)
+
+BATCHES_UNDER_WAY_MAX = 8
+"""Of one program; what comes then gathers into the next one."""
+
+LOOK_SECONDS = 0.5
+"""Between two looks for connections whose time is up and for room in the engine."""
+
+
+_FOR_SOURCES = (SchemaError, UnsupportedError, PermissionDeniedError, TableExistsError)
+"""Why a program can have no table, that only somebody who looks at it can help."""
+
+
+READ_BYTES = 64 * 1024
+"""Taken from one connection at a time, as small messages cost about 4 µs each."""
+
+
+class ConnectorConnection(asyncio.BufferedProtocol):
+    """One connection of a source."""
+
+    def __init__(self, worker: ConnectorWorker) -> None:
+        self._worker = worker
+        self._transport: asyncio.Transport | None = None
+        self.session = worker.new_session(self)
+        self.expires_s: float | None = None
+        """When it is cut: before its HELLO, and after its ERROR."""
+        self._is_greeted = False
+        self._is_ending = False
+        self._buffer = bytearray(READ_BYTES)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.expires_s = self._worker.joined(self)
+        if self.expires_s is None:
+            transport.abort()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.session.receive_data(memoryview(self._buffer)[:nbytes])
+        if self.session.state is WorkerState.GREETED and not self._is_greeted:
+            self._is_greeted = True
+            self.expires_s = None
+            self._worker.greeted(self)
+        self._worker.touch(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.session.close()
+        self._worker.left(self)
+
+    def flush(self) -> None:
+        """Send what there is to send; end once the session has."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        data = self.session.data_to_send()
+        if data and not self._is_ending:
+            transport.write(data)
+            if transport.get_write_buffer_size() > self._worker.limits.connector_replies_bytes_max:
+                log.warning("a connector does not read its replies and is cut")
+                transport.abort()
+                return
+        if self.session.state is WorkerState.CLOSED:
+            transport.close()
+        elif self.session.state is WorkerState.FAILING and not self._is_ending:
+            # Closing now, with bytes of the peer not read, could take the ERROR away from it.
+            self._is_ending = True
+            self.expires_s = self._worker.deadline_s()
+            log.warning("a connector was ended: %s", self.session.failure)
+            transport.write_eof()
+
+    def cut(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _Program:
+    """A program that connectors have begun with."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.landing: Landing | None = None
+        self.desk: StreamDesk | None = None
+        self.held: StreamBatch | None = None
+        """A batch the engine had no room for."""
+        self.waiting: deque[ConnectorConnection] = deque()
+        self.is_opening = False
+
+
+class ConnectorWorker:
+    """Listens for sources. Made and used on one event loop; ``on_death`` is told when it cannot go
+    on."""
+
+    def __init__(
+        self,
+        tables: TableService,
+        catalog: Catalog,
+        *,
+        limits: Limits,
+        cookie: str,
+        on_death: Callable[[BarrageError], object],
+    ) -> None:
+        self.limits = limits
+        self._landings = StreamLandings(tables, catalog)
+        self._cookie = cookie
+        self._on_death = on_death
+        self._connections: set[ConnectorConnection] = set()
+        self._programs: dict[str, _Program] = {}
+        self._touched: set[ConnectorConnection] = set()
+        self._has_turn = False
+        self._server: asyncio.Server | None = None
+        self._look: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._looks = 0
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None
+        return self._loop
+
+    @property
+    def port(self) -> int:
+        """The TCP port; the chosen one when 0 was asked for."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; ConfigError when the address cannot be had."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._server = await self._loop.create_server(
+                lambda: ConnectorConnection(self), host, port
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot listen for connectors on {host}:{port}: {error}") from error
+        self._look = self._loop.call_later(LOOK_SECONDS, self._look_around)
+
+    def close(self) -> None:
+        """Take no more; connections end without a word, so that sources come again. What the engine
+        has is written. Idempotent."""
+        if self._look is not None:
+            self._look.cancel()
+        if self._server is not None:
+            self._server.close()
+        for program in self._programs.values():
+            if program.desk is not None:
+                program.desk.close()
+        for connection in tuple(self._connections):
+            connection.session.close()
+            connection.flush()
+
+    # --- connections ---
+
+    def new_session(self, connection: ConnectorConnection) -> WorkerSession:
+        return WorkerSession(
+            limits=self.limits, cookie=self._cookie, on_change=partial(self.touch, connection)
+        )
+
+    def deadline_s(self) -> float:
+        return self.loop.time() + self.limits.connector_handshake_ns_max / 1e9
+
+    def joined(self, connection: ConnectorConnection) -> float | None:
+        """When its HELLO must be there; None when there are too many connections."""
+        if len(self._connections) >= self.limits.connector_connections_max:
+            log.warning("a connector was turned away: there are %d", len(self._connections))
+            return None
+        self._connections.add(connection)
+        return self.deadline_s()
+
+    def left(self, connection: ConnectorConnection) -> None:
+        self._connections.discard(connection)
+
+    def touch(self, connection: ConnectorConnection) -> None:
+        """Something of a connection has changed: the next turn looks at it."""
+        self._touched.add(connection)
+        if not self._has_turn and self._loop is not None:
+            self._has_turn = True
+            self._loop.call_soon(self._guarded, self._turn)
+
+    def greeted(self, connection: ConnectorConnection) -> None:
+        """HELLO has come: welcome it once its table is open."""
+        hello = connection.session.hello
+        assert hello is not None
+        program = self._programs.get(hello.program)
+        if program is None:
+            if len(self._programs) >= self.limits.connector_programs_max:
+                connection.session.fail("there are too many programs")
+                return
+            program = self._programs[hello.program] = _Program(hello.program)
+        program.waiting.append(connection)
+        self._advance(program)
+
+    # --- programs ---
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """An error nobody expected ends the door, and is told."""
+        try:
+            work()
+        except Exception:
+            error = unexpected_failure(log, "the door for connectors has failed")
+            self.close()
+            self._on_death(error)
+
+    def _turn(self) -> None:
+        self._has_turn = False
+        for program in tuple(self._programs.values()):
+            self._submit(program)
+        touched, self._touched = self._touched, set()
+        for connection in touched:
+            connection.flush()
+
+    def _advance(self, program: _Program) -> None:
+        """Open what is to be opened; welcome who waits."""
+        desk = program.desk
+        if desk is not None and not desk.is_open and not desk.batches_under_way:
+            desk = program.desk = program.landing = program.held = None
+        if desk is not None and desk.is_open:
+            while program.waiting:
+                connection = program.waiting.popleft()
+                if connection.session.state is WorkerState.GREETED:
+                    connection.session.welcome(desk)
+        elif desk is None and not program.is_opening:
+            if not program.waiting:
+                self._programs.pop(program.name, None)
+                return
+            program.is_opening = True
+            try:
+                future = self._landings.open(program.name)
+            except BarrageError as error:
+                self._not_opened(program, error)
+            else:
+                future.add_done_callback(partial(self._on_loop, self._opened, program))
+
+    def _on_loop(
+        self, told: Callable[[_Program, Any], None], program: _Program, future: Future[Any]
+    ) -> None:
+        try:
+            self.loop.call_soon_threadsafe(self._guarded, partial(told, program, future))
+        except RuntimeError:
+            log.debug("the loop has ended before a write of connectors was answered")
+
+    def _opened(self, program: _Program, future: Future[Landing]) -> None:
+        try:
+            program.landing = landing = future.result()
+        except BarrageError as error:
+            self._not_opened(program, error)
+            return
+        program.is_opening = False
+        program.desk = StreamDesk(program.name, landing.positions, limits=self.limits)
+        self._advance(program)
+
+    def _not_opened(self, program: _Program, error: BarrageError) -> None:
+        log.warning("program %r of a connector has no table: %s", program.name, error)
+        self._programs.pop(program.name, None)
+        for connection in program.waiting:
+            if isinstance(error, _FOR_SOURCES):
+                connection.session.fail(f"unknown program: {error}")
+            else:
+                # Sources take an ERROR for the end; this may pass.
+                connection.session.close()
+
+    def _submit(self, program: _Program) -> None:
+        """Hand the engine what has come for a program, if it has room."""
+        desk, landing = program.desk, program.landing
+        if desk is None or landing is None or not desk.is_open:
+            return
+        if program.held is None and desk.batches_under_way >= BATCHES_UNDER_WAY_MAX:
+            return
+        batch = program.held or desk.take_batch()
+        if batch is None:
+            return
+        try:
+            future = self._landings.write(landing, batch)
+        except LimitExceededError:
+            program.held, desk.is_full = batch, True
+            return
+        except BarrageError as error:
+            self._failed(program, batch, error)
+            return
+        program.held, desk.is_full = None, False
+        future.add_done_callback(partial(self._on_loop, partial(self._written, batch), program))
+
+    def _written(self, batch: StreamBatch, program: _Program, future: Future[int]) -> None:
+        desk = program.desk
+        assert desk is not None
+        try:
+            future.result()
+        except BarrageError as error:
+            self._failed(program, batch, error)
+            return
+        desk.settle(batch)
+        self._submit(program)
+        if desk.gives_credits:
+            desk.give_credits()
+        self._advance(program)
+
+    def _failed(self, program: _Program, batch: StreamBatch, error: BarrageError) -> None:
+        """Sources come again, and are told where their streams stand then."""
+        assert program.desk is not None
+        if program.desk.is_open:
+            log.error("rows for table %r could not be written: %s", program.name, error)
+        program.desk.fail(batch)
+        if program.held is not None and program.held is not batch:
+            program.desk.fail(program.held)
+        program.held = None
+        self._advance(program)
+
+    # --- time ---
+
+    def _look_around(self) -> None:
+        self._look = self.loop.call_later(LOOK_SECONDS, self._look_around)
+        self._guarded(self._look_once)
+
+    def _look_once(self) -> None:
+        now_s = self.loop.time()
+        self._looks += 1
+        for connection in tuple(self._connections):
+            if connection.expires_s is not None and now_s >= connection.expires_s:
+                connection.cut()
+            elif connection.session.has_refused and self._looks % 2:
+                connection.session.remind()
+        for program in tuple(self._programs.values()):
+            self._submit(program)
+            if program.desk is not None and program.desk.is_open:
+                program.desk.give_credits()
