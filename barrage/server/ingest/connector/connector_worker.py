@@ -51,7 +51,7 @@ _FOR_SOURCES = (SchemaError, UnsupportedError, PermissionDeniedError, TableExist
 
 
 READ_BYTES = 64 * 1024
-"""Taken from one connection at a time, as small messages cost about 4 µs each."""
+"""Taken from one connection at a time, as a small message costs some microseconds."""
 
 
 class ConnectorConnection(asyncio.BufferedProtocol):
