@@ -37,13 +37,17 @@ def tls_of(config: ServerConfig, clock: Clock) -> ServerTLS | None:
 async def keep_fresh(tls: ServerTLS, clock: Clock, *, interval_ms: int) -> None:
     """Read the files when they have changed, for ever. New connections get what was read; files
     that are of no use are told of in the log, once, and change nothing."""
+    told = ""
     while True:
         await asyncio.sleep(interval_ms / 1000)
         try:
             is_new = await in_thread(tls.refresh)
         except (ConfigError, LimitExceededError) as error:
-            log.error("the certificate stays as it is: %s", error)
+            if str(error) != told:
+                told = str(error)
+                log.error("the certificate stays as it is: %s", told)
             continue
+        told = ""
         if is_new:
             log.info("%s was read again; new connections get it", tls.paths.certificate)
             _tell_end(tls, clock)

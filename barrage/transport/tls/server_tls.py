@@ -122,8 +122,7 @@ class ServerTLS:
     def _bytes_of(self, path: str) -> bytes:
         most = self._file_bytes_max
         try:
-            # Not one that waits for a writer: it may be a pipe.
-            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            with open(path, "rb", opener=_open_at_once) as file:
                 data = file.read(most + 1)
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
@@ -174,6 +173,11 @@ def _digest(material: TLSMaterial) -> bytes:
 
 def _named(paths: TLSPaths) -> Sequence[str]:
     return [each for each in (paths.certificate, paths.key, paths.client_ca) if each is not None]
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Also a pipe, which would wait for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _no_password() -> str:

@@ -267,6 +267,16 @@ def test_files_of_no_use_change_nothing(tmp_path, how):
     assert tls.material is material
 
 
+def test_what_cannot_be_read_leaves_no_descriptor(tmp_path):
+    tls = server_tls(tmp_path)
+    BROKEN["a folder"](tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        with pytest.raises(ConfigError):
+            tls._read()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_files_of_no_use_are_no_start(tmp_path):
     good = files_in(tmp_path)
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere"):
