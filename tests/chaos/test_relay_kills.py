@@ -41,10 +41,11 @@ BEGUN_ANEW = (
     "ahead of the server",
     "the journal begins at step",
     "not found",
+    "rows changed, more than the",
 )
 """Why a client may have to begin anew: it was shown a step that the server, killed before it was on
-the disk, does not have any more; or a relay began after its cursor, or at this very moment. Its
-rows then are those of an earlier moment, and no others."""
+the disk, does not have any more; or a relay began after its cursor, or at this very moment; or more
+was written meanwhile than there are rows. Its rows then are those of one moment, and no others."""
 
 
 @dataclass
