@@ -14,6 +14,7 @@ from barrage.errors import ConfigError
 from barrage.limits import Limits
 from barrage.proto.connector.source_session import StreamRewound, WorkerFailed
 from barrage.server import Server, ServerConfig
+from barrage.server.ingest.connector import connector_worker
 from barrage.server.serving.app import effective_token
 from barrage.wire.connector.frame_values import Dialect
 from tests.helpers.connector_source import SocketSource, source, text_of
@@ -203,6 +204,12 @@ def test_addresses_that_are_none(address) -> None:
         ServerConfig(connector=address)
 
 
+def test_a_server_with_a_certificate_serves_no_connectors_in_the_clear() -> None:
+    with pytest.raises(ConfigError, match=r"can be reached by others and has no TLS"):
+        ServerConfig(connector="0.0.0.0:0", tls_cert="cert.pem", tls_key="key.pem")
+    assert ServerConfig(connector=ANYWHERE, tls_cert="cert.pem", tls_key="key.pem")
+
+
 def test_an_address_in_use_is_an_error(server) -> None:
     taken = ServerConfig(connector=f"127.0.0.1:{server.connector_port}")
     with pytest.raises(ConfigError, match="connectors"), Server(config=taken):
@@ -234,18 +241,24 @@ def test_bad_peers_end_alone_and_late_ones_are_cut() -> None:
         assert rows(server, "feed") == wanted(1, 1)
 
 
-def test_a_source_that_does_not_read_is_cut_and_its_rows_stay() -> None:
-    limits = Limits(connector_replies_bytes_max=1)
-    with serving(limits=limits) as server:
+def test_a_source_that_does_not_read_is_cut_and_its_rows_stay(monkeypatch) -> None:
+    # An answer to every few messages, and little room for answers that nobody reads.
+    monkeypatch.setattr(connector_worker, "READ_BYTES", 256)
+    with serving(limits=Limits(connector_replies_bytes_max=1)) as server:
         with source(server.connector_port) as s:
+            (connection,) = server._app._connectors._connections
+            sock = connection._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+            s.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
             s.announce(1)
-            s.send(1, *range(1, 4000))
+            s.send(1, *range(1, 100))
             # Replays are answered each time, and nobody reads the answers.
             s.session.credits = 10**9
             with contextlib.suppress(OSError, EOFError):
                 while True:
-                    s.send(1, *range(1, 2000))
-        wait_until(lambda: len(rows(server, "feed")) == 3999)
+                    s.send(1, *range(1, 50))
+            assert not server._app._connectors.connection_count
+        wait_until(lambda: len(rows(server, "feed")) == 99)
 
 
 def test_an_engine_without_room_gives_no_credits_and_loses_nothing() -> None:

@@ -231,6 +231,13 @@ class ServerConfig:
         self._check_bodies()
         if self.connector is not None and self.connector_address is None:
             raise self._wrong("connector", "host:port, the port from 0 to 65535")
+        address = self.connector_address
+        if address is not None and self.tls_cert is not None and not is_loopback(address[0]):
+            raise ConfigError(
+                f"connector = {self.connector!r} (from {self.origin('connector')}) can be reached "
+                "by others and has no TLS: its cookie and rows would travel in the clear beside a "
+                "server with a certificate; serve it on loopback"
+            )
 
     @property
     def connector_address(self) -> tuple[str, int] | None:
