@@ -19,7 +19,6 @@ from grpc_health.v1._async import HealthServicer
 
 from barrage.errors import BarrageError, TransportError
 from barrage.limits import NANOS_PER_MS
-from barrage.server.access.auth import Authenticator, new_token
 from barrage.server.access.call_guard import DRAINING, CallGuard, SessionUse
 from barrage.server.access.method_table import MethodEntry, service_handler
 from barrage.server.access.reflection import offer_reflection
@@ -36,6 +35,7 @@ from barrage.server.flight.dissociated_calls import DissociatedCalls
 from barrage.server.flight.journal_exchange import JournalExchanges
 from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
+from barrage.server.identity.setting_up import authenticator_of
 from barrage.server.serving import interpreter
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
 from barrage.server.statistics.body_statistics import BodyStatistics
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.clock import Clock
+    from barrage.server.identity.ways import Hook
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.runtime.runtime import EngineRuntime
     from barrage.server.runtime.watchdog import Watchdog
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SWEEPER = Role("barrage-sessions", "health: sessions would never end")
+SWEEPER = Role("barrage-sessions", "health: sessions would never end, and who was a user stayed one")
 STOP = Role("barrage-stop", "health, and whoever waits for the server to end")
 COUNTER = Role("barrage-body-statistics", "subscriptions of the table of bodies; health")
 THREADS = Role("barrage-thread-statistics", "subscriptions of the table of threads; health")
@@ -69,8 +70,8 @@ TRIMMER = Role("barrage-spare-memory", "nothing: memory that is free is kept")
 _HEALTH_SERVICE = health.SERVICE_NAME
 _RECEIVE_MARGIN_BYTES = 64 * 1024
 
-SWEEP_INTERVAL_MS_MAX = 5_000
-"""Longest time between two looks for sessions whose time is up."""
+SWEEP_INTERVAL_MS_MAX = 1_000
+"""Longest time between two looks for what has run out, and for users that have changed."""
 
 
 class ServerApp:
@@ -85,21 +86,24 @@ class ServerApp:
         tables: TableService,
         clock: Clock,
         watchdog: Watchdog | None = None,
+        authenticate: Hook | None = None,
     ) -> None:
+        """``authenticate``: a further way to say who calls, of the program."""
         self._config = config
         self._watchdog = watchdog
         self._runtime = runtime
         self._catalog = catalog
         self._tables = tables
-        self.token = effective_token(config)
-        self._authenticator = Authenticator(self.token)
+        is_local = _transport(config).is_local(config.host)
+        self._authenticator = authenticator_of(config, clock, hook=authenticate, is_local=is_local)
+        self.token = self._authenticator.key
         self.sessions = SessionStore(
             config.limits,
             clock,
-            self._authenticator,
             lifetime_ns=config.session_lifetime_ms * NANOS_PER_MS,
             types=config.deephaven_types,
         )
+        self._authenticator.on_revoke(self.sessions.revoke)
         self._guard = CallGuard(self._authenticator, self.sessions)
         self._resolver = TicketResolver(catalog, tables, config.limits)
         self.bodies = BodyService(config, clock)
@@ -239,6 +243,7 @@ class ServerApp:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.sweep()
+            await self._authenticator.refresh()
 
     def _announce(self) -> None:
         log.info("listening on %s", self.address)
@@ -275,6 +280,7 @@ class ServerApp:
         async with contextlib.AsyncExitStack() as ends:
             ends.callback(interpreter.OF_THIS_PROCESS.end_serving)
             ends.push_async_callback(self.bodies.close)
+            ends.callback(self._authenticator.close)
             ends.callback(self._runtime.attach, None)
             ends.callback(self._deephaven.close)
             ends.push_async_callback(self.journals.close)
@@ -334,13 +340,6 @@ class ServerApp:
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}
         return {SERVICE_NAME: methods, **offered}
-
-
-def effective_token(config: ServerConfig) -> str | None:
-    """The token calls need: the configured one, or a random one on an address others can reach."""
-    if config.token is None and not _transport(config).is_local(config.host):
-        return new_token()
-    return config.token
 
 
 def _transport(config: ServerConfig) -> Transport:

@@ -58,6 +58,8 @@ Lifetime = Annotated[int, Meta(ge=1000)]
 JournalBytes = Annotated[int, Meta(ge=JOURNAL_BYTES_MIN)]
 Address = Annotated[str, Meta(min_length=1, description="an address")]
 Directory = Annotated[str, Meta(min_length=1, description="a directory")]
+File = Annotated[str, Meta(min_length=1, description="a file")]
+CertificateName = Literal["cn", "dns", "email", "uri", "none"]
 Devices = Annotated[str, Meta(min_length=1, description="names of network devices")]
 
 
@@ -79,6 +81,28 @@ class ServerConfig:
 
     token_file: str | None = None
     """File whose first line is the token; read once at start."""
+
+    anonymous: bool | None = None
+    """Whether callers that show nothing pass. When nothing is said, only on loopback, a socket of
+    the file system or ``inproc``, and only while no other way to prove who one is is set up."""
+
+    users: File | None = None
+    """File of users with passwords (``barrage user add``); read again when it changes."""
+
+    token_lifetime_ms: Lifetime = 3_600_000
+    """How long a bearer token is good that a handshake gave for credentials."""
+
+    unix_peers: bool = False
+    """Whether the user of a process that calls through a socket of the file system is its caller,
+    with nothing else to be shown."""
+
+    certificate_name: CertificateName = "cn"
+    """Which name in a client's certificate is that of the caller: the common name (``cn``), the
+    only alternative name of a kind (``dns``, ``email``, ``uri``), or ``none``: certificates prove
+    nothing here."""
+
+    caller_roles: File | None = None
+    """TOML file with the roles of callers known by certificate or socket: ``name = ["role"]``."""
 
     draft_2020: Literal["off", "header", "always"] = "header"
     """Who gets the 2020 draft of the wire format: nobody (``off``), calls with the header

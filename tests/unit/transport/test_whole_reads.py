@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from barrage.server.access.auth import Authenticator
+from barrage.server.identity.credentials import Authenticator
 from barrage.server.access.call_guard import CallGuard, SessionUse
 from barrage.server.access.method_table import MethodEntry, service_handler
 from barrage.transport.over_grpc.grpc_channel import GrpcStream

@@ -22,7 +22,7 @@ from barrage.errors import (
     TicketError,
 )
 from barrage.limits import DEFAULT_LIMITS, Limits
-from barrage.server.access.auth import Authenticator, Credentials
+from barrage.server.identity.credentials import Authenticator, Credentials
 from barrage.server.access.exports import ExportExistsError
 from barrage.server.access.resolver import TicketResolver
 from barrage.server.access.session_store import ClientSession, SessionStore

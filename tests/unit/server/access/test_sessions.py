@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from barrage.errors import AuthenticationError, LimitExceededError, TransportError
 from barrage.limits import Limits
-from barrage.server.access.auth import AUTH_TOKEN, Authenticator, CredentialKind, Credentials
+from barrage.server.identity.credentials import AUTH_TOKEN, Authenticator, CredentialKind, Credentials
 from barrage.server.access.session_store import LIFETIME_NS, ROTATIONS_PER_LIFETIME, SessionStore
 from tests.helpers.virtual_clock import VirtualClock
 

@@ -1,0 +1,75 @@
+"""The ways to prove who one is that a configuration switches on, put together once."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from barrage.errors import ConfigError
+from barrage.limits import NANOS_PER_MS
+from barrage.server.identity.authenticator import Authenticator
+from barrage.server.identity.credentials import new_token
+from barrage.server.identity.issued_tokens import IssuedTokens
+from barrage.server.identity.names import checked_name, checked_roles
+from barrage.server.identity.password_way import PasswordWay
+from barrage.server.identity.peers import PeerWays
+from barrage.server.identity.ways import HookWay, KeyWay
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from barrage.clock import Clock
+    from barrage.server.identity.ways import Hook, Way
+    from barrage.server.settings.config import ServerConfig
+
+
+def authenticator_of(
+    config: ServerConfig, clock: Clock, *, hook: Hook | None, is_local: bool
+) -> Authenticator:
+    """The chain of one server; ``is_local``: whether only this machine can reach it. Where nothing
+    is set up and others can reach it, there is a key made up at random. ConfigError when a file
+    cannot be read."""
+    users = None if config.users is None else PasswordWay(Path(config.users), config.limits)
+    others: list[Way] = [] if users is None else [users]
+    if hook is not None:
+        others.append(HookWay(hook))
+    has_ways = bool(others) or config.token is not None or config.unix_peers
+    is_open = config.anonymous if config.anonymous is not None else is_local and not has_ways
+    key = config.token
+    if key is None and not has_ways and not is_open:
+        key = new_token()
+    return Authenticator(
+        [*([] if key is None else [KeyWay(key)]), *others],
+        limits=config.limits,
+        clock=clock,
+        tokens=IssuedTokens(config.limits, clock, config.token_lifetime_ms * NANOS_PER_MS),
+        is_open=is_open,
+        users=users,
+        peers=PeerWays(
+            certificate_name=config.certificate_name,
+            trusts_unix=config.unix_peers,
+            roles=_roles(config.caller_roles),
+        ),
+        key=key,
+    )
+
+
+def _roles(path: str | None) -> Mapping[str, frozenset[str]]:
+    """The roles of each caller in the file."""
+    if path is None:
+        return MappingProxyType({})
+    try:
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read caller_roles {path}: {error}") from None
+    try:
+        return MappingProxyType(
+            {
+                checked_name(name): checked_roles(roles if isinstance(roles, list) else "")
+                for name, roles in document.items()
+            }
+        )
+    except ValueError as error:
+        raise ConfigError(f"caller_roles {path}: {error}") from None
