@@ -44,6 +44,36 @@ class TLS:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerCertificate:
+    """A client's certificate, which one of the server's own authorities has signed."""
+
+    common_name: str | None
+    """Of its subject; None when there is none, or more than one."""
+    names: tuple[tuple[str, str], ...]
+    """Its alternative names, sorted, each with its kind: ``dns``, ``ip``, ``email`` or ``uri``."""
+    fingerprint: str
+    """SHA-256 of the whole certificate, in lower-case hexadecimal digits."""
+    not_after_s: int | None
+    """When it ends, in seconds since 1970; None where that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerIdentity:
+    """Who a client has proved to be by its connection alone. None where nothing is known."""
+
+    certificate: PeerCertificate | None = None
+    """What it showed in the TLS handshake, if the server asks for it."""
+    unix_user: int | None = None
+    unix_group: int | None = None
+    unix_process: int | None = None
+    """Who it was when it connected to a socket of the file system, as the kernel says."""
+
+
+NOBODY = PeerIdentity()
+"""Of whom nothing is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """A URI that its backend has read."""
 
@@ -179,6 +209,11 @@ class CallContext(Protocol):
     def peer(self) -> str:
         """Who calls, as gRPC names it: ``ipv4:10.0.0.2:4711``. On hosts of their own are only those
         whose names begin with ``ipv``."""
+        ...
+
+    def peer_identity(self) -> PeerIdentity:
+        """Who calls, as far as its connection proves it; the same for all calls of a connection.
+        Contexts of ``grpc.aio`` have no such method: ask ``peer_identity.identity_of``."""
         ...
 
     async def read(self) -> Any:

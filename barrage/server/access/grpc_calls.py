@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
+from barrage.transport.peer_identity import identity_of
 from barrage.transport.whole_reads import WholeReads
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ class ReadingContext:
         self.invocation_metadata = context.invocation_metadata
         self.abort = context.abort
         self.peer = context.peer
+        self.peer_identity = partial(identity_of, context)
 
 
 def reading_whole(

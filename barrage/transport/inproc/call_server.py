@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from barrage.errors import ConnectionLostError
+from barrage.transport.base import NOBODY
 from barrage.transport.call_running import END_OF_REQUESTS, CallRunner, status_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from barrage.errors import StatusCode
+    from barrage.transport.base import PeerIdentity
     from barrage.transport.inproc.inproc_call import InprocCall, Metadata
 
 
@@ -100,6 +102,9 @@ class ServedCall:
 
     def peer(self) -> str:
         return self._peer
+
+    def peer_identity(self) -> PeerIdentity:
+        return NOBODY
 
     async def read(self) -> Any:
         message = await self._call.requests.read()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import NoReturn, Protocol
 
+    from barrage.transport.base import PeerIdentity
     from barrage.transport.over_http2.grpc_headers import Metadata, RequestHead
     from barrage.transport.over_http2.http2_connection import Http2Connection
     from barrage.transport.over_http2.http2_stream import Http2Stream
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         """The connection of the call, with its socket."""
 
         peer: str
+        identity: PeerIdentity
         core: Http2Connection
 
         def flush_soon(self) -> None:
@@ -71,6 +73,9 @@ class Http2Call:
 
     def peer(self) -> str:
         return self._carrier.peer
+
+    def peer_identity(self) -> PeerIdentity:
+        return self._carrier.identity
 
     async def read(self) -> Any:
         while True:

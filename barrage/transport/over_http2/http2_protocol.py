@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 from barrage.errors import StatusCode
+from barrage.transport.base import NOBODY
 from barrage.transport.over_http2.grpc_headers import RequestRefusal, read_request
 from barrage.transport.over_http2.http2_call import Http2Call
 from barrage.transport.over_http2.http2_connection import Http2Connection
@@ -19,6 +20,7 @@ from barrage.transport.over_http2.http2_events import (
     CallRefused,
     MessageTaken,
 )
+from barrage.transport.peer_identity import identity_of_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,6 +64,7 @@ class Http2Protocol(asyncio.Protocol):
     def __init__(self, owner: ConnectionOwner, runner: CallRunner, options: ListenOptions) -> None:
         self.core = Http2Connection(options.limits, message_bytes_max=options.message_bytes_max)
         self.peer = ""
+        self.identity = NOBODY
         self._owner = owner
         self._runner = runner
         self._options = options
@@ -80,6 +83,7 @@ class Http2Protocol(asyncio.Protocol):
         self._transport = made = cast("asyncio.Transport", transport)
         self.peer = _peer_of(made)
         tls: Any = made.get_extra_info("ssl_object")
+        self.identity = identity_of_connection(tls, made.get_extra_info("socket"))
         if not self._owner.connected(self) or (
             tls is not None and tls.selected_alpn_protocol() != "h2"
         ):

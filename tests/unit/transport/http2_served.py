@@ -30,7 +30,11 @@ class Behaviors:
         self.taken = []
 
     async def echo(self, request, context):
-        self.seen = {"metadata": list(context.invocation_metadata()), "peer": context.peer()}
+        self.seen = {
+            "metadata": list(context.invocation_metadata()),
+            "peer": context.peer(),
+            "identity": context.peer_identity(),
+        }
         return request
 
     async def refuse(self, request, context):
