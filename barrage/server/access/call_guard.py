@@ -40,11 +40,11 @@ from barrage.supervision import start_awaited
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from barrage.server.access.session_store import ClientSession, SessionStore
     from barrage.server.identity.authenticator import Authenticator
     from barrage.server.identity.caller import Caller
-    from barrage.server.identity.current_call import CurrentCall
     from barrage.server.identity.credentials import Metadata
-    from barrage.server.access.session_store import ClientSession, SessionStore
+    from barrage.server.identity.current_call import CurrentCall
     from barrage.server.presentation.deephaven_types import SessionTypes
     from barrage.transport.base import CallContext
 
@@ -192,6 +192,7 @@ class CallGuard:
 
         async def guarded(request: Any, context: CallContext) -> Any:
             guarding = _GuardedCall()
+            failure: BarrageError
             try:
                 session = await self._admitted(guarding, context, use)
                 if session is None:
@@ -210,7 +211,7 @@ class CallGuard:
                 raise
             except grpc.aio.InternalError:
                 log.debug("%s: the client has gone", method)
-                failure: BarrageError = ConnectionLostError("the connection was lost")
+                failure = ConnectionLostError("the connection was lost")
             except BarrageError as error:
                 failure = guarding.taken_end() or error
             except Exception:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import AuthenticationError, LimitExceededError
 from barrage.limits import NANOS_PER_MS
+from barrage.server.access.exports import ExportTable
 from barrage.server.identity.calls_under_way import CredentialsExpiredError
 from barrage.server.identity.credentials import REFUSED, CredentialKind, Credentials, bearer
-from barrage.server.access.exports import ExportTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -152,9 +152,7 @@ class SessionStore:
     def open(self, caller: Caller, types: SessionTypes | None = None) -> ClientSession:
         """A new session of ``caller``. LimitExceededError."""
         self._check_room()
-        session = ClientSession(
-            next(self._ids), caller, types or self._types, limits=self._limits
-        )
+        session = ClientSession(next(self._ids), caller, types or self._types, limits=self._limits)
         entry = _Entry(session=session, issued_ns=0, digests=[])
         self._entries[session] = entry
         self._unused[session] = None

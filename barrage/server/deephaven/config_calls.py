@@ -20,8 +20,8 @@ from barrage.transport.deephaven_messages import MESSAGES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from barrage.server.identity.authenticator import Authenticator
     from barrage.server.access.session_store import ClientSession, SessionStore
+    from barrage.server.identity.authenticator import Authenticator
 
 DEEPHAVEN_VERSION = "42.7"
 """The release whose clients this server was tried with. Some of them show it, none acts on it."""

@@ -14,6 +14,11 @@ from barrage.proto.resumption import (
     UPDATES_HEADER,
     ResumeRequest,
 )
+from barrage.server.access.call_guard import SessionUse, wanted_types
+from barrage.server.access.frame_writing import write_frames
+from barrage.server.access.grpc_calls import END_OF_STREAM
+from barrage.server.access.method_table import MethodEntry
+from barrage.server.history.journal_tickets import is_journal_request
 from barrage.server.identity.caller import Proof
 from barrage.server.identity.credentials import (
     AUTHORIZATION,
@@ -22,11 +27,6 @@ from barrage.server.identity.credentials import (
     bearer,
     header_value,
 )
-from barrage.server.access.call_guard import SessionUse, wanted_types
-from barrage.server.access.frame_writing import write_frames
-from barrage.server.access.grpc_calls import END_OF_STREAM
-from barrage.server.access.method_table import MethodEntry
-from barrage.server.history.journal_tickets import is_journal_request
 from barrage.transport import flight_messages
 from barrage.transport.deephaven_messages import MESSAGES
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
@@ -36,12 +36,12 @@ from barrage.wire.updates.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
-    from barrage.server.identity.authenticator import Authenticator
-    from barrage.server.identity.credentials import Metadata
     from barrage.server.access.session_store import ClientSession, SessionStore
     from barrage.server.exchange.exchange_driver import ExchangeHub
     from barrage.server.flight.journal_calls import JournalCalls
     from barrage.server.flight.journal_exchange import JournalExchanges
+    from barrage.server.identity.authenticator import Authenticator
+    from barrage.server.identity.credentials import Metadata
     from barrage.transport.base import CallContext
 
 

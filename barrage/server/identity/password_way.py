@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from barrage.errors import ConfigError
@@ -15,6 +14,8 @@ from barrage.server.identity.ways import refused
 from barrage.supervision import in_thread
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from barrage.limits import Limits
     from barrage.server.identity.users_file import Stamp, UserRecord, Users
     from barrage.server.identity.ways import Attempt

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -22,6 +21,7 @@ from barrage.server.identity.names import checked_name, checked_roles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
 USERS_MAX = 100_000

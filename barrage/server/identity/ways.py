@@ -134,5 +134,5 @@ def _caller_of(answer: object) -> Caller:
 
 
 def refused(reason: str = "") -> BarrageError:
-    """What who is not believed is told: nothing about why, unless it shows what it proved before."""
+    """What is told to whoever is not believed: not why, unless that was proven before."""
     return AuthenticationError(f"{REFUSED}; {reason}" if reason else REFUSED)

@@ -61,7 +61,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SWEEPER = Role("barrage-sessions", "health: sessions would never end, and who was a user stayed one")
+SWEEPER = Role(
+    "barrage-sessions", "health: sessions would never end, and who was a user stayed one"
+)
 STOP = Role("barrage-stop", "health, and whoever waits for the server to end")
 COUNTER = Role("barrage-body-statistics", "subscriptions of the table of bodies; health")
 THREADS = Role("barrage-thread-statistics", "subscriptions of the table of threads; health")

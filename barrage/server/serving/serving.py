@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.errors import BarrageError
-    from barrage.server.journaling.journal_opening import Recovery
     from barrage.server.identity.ways import Hook
+    from barrage.server.journaling.journal_opening import Recovery
     from barrage.server.runtime.runtime import RuntimeStats
 
 

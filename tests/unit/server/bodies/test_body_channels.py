@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from barrage.limits import DEFAULT_LIMITS
-from barrage.server.identity.caller import ANYBODY
 from barrage.server.bodies.body_channels import BodyChannels, ClaimRefusedError
+from barrage.server.identity.caller import ANYBODY
 from barrage.wire.dissociated.negotiation import Claim
 from barrage.wire.dissociated.ways import BodyWay
 from tests.helpers.virtual_clock import VirtualClock

@@ -14,10 +14,10 @@ import pytest
 
 from barrage.limits import DEFAULT_LIMITS
 from barrage.proto.outgoing_bodies import OutgoingState
-from barrage.server.identity.caller import ANYBODY
 from barrage.server.bodies.body_channels import BodyChannels
 from barrage.server.bodies.body_frames import PlacedFrame
 from barrage.server.bodies.body_service import BodyService
+from barrage.server.identity.caller import ANYBODY
 from barrage.server.settings.config import ServerConfig
 from barrage.server.statistics.statistics_table import StatisticsTable
 from barrage.transport.shared_memory import host_identity
