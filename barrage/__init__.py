@@ -14,6 +14,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "connect": "barrage.client",
     "aconnect": "barrage.client",
+    "Basic": "barrage.client",
+    "Bearer": "barrage.client",
+    "PreSharedKey": "barrage.client",
     "AsyncServer": "barrage.server",
     "Server": "barrage.server",
     "Cursor": "barrage.model.cursor",
@@ -24,14 +27,17 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from barrage import errors, wire
-    from barrage.client import aconnect, connect
+    from barrage.client import Basic, Bearer, PreSharedKey, aconnect, connect
     from barrage.model.cursor import Cursor
     from barrage.rowset import RowSet
     from barrage.server import AsyncServer, Server
 
 __all__ = [
     "AsyncServer",
+    "Basic",
+    "Bearer",
     "Cursor",
+    "PreSharedKey",
     "RowSet",
     "Server",
     "__version__",

@@ -13,7 +13,7 @@ from barrage.cli.command_errors import CommandError, usage_error
 from barrage.cli.data_file import read_data_file
 from barrage.cli.host_tables import HostTables
 from barrage.cli.progress import table_progress
-from barrage.cli.target import PORT_DEFAULT
+from barrage.cli.target import NEW_PASSWORD_VARIABLE, PASSWORD_VARIABLE, PORT_DEFAULT, USER_VARIABLE
 from barrage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ UPSTREAM_TOKEN_VARIABLE = "BARRAGE_UPSTREAM_TOKEN"
 """What `barrage relay` shows to others; no setting of a server."""
 
 
+_NO_SETTINGS = (UPSTREAM_TOKEN_VARIABLE, USER_VARIABLE, PASSWORD_VARIABLE, NEW_PASSWORD_VARIABLE)
+
+
 def settings(
     config_file: Path | None,
     *,
@@ -37,6 +40,9 @@ def settings(
     data: Path | None = None,
     journal: str | None = None,
     bodies: str | None = None,
+    users: Path | None = None,
+    anonymous: bool | None = None,
+    audit: Path | None = None,
 ) -> ServerConfig:
     """Defaults < file < environment < flags; the port is 10000 unless something says otherwise."""
     from barrage.server.settings.config import DEFAULT_ORIGIN, load_config
@@ -49,10 +55,11 @@ def settings(
         "data": directory,
         "journal": journal,
         "bodies": bodies,
+        "users": None if users is None else str(users),
+        "anonymous": anonymous,
+        "audit": None if audit is None else str(audit),
     }
-    environment = {
-        name: value for name, value in os.environ.items() if name != UPSTREAM_TOKEN_VARIABLE
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in _NO_SETTINGS}
     config = load_config(config_file, environment=environment, flags=flags)
     if config.origin("port") != DEFAULT_ORIGIN:
         return config

@@ -6,13 +6,19 @@ from typing import Annotated, Any
 
 import typer
 
-from barrage.cli.target import JsonOption, TokenOption, open_session, parse_server
+from barrage.cli.target import JsonOption, TokenOption, UserOption, open_session, parse_server
 from barrage.cli.text_table import format_rows
 
 ServerArgument = Annotated[str, typer.Argument(metavar="HOST:PORT", show_default=False)]
 
 
-def ls(server: ServerArgument, token: TokenOption = None, as_json: JsonOption = False) -> None:
+def ls(
+    server: ServerArgument,
+    *,
+    token: TokenOption = None,
+    user: UserOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the tables of a server.
 
     \b

@@ -19,7 +19,14 @@ from barrage.cli.progress import row_progress
 from barrage.cli.replay.replay_clock import ReplaySchedule
 from barrage.cli.replay.replay_moment import parse_moment, parse_speed
 from barrage.cli.table_writer import TableWriter, play
-from barrage.cli.target import JsonOption, QuietOption, TokenOption, open_session, parse_table
+from barrage.cli.target import (
+    JsonOption,
+    QuietOption,
+    TokenOption,
+    UserOption,
+    open_session,
+    parse_table,
+)
 from barrage.cli.watch.run import PLAIN_ROWS
 from barrage.clock import SystemClock
 
@@ -80,6 +87,7 @@ def replay(
     key: KeyOption = None,
     append: AppendOption = False,
     token: TokenOption = None,
+    user: UserOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:

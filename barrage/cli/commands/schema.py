@@ -7,7 +7,7 @@ import typer
 
 from barrage.cli.cells import printable
 from barrage.cli.query_options import QueryOptions, with_query_options
-from barrage.cli.target import JsonOption, TokenOption, open_session, parse_table
+from barrage.cli.target import JsonOption, TokenOption, UserOption, open_session, parse_table
 from barrage.cli.text_table import format_rows
 
 TableArgument = Annotated[str, typer.Argument(metavar="HOST:PORT/TABLE", show_default=False)]
@@ -19,6 +19,7 @@ def schema(
     query: QueryOptions,
     *,
     token: TokenOption = None,
+    user: UserOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the columns of a table and their Arrow types.

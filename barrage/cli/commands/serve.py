@@ -100,6 +100,37 @@ BodiesOption = Annotated[
 ]
 
 
+UsersOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--users",
+        metavar="FILE",
+        help="Users with passwords (`barrage user add`); read again when it changes.",
+        show_default=False,
+        dir_okay=False,
+    ),
+]
+AnonymousOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--anonymous/--no-anonymous",
+        help="Whether callers that show nothing pass; by default only where others cannot reach "
+        "the server and no other way to log in is set up.",
+        show_default=False,
+    ),
+]
+AuditOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--audit",
+        metavar="FILE",
+        help="Write who did what to which table to this file, in lines of JSON.",
+        show_default=False,
+        dir_okay=False,
+    ),
+]
+
+
 class Demo(StrEnum):
     """Tables that tick by themselves."""
 
@@ -123,6 +154,9 @@ def serve(
     data: DataOption = None,
     journal: JournalOption = None,
     bodies: BodiesOption = None,
+    users: UsersOption = None,
+    anonymous: AnonymousOption = None,
+    audit: AuditOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve tables until Ctrl+C. Settings: defaults, then --config, then BARRAGE_… variables, then
@@ -135,6 +169,8 @@ def serve(
       barrage serve --demo host --port 10001
       barrage serve --table trades=trades.parquet --table quotes=quotes.arrow
       barrage serve --host 0.0.0.0 --token secret
+      barrage serve --users users.jsonl --audit audit.log
+      barrage serve --host 0.0.0.0 --anonymous
       barrage serve --bodies shm
       barrage serve --config barrage.toml
       barrage serve --port 0 --json
@@ -149,6 +185,9 @@ def serve(
             data=data,
             journal=None if journal is None else journal.value,
             bodies=bodies,
+            users=users,
+            anonymous=anonymous,
+            audit=audit,
         )
         server = stack.enter_context(new_server(chosen))
         publish_files(server, files)

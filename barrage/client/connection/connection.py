@@ -54,6 +54,7 @@ class Connection:
         clock: Clock,
         bodies: BodyChoice | BodyWay,
         login: DeephavenLogin | None = None,
+        has_renewed_tokens: bool = False,
     ) -> None:
         self._address = address
         self.channel = channel
@@ -62,6 +63,8 @@ class Connection:
         self.revision = revision
         self.limits = limits
         self.login = login
+        self.has_renewed_tokens = has_renewed_tokens
+        """Whether credentials that were refused may be others the next time."""
         self._tls = tls
         self._clock = clock
         self.bodies = BodyRoutes(

@@ -22,6 +22,7 @@ import grpc.aio
 
 from barrage.errors import (
     BarrageError,
+    CallCancelledError,
     ConnectionLostError,
     StatusCode,
     TransportError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from barrage.server.access.session_store import ClientSession, SessionStore
+    from barrage.server.identity.audit import AuditLog
     from barrage.server.identity.authenticator import Authenticator
     from barrage.server.identity.caller import Caller
     from barrage.server.identity.credentials import Metadata
@@ -59,6 +61,8 @@ TYPES_HEADER = "x-barrage-types"
 """Asks, in the call that opens a session, for the types of one family of clients."""
 
 _TYPES: dict[str, SessionTypes] = {"deephaven": "deephaven", "ticking": "ticking"}
+
+CANCELLED = CallCancelledError("the client has ended the call")
 
 DRAINING = "the server is shutting down; connect again"
 
@@ -175,9 +179,15 @@ async def open_headers(context: Any, session: ClientSession | None) -> None:
 class CallGuard:
     """Wraps the methods of one server."""
 
-    def __init__(self, authenticator: Authenticator, sessions: SessionStore) -> None:
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        sessions: SessionStore,
+        audit: AuditLog | None = None,
+    ) -> None:
         self._authenticator = authenticator
         self._sessions = sessions
+        self._audit = audit
         self.is_draining = False
 
     def wrap(
@@ -196,15 +206,19 @@ class CallGuard:
             try:
                 session = await self._admitted(guarding, context, use)
                 if session is None:
-                    return await behavior(request, context, None)
+                    answer = await behavior(request, context, None)
+                    self._note(method, guarding, context)
+                    return answer
                 guarding.call = call = SessionCall(context, session)
                 answer = await behavior(request, call, session)
                 self._authenticator.calls.finish(guarding.key)
                 await call.open()
+                self._note(method, guarding, context)
                 return answer
             except asyncio.CancelledError:
                 ended_by = guarding.taken_end()
                 if ended_by is None:
+                    self._note(method, guarding, context, CANCELLED)
                     raise
                 failure = ended_by
             except grpc.aio.AbortError:
@@ -224,10 +238,33 @@ class CallGuard:
                 log.debug("%s: the client has gone before its status", method)
                 raise asyncio.CancelledError from None
             finally:
+                self._note(method, guarding, context, failure)
                 # An export may keep the error, whose frames would keep the tables of the call.
                 without_frames(failure)
 
         return guarded
+
+    def _note(
+        self,
+        method: str,
+        guarding: _GuardedCall,
+        context: CallContext,
+        *failure: BarrageError | None,
+    ) -> None:
+        """Leave a record of a call that has ended in the audit log, if there is one."""
+        if self._audit is None:
+            return
+        ended_by = next(iter(failure), None)
+        record = guarding.record
+        self._audit.record(
+            user=None if record is None else record.caller.name,
+            proof=None if record is None else record.caller.proof.value,
+            peer=context.peer(),
+            method=method,
+            action=None if record is None else record.action,
+            tables=None if record is None else record.tables,
+            outcome="OK" if ended_by is None else ended_by.status_code.name,
+        )
 
     async def open_headers(self, context: Any, session: ClientSession | None) -> None:
         """See :func:`open_headers`."""

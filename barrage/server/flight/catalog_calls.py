@@ -13,6 +13,7 @@ from barrage.server.access.method_table import MethodEntry
 from barrage.server.flight.dissociated_calls import is_dissociated_request
 from barrage.server.flight.relay_calls import RelayCalls
 from barrage.server.history.journal_tickets import is_journal_request
+from barrage.server.identity.current_call import note_action, note_table
 from barrage.server.presentation.presentation import lease_schema
 from barrage.server.settings.json_fields import Fields
 from barrage.server.tables.table_lease import TableLease
@@ -161,6 +162,8 @@ class CatalogCalls:
     ) -> None:
         name, body = flight_messages.decode_action(request)
         act = self._actions.get(name)
+        if act is not None:
+            note_action(name)
         if act is None:
             known = ", ".join(self._actions)
             raise ActionNotFoundError(f"unknown action {name!r}; this server has {known}")
@@ -190,7 +193,9 @@ class CatalogCalls:
 
     async def _drop_table(self, body: bytes) -> bytes:
         fields = Fields.parse(body, "action body")
-        await asyncio.wrap_future(self._tables.drop(fields.get("table", str)))
+        table = fields.get("table", str)
+        note_table(table)
+        await asyncio.wrap_future(self._tables.drop(table))
         return b"{}"
 
     async def _create_table(self, body: bytes) -> bytes:
@@ -206,6 +211,7 @@ class CatalogCalls:
             capacity=fields.value("capacity"),
             journal=fields.value("journal"),
         )
+        note_table(recipe.name)
         await asyncio.wrap_future(self._tables.create(recipe, None))
         return b"{}"
 

@@ -34,6 +34,7 @@ from barrage.errors import (
     TableNotFoundError,
 )
 from barrage.server.access.grpc_calls import END_OF_STREAM
+from barrage.server.identity.current_call import note_table
 from barrage.server.ingest.export_upload import (
     ExportUpload,
     UploadBudget,
@@ -258,6 +259,7 @@ class _Upload:
         command = self._command
         if command is None:
             raise RemoteProtocolError("an upload's first message names its table in a descriptor")
+        note_table(command.table)
         if command.kind != "static":
             self._target = await self._find_or_create(command, schema)
         elif command.mode != "create":

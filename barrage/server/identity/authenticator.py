@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from barrage.transport.base import CallContext
 
     Revoked = Callable[[Callable[[Caller], bool], BarrageError], None]
-    Tried = Callable[[Credentials, str, Caller | None, BarrageError | None], None]
+    Tried = Callable[..., None]
 
 _SESSION_TOKEN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -172,7 +172,7 @@ class Authenticator:
         error: BarrageError | None = None,
     ) -> None:
         for told in self._on_tried:
-            told(credentials, peer, caller, error)
+            told(credentials, peer, caller=caller, error=error)
 
     # --- what ends ---
 

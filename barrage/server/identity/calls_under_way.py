@@ -8,7 +8,7 @@ from barrage.errors import AuthenticationError
 from barrage.server.identity.credentials import REFUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from barrage.errors import BarrageError
     from barrage.server.identity.caller import Caller
@@ -36,6 +36,10 @@ class CallsUnderWay:
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    def callers(self) -> Iterator[Caller]:
+        """That of each call."""
+        return (caller for caller, _ in self._calls.values())
 
     def begin(self, caller: Caller, end: End) -> object:
         """A call has begun; ``end`` ends it with an error. Returns what :meth:`finish` wants."""

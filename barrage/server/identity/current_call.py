@@ -20,12 +20,17 @@ TABLES_MAX = 16
 
 @dataclass(slots=True)
 class CurrentCall:
-    """One call. Changed by its own tasks alone."""
+    """One call."""
 
     caller: Caller
     tables: list[str] = field(default_factory=list)
     action: str = ""
     """Of DoAction, which."""
+
+    def note_table(self, name: str) -> None:
+        """It is about a table of this name. Any thread."""
+        if len(self.tables) < TABLES_MAX and name not in self.tables:
+            self.tables.append(name)
 
 
 _current: ContextVar[CurrentCall | None] = ContextVar("barrage_call", default=None)
@@ -38,6 +43,11 @@ def begin_call(caller: Caller) -> CurrentCall:
     return call
 
 
+def current_call() -> CurrentCall | None:
+    """The call; None outside of calls."""
+    return _current.get()
+
+
 def current_caller() -> Caller:
     """Who calls. Outside of calls, the program itself, it is anybody."""
     call = _current.get()
@@ -47,8 +57,8 @@ def current_caller() -> Caller:
 def note_table(name: str) -> None:
     """The call is about a table of this name."""
     call = _current.get()
-    if call is not None and len(call.tables) < TABLES_MAX and name not in call.tables:
-        call.tables.append(name)
+    if call is not None:
+        call.note_table(name)
 
 
 def note_action(name: str) -> None:

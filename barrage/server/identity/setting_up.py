@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import ConfigError
 from barrage.limits import NANOS_PER_MS
+from barrage.server.identity.audit import AuditLog
 from barrage.server.identity.authenticator import Authenticator
 from barrage.server.identity.credentials import new_token
 from barrage.server.identity.issued_tokens import IssuedTokens
-from barrage.server.identity.names import checked_name, checked_roles
+from barrage.server.identity.json_web_tokens import jwt_way
+from barrage.server.identity.names import NAME_LENGTH_MAX, checked_name, checked_roles
 from barrage.server.identity.password_way import PasswordWay
 from barrage.server.identity.peers import PeerWays
 from barrage.server.identity.ways import HookWay, KeyWay
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from barrage.clock import Clock
+    from barrage.errors import BarrageError
+    from barrage.server.identity.caller import Caller
+    from barrage.server.identity.credentials import Credentials
     from barrage.server.identity.ways import Hook, Way
     from barrage.server.settings.config import ServerConfig
 
@@ -33,6 +38,9 @@ def authenticator_of(
     cannot be read."""
     users = None if config.users is None else PasswordWay(Path(config.users), config.limits)
     others: list[Way] = [] if users is None else [users]
+    tokens_of_others = jwt_way(config, config.limits, clock)
+    if tokens_of_others is not None:
+        others.append(tokens_of_others)
     if hook is not None:
         others.append(HookWay(hook))
     has_ways = bool(others) or config.token is not None or config.unix_peers
@@ -53,6 +61,31 @@ def authenticator_of(
             roles=_roles(config.caller_roles),
         ),
         key=key,
+    )
+
+
+def audit_log(config: ServerConfig, clock: Clock) -> AuditLog | None:
+    """The audit log of a server; None when none is asked for."""
+    if config.audit is None:
+        return None
+    return AuditLog(Path(config.audit), config.limits, clock, bytes_max=config.audit_bytes)
+
+
+def note_login(
+    audit: AuditLog,
+    credentials: Credentials,
+    peer: str,
+    *,
+    caller: Caller | None,
+    error: BarrageError | None,
+) -> None:
+    """Leave a record of credentials that were looked at."""
+    audit.record(
+        user=credentials.user[:NAME_LENGTH_MAX] if caller is None else caller.name,
+        proof=None if caller is None else caller.proof.value,
+        peer=peer,
+        method="login",
+        outcome="OK" if error is None else error.status_code.name,
     )
 
 

@@ -35,10 +35,11 @@ from barrage.server.flight.dissociated_calls import DissociatedCalls
 from barrage.server.flight.journal_exchange import JournalExchanges
 from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
-from barrage.server.identity.setting_up import authenticator_of
+from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.serving import interpreter
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
 from barrage.server.statistics.body_statistics import BodyStatistics
+from barrage.server.statistics.caller_statistics import CallerStatistics
 from barrage.server.statistics.thread_statistics import ThreadStatistics
 from barrage.supervision import Role, no_dependants, start_awaited, start_task
 from barrage.transport.base import ListenOptions
@@ -106,7 +107,11 @@ class ServerApp:
             types=config.deephaven_types,
         )
         self._authenticator.on_revoke(self.sessions.revoke)
-        self._guard = CallGuard(self._authenticator, self.sessions)
+        self.audit = audit_log(config, clock)
+        if self.audit is not None:
+            self._authenticator.on_tried(partial(note_login, self.audit))
+        self._callers = CallerStatistics(self._authenticator, self.sessions, tables)
+        self._guard = CallGuard(self._authenticator, self.sessions, self.audit)
         self._resolver = TicketResolver(catalog, tables, config.limits)
         self.bodies = BodyService(config, clock)
         dispatcher = SubscriptionDispatcher(
@@ -168,7 +173,11 @@ class ServerApp:
         self._is_listening = True
         interpreter.OF_THIS_PROCESS.begin_serving()
         self._runtime.attach(EventOutlet(self._hub.hand_over))
-        self._sweeping = start_task(SWEEPER, self._sweep(), on_death=self.fail)
+        if self.audit is not None:
+            self.audit.start(on_death=self.fail)
+        self._sweeping = start_task(
+            SWEEPER, self._sweep(), on_death=partial(self._counter_died, self._callers)
+        )
         self.journals.start(on_death=self.fail)
         if self.bodies.is_switched_on:
             counting = BodyStatistics(self.bodies, self._tables)
@@ -199,7 +208,7 @@ class ServerApp:
             self._telling = start_awaited(self._health.enter_graceful_shutdown())
 
     def _counter_died(
-        self, counting: BodyStatistics | ThreadStatistics, error: BarrageError
+        self, counting: BodyStatistics | CallerStatistics | ThreadStatistics, error: BarrageError
     ) -> None:
         counting.fail(error)
         self.fail(error)
@@ -246,6 +255,7 @@ class ServerApp:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.sweep()
             await self._authenticator.refresh()
+            await self._callers.refresh()
 
     def _announce(self) -> None:
         log.info("listening on %s", self.address)
@@ -283,6 +293,8 @@ class ServerApp:
             ends.callback(interpreter.OF_THIS_PROCESS.end_serving)
             ends.push_async_callback(self.bodies.close)
             ends.callback(self._authenticator.close)
+            if self.audit is not None:
+                ends.push_async_callback(self.audit.close)
             ends.callback(self._runtime.attach, None)
             ends.callback(self._deephaven.close)
             ends.push_async_callback(self.journals.close)

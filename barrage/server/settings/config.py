@@ -58,6 +58,7 @@ Lifetime = Annotated[int, Meta(ge=1000)]
 JournalBytes = Annotated[int, Meta(ge=JOURNAL_BYTES_MIN)]
 Address = Annotated[str, Meta(min_length=1, description="an address")]
 Directory = Annotated[str, Meta(min_length=1, description="a directory")]
+AuditBytes = Annotated[int, Meta(ge=4096)]
 File = Annotated[str, Meta(min_length=1, description="a file")]
 CertificateName = Literal["cn", "dns", "email", "uri", "none"]
 Devices = Annotated[str, Meta(min_length=1, description="names of network devices")]
@@ -88,6 +89,36 @@ class ServerConfig:
 
     users: File | None = None
     """File of users with passwords (``barrage user add``); read again when it changes."""
+
+    audit: File | None = None
+    """File to which is written who did what to which table, in lines of JSON."""
+
+    audit_bytes: AuditBytes = 64 * 1024 * 1024
+    """Size from which on another audit file is begun; the last four before it are kept as
+    ``FILE.1`` to ``FILE.4``."""
+
+    jwt_keys: File | None = None
+    """Keys that JWTs may be signed with: a file with a JSON Web Key Set, or its ``https`` address
+    (``http`` on loopback). Needs the extra ``jwt``."""
+
+    jwt_issuer: File | None = None
+    """Who must have issued a JWT (``iss``)."""
+
+    jwt_audience: File | None = None
+    """Whom a JWT must be meant for (``aud``)."""
+
+    jwt_algorithms: File = "RS256,ES256"
+    """How JWTs may be signed, with commas between: of RS, PS and ES with 256, 384 or 512, and
+    EdDSA."""
+
+    jwt_user_claim: File = "sub"
+    """Which claim is the caller's name."""
+
+    jwt_roles_claim: File = "roles"
+    """Which claim, a list of texts or one with spaces, has the caller's roles."""
+
+    jwt_leeway_s: Count = 30
+    """By how much clocks may differ."""
 
     token_lifetime_ms: Lifetime = 3_600_000
     """How long a bearer token is good that a handshake gave for credentials."""
