@@ -53,12 +53,11 @@ class CallerStatistics:
                 "calls": calls[name, proof],
                 "sessions": sessions[name, proof],
             }
-            for name, proof in sorted(
-                {*calls, *sessions}, key=lambda each: (each[0], each[1].value)
-            )
+            for name, proof in {*calls, *sessions}
         ]
         try:
-            await self._table.show(pa.Table.from_pylist(rows, schema=CALLERS_SCHEMA))
+            told = pa.Table.from_pylist(rows, schema=CALLERS_SCHEMA)
+            await self._table.show(told.sort_by([("user", "ascending"), ("proof", "ascending")]))
         except BarrageError as error:
             log.debug("the statistics of callers were not refreshed: %s", error)
 

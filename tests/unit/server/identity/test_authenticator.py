@@ -92,7 +92,8 @@ def test_all_that_is_wrong_is_told_in_the_same_words(users, user, password):
     assert str(told.value) == "Authentication details invalid"
 
 
-def test_who_is_nobody_costs_a_hash_too(users, monkeypatch):
+def test_who_is_nobody_costs_a_hash_too(tmp_path, monkeypatch):
+    users = users_file(tmp_path / "users.jsonl", is_dear=True)
     chain, hashes = Chain(users=users), []
     whole = chain.authenticator._users._checks.fits
 
