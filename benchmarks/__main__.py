@@ -38,6 +38,7 @@ NAMES = (
     "bodies",
     "never_blocked",
     "kept_queries",
+    "call_check",
 )
 
 

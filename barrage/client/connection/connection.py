@@ -63,7 +63,7 @@ class Connection:
         self.revision = revision
         self.limits = limits
         self.login = login
-        self.has_renewed_tokens = has_renewed_tokens
+        self.logs_in = login is not None or has_renewed_tokens
         """Whether credentials that were refused may be others the next time."""
         self._tls = tls
         self._clock = clock

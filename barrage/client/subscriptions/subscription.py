@@ -362,10 +362,7 @@ class AsyncTickingTable:
     def _is_retried(self, error: BarrageError) -> bool:
         if not self._settings.reconnects:
             return False
-        connection = self._settings.source.connection
-        if isinstance(error, AuthenticationError) and (
-            connection.login or connection.has_renewed_tokens
-        ):
+        if isinstance(error, AuthenticationError) and self._settings.source.connection.logs_in:
             # The session may have ended, or a token run out; who is refused twice is wrong.
             self._refusals += 1
             return self._refusals == 1

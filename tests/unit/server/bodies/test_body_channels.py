@@ -8,7 +8,7 @@ import pytest
 
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.bodies.body_channels import BodyChannels, ClaimRefusedError
-from barrage.server.identity.caller import ANYBODY
+from barrage.server.identity.caller import ANYBODY, Proof
 from barrage.wire.dissociated.negotiation import Claim
 from barrage.wire.dissociated.ways import BodyWay
 from tests.helpers.virtual_clock import VirtualClock
@@ -87,3 +87,10 @@ def test_ids_are_random_and_all_can_be_taken_back(channels):
     channels.discard(made[0])
     assert channels.take_all() == made[1:]
     assert len(channels) == 0
+
+
+def test_a_channel_is_its_callers_whoever_knows_its_number(channels):
+    channel = channels.add(BodyWay.SHM, ANYBODY.owner)
+    with pytest.raises(ClaimRefusedError, match="unknown"):
+        channels.claim(claim_of(channel), PROOF, ("eve", Proof.PASSWORD))
+    assert channels.claim(claim_of(channel), PROOF, ANYBODY.owner) is channel
