@@ -363,6 +363,9 @@ class Limits:
     issued_tokens_max: int = 100_000
     """Bearer tokens given out and not run out; past it the oldest is forgotten."""
 
+    issued_tokens_per_caller_max: int = 10_000
+    """Of them, those of one caller."""
+
     token_age_ns_max: int = 24 * 3600 * 1_000_000_000
     """Time since credentials were shown for which a token may be renewed without them."""
 

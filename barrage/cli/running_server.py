@@ -115,7 +115,7 @@ def listen(server: Server) -> None:
         server.start()
     except ConfigError as error:
         config = server.config
-        if "://" in config.host:
+        if "://" in config.host or not str(error).startswith("cannot listen"):
             raise CommandError(str(error)) from error
         raise CommandError(
             f"cannot listen on {config.host}:{config.port}; another program may use the port: "

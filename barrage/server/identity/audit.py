@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from barrage.supervision import Role, in_thread, start_task
+from barrage.supervision import Role, in_thread, start_awaited, start_task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +57,9 @@ class AuditLog:
         self._has_some = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._has_failed = False
+        self._writing: asyncio.Future[None] | None = None
+        self._under_way = 0
+        """Records that are being written."""
 
     def start(self, *, on_death: OnDeath) -> None:
         """Begin to write."""
@@ -78,26 +81,41 @@ class AuditLog:
             return
         task.cancel()
         await asyncio.wait([task])
-        with contextlib.suppress(OSError):
-            await in_thread(self._write, self._taken())
+        for _ in range(2):
+            # What is being written, and then what waits.
+            writing = self._writing or self._begin_writing()
+            await asyncio.wait([writing])
+            self._settle(writing)
 
     async def _run(self) -> None:
         while True:
             await self._has_some.wait()
             await asyncio.sleep(PAUSE_S)
-            records = self._taken()
-            try:
-                # To its end, also when the server stops: no line is written twice, or half.
-                await asyncio.shield(asyncio.ensure_future(in_thread(self._write, records)))
-            except OSError as error:
-                self._drop(len(records))
-                if not self._has_failed:
-                    log.error("the audit log cannot be written: %s", error)
-                self._has_failed = True
+            writing = self._begin_writing()
+            # To its end, also when the server stops: no line is written twice, or half.
+            await asyncio.wait([writing])
+            if not self._settle(writing):
                 self._has_some.set()
                 await asyncio.sleep(AGAIN_S)
-            else:
-                self._has_failed = False
+
+    def _begin_writing(self) -> asyncio.Future[None]:
+        records = self._taken()
+        self._under_way = len(records)
+        self._writing = start_awaited(in_thread(self._write, records))
+        return self._writing
+
+    def _settle(self, writing: asyncio.Future[None]) -> bool:
+        """Whether it was written; raises what nobody foresaw."""
+        self._writing = None
+        error = writing.exception()
+        if error is not None and not isinstance(error, OSError):
+            raise error
+        if error is not None:
+            self._drop(self._under_way)
+            if not self._has_failed:
+                log.error("the audit log cannot be written: %s", error)
+        self._has_failed = error is not None
+        return error is None
 
     def _drop(self, count: int) -> None:
         self._dropped += count

@@ -145,7 +145,7 @@ class Authenticator:
             self._failures.check(peer)
             caller = await self._asked(Attempt(credentials=credentials, peer=peer))
         except BarrageError as error:
-            if isinstance(error, AuthenticationError) and _can_be_guessed(credentials):
+            if _is_wrong_guess(credentials, error):
                 self._failures.count(peer)
             self._tell(credentials, peer, error=error)
             raise
@@ -215,8 +215,10 @@ def _anybody(credentials: Credentials) -> Caller:
     return ANYBODY
 
 
-def _can_be_guessed(credentials: Credentials) -> bool:
-    """Not so the tokens of ours: those that are wrong have run out."""
+def _is_wrong_guess(credentials: Credentials, error: BarrageError) -> bool:
+    """Not so tokens that were right and have run out, nor those of ours, which nobody guesses."""
+    if not isinstance(error, AuthenticationError) or isinstance(error, CredentialsExpiredError):
+        return False
     token = credentials.secret
     return credentials.kind is not CredentialKind.TOKEN or not (
         looks_issued(token) or _SESSION_TOKEN.fullmatch(token)

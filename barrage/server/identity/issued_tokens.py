@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.limits import Limits
-    from barrage.server.identity.caller import Caller
+    from barrage.server.identity.caller import Caller, Owner
 
 PREFIX = "bt_"
 _RANDOM_BYTES = 32
@@ -46,6 +46,8 @@ class IssuedTokens:
         self._lifetime_ns = lifetime_ns
         self._tokens: dict[bytes, _Issued] = {}
         """By digest, in the order in which they were given out."""
+        self._of_owner: dict[Owner, dict[bytes, None]] = {}
+        """The same for each caller, so that nobody's tokens make those of others go."""
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -73,9 +75,9 @@ class IssuedTokens:
 
     def revoke(self, is_meant: Callable[[Caller], bool]) -> None:
         """Forget the tokens of some callers."""
-        self._tokens = {
-            digest: issued for digest, issued in self._tokens.items() if not is_meant(issued.source)
-        }
+        for digest, issued in list(self._tokens.items()):
+            if is_meant(issued.source):
+                self._forget(digest)
 
     def sweep(self) -> None:
         """Forget the tokens whose time is up."""
@@ -84,20 +86,32 @@ class IssuedTokens:
             digest for digest, each in self._tokens.items() if each.caller.has_expired(wall_ns)
         ]
         for digest in expired:
-            del self._tokens[digest]
+            self._forget(digest)
+
+    def _forget(self, digest: bytes) -> None:
+        owner = self._tokens.pop(digest).source.owner
+        of_owner = self._of_owner[owner]
+        del of_owner[digest]
+        if not of_owner:
+            del self._of_owner[owner]
 
     def _issue(self, source: Caller, proven_ns: int) -> str:
         now_ns = self._clock.wall_ns()
         if len(self._tokens) >= self._limits.issued_tokens_max:
             self.sweep()
         while len(self._tokens) >= self._limits.issued_tokens_max:
-            del self._tokens[next(iter(self._tokens))]
+            self._forget(next(iter(self._tokens)))
+        of_owner = self._of_owner.get(source.owner, {})
+        if len(of_owner) >= self._limits.issued_tokens_per_caller_max:
+            self._forget(next(iter(of_owner)))
         ends = now_ns + self._lifetime_ns
         if source.expires_ns is not None:
             ends = min(ends, source.expires_ns)
         token = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
         caller = replace(source, expires_ns=ends)
-        self._tokens[_digest(token)] = _Issued(caller=caller, source=source, proven_ns=proven_ns)
+        digest = _digest(token)
+        self._tokens[digest] = _Issued(caller=caller, source=source, proven_ns=proven_ns)
+        self._of_owner.setdefault(source.owner, {})[digest] = None
         return token
 
 

@@ -64,7 +64,7 @@ class JwtWay:
             raise refused()
         try:
             header = self._jwt.get_unverified_header(shown.secret)
-        except self._jwt.PyJWTError:
+        except (self._jwt.PyJWTError, RecursionError):
             return None
         if header.get("alg") not in self._terms.algorithms:
             raise refused()
@@ -87,7 +87,7 @@ class JwtWay:
             )
         except self._jwt.ExpiredSignatureError:
             raise CredentialsExpiredError from None
-        except self._jwt.PyJWTError:
+        except (self._jwt.PyJWTError, RecursionError, OverflowError):
             # Why is nobody's business who does not know it.
             raise refused() from None
         return claims
@@ -95,15 +95,15 @@ class JwtWay:
     def _caller(self, claims: dict[str, Any]) -> Caller:
         roles = claims.get(self._terms.roles_claim, ())
         told = roles.split() if isinstance(roles, str) else roles
-        ends_s = claims["exp"] + self._terms.leeway_s
         try:
+            ends_s = min(int(claims["exp"]) + self._terms.leeway_s, _FAR_S)
             return Caller(
                 name=checked_name(claims[self._terms.user_claim]),
                 roles=checked_roles(told if isinstance(told, list | tuple) else [told]),
                 proof=Proof.JWT,
-                expires_ns=int(min(ends_s, _FAR_S)) * _NANOS_PER_S,
+                expires_ns=ends_s * _NANOS_PER_S,
             )
-        except ValueError:
+        except (ValueError, TypeError):
             raise refused("the token's claims name no user") from None
 
 

@@ -69,8 +69,11 @@ class KeySet:
         known = self._find(number, algorithm)
         age_ns = self._age_ns()
         is_due = age_ns is None or age_ns >= self._limits.key_set_pause_ns
-        if (known is None and is_due) or (age_ns is not None and age_ns >= FRESH_NS):
-            await self._read_again()
+        if known is not None:
+            if age_ns is not None and age_ns >= FRESH_NS:
+                self._read_again()  # Nobody waits for an address that does not answer.
+        elif is_due or self._reading is not None:
+            await asyncio.shield(self._read_again())
             known = self._find(number, algorithm)
         if known is None and not self._keys:
             raise TransportError("the keys of the issuer cannot be had at the moment; try again")
@@ -89,13 +92,13 @@ class KeySet:
         fitting = fitting or [key for key in found if key.key_type == _KEY_TYPES[algorithm[:2]]]
         return fitting[0] if len(fitting) == 1 else None
 
-    async def _read_again(self) -> None:
+    def _read_again(self) -> asyncio.Task[None]:
         """Once for all who wait."""
         if self._reading is None:
             self._read_ns = self._clock.monotonic_ns()
             self._reading = start_awaited(self._replaced())
             self._reading.add_done_callback(self._has_read)
-        await asyncio.shield(self._reading)
+        return self._reading
 
     def _has_read(self, _: object) -> None:
         self._reading = None

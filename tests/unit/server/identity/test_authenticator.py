@@ -277,6 +277,17 @@ def test_tokens_at_the_limit_and_one_past_it():
     ]
 
 
+def test_who_asks_for_many_tokens_makes_only_its_own_go():
+    chain = Chain(token="key", limits=Limits(issued_tokens_per_caller_max=2))
+    tokens = chain.authenticator.tokens
+    other = tokens.issue(chain.shown("Bearer key"))
+    given = [tokens.issue(ANYBODY) for _ in range(3)]
+    assert tokens.find(other) is not None
+    assert [tokens.find(token) is None for token in given] == [True, False, False]
+    tokens.revoke(lambda _: True)
+    assert (tokens._tokens, tokens._of_owner) == ({}, {})
+
+
 def test_calls_of_a_caller_whose_time_is_up_end():
     chain = Chain(hook=lambda _: User(name="a", expires_ns=2 * SECOND_NS))
     ended = []
