@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "TLS": "barrage.client",
     "connect": "barrage.client",
     "aconnect": "barrage.client",
     "Basic": "barrage.client",
@@ -27,12 +28,13 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from barrage import errors, wire
-    from barrage.client import Basic, Bearer, PreSharedKey, aconnect, connect
+    from barrage.client import TLS, Basic, Bearer, PreSharedKey, aconnect, connect
     from barrage.model.cursor import Cursor
     from barrage.rowset import RowSet
     from barrage.server import AsyncServer, Server
 
 __all__ = [
+    "TLS",
     "AsyncServer",
     "Basic",
     "Bearer",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ class StatusCode(Enum):
 class BarrageError(Exception):
     """Root of the tree."""
 
-    status_code: ClassVar[StatusCode] = StatusCode.INTERNAL
+    status_code: StatusCode = StatusCode.INTERNAL
 
 
 class ProtocolError(BarrageError):
@@ -275,6 +275,11 @@ class TransportUnavailableError(TransportError):
 
 class ConnectionLostError(TransportError):
     """The connection broke; a subscription reconnects unless told otherwise."""
+
+
+class TLSFailedError(ConnectionLostError):
+    """There is no connection because both sides do not agree on TLS: one does not speak it, or does
+    not accept the other's certificate. Says which, and what to pass."""
 
 
 class ServerFailedError(ConnectionLostError):

@@ -77,6 +77,10 @@ class Limits:
     http2_streams_max: int = 10_000
     """Calls on one HTTP/2 connection at a time. Clients that know keep further calls waiting."""
 
+    relayed_writes_max: int = 1000
+    """Uploads that a relay passes on at a time; they share one connection to the server that owns
+    the tables."""
+
     http2_header_bytes_max: int = 64 * 1024
     """Headers of one HTTP/2 request, packed or unpacked."""
 
@@ -115,7 +119,14 @@ class Limits:
 
     http2_preface_ns_max: int = 10 * 1_000_000_000
     """How long a connection may be silent before it says that it speaks HTTP/2, and how long a TLS
-    handshake may take."""
+    handshake may take, waiting for its turn included."""
+
+    tls_handshakes_max: int = 256
+    """TLS handshakes of one listener at a time, about 0.3 MB each; further connections wait their
+    turn."""
+
+    tls_file_bytes_max: int = 1024 * 1024
+    """A file with certificates or with a key."""
 
     stall_ns_max: int = 120 * 1_000_000_000
     """How long a subscriber may take nothing before it is disconnected with SlowConsumerError."""
@@ -285,7 +296,8 @@ class Limits:
     """Most steps replayed for one resumed subscription; more are a snapshot."""
 
     resume_bytes_max: int = 256 * 1024 * 1024
-    """Most bytes of recorded changes read for one resumed subscription; more are a snapshot."""
+    """Most bytes of recorded changes read for one resumed subscription, and most that may come
+    while it is made; more are a snapshot."""
 
     resume_rows_pending_max: int = 20_000_000
     """Rows that may wait to be read and derived for all resumed subscriptions together; who comes

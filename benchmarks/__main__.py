@@ -36,6 +36,7 @@ NAMES = (
     "shared_memory",
     "ucx_transport",
     "bodies",
+    "tls",
     "never_blocked",
     "kept_queries",
     "call_check",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.synchronize import Semaphore
 
-    from barrage.client.updates.update_iterator import UpdateIterator
+    from barrage.client.updates.update_queue import UpdateIterator
 
 WAYS = ("inline", "shm")
 UCX_WAYS = ("inline", "ucx")

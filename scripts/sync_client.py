@@ -74,11 +74,11 @@ class Form:
     source: str
     """The module of the asynchronous class, whose name is this one's with ``Async`` before it."""
     bases: str
-    held: str
-    """Where it holds the asynchronous object."""
-    said: str
-    """What is said after the first sentence about the class, instead of the rest."""
     methods: Mapping[str, Method]
+    held: str = "self._table"
+    """Where it holds the asynchronous object."""
+    said: str = ""
+    """What is said after the first sentence about the class, instead of the rest."""
     beginning: str = ""
     """How it begins."""
 
@@ -192,15 +192,11 @@ FORMS = {
     "RemoteTable": Form(
         source="barrage.client.tables.remote_table",
         bases='TableOnThread, QueryMethods["RemoteTable"]',
-        held="self._table",
-        said="",
         methods=TABLE,
     ),
     "InputTable": Form(
         source="barrage.client.tables.remote_table",
         bases="RemoteTable",
-        held="self._table",
-        said="",
         methods=INPUT_TABLE,
         beginning="""
 _table: AsyncInputTable
@@ -212,7 +208,6 @@ def __init__(self, table: AsyncInputTable, thread: LoopThread) -> None:
     "TickingTable": Form(
         source="barrage.client.subscriptions.subscription",
         bases="TickingOnThread",
-        held="self._table",
         said="Always one consistent state. Reads are answered by the calling thread.",
         methods=TICKING_TABLE,
     ),

@@ -8,6 +8,7 @@ environment variable are read in the process that calls.
 from __future__ import annotations
 
 import base64
+import ipaddress
 import json
 import os
 import re
@@ -376,7 +377,29 @@ def _uris(given: Mapping[str, str]) -> tuple[str, ...]:
         found.append(f"{scheme.lower()}://{rest}")
     if not found:
         raise ConfigError("option uri is empty")
+    in_clear = [each for each in found if not is_tls(each) and not _is_loopback(each)]
+    meant = any(map(is_tls, found)) or any(name.startswith("tls.") for name in given)
+    if in_clear and meant:
+        raise ConfigError(
+            f"option uri: {', '.join(in_clear)} would be told in the clear what the others, or the "
+            "options tls.*, are to protect: write grpcs:// there as well"
+        )
     return tuple(found)
+
+
+def is_tls(uri: str) -> bool:
+    """Whether a location speaks TLS."""
+    return _SCHEMES[uri.partition("://")[0]] == "grpc+tls"
+
+
+def _is_loopback(uri: str) -> bool:
+    host = uri.partition("://")[2].rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _secret(given: Mapping[str, str], name: str) -> Secret | None:

@@ -11,6 +11,7 @@ import barrage
 from barrage.client import TLS, Basic, PreSharedKey, State, Token
 from barrage.errors import BarrageError, ConfigError, SubscriptionClosedError
 from barrage.supervision import Role, start_thread
+from spark_sink.connection import is_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +38,10 @@ def open_session(
     take."""
     if connection.headers:
         raise ConfigError("options header.* do not go with journalLocation")
+    uri = uri or connection.uris[0]
     told = dict(connection.tls)
     tls = None
-    if told:
+    if told and is_tls(uri):
         if "skipverify" in told:
             raise ConfigError("option tls.skipVerify does not go with journalLocation")
         tls = TLS(
@@ -48,7 +50,6 @@ def open_session(
             key=told.get("clientkey"),
             server_name=told.get("servername"),
         )
-    uri = uri or connection.uris[0]
     timeout = connection.timeout_ms / 1000
     auth = _auth(connection, uri)
     return barrage.connect(uri, auth=auth, tls=tls, timeout=timeout, bodies=bodies)

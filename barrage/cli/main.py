@@ -30,6 +30,7 @@ COMMANDS = (
     "version",
     "journal",
     "user",
+    "cert",
 )
 """In the order of the help; each is a function, or an application of its own, in the module of that
 name in ``barrage.cli.commands``, or of the one in ``_MODULES``."""

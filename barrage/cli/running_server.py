@@ -8,13 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 import barrage
 from barrage.cli.command_errors import CommandError, usage_error
 from barrage.cli.data_file import read_data_file
 from barrage.cli.host_tables import HostTables
 from barrage.cli.progress import table_progress
 from barrage.cli.target import NEW_PASSWORD_VARIABLE, PASSWORD_VARIABLE, PORT_DEFAULT, USER_VARIABLE
+from barrage.cli.tls.tls_options import VARIABLES
 from barrage.errors import ConfigError
+from barrage.transport.host_names import is_loopback
+from barrage.transport.registry import SCHEME_DEFAULT, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,8 +32,14 @@ if TYPE_CHECKING:
 UPSTREAM_TOKEN_VARIABLE = "BARRAGE_UPSTREAM_TOKEN"
 """What `barrage relay` shows to others; no setting of a server."""
 
-
-_NO_SETTINGS = (UPSTREAM_TOKEN_VARIABLE, USER_VARIABLE, PASSWORD_VARIABLE, NEW_PASSWORD_VARIABLE)
+_NO_SETTINGS = {
+    UPSTREAM_TOKEN_VARIABLE,
+    USER_VARIABLE,
+    PASSWORD_VARIABLE,
+    NEW_PASSWORD_VARIABLE,
+    *VARIABLES,
+}
+"""What clients among the commands are told."""
 
 
 def settings(
@@ -40,11 +51,10 @@ def settings(
     data: Path | None = None,
     journal: str | None = None,
     bodies: str | None = None,
-    users: Path | None = None,
-    anonymous: bool | None = None,
-    audit: Path | None = None,
+    **further: str | bool | None,
 ) -> ServerConfig:
-    """Defaults < file < environment < flags; the port is 10000 unless something says otherwise."""
+    """Defaults < file < environment < flags; the port is 10000 unless something says otherwise.
+    ``further``: settings that flags of the same name give."""
     from barrage.server.settings.config import DEFAULT_ORIGIN, load_config
 
     directory = None if data is None else str(data)
@@ -55,9 +65,7 @@ def settings(
         "data": directory,
         "journal": journal,
         "bodies": bodies,
-        "users": None if users is None else str(users),
-        "anonymous": anonymous,
-        "audit": None if audit is None else str(audit),
+        **further,
     }
     environment = {name: value for name, value in os.environ.items() if name not in _NO_SETTINGS}
     config = load_config(config_file, environment=environment, flags=flags)
@@ -121,6 +129,18 @@ def listen(server: Server) -> None:
             f"cannot listen on {config.host}:{config.port}; another program may use the port: "
             "choose another with --port, or 0 for any"
         ) from error
+    warn_of_plain_text(server.config)
+
+
+def warn_of_plain_text(config: ServerConfig) -> None:
+    """One line where everything could be read on the way."""
+    is_port = scheme_of(config.host) == SCHEME_DEFAULT
+    if is_port and config.tls_cert is None and not is_loopback(config.host):
+        typer.echo(
+            f"barrage: {config.host} can be reached by others and there is no TLS: tokens and "
+            "data travel in the clear; use --tls-cert and --tls-key, or a TLS proxy",
+            err=True,
+        )
 
 
 def publish_files(server: Server, tables: list[tuple[str, Path]]) -> None:

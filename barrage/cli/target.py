@@ -17,17 +17,21 @@ import typer
 
 import barrage
 from barrage.cli.command_errors import CommandError, short_reason, usage_error
-from barrage.errors import TransportError
+from barrage.cli.tls.tls_options import NO_CHOICE, in_flags
+from barrage.errors import TLSFailedError, TransportError
 from barrage.transport.registry import TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from barrage.cli.tls.tls_options import TlsChoice
     from barrage.client import AsyncSession, Session
     from barrage.client.connection.address import Auth
+    from barrage.transport.base import TLS
 
 PORT_DEFAULT = 10000
 _SCHEMES = ("grpc", "grpcs", "dh", "dhs")
+_TLS_SCHEMES = ("grpcs", "dhs", "grpc+tls")
 _SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 _INPROC = "inproc"
 """Reaches nobody: a command is a process of its own."""
@@ -96,12 +100,19 @@ class ServerAddress:
     host: str
     port: int
     scheme: str = "grpc"
+    tls: TLS | None = None
+    """How to check the server, and what to show to it, if it speaks TLS."""
     others: tuple[ServerAddress, ...] = ()
     """Servers of the same tables, for when this one is lost."""
 
     @property
     def uri(self) -> str:
         return ",".join(each._own_uri for each in (self, *self.others))
+
+    @property
+    def is_tls(self) -> bool:
+        """Of any of them."""
+        return any(each.scheme in _TLS_SCHEMES for each in (self, *self.others))
 
     @property
     def _own_uri(self) -> str:
@@ -129,12 +140,17 @@ class TableAddress:
         return f"{self.server}/{self.table}"
 
 
-def parse_server(text: str) -> ServerAddress:
+def parse_server(text: str, tls: TlsChoice = NO_CHOICE) -> ServerAddress:
     """``[scheme://]HOST[:PORT]``, or several with commas between; the port defaults to 10000. What
     follows another transport's scheme is that transport's business. A wrong one is a usage
     error."""
     first, *others = (_parse_one(each.strip()) for each in text.split(","))
-    return replace(first, others=tuple(others))
+    found = replace(first, others=tuple(others))
+    if found.is_tls:
+        return replace(found, tls=tls.tls)
+    if tls.is_asked:
+        raise usage_error(f"options of TLS, and {found} without it: write grpcs://{found}")
+    return found
 
 
 def _parse_one(text: str) -> ServerAddress:
@@ -170,7 +186,7 @@ def _split_port(text: str) -> tuple[str, str]:
     return (host, port) if colon else (text, str(PORT_DEFAULT))
 
 
-def parse_table(text: str) -> TableAddress:
+def parse_table(text: str, tls: TlsChoice = NO_CHOICE) -> TableAddress:
     """``[scheme://]HOST[:PORT]/TABLE``, or several servers with commas between and the table after
     the last; a wrong one is a usage error."""
     last = _start_of_last(text)
@@ -184,7 +200,7 @@ def parse_table(text: str) -> TableAddress:
             f"{text!r} names no table; write HOST:PORT/TABLE "
             f"(`barrage ls {text.rstrip('/')}` lists them)"
         )
-    return TableAddress(server=parse_server(text[:slash]), table=text[slash + 1 :])
+    return TableAddress(server=parse_server(text[:slash], tls), table=text[slash + 1 :])
 
 
 def _start_of_last(text: str) -> int:
@@ -204,7 +220,7 @@ def _start_of_last(text: str) -> int:
 def open_session(address: ServerAddress, token: str | None) -> Iterator[Session]:
     """A session with the server; a server that cannot be reached is one clear line."""
     try:
-        session = barrage.connect(address.uri, auth=credentials(token))
+        session = barrage.connect(address.uri, auth=credentials(token), tls=address.tls)
     except TransportError as error:
         raise _unreachable(address, error) from error
     with session:
@@ -217,7 +233,7 @@ async def open_async_session(
 ) -> AsyncIterator[AsyncSession]:
     """The same for code on an event loop."""
     try:
-        session = await barrage.aconnect(address.uri, auth=credentials(token))
+        session = await barrage.aconnect(address.uri, auth=credentials(token), tls=address.tls)
     except TransportError as error:
         raise _unreachable(address, error) from error
     async with session:
@@ -225,8 +241,10 @@ async def open_async_session(
 
 
 def _unreachable(address: ServerAddress, error: TransportError) -> CommandError:
+    if isinstance(error, TLSFailedError):
+        return CommandError(f"cannot connect to {address}: {in_flags(str(error))}")
     if address.others:
-        return CommandError(f"cannot connect: {error}; are the servers running?")
+        return CommandError(f"cannot connect: {in_flags(str(error))}; are the servers running?")
     is_port = address.scheme in _SCHEMES
     listening = f"--port {address.port}" if is_port else f"--host {address.uri}"
     return CommandError(

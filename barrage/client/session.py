@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from barrage.client.bodies.bodies import BodyCounter
     from barrage.client.connection.address import Auth
     from barrage.client.connection.reconnect import Backoff
-    from barrage.client.subscriptions.subscription_settings import SubscriptionSettings
+    from barrage.client.subscriptions.state import SubscriptionSettings
     from barrage.client.writing.arrow_input import TableLike
     from barrage.clock import Clock
     from barrage.errors import BarrageError
@@ -127,7 +127,10 @@ class AsyncSession:
         if self._connection.login is not None:
             await self._session_calls(timeout)
             return
-        names = await self._connection.ask(lambda: self._actions(timeout))
+        try:
+            names = await self._connection.ask(lambda: self._actions(timeout))
+        except ConnectionLostError as error:
+            raise await self._connection.explained(error, timeout) from error
         self._connection.bodies.note_actions(names)
 
     async def _actions(self, timeout: float | None) -> list[str]:
@@ -465,6 +468,12 @@ class AsyncSession:
             )
         ]
 
+    async def unary(self, method: str, request: bytes, *, table: str | None = None) -> bytes:
+        """The answer to one call of this full name; for relays, which pass on what they were
+        asked."""
+        self._check_open()
+        return await self._channel.unary(method, request, timeout=TIMEOUT_SECONDS, table=table)
+
     def read_journal(
         self, ticket: bytes, *, table: str, is_in_order: bool, counter: BodyCounter | None = None
     ) -> JournalRead:
@@ -564,6 +573,8 @@ def aconnect(
     to inline, with the same rows; ``table.bodies`` says which it is and why.
     """
     first, *others = parse_addresses(uri, order=order, limits=limits)
+    if tls is not None and not any(each.is_tls for each in (first, *others)):
+        raise ConfigError(f"tls is given, and {first.target} would be in the clear: use grpcs://")
     choice = BodyChoice.parse(bodies)
 
     async def open_it() -> AsyncSession:

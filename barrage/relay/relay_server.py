@@ -9,18 +9,22 @@
     async with Relay(settings, config=relay_config(ServerConfig())) as relay:
         await relay.wait_live("quotes")
 
-It is an ordinary server besides: views, queries and viewports are computed here. Peers only read;
-tables of its own are possible through the Python API, under other names.
+It is an ordinary server besides: views, queries and viewports are computed here. What peers write
+is passed on to the server that owns the tables. Tables of its own are possible through the Python
+API, under other names.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
+from barrage.engine.resume.relayed import RelayedTable
 from barrage.errors import LimitExceededError
 from barrage.limits import NANOS_PER_MS
+from barrage.relay.passed_on import PassedOnWrites
 from barrage.relay.relay_follower import FollowerState, RelayFollower
 from barrage.relay.relay_statistics import RelayStatistics
 from barrage.relay.upstream_link import UpstreamLink
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from barrage.errors import WorkerDiedError
     from barrage.relay.listing import Listing
     from barrage.relay.settings import RelaySettings
+    from barrage.server.serving.app import ServerApp
     from barrage.server.settings.config import ServerConfig
 
 log = logging.getLogger(__name__)
@@ -65,8 +70,10 @@ class Relay(AsyncServer):
         self._followers: dict[str, RelayFollower] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._link: UpstreamLink | None = None
+        self._linking: asyncio.Task[None] | None = None
         self._unmatched: list[str] | None = None
         self._has_changed = asyncio.Event()
+        self._is_ending = False
 
     @property
     def link(self) -> UpstreamLink:
@@ -86,14 +93,33 @@ class Relay(AsyncServer):
         self._relayed = RelayedTables(
             parts.runtime, parts.catalog, tables=parts.tables, limits=self.config.limits
         )
-        upstream, identity = self._settings.upstream, parts.tables.identity
-        self._link = UpstreamLink(upstream, identity, on_listing=self._listed)
-        self._tasks.append(start_task(LINK, self._link.run(), on_death=self._died))
-        counting = RelayStatistics(self._link, self._followers.values, parts.tables)
+        self._linking = start_task(LINK, self.link.run(), on_death=self._died)
+        counting = RelayStatistics(self.link, self._followers.values, parts.tables)
         self._tasks.append(start_task(COUNTER, counting.run(), on_death=counting.fail))
         if self._settings.lag_ms_max is not None:
             self._tasks.append(start_task(LAGS, self._watch_lags(), on_death=self._died))
         return self
+
+    def _make_app(self) -> ServerApp:
+        parts = self._parts
+        self._link = UpstreamLink(
+            self._settings.upstream, parts.tables.identity, on_listing=self._listed
+        )
+        self._passed_on = PassedOnWrites(
+            self._link,
+            self._patterns,
+            limits=self.config.limits,
+            is_read_only=self._settings.is_read_only,
+            is_own=self._is_own,
+            until_live=self.wait_live,
+        )
+        return parts.make_app(self._passed_on)
+
+    async def _is_own(self, name: str) -> bool:
+        """Whether a name stands for a table that is not relayed."""
+        find = partial(self._parts.catalog.find, name)
+        publication = await asyncio.wrap_future(self._parts.tables.run(find))
+        return publication is not None and not isinstance(publication.table, RelayedTable)
 
     async def _watch_lags(self) -> None:
         """Take back what stands still for too long."""
@@ -103,13 +129,16 @@ class Relay(AsyncServer):
                 await follower.check_pause()
 
     async def stop(self, grace: float | None = None) -> None:
-        """End following, then serving. Idempotent."""
+        """End following, then serving; the connection to the upstream server stays until what is
+        passed on to it has been answered. Idempotent."""
+        self._is_ending = True
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        await super().stop(grace)
+        await _ended(tasks)
+        try:
+            await super().stop(grace)
+        finally:
+            linking, self._linking = self._linking, None
+            await _ended([] if linking is None else [linking])
 
     async def wait_live(self, name: str) -> RelayFollower:
         """Until the table is served and follows its upstream server."""
@@ -124,6 +153,8 @@ class Relay(AsyncServer):
 
     def _listed(self, listing: Listing) -> None:
         """What tables the upstream server has, once more."""
+        if self._is_ending:
+            return
         for follower in self._followers.values():
             follower.check_upstream()
         for name in listing.tables:
@@ -162,3 +193,11 @@ class Relay(AsyncServer):
     def _died(self, error: WorkerDiedError) -> None:
         """Nothing brings its tables on any more: who asks for the relay's health is told."""
         self._running.fail(error)
+
+
+async def _ended(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel them and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)

@@ -1,7 +1,8 @@
-"""The table ``_relayed``: where each relayed table stands.
+"""The tables ``_relayed``, where each relayed table stands, and ``_upstreams``, whom they are
+followed at.
 
-There is a row for each table that is followed. It is looked at every second and ticked when
-something is different.
+They have a row for each table that is followed, and for each server that may be. They are looked at
+every second and ticked when something is different.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from barrage.relay.relay_follower import RelayFollower
-    from barrage.relay.upstream_link import UpstreamLink
+    from barrage.relay.upstream_link import UpstreamLink, UpstreamServer
     from barrage.server.tables.table_service import TableService
 
 log = logging.getLogger(__name__)
 
 RELAYED_TABLE = "_relayed"
+UPSTREAMS_TABLE = "_upstreams"
 INTERVAL_S = 1.0
 
 RELAYED_SCHEMA = pa.schema(
@@ -46,9 +48,20 @@ RELAYED_SCHEMA = pa.schema(
 covered several steps, from between which nobody resumes here; ``lag_ms`` is from the commit there
 to the one here, of the newest update (clocks must agree); ``trouble`` is why nothing comes."""
 
+UPSTREAMS_SCHEMA = pa.schema(
+    {
+        "upstream": pa.string(),
+        "is_followed": pa.bool_(),
+        "connections": pa.int64(),
+        "trouble": pa.string(),
+    }
+)
+"""``connections`` were made so far; ``trouble`` is why it could not be followed, or was lost, when
+that was tried last, null once it is followed."""
+
 
 class RelayStatistics:
-    """Keeps the table. Runs on the event loop."""
+    """Keeps the tables. Runs on the event loop."""
 
     def __init__(
         self,
@@ -59,9 +72,10 @@ class RelayStatistics:
         self._link = link
         self._followers = followers
         self._table = StatisticsTable(tables, RELAYED_TABLE, key=("table",))
+        self._upstreams = StatisticsTable(tables, UPSTREAMS_TABLE, key=("upstream",))
 
     async def run(self) -> None:
-        """Keep the table until cancelled."""
+        """Keep the tables until cancelled."""
         while True:
             try:
                 await self.refresh()
@@ -70,14 +84,17 @@ class RelayStatistics:
             await asyncio.sleep(INTERVAL_S)
 
     async def refresh(self) -> None:
-        """Make the table tell what is true now."""
+        """Make the tables tell what is true now."""
+        upstreams = [_upstream_row(each) for each in self._link.upstreams]
+        await self._upstreams.show(pa.Table.from_pylist(upstreams, schema=UPSTREAMS_SCHEMA))
         rows = [self._row(follower) for follower in self._followers()]
         if rows or self._table.is_made:
             await self._table.show(pa.Table.from_pylist(rows, schema=RELAYED_SCHEMA))
 
     def fail(self, error: BarrageError) -> None:
-        """Nothing keeps the table any more."""
+        """Nothing keeps the tables any more."""
         self._table.fail(error)
+        self._upstreams.fail(error)
 
     def _row(self, follower: RelayFollower) -> dict[str, object]:
         error = follower.error or self._link.error
@@ -94,3 +111,12 @@ class RelayStatistics:
             "lag_ms": None if lag_ns is None else round(lag_ns / NANOS_PER_MS, 3),
             "trouble": None if error is None else str(error),
         }
+
+
+def _upstream_row(upstream: UpstreamServer) -> dict[str, object]:
+    return {
+        "upstream": upstream.address,
+        "is_followed": upstream.is_followed,
+        "connections": upstream.connections,
+        "trouble": None if upstream.error is None else str(upstream.error),
+    }

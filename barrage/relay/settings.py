@@ -24,6 +24,9 @@ class RelaySettings:
     """A table that is further behind its upstream server, or has lost it for longer, is not served
     until it has caught up; None serves it however old it is."""
 
+    is_read_only: bool = False
+    """Whether writes are refused instead of passed on to the server that owns the tables."""
+
     def check(self) -> None:
         """ConfigError for what cannot be."""
         self.upstream.check()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from barrage.client.bodies.bodies import BodyChoice
-from barrage.client.connection.address import parse_address
+from barrage.client.connection.address import parse_address, parse_addresses
 from barrage.client.connection.reconnect import Backoff
 from barrage.client.session import aconnect
 from barrage.errors import (
@@ -21,6 +21,7 @@ from barrage.errors import (
     BarrageError,
     ConfigError,
     ConnectionLostError,
+    TransportError,
     UnsupportedError,
 )
 from barrage.relay.listing import Listing
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barrage.client.connection.address import Auth
+    from barrage.client.connection.opening import Opening
     from barrage.client.session import AsyncSession
     from barrage.server.tables.identity import ServerIdentity
+    from barrage.transport.base import TLS
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,8 @@ class UpstreamSettings:
 
     addresses: tuple[str, ...]
     auth: Auth = None
+    tls: TLS | None = None
+    """For those that speak it."""
     look_seconds: float = LOOK_SECONDS
     backoff: Backoff = field(default_factory=lambda: Backoff(seconds_max=RETRY_SECONDS_MAX))
 
@@ -62,9 +67,22 @@ class UpstreamSettings:
             raise ConfigError("a relay needs the address of an upstream server")
         if len(self.addresses) > UPSTREAMS_MAX:
             raise ConfigError(f"{len(self.addresses)} upstream servers, at most {UPSTREAMS_MAX}")
+        parse_addresses(self.addresses)
         for address in self.addresses:
             if parse_address(address).is_deephaven:
                 raise ConfigError(f"{address}: tables of a Deephaven server cannot be relayed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamServer:
+    """What is known of one of them."""
+
+    address: str
+    is_followed: bool
+    connections: int
+    """Made so far."""
+    error: BarrageError | None
+    """Why it could not be followed, or was lost, when that was tried last."""
 
 
 class UpstreamLink:
@@ -82,6 +100,7 @@ class UpstreamLink:
         self._identity = identity
         self._on_listing = on_listing
         self._session: AsyncSession | None = None
+        self._writing: AsyncSession | None = None
         self._looks = asyncio.Event()
         self._is_there = asyncio.Event()
         self.address: str | None = None
@@ -92,12 +111,46 @@ class UpstreamLink:
         """Why there is no connection, or why the last one was lost."""
         self.connections = 0
         """Connections made so far."""
+        self._connections = dict.fromkeys(settings.addresses, 0)
+        self._errors: dict[str, BarrageError] = {}
+
+    @property
+    def upstreams(self) -> list[UpstreamServer]:
+        """Every server this one may follow, in the order in which they are tried."""
+        return [
+            UpstreamServer(
+                address=address,
+                is_followed=address == self.address,
+                connections=count,
+                error=self._errors.get(address),
+            )
+            for address, count in self._connections.items()
+        ]
 
     async def session(self) -> AsyncSession:
         """The session with the server followed now; waits for one."""
         while self._session is None:
             await self._is_there.wait()
         return self._session
+
+    def writing(self, table: str) -> AsyncSession:
+        """The session for writes to the server followed now; TransportError while there is
+        none."""
+        if self._writing is None:
+            raise self.lost(table)
+        return self._writing
+
+    def lost(self, table: str) -> TransportError:
+        """There is nobody to pass a call on to."""
+        reason = "" if self.error is None else f" ({self.error})"
+        return TransportError(
+            f"table {table!r}: the server that owns it cannot be reached from this relay{reason}; "
+            "connect again"
+        )
+
+    def look_now(self) -> None:
+        """Its tables may be others than they were."""
+        self._looks.set()
 
     def note_lost(self, session: AsyncSession) -> None:
         """A stream of this session has broken: look now whether the server is there."""
@@ -124,17 +177,15 @@ class UpstreamLink:
     def _note_failure(self, address: str, error: BarrageError) -> None:
         if self.error is None or str(error) != str(self.error):
             log.warning("upstream %s: %s", address, error)
-        self.error = error
+        self.error = self._errors[address] = error
 
     async def _stay_with(self, address: str) -> None:
         """Connect, and stay connected until the server is lost, which is an error."""
         settings = self._settings
-        opening = aconnect(
-            address, auth=settings.auth, bodies=BodyChoice.INLINE, timeout=ANSWER_SECONDS_MAX
-        )
-        async with opening as session:
+        async with self._opening(address) as session, self._opening(address) as writing:
             listing = await self._look(session)
             try:
+                self._writing = writing
                 self._connected(address, session, listing)
                 while True:
                     self._looks.clear()
@@ -143,8 +194,18 @@ class UpstreamLink:
                             await self._looks.wait()
                     self._note(await self._look(session))
             finally:
-                self._session, self.address = None, None
+                self._session, self._writing, self.address = None, None, None
                 self._is_there.clear()
+
+    def _opening(self, address: str) -> Opening[AsyncSession]:
+        settings = self._settings
+        return aconnect(
+            address,
+            auth=settings.auth,
+            tls=settings.tls if parse_address(address).is_tls else None,
+            bodies=BodyChoice.INLINE,
+            timeout=ANSWER_SECONDS_MAX,
+        )
 
     async def _look(self, session: AsyncSession) -> Listing:
         try:
@@ -166,6 +227,8 @@ class UpstreamLink:
         log.info("upstream %s: connected, %d tables", address, len(listing.tables))
         self._session, self.address, self.error = session, address, None
         self.connections += 1
+        self._connections[address] += 1
+        self._errors.pop(address, None)
         self._settings.backoff.reset()
         self._note(listing)
         self._is_there.set()

@@ -12,7 +12,7 @@ stretches (`splice`).
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,11 @@ PIECES_MAX = 2048
 
 APPENDED_RANGES_MAX = 512
 """Up to so many ranges are put behind a list that lies in front of them as a copy of theirs."""
+
+_STEPS: Int64Array = np.arange(1 << 15, dtype=np.int64)
+
+_SAMPLES = 64
+"""Ranges that stand for all of a list when it is asked how many meet another one."""
 
 _SINGLES_PROBE_MIN = 16
 """Lists shorter than this are not worth looking for the one-key-per-range form."""
@@ -99,11 +104,23 @@ def expand(starts: Int64Array, counts: Int64Array) -> Int64Array:
     return np.repeat(starts - offsets, counts) + np.arange(total, dtype=np.int64)
 
 
+def counted(first: int, count: int) -> Int64Array:
+    """``first, first + 1, …``: ``count`` keys, none past 2^63 - 1."""
+    if count <= len(_STEPS):
+        return _STEPS[:count] + first
+    keys = np.empty(count, dtype=np.int64)
+    # The steps stay in the cache, which `np.arange` makes no use of.
+    for at in range(0, count, len(_STEPS)):
+        part = keys[at : at + len(_STEPS)]
+        np.add(_STEPS[: len(part)], first + at, out=part)
+    return keys
+
+
 def keys_of(ranges: RangeList, size: int) -> Int64Array:
     """All ``size`` keys of a list with members: steps of one, longer ones at every start."""
     firsts, lasts = ranges
-    if len(firsts) == 1 and lasts[0] < ROW_KEY_MAX:
-        return np.arange(firsts[0], lasts[0] + 1, dtype=np.int64)
+    if len(firsts) == 1:
+        return counted(int(firsts[0]), size)
     keys = np.ones(size, dtype=np.int64)
     keys[0] = firsts[0]
     starts = np.cumsum(lasts[:-1] - firsts[:-1] + 1)
@@ -129,13 +146,25 @@ def overlap_pairs(
     if len(a[0]) > len(b[0]):
         firsts, lasts, in_b, in_a = overlap_pairs(b, a)
         return firsts, lasts, in_a, in_b
-    low, high = overlap_spans(a, b)
-    counts = high - low
-    in_a = np.repeat(np.arange(len(a[0]), dtype=np.int64), counts)
+    met, low = _met(a, b)
+    counts = np.searchsorted(b[0], a[1][met], side="right") - low
+    in_a = np.repeat(met, counts)
     in_b = expand(low, counts)
     firsts = np.maximum(a[0][in_a], b[0][in_b])
     lasts = np.minimum(a[1][in_a], b[1][in_b])
     return firsts, lasts, in_a, in_b
+
+
+def _met(a: RangeList, b: RangeList) -> tuple[Int64Array, Int64Array]:
+    """Which ranges of ``a`` share a key with ``b``, and the first range of ``b`` each of them does
+    so with."""
+    if len(b[0]) == 0:
+        return NO_KEYS, NO_KEYS
+    low = np.searchsorted(b[1], a[0], side="left")
+    is_met = b[0].take(low, mode="clip") <= a[1]
+    is_met[np.searchsorted(a[0], b[1][-1], side="right") :] = False
+    met = np.flatnonzero(is_met)
+    return met, low[met]
 
 
 def union(a: RangeList, b: RangeList) -> RangeList:
@@ -179,6 +208,9 @@ def difference(a: RangeList, b: RangeList) -> RangeList:
         if len(hits) > 1:  # one range of b may touch several of a
             hits = hits[np.concatenate(([True], hits[1:] != hits[:-1]))]
         b = (b[0][hits], b[1][hits])
+    elif len(b[0]) > _SAMPLES and _few_meet(b, a):
+        met, _ = _met(b, a)
+        b = (b[0][met], b[1][met])
     if len(b[0]) == 0:
         return a
     if a[0] is a[1]:
@@ -186,6 +218,13 @@ def difference(a: RangeList, b: RangeList) -> RangeList:
         kept = a[0][~contains(b, a[0]) if is_shorter else _is_outside(a[0], b)]
         return kept, kept
     return intersection(a, complement(b))
+
+
+def _few_meet(ranges: RangeList, others: RangeList) -> bool:
+    """Whether most of many ranges seem to share no key with others, which there are."""
+    step = len(ranges[0]) // _SAMPLES
+    low, high = overlap_spans((ranges[0][::step], ranges[1][::step]), others)
+    return int(np.count_nonzero(low < high)) * 2 < len(low)
 
 
 def _is_outside(keys: Int64Array, ranges: RangeList) -> BoolArray:
@@ -297,18 +336,57 @@ def splice(a: RangeList, b: RangeList, *, is_union: bool) -> RangeList:
         new[0], firsts[np.minimum(group_high, len(firsts) - 1)], side="left"
     )
     followers = np.where(group_high == len(firsts), len(new[0]), followers)
-    join = _join_pieces if len(group_low) <= PIECES_MAX else _join_masked
-    spliced = join(firsts, new[0], (group_low, group_high, followers))
+    cuts = (group_low, group_high, followers)
+    spliced = with_cuts(firsts, new[0], cuts)
     if firsts is lasts and (new[0] is new[1] or np.array_equal(new[0], new[1])):
         return spliced, spliced
-    return spliced, join(lasts, new[1], (group_low, group_high, followers))
+    return spliced, with_cuts(lasts, new[1], cuts)
 
 
-_Cuts: TypeAlias = tuple[Int64Array, Int64Array, Int64Array]
+def with_one(ranges: RangeList, first: int, last: int) -> RangeList:
+    """The union of ranges, which there are, with one more."""
+    firsts, lasts = ranges
+    low = int(lasts.searchsorted(first - 1 if first else 0))
+    high = int(firsts.searchsorted(last + 1 if last < ROW_KEY_MAX else last, side="right"))
+    if low < high:
+        first, last = min(first, int(firsts[low])), max(last, int(lasts[high - 1]))
+    new_firsts = np.concatenate((firsts[:low], np.array((first,)), firsts[high:]))
+    if firsts is lasts and first == last:
+        return new_firsts, new_firsts
+    return new_firsts, np.concatenate((lasts[:low], np.array((last,)), lasts[high:]))
+
+
+def gaps(ranges: RangeList, first: int, last: int) -> RangeList:
+    """What a closed range has beside ranges that lie in it, which there are."""
+    count = len(ranges[0])
+    firsts, lasts = np.empty(count + 1, dtype=np.int64), np.empty(count + 1, dtype=np.int64)
+    firsts[0], lasts[-1] = first, last
+    np.subtract(ranges[0], 1, out=lasts[:-1])
+    np.add(ranges[1][:-1], 1, out=firsts[1:-1])
+    start, stop = int(lasts[0] < first), count + int(ranges[1][-1] < last)
+    if stop > count:
+        firsts[-1] = ranges[1][-1] + 1
+    return as_singles(firsts[start:stop], lasts[start:stop])
+
+
+Cuts: TypeAlias = tuple[Int64Array, Int64Array, Int64Array]
 """Half-open spans of old elements that give way to new ones, and up to which new one each does."""
 
+_Number = TypeVar("_Number", bound=np.generic)
 
-def _join_pieces(old: Int64Array, new: Int64Array, cuts: _Cuts) -> Int64Array:
+
+def with_cuts(
+    old: npt.NDArray[_Number], new: npt.NDArray[_Number], cuts: Cuts
+) -> npt.NDArray[_Number]:
+    """The old elements, or rows, with the new ones in the place of those that give way."""
+    if len(old) == 0:
+        return new
+    return (_join_pieces if len(cuts[0]) <= PIECES_MAX else _join_masked)(old, new, cuts)
+
+
+def _join_pieces(
+    old: npt.NDArray[_Number], new: npt.NDArray[_Number], cuts: Cuts
+) -> npt.NDArray[_Number]:
     pieces = []
     old_from = new_from = 0
     for group_low, group_high, new_to in zip(*(each.tolist() for each in cuts), strict=True):
@@ -318,7 +396,9 @@ def _join_pieces(old: Int64Array, new: Int64Array, cuts: _Cuts) -> Int64Array:
     return np.concatenate(pieces)
 
 
-def _join_masked(old: Int64Array, new: Int64Array, cuts: _Cuts) -> Int64Array:
+def _join_masked(
+    old: npt.NDArray[_Number], new: npt.NDArray[_Number], cuts: Cuts
+) -> npt.NDArray[_Number]:
     """The same for many cuts: one pass over all elements instead of a copy per stretch."""
     group_low, group_high, followers = cuts
     gone = group_high - group_low
@@ -326,7 +406,7 @@ def _join_masked(old: Int64Array, new: Int64Array, cuts: _Cuts) -> Int64Array:
     is_kept[expand(group_low, gone)] = False
     kept_before = group_low - (np.cumsum(gone) - gone)
     counts = np.diff(followers, prepend=0)
-    joined = np.empty(len(old) - int(gone.sum()) + len(new), dtype=np.int64)
+    joined = np.empty((len(old) - int(gone.sum()) + len(new), *old.shape[1:]), dtype=old.dtype)
     is_old = np.ones(len(joined), dtype=np.bool_)
     is_old[np.repeat(kept_before, counts) + np.arange(len(new), dtype=np.int64)] = False
     joined[~is_old] = new

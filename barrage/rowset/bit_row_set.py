@@ -196,10 +196,10 @@ class BitRowSet(RowSet):
     def _is_better_plain(self) -> bool:
         """Whether ranges are the better form after all; counts them when it is not known that they
         are many."""
-        if self._plain is not None:
-            return True
         if self._least >= set_forms.RANGES_BACK:
             return False
+        if self._plain is not None:
+            return True
         count = self.range_count
         if set_forms.stays(count, self._bits.containers):
             self._least = count
@@ -220,19 +220,17 @@ class BitRowSet(RowSet):
         if theirs is None:
             mine = self._as_ranges()
             return on_rows(other, mine) if is_reflected else on_rows(mine, other)
-        return BitRowSet.of_bits(*self._with_least(on_bits, theirs, is_reflected=is_reflected))
-
-    def _with_least(
-        self, on_bits: Callable[[Bits, Bits], Bits], theirs: Bits, *, is_reflected: bool
-    ) -> tuple[Bits, int]:
-        """The result of an operation, and the least number of its ranges as far as is known."""
         if is_reflected:
-            return on_bits(theirs, self._bits), 0
-        result = on_bits(self._bits, theirs)
-        if on_bits is Bits.symmetric_difference:
-            return result, self._least - theirs.size
+            return BitRowSet.of_bits(on_bits(theirs, self._bits), 0)
+        result = None
+        if not other.is_bits and on_bits is not Bits.intersection:
+            result = self._bits.changed(on_bits, theirs, other.range_list)
+        if result is None:
+            result = on_bits(self._bits, theirs)
         # Each key that comes or goes adds or takes one range at most.
-        return result, self._least - abs(result.size - self.size)
+        if on_bits is Bits.symmetric_difference:
+            return BitRowSet.of_bits(result, self._least - theirs.size)
+        return BitRowSet.of_bits(result, self._least - abs(result.size - self._bits.size))
 
     def __or__(self, other: RowSet) -> RowSet:
         if other is self or other.is_empty:
@@ -298,16 +296,15 @@ class BitRowSet(RowSet):
     def rank(self, key: int) -> int:
         if key <= 0:
             return 0
-        return self.size if key > ROW_KEY_MAX else self._bits.containers.rank(key)
+        return self.size if key > ROW_KEY_MAX else self._bits.rank(key)
 
     def rank_many(self, keys: npt.ArrayLike) -> Int64Array:
         return self._bits.containers.rank_many(np.asarray(keys, dtype=np.int64))
 
     def select(self, position: int) -> int:
-        containers = self._bits.containers
-        if not 0 <= position < containers.size:
+        if not 0 <= position < self._bits.size:
             raise IndexError(f"position {position} in a row set of {self.size}")
-        return containers.select(position)
+        return self._bits.select(position)
 
     def select_many(self, positions: npt.ArrayLike) -> Int64Array:
         values = np.asarray(positions, dtype=np.int64)

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pyroaring import BitMap64
 
-from barrage.rowset import portable
+from barrage.rowset import container_changes, portable
 from barrage.rowset.arrays import expand
 from barrage.rowset.containers import KEY_BITS, LOW, Containers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barrage.rowset.arrays import Int64Array, RangeList
 
 _KEYS_ADDED_MAX: Final = 1024
@@ -27,6 +29,13 @@ _KEYS_ADDED_MAX: Final = 1024
 _RANGES_ADDED_MAX: Final = 16
 """Up to so many wide ranges are added one by one."""
 
+_NARROW_CONTAINERS_MAX: Final = 64
+"""A bitmap walks its containers for a rank: a microsecond for so many."""
+
+CONTAINERS_MANY: Final = 1024
+TOUCHED_DIVISOR: Final = 8
+"""Of so many containers, up to this part is changed without the others."""
+
 _CONTAINER_BYTES: Final = 80
 """What a container costs in a bitmap beside its content, about: measured with CRoaring 5.2."""
 
@@ -34,19 +43,23 @@ _CONTAINER_BYTES: Final = 80
 class Bits:
     """An immutable set of keys 0 .. 2^63 - 1."""
 
-    __slots__ = ("_bitmap", "_containers", "_size")
+    __slots__ = ("_bitmap", "_containers", "size")
 
     _bitmap: BitMap64 | None
     _containers: Containers | None
-    _size: int
+    size: int
+    """How many keys."""
 
-    def __init__(
-        self, *, bitmap: BitMap64 | None = None, containers: Containers | None = None
-    ) -> None:
-        """One of the two; nobody else changes it."""
-        self._bitmap = bitmap
-        self._containers = containers
-        self._size = -1 if containers is None else containers.size
+    def __init__(self, form: BitMap64 | Containers) -> None:
+        """Either of the two; nobody else changes it."""
+        if isinstance(form, Containers):
+            self._bitmap = None
+            self._containers = form
+            self.size = form.size
+        else:
+            self._bitmap = form
+            self._containers = None
+            self.size = len(form)
 
     @classmethod
     def of_ranges(cls, ranges: RangeList) -> Bits:
@@ -56,17 +69,17 @@ class Bits:
             bitmap = BitMap64()
             for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
                 bitmap.add_range(first, last + 1)
-            return cls(bitmap=bitmap)
+            return cls(bitmap)
         if len(firsts) <= _KEYS_ADDED_MAX:
             keys = firsts if lasts is firsts else _few_keys(firsts, lasts)
             if keys is not None:
-                return cls(bitmap=BitMap64(array("Q", keys.tobytes())))
-        return cls(containers=portable.of_ranges(ranges))
+                return cls(BitMap64(array("Q", keys.tobytes())))
+        return cls(portable.of_ranges(ranges))
 
     @classmethod
-    def of_keys(cls, keys: Int64Array) -> Bits:
-        """From ascending keys, few of which are neighbours."""
-        return cls(containers=portable.of_keys(keys))
+    def of_keys(cls, keys: Int64Array, starts: Int64Array) -> Bits:
+        """From ascending keys, few of which are neighbours, and where their stretches start."""
+        return cls(portable.of_keys(keys, starts))
 
     @property
     def bitmap(self) -> BitMap64:
@@ -86,19 +99,37 @@ class Bits:
             containers = self._containers = portable.from_portable(serialized)
         return containers
 
+    def rank(self, key: int) -> int:
+        """How many keys are smaller than a positive one; the set has members."""
+        containers = self._containers
+        if containers is None:
+            if self._is_narrow():
+                return int(self.bitmap.rank(key - 1))
+            containers = self.containers
+        return containers.rank(key)
+
+    def select(self, position: int) -> int:
+        """The key at a position, which exists."""
+        containers = self._containers
+        if containers is None:
+            if self._is_narrow():
+                return int(self.bitmap[position])
+            containers = self.containers
+        return containers.select(position)
+
+    def _is_narrow(self) -> bool:
+        """Whether a bitmap has few containers, and looks one key or position up well enough: made
+        into containers, the set would cost twice as much."""
+        bitmap = self.bitmap
+        first, last = int(bitmap.min()), int(bitmap.max())
+        return (last >> KEY_BITS) - (first >> KEY_BITS) < _NARROW_CONTAINERS_MAX
+
     def some_keys(self, positions: list[int]) -> list[int]:
         """The keys at a few positions, from whichever form there is."""
         bitmap = self._bitmap
         if bitmap is None:
             return [self.containers.select(each) for each in positions]
         return [bitmap[each] for each in positions]
-
-    @property
-    def size(self) -> int:
-        """How many keys."""
-        if self._size < 0:
-            self._size = len(self.bitmap)
-        return self._size
 
     @property
     def first(self) -> int:
@@ -123,7 +154,7 @@ class Bits:
 
     def packed(self) -> Bits:
         """The same set in one form, the smaller one."""
-        return Bits(containers=self.containers.bare())
+        return Bits(self.containers.bare())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Bits):
@@ -144,19 +175,37 @@ class Bits:
 
     def union(self, other: Bits) -> Bits:
         """The keys in either."""
-        return Bits(bitmap=self.bitmap | other.bitmap)
+        return Bits(self.bitmap | other.bitmap)
 
     def intersection(self, other: Bits) -> Bits:
         """The keys in both."""
-        return Bits(bitmap=self.bitmap & other.bitmap)
+        return Bits(self.bitmap & other.bitmap)
 
     def difference(self, other: Bits) -> Bits:
         """The keys that are not in the other."""
-        return Bits(bitmap=self.bitmap - other.bitmap)
+        return Bits(self.bitmap - other.bitmap)
 
     def symmetric_difference(self, other: Bits) -> Bits:
         """The keys in exactly one of the two."""
-        return Bits(bitmap=self.bitmap ^ other.bitmap)
+        return Bits(self.bitmap ^ other.bitmap)
+
+    def changed(
+        self, on_bits: Callable[[Bits, Bits], Bits], other: Bits, ranges: RangeList
+    ) -> Bits | None:
+        """An operation that changes keys of the other set only, whose ranges these are, done on
+        those of many containers that it touches; None where there are not many containers, or it
+        touches more than a few."""
+        containers = self._containers
+        if containers is None or len(containers.highs) < CONTAINERS_MANY:
+            return None
+        if portable.container_count(ranges) * TOUCHED_DIVISOR > len(containers.highs):
+            return None
+        highs = container_changes.touched_by(ranges)
+        part = container_changes.picked(containers, highs)
+        own = Bits(BitMap64() if part is None else part)
+        result = on_bits(own, other)
+        new = result.containers if result.size else container_changes.NONE
+        return Bits(container_changes.replaced(containers, highs, new))
 
     def is_within(self, other: Bits) -> bool:
         """Whether the other has all keys of this one."""
@@ -168,7 +217,7 @@ class Bits:
 
     def moved(self, delta: int) -> Bits:
         """Every key moved by ``delta``; none leaves the key space."""
-        return Bits(bitmap=self.bitmap.shift(delta))
+        return Bits(self.bitmap.shift(delta))
 
     def between(self, first: int, last: int) -> Bits | None:
         """The keys in a closed range, or None; costs what the containers in it cost."""
@@ -179,7 +228,7 @@ class Bits:
         bitmap = BitMap64.deserialize(serialized)  # private: not part of a set yet
         bitmap.remove_range(first & ~LOW, first)
         bitmap.remove_range(last + 1, (last >> KEY_BITS) + 1 << KEY_BITS)
-        return Bits(bitmap=bitmap)
+        return Bits(bitmap)
 
 
 def _few_keys(firsts: Int64Array, lasts: Int64Array) -> Int64Array | None:

@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from barrage.rowset.arrays import Int64Array, RangeList
 
 
-def checked_keys(keys: npt.ArrayLike) -> Int64Array:
-    """A private int64 copy of integers 0 .. 2^63 - 1; ValueError for anything else."""
-    values = checked_integers(keys, what="row keys")
+def checked_keys(keys: npt.ArrayLike, *, is_lent: bool = False) -> Int64Array:
+    """A private int64 copy of integers 0 .. 2^63 - 1; ValueError for anything else.
+
+    ``is_lent``: it need not be private.
+    """
+    values = checked_integers(keys, what="row keys", is_lent=is_lent)
     if len(values) and int(values.min()) < 0:
         raise ValueError(f"row keys are not negative: {int(values.min())}")
     return values
 
 
-def checked_integers(values: npt.ArrayLike, *, what: str) -> Int64Array:
+def checked_integers(values: npt.ArrayLike, *, what: str, is_lent: bool = False) -> Int64Array:
     """A private int64 copy of a flat sequence of integers; ValueError for anything else."""
     array = np.asarray(values)
     if array.ndim != 1:
@@ -36,7 +39,7 @@ def checked_integers(values: npt.ArrayLike, *, what: str) -> Int64Array:
         raise ValueError(f"{what} must be integers, not {array.dtype}")
     if array.dtype.kind == "u" and int(array.max()) > ROW_KEY_MAX:
         raise ValueError(f"{what} must be at most 2^63-1, not {int(array.max())}")
-    return array.astype(np.int64)
+    return array.astype(np.int64, copy=not is_lent)
 
 
 def checked_ranges(firsts: npt.ArrayLike, lasts: npt.ArrayLike) -> RangeList:

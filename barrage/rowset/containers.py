@@ -82,7 +82,7 @@ class Containers:
             of_kind = steps[is_kind]
             slots[is_kind] = np.cumsum(of_kind) - of_kind
         self.slots: Int64Array = slots
-        self._only_kind = int(kinds[0]) if (kinds == kinds[0]).all() else None
+        self._only_kind = int(kinds[0]) if len(kinds) and (kinds == kinds[0]).all() else None
         self._word_counts: HalfArray | None = None
         self._run_before: HalfArray | None = None
         # Python's own bisect walks a view faster than numpy looks up one number.
@@ -490,14 +490,14 @@ def _lower_bounds(
     wanted: Int64Array,
 ) -> Int64Array:
     """For each of ``wanted`` how many of the ascending ``values[start : start + length]`` are
-    smaller: one binary search for all, in steps that halve."""
-    found = np.zeros(len(wanted), dtype=np.int64)
-    step = 1 << max(int(lengths.max(initial=0)).bit_length() - 1, 0)
-    while step:
-        tried = found + step
-        is_there = tried <= lengths
-        index = np.where(is_there, starts + tried - 1, 0)
-        is_there &= values[index] < wanted
-        found[is_there] += step
-        step >>= 1
+    smaller; no length is 0. One binary search for all: in every step the upper part of each stretch
+    goes on, unless the element in front of it is not smaller."""
+    found, rest = starts.copy(), lengths.copy()
+    for _ in range((int(lengths.max(initial=1)) - 1).bit_length()):
+        half = rest >> 1
+        half *= values.take(found + half - 1) < wanted
+        found += half
+        rest -= rest >> 1
+    found += values.take(found) < wanted
+    found -= starts
     return found

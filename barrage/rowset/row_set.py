@@ -1,9 +1,9 @@
 """Immutable ordered sets of row keys or positions, kept as maximal closed ranges or as bits.
 
-Ranges cost 16 bytes each, 8 when every range is one key. A range of 10^9 rows costs what a single
-key costs. rank and select are O(log ranges) after one prefix sum; the algebra is vectorised (see
-`arrays`); appending behind the last key is amortised O(appended) (see `growth`). A set of all 2^63
-keys is legal: `size` tells its size, `len` cannot.
+Ranges cost 16 bytes each, 8 when every range is one key; a set of one range, of 10^9 rows or of
+one, is two numbers (see `one_range`). rank and select are O(log ranges) after one prefix sum; the
+algebra is vectorised (see `arrays`); appending behind the last key is amortised O(appended) (see
+`growth`). A set of all 2^63 keys is legal: `size` tells its size, `len` cannot.
 
 Sets of thousands of ranges that compressed bitmaps hold in a quarter of the bytes are kept so (see
 `set_forms` for when, `bit_row_set` for what they do). Whoever makes a set gets the form that suits
@@ -64,6 +64,8 @@ class RowSet:
 
     is_bits: ClassVar[bool] = False
     """Whether it is kept as bits, as far as one can see."""
+    _of_one: ClassVar[Callable[[int, int], RowSet]]
+    """The set that is one range (`one_range`)."""
     _of_bits: ClassVar[Callable[[Bits, int], RowSet]]
     """The set with these members, of at least so many ranges (`bit_row_set`)."""
 
@@ -97,7 +99,7 @@ class RowSet:
 
     @classmethod
     def _of_sorted(cls, keys: Int64Array) -> RowSet:
-        """Wrap keys that nobody else will write to; ValueError unless they ascend strictly."""
+        """From keys that stay the caller's; ValueError unless they ascend strictly."""
         if len(keys) < 2:
             return RowSet._of((keys, keys))
         steps = keys[1:] - keys[:-1]
@@ -107,13 +109,21 @@ class RowSet:
             return RowSet.of_range(int(keys[0]), int(keys[-1]))
         is_apart = steps > 1
         count = 1 + int(np.count_nonzero(is_apart))
-        if count >= set_forms.RANGES_MIN and set_forms.pays_for_keys(keys, count):
-            return RowSet._of_bits(Bits.of_keys(keys), count)
-        return RowSet._of(arrays.parted(keys, is_apart) if count < len(keys) else (keys, keys))
+        if count >= set_forms.RANGES_MIN:
+            starts = set_forms.paying_stretches(keys, count)
+            if starts is not None:
+                return RowSet._of_bits(Bits.of_keys(keys, starts), count)
+        if count < len(keys):
+            return RowSet._of(arrays.parted(keys, is_apart))
+        kept = keys.copy()
+        return RowSet._of((kept, kept))
 
     @classmethod
     def _wrap(cls, firsts: Int64Array, lasts: Int64Array) -> RowSet:
-        self = object.__new__(cls)
+        """The same, as ranges, however many there are."""
+        if len(firsts) == 1:
+            return cls._of_one(int(firsts[0]), int(lasts[0]))
+        self = object.__new__(RowSet)
         firsts.flags.writeable = False
         lasts.flags.writeable = False
         self._firsts = firsts
@@ -134,8 +144,7 @@ class RowSet:
         """All keys of the closed range; ValueError unless 0 <= first <= last <= 2^63 - 1."""
         if not 0 <= first <= last <= ROW_KEY_MAX:
             raise ValueError(f"not a range of row keys: {first}..{last}")
-        firsts = np.array((first,), dtype=np.int64)
-        return cls._wrap(firsts, firsts if first == last else np.array((last,), dtype=np.int64))
+        return cls._of_one(int(first), int(last))
 
     @classmethod
     def of_span(cls, start: int, stop: int) -> RowSet:
@@ -150,7 +159,7 @@ class RowSet:
     @classmethod
     def from_keys(cls, keys: npt.ArrayLike) -> RowSet:
         """Keys in any order, repeats allowed; ValueError for keys outside 0 .. 2^63 - 1."""
-        values = checks.checked_keys(keys)
+        values = checks.checked_keys(keys, is_lent=True)
         if len(values) > 1 and not bool((values[1:] > values[:-1]).all()):
             values = np.unique(values)
         return cls._of_sorted(values)
@@ -158,7 +167,7 @@ class RowSet:
     @classmethod
     def from_sorted_keys(cls, keys: npt.ArrayLike) -> RowSet:
         """Strictly ascending keys; ValueError otherwise."""
-        return cls._of_sorted(checks.checked_keys(keys))
+        return cls._of_sorted(checks.checked_keys(keys, is_lent=True))
 
     @classmethod
     def from_overlapping(cls, firsts: npt.ArrayLike, lasts: npt.ArrayLike) -> RowSet:
@@ -192,11 +201,16 @@ class RowSet:
         """
         firsts.flags.writeable = False
         lasts.flags.writeable = False
+        first_keys, last_keys = firsts.tolist(), lasts.tolist()
         pieces = []
         start = 0
         for stop, size in zip(stops, sizes, strict=True):
             if start == stop:
                 pieces.append(_EMPTY)
+                continue
+            if stop - start == 1:
+                pieces.append(cls._of_one(first_keys[start], last_keys[start]))
+                start = stop
                 continue
             self = object.__new__(cls)
             self._firsts = part = firsts[start:stop]
@@ -250,14 +264,14 @@ class RowSet:
         """Smallest key; ValueError when empty."""
         if self.is_empty:
             raise ValueError("an empty row set has no first key")
-        return int(self._firsts[0])
+        return self._firsts.item(0)
 
     @property
     def last(self) -> int:
         """Largest key; ValueError when empty."""
         if self.is_empty:
             raise ValueError("an empty row set has no last key")
-        return int(self._lasts[-1])
+        return self._lasts.item(-1)
 
     @property
     def range_count(self) -> int:
@@ -333,8 +347,6 @@ class RowSet:
 
     def contains_all(self, other: RowSet) -> bool:
         """Whether ``other`` is a subset."""
-        if self.range_count == 1 and other:
-            return self.first <= other.first and other.last <= self.last
         return other is self or arrays.contains_ranges(self.range_list, other.range_list)
 
     def overlaps(self, other: RowSet) -> bool:
@@ -392,24 +404,14 @@ class RowSet:
             return large
         if small.first > large.last:
             return large._append(small)
-        if large.first > small.last:
-            if large.range_count < arrays.APPENDED_RANGES_MAX:
-                return small._append(large)
-        elif large.range_count == 1:  # both are one range, and they do not lie apart
-            return RowSet.of_range(min(large.first, small.first), max(large.last, small.last))
+        if large.first > small.last and large.range_count < arrays.APPENDED_RANGES_MAX:
+            return small._append(large)
         return RowSet._of(arrays.with_ranges(large.range_list, small.range_list), large)
 
     def _append(self, more: RowSet) -> RowSet:
         """Union with keys that all lie behind the last one; neither is empty."""
-        firsts, lasts = more.range_list
-        if self.range_count == 1 and more.range_count == 1:
-            if self.last + 1 == more.first:
-                return RowSet.of_range(self.first, more.last)
-            return RowSet._of(
-                (np.concatenate((self._firsts, firsts)), np.concatenate((self._lasts, lasts)))
-            )
         old = Growing(self._firsts, self._lasts, self._before, self._rooms)
-        new = appended(old, (firsts, lasts))
+        new = appended(old, more.range_list)
         # Its form is looked at as seldom as it is copied.
         if new.rooms[0] is not old.rooms[0] and set_forms.pays(new[:2]):
             return RowSet._of(new[:2])
@@ -422,10 +424,6 @@ class RowSet:
             return _EMPTY
         if self is other:
             return self
-        if other.range_count == 1:
-            return self.clip(other.first, other.last)
-        if self.range_count == 1:
-            return other.clip(self.first, self.last)
         return RowSet._of(arrays.intersection(self.range_list, other.range_list), self)
 
     def __sub__(self, other: RowSet) -> RowSet:
@@ -435,9 +433,7 @@ class RowSet:
             return _EMPTY
         if other.first > self.last or other.last < self.first:
             return self
-        if other.range_count == 1 and (
-            self.range_count == 1 or other.first <= self.first or other.last >= self.last
-        ):
+        if other.range_count == 1 and (other.first <= self.first or other.last >= self.last):
             return self._outside(other.first, other.last)
         return RowSet._of(arrays.without_ranges(self.range_list, other.range_list), self)
 
@@ -451,14 +447,12 @@ class RowSet:
             return _EMPTY
         if first <= self.first and last >= self.last:
             return self
-        if self.range_count == 1:
-            return RowSet.of_range(max(first, self.first), min(last, self.last))
         start = int(self._lasts.searchsorted(first, side="left"))
         stop = int(self._firsts.searchsorted(last, side="right"))
         return self._part(start, stop, first=first, last=last)
 
     def _outside(self, first: int, last: int) -> RowSet:
-        """The members outside the closed range; O(1) for one range, and for a cut at an end."""
+        """The members outside the closed range; O(1) for a cut at an end."""
         below, above = self.clip(0, first - 1), self.clip(last + 1, ROW_KEY_MAX)
         if below.is_empty:
             return above
@@ -542,8 +536,6 @@ class RowSet:
         if positions.range_count == 1:
             return self.slice(positions.first, positions.last + 1)
         existing = positions.clip(0, self.size - 1)
-        if self.range_count == 1:
-            return existing.offset(self.first)
         if existing.is_empty:
             return _EMPTY
         if self._is_singles:
@@ -559,8 +551,6 @@ class RowSet:
             return RowSet.of_span(0, keys.size)
         if not self.contains_all(keys):
             raise ValueError("keys that are not in the row set have no position")
-        if self.is_contiguous:
-            return keys.offset(-self.first)
         firsts, lasts = keys.range_list
         ranks = self.rank_many(firsts)
         if firsts is lasts:

@@ -82,14 +82,17 @@ def pays(ranges: RangeList) -> bool:
     return _bytes(counts, np.minimum(2 * sizes, 2 + 4 * counts)) + more <= bytes_max
 
 
-def pays_for_keys(keys: Int64Array, range_count: int) -> bool:
-    """Whether bits, without runs, are so much smaller than the ranges of these keys, so many."""
+def paying_stretches(keys: Int64Array, range_count: int) -> Int64Array | None:
+    """Where the stretches of keys start, if bits without runs are so much smaller than the ranges
+    of these keys, so many; None if not."""
     width = KEY_BYTES if range_count == len(keys) else RANGE_BYTES
     bytes_max = range_count * width // SMALLER_MIN
-    if not _is_narrow((keys, keys), bytes_max // _CONTAINER_BYTES):
-        return False
-    counts = np.diff(starts_of_stretches(keys), append=len(keys))
-    return _bytes(counts, 2 * counts) <= bytes_max
+    # A key takes a bit at least.
+    if len(keys) > 8 * bytes_max or not _is_narrow((keys, keys), bytes_max // _CONTAINER_BYTES):
+        return None
+    starts = starts_of_stretches(keys)
+    counts = np.diff(starts, append=len(keys))
+    return starts if _bytes(counts, 2 * counts) <= bytes_max else None
 
 
 def _bytes(counts: Int64Array, contents: Int64Array) -> int:
@@ -125,6 +128,6 @@ def stays(range_count: int, containers: Containers) -> bool:
 def is_wide(ranges: RangeList) -> bool:
     """Whether these ranges touch too many containers to be bits, even for a moment."""
     firsts, lasts = ranges
-    if (int(lasts[-1]) >> KEY_BITS) - (int(firsts[0]) >> KEY_BITS) < WIDE_CONTAINERS_MAX:
+    if lasts.item(-1) - firsts.item(0) >> KEY_BITS < WIDE_CONTAINERS_MAX:
         return False
     return container_count(ranges) > WIDE_CONTAINERS_MAX + SMALLER_MIN * len(firsts)

@@ -19,6 +19,7 @@ from pyarrow import flight
 
 from barrage.errors import BarrageError, RemoteProtocolError, StatusCode
 from barrage.transport.status import error_from_status
+from barrage.transport.tls.client_tls import read_material
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,10 +52,11 @@ class ArrowFlightClient:
         """``uri`` as Arrow writes it: ``grpc+tcp://``, ``grpc+tls://`` or ``grpc+unix://``."""
         options: dict[str, object] = {}
         if tls is not None:
+            material = read_material(tls)
             options = {
-                "tls_root_certs": _read_file(tls.ca),
-                "cert_chain": _read_file(tls.certificate),
-                "private_key": _read_file(tls.key),
+                "tls_root_certs": material.ca,
+                "cert_chain": material.certificate,
+                "private_key": material.key,
                 "override_hostname": tls.server_name,
             }
         self._client = flight.FlightClient(uri, **options)
@@ -128,10 +130,3 @@ def _barrage_error(error: Exception, table: str) -> BarrageError:
         if isinstance(error, kind):
             return error_from_status(code, text, table=table)
     return RemoteProtocolError(text)
-
-
-def _read_file(path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    with open(path, "rb") as file:
-        return file.read()

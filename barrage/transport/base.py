@@ -11,9 +11,10 @@ window.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from barrage.errors import ConfigError
 from barrage.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ HttpServer: TypeAlias = Literal["own", "grpcio"]
 """What serves gRPC on sockets: this package (``transport/over_http2``), or ``grpc.aio``."""
 
 
+def is_path_of_pem(text: str) -> bool:
+    """Whether ``text`` may be the path of a PEM file, rather than what belongs into one."""
+    return bool(text) and "\n" not in text and "-----BEGIN" not in text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TLS:
     """How to check the server and who we are. Paths of PEM files; all None: the system's
@@ -41,6 +47,15 @@ class TLS:
     key: str | None = None
     server_name: str | None = None
     """Name to expect in the server's certificate instead of the address."""
+
+    def __post_init__(self) -> None:
+        for name in ("ca", "certificate", "key"):
+            value = getattr(self, name)
+            if value is not None and not is_path_of_pem(value):
+                # What was passed may be a key.
+                raise ConfigError(f"tls.{name} is the path of a file, not what is in it")
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("tls.certificate and tls.key belong together: pass both, or neither")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +99,8 @@ class Address:
     is_tls: bool = False
     is_deephaven: bool = False
     """A Deephaven server, which needs a session."""
+    is_private: bool = False
+    """Whether nothing that is said there leaves this machine."""
     flight_uri: str | None = None
     """Where Arrow's own Flight client connects; None where it cannot."""
 
@@ -118,8 +135,32 @@ class ListenOptions:
     """What serves HTTP/2, where the backend has a choice."""
     limits: Limits = DEFAULT_LIMITS
     """Of connections and what is on them, where the backend has any."""
-    tls: ssl.SSLContext | None = None
-    """Certificate and key; without one connections are in the clear."""
+    tls: ServerCertificates | None = None
+    """Certificate and key; without them connections are in the clear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TLSMaterial:
+    """What is in a server's files, in PEM."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+    client_ca: bytes | None = None
+    """Authorities of clients, each of which must then show a certificate."""
+
+
+class ServerCertificates(Protocol):
+    """What a server shows to connections that begin now; it may change at any time."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For one connection."""
+        ...
+
+    @property
+    def material(self) -> TLSMaterial:
+        """For a library that brings its own TLS. The same object until it changes."""
+        ...
 
 
 class Transport(Protocol):

@@ -49,7 +49,8 @@ class Registry(Generic[BackendT]):
         ``needs``: what every plug-in has."""
         self.group = group
         self._kind = kind
-        self._built_in = built_in
+        self.built_in = built_in
+        """Where those of this package are, by name."""
         self._can_be = can_be
         self._needs = needs
         self._plug_ins: dict[str, EntryPoint] | None = None
@@ -59,10 +60,10 @@ class Registry(Generic[BackendT]):
     def names(self) -> tuple[str, ...]:
         """All that can be asked for: those of this package first."""
         with self._lock:
-            return tuple(dict.fromkeys((*self._built_in, *self._found(), *self._loaded)))
+            return tuple(dict.fromkeys((*self.built_in, *self._found(), *self._loaded)))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._built_in or name in self.names()
+        return name in self.built_in or name in self.names()
 
     def find(self, name: str) -> BackendT:
         """The backend of that name. ConfigError when there is none, TransportUnavailableError when
@@ -86,11 +87,11 @@ class Registry(Generic[BackendT]):
     def unregister(self, name: str) -> None:
         """Take back what :meth:`register` added."""
         with self._lock:
-            if name not in self._built_in and name not in self._found():
+            if name not in self.built_in and name not in self._found():
                 self._loaded.pop(name, None)
 
     def _load(self, name: str) -> BackendT:
-        place = self._built_in.get(name)
+        place = self.built_in.get(name)
         if place is not None:
             module, _, attribute = place.partition(":")
             return cast("BackendT", getattr(import_module(module), attribute))
@@ -129,7 +130,7 @@ class Registry(Generic[BackendT]):
             self._plug_ins = {
                 name: each
                 for name, each in found.items()
-                if name not in self._built_in and self._can_be(name)
+                if name not in self.built_in and self._can_be(name)
             }
         return self._plug_ins
 

@@ -34,6 +34,7 @@ from barrage.errors import (
     TicketError,
     UnsupportedError,
 )
+from barrage.transport.tls.client_tls import tls_failure
 
 if TYPE_CHECKING:
     import grpc
@@ -110,8 +111,8 @@ def error_from_status(
 ) -> BarrageError:
     """The error for one status."""
     text = details or ""
-    if code is StatusCode.UNAVAILABLE and MUST_RESTART in text:
-        return ServerFailedError(text)
+    if code is StatusCode.UNAVAILABLE and (known := _about_server(text)) is not None:
+        return known
     if code in _LOST or (code is StatusCode.INTERNAL and _BROKEN_STREAM.search(text)):
         return ConnectionLostError(text or code.name)
     if code in _REFUSED:
@@ -136,6 +137,11 @@ def error_from_status(
     if code is StatusCode.UNIMPLEMENTED:
         return UnsupportedError(text)
     return RequestRefusedError(code, text)
+
+
+def _about_server(text: str) -> BarrageError | None:
+    """Why there is no server to be had, if it is said."""
+    return ServerFailedError(text) if MUST_RESTART in text else tls_failure(text)
 
 
 def _about_history(text: str) -> BarrageError | None:

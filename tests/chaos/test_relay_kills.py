@@ -1,10 +1,11 @@
 """Relays and the server they follow are killed under load; clients move on to whoever is there.
 
 One server owns two tables, two relays follow it, a third follows these. A writer that survives
-everything adds the numbers 1, 2, 3 ... to one table and changes the rows of the other. Every client
-reads where it likes and, when that dies, resumes elsewhere from its cursor. Each must be told every
-number exactly once and in order, and end with the rows the server has. Only a step that the killed
-server had shown before it was on its disk is taken back, as it is without relays.
+everything adds the numbers 1, 2, 3 ... to one table and changes the rows of the other, at whatever
+relay it reaches, which passes that on, or at the server itself. Every client reads where it likes
+and, when that dies, resumes elsewhere from its cursor. Each must be told every number exactly once
+and in order, and end with the rows the server has. Only a step that the killed server had shown
+before it was on its disk is taken back, as it is without relays.
 """
 
 from __future__ import annotations
@@ -150,11 +151,11 @@ class Client:
             self.numbers, self.may_shrink = found, False
 
 
-async def write(uri: str, until: asyncio.Event) -> int:
-    """Write until told to stop; the last number that was acknowledged."""
+async def write(uris: list[str], until: asyncio.Event) -> int:
+    """Write wherever it can be until told to stop; the last number that was acknowledged."""
     again = Backoff(first_seconds=0.05, seconds_max=0.3)
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(aconnect(uri))
+        session = await stack.enter_async_context(aconnect(uris))
         numbers = await stack.enter_async_context(
             session.writer("numbers", producer="one", mode="append", reconnect=again)
         )
@@ -207,7 +208,7 @@ async def story(tmp_path: Path) -> None:
         for place in places:
             await reachable(place)
         ended = asyncio.Event()
-        writing = asyncio.create_task(write(engine.uri, ended))
+        writing = asyncio.create_task(write([place.uri for place in reversed(places)], ended))
         clients = [
             Client(("numbers", "rows")[at % 2], places, random.Random(f"{SEED}/{at}"))
             for at in range(CLIENTS)

@@ -82,6 +82,7 @@ VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     ),
     "large_list": (pa.large_list(pa.float64()), st.lists(st.none() | _FLOATS64, max_size=4)),
     "list_view": (pa.list_view(pa.int64()), st.lists(st.none() | _signed(64), max_size=4)),
+    "large_list_view": (pa.large_list_view(pa.string()), st.lists(st.none() | _TEXT, max_size=4)),
     "fixed_list": (
         pa.list_(pa.int16(), 2),
         st.lists(st.none() | _signed(16), min_size=2, max_size=2),

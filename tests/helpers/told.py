@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from barrage.engine.changelog import table_changelog
+from barrage.engine.changelog import reader, table_changelog
 from barrage.engine.changelog.making import Delivery, Disconnect, Making, Told, ViewDelivery
 
 
@@ -27,3 +27,14 @@ def views_together_from(count: int) -> Iterator[None]:
         yield
     finally:
         table_changelog.VIEWS_TOGETHER_MIN = before
+
+
+@contextlib.contextmanager
+def arrays_of_bytes(count: int) -> Iterator[None]:
+    """No array of values holds more bytes."""
+    before = reader.ARRAY_BYTES_MAX
+    reader.ARRAY_BYTES_MAX = count
+    try:
+        yield
+    finally:
+        reader.ARRAY_BYTES_MAX = before

@@ -129,7 +129,8 @@ CALLS: dict[str, Call] = {
 
 INTERNAL: dict[type, set[str]] = {
     AsyncSession: {
-        *("fail", "forget", "forget_writer", "open", "open_put", "publish", "spawn", "subscribe")
+        *("fail", "forget", "forget_writer", "open", "open_put", "publish", "spawn", "subscribe"),
+        "unary",
     },
     AsyncTickingTable: {"finish", "note_callback_error", "open_queue", "start"},
     AsyncWriter: {"open"},

@@ -30,6 +30,7 @@ from barrage.engine.operators import derive
 from barrage.engine.operators import select as select_module
 from barrage.engine.operators.convert import ColumnConversion, convert
 from barrage.engine.operators.sort import SortKey
+from barrage.model.operators import OPERATORS
 from tests.helpers import model
 
 if TYPE_CHECKING:
@@ -106,11 +107,10 @@ def last_by_step(names: list[str]) -> Step:
 
 
 @st.composite
-def end_steps(draw: st.DrawFn) -> Step:
+def end_steps(draw: st.DrawFn, is_from_end: bool) -> Step:
     """The first or last rows of each group."""
     count = draw(st.integers(0, 4))
     by = draw(st.lists(st.sampled_from(["a", "s", "d", "f"]), max_size=2, unique=True))
-    is_from_end = draw(st.booleans())
     operator = derive.tail_by if is_from_end else derive.head_by
     return Step(
         lambda table: operator(table, count, *by),
@@ -243,10 +243,30 @@ def convert_step() -> Step:
     )
 
 
-steps = st.one_of(
-    st.builds(select_step),
-    st.builds(convert_step),
-    st.sampled_from(
+def drop_step() -> Step:
+    """A column more, which goes again."""
+
+    def apply(table: Table) -> Table:
+        return derive.drop(derive.select(table, *SCHEMA.names, more="a"), "more")
+
+    return Step(apply, lambda rows: [{name: row[name] for name in SCHEMA.names} for row in rows])
+
+
+def head_step(count: int) -> Step:
+    return Step(lambda table: derive.head(table, count), lambda rows: rows[:count])
+
+
+def tail_step(count: int) -> Step:
+    return Step(
+        lambda table: derive.tail(table, count), lambda rows: rows[max(0, len(rows) - count) :]
+    )
+
+
+sort_keys = st.tuples(st.sampled_from(["a", "f", "s", "d", "k"]), st.booleans(), st.booleans())
+
+STEPS: dict[str, st.SearchStrategy[Step]] = {
+    "select": st.builds(select_step),
+    "where": st.sampled_from(
         [
             where_step("a > 1", lambda row: None if row["a"] is None else row["a"] > 1),
             where_step("s = 'x' or isnull(a)", lambda row: row["s"] == "x" or row["a"] is None),
@@ -254,27 +274,34 @@ steps = st.one_of(
             where_step("not k < 20", lambda row: row["k"] >= 20),
         ]
     ),
-    st.lists(
-        st.tuples(st.sampled_from(["a", "f", "s", "d", "k"]), st.booleans(), st.booleans()),
-        min_size=1,
-        max_size=3,
-        unique_by=lambda key: key[0],
-    ).map(sort_step),
-    st.integers(0, 12).map(lambda n: Step(lambda t: derive.head(t, n), lambda rows: rows[:n])),
-    st.integers(0, 12).map(
-        lambda n: Step(lambda t: derive.tail(t, n), lambda rows: rows[max(0, len(rows) - n) :])
+    "sort": st.lists(sort_keys, min_size=1, max_size=3, unique_by=lambda key: key[0]).map(
+        sort_step
     ),
-    st.lists(st.sampled_from(["a", "s", "d", "f"]), min_size=1, max_size=2, unique=True).map(
-        last_by_step
-    ),
-    agg_by_steps(),
-    end_steps(),
-    st.builds(ungroup_step),
-    running_steps(),
-    st.builds(distinct_step),
-    st.just(Step(lambda table: derive.flatten(table), lambda rows: rows)),
-    slices.map(slice_step),
-)
+    "drop": st.builds(drop_step),
+    "head": st.integers(0, 12).map(head_step),
+    "tail": st.integers(0, 12).map(tail_step),
+    "last_by": st.lists(
+        st.sampled_from(["a", "s", "d", "f"]), min_size=1, max_size=2, unique=True
+    ).map(last_by_step),
+    "agg_by": agg_by_steps(),
+    "head_by": end_steps(False),
+    "tail_by": end_steps(True),
+    "ungroup": st.builds(ungroup_step),
+    "update_by": running_steps(),
+    "select_distinct": st.builds(distinct_step),
+    "flatten": st.just(Step(lambda table: derive.flatten(table), lambda rows: rows)),
+    "slice": slices.map(slice_step),
+}
+"""The operators of one table, by name."""
+
+OF_SEVERAL_TABLES = {"natural_join", "merge"}
+"""What tests/property/test_operators_combined.py is about."""
+
+steps = st.one_of(*STEPS.values(), st.builds(convert_step))
+
+
+def test_every_operator_has_a_step() -> None:
+    assert set(STEPS) | OF_SEVERAL_TABLES == set(OPERATORS)
 
 
 def table_of(keys: list[int], values: list[dict[str, Any]]) -> pa.Table:
@@ -444,7 +471,12 @@ class GroupedStacks(CrowdedStacks):
         kind=st.sampled_from(["keyed", "list", *sorted(SOURCES)]),
         stacks=st.lists(
             st.lists(
-                st.one_of(agg_by_steps(), end_steps(), running_steps(), st.builds(distinct_step)),
+                st.one_of(
+                    agg_by_steps(),
+                    st.booleans().flatmap(end_steps),
+                    running_steps(),
+                    st.builds(distinct_step),
+                ),
                 min_size=1,
                 max_size=2,
             ),

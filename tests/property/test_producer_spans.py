@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.engine.changelog.reader import Stamp, TableReader
+from barrage.engine.changelog.reader import ARRAY_BYTES_MAX, Stamp, TableReader
 from barrage.engine.changelog.span_updates import span_updates
 from barrage.engine.changelog.subscription import Shape
 from barrage.engine.changelog.view_messages import quiet_view, view_message
@@ -24,6 +24,7 @@ from barrage.model.viewport import Viewport
 from barrage.rowset import RowSet
 from barrage.rowset.many_sets import ManyRowSets
 from tests.helpers.fake_table import FakeTable
+from tests.helpers.told import arrays_of_bytes
 
 viewports = st.lists(
     st.builds(
@@ -47,8 +48,9 @@ def same_values(ours, other) -> bool:
     steps=st.integers(1, 3),
     viewports=viewports,
     choices=st.lists(columns, min_size=12, max_size=12),
+    bytes_max=st.sampled_from([0, ARRAY_BYTES_MAX]),
 )
-def test_views_together_equal_views_alone(seed, steps, viewports, choices) -> None:
+def test_views_together_equal_views_alone(seed, steps, viewports, choices, bytes_max) -> None:
     draw = Random(seed)
     table = FakeTable(sorted(draw.sample(range(60), draw.randrange(30))))
     before = table.row_keys
@@ -71,14 +73,15 @@ def test_views_together_equal_views_alone(seed, steps, viewports, choices) -> No
     kinds = [(shape.column_indices, shape.is_reverse) for shape in shapes]
     for kind in dict.fromkeys(kinds):
         alike = [i for i, each in enumerate(kinds) if each == kind]
-        together = span_updates(
-            reader,
-            delta,
-            plan.pick(np.array(alike)),
-            columns=kind[0],
-            is_reverse=kind[1],
-            stamp=stamp,
-        )
+        with arrays_of_bytes(bytes_max):
+            together = span_updates(
+                reader,
+                delta,
+                plan.pick(np.array(alike)),
+                columns=kind[0],
+                is_reverse=kind[1],
+                stamp=stamp,
+            )
         for number, i in enumerate(alike):
             alone = view_message(reader, delta, shapes[i], stamp=stamp)
             assert alone is not None or not plan.is_moved[i]

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barrage.rowset import RowSet, RowSetShiftData, set_forms
+from barrage.rowset import RowSet, RowSetShiftData, portable, set_forms
+from barrage.rowset import bits as bit_sets
 from barrage.rowset.bit_row_set import BitRowSet
 from barrage.rowset.bits import Bits
+from barrage.rowset.containers import STRETCH
 from barrage.wire.row_sets.row_set_codec import decode_row_set, encode_row_set
 from tests.helpers.strategies_rows import KEY_STOP, Cells, any_keys, cell_pairs, key_sets
 
@@ -165,6 +167,56 @@ def test_moves_in_both_forms(keys: set[int], delta: int) -> None:
             assert list(shifts.restrict(bits)) == [(min(keys), max(keys), 5)]
         mirrored = bits.mirror(KEY_STOP)
         assert list(mirrored) == [KEY_STOP - 1 - key for key in sorted(keys, reverse=True)]
+
+
+CONTENTS = {
+    "array": np.arange(0, STRETCH, 97),
+    "bitmap": np.flatnonzero(np.arange(STRETCH) % 3),
+    "runs": np.flatnonzero(np.arange(STRETCH) % 1000 > 300),
+    "one key": np.array((STRETCH - 1,)),
+    "all keys": np.arange(STRETCH),
+}
+
+
+@given(
+    contents=st.dictionaries(st.integers(0, 30), st.sampled_from(sorted(CONTENTS)), min_size=8),
+    touched=st.lists(
+        st.tuples(st.integers(0, 31 * STRETCH - 1), st.integers(0, STRETCH + 9)), max_size=6
+    ),
+    gone=st.lists(st.integers(0, 30), max_size=2),
+)
+def test_a_change_of_a_few_containers_leaves_the_others(
+    contents: dict[int, str], touched: list[tuple[int, int]], gone: list[int]
+) -> None:
+    members = [high * STRETCH + CONTENTS[name] for high, name in sorted(contents.items())]
+    keys = np.concatenate(members)
+    spans = [*touched, *((high * STRETCH, STRETCH - 1) for high in gone)]
+    other = RowSet.empty()
+    for first, more in spans:
+        other |= RowSet.of_range(first, first + more)
+    was = bit_sets.CONTAINERS_MANY, bit_sets.TOUCHED_DIVISOR
+    bit_sets.CONTAINERS_MANY, bit_sets.TOUCHED_DIVISOR = 1, 1
+    try:
+        with bits_of_any_size():
+            rows = BitRowSet.of_bits(Bits(portable.of_ranges(RowSet(keys).range_list)), 0)
+            results = [
+                operation(rows, other) for operation in (operator.or_, operator.sub, operator.xor)
+            ]
+    finally:
+        bit_sets.CONTAINERS_MANY, bit_sets.TOUCHED_DIVISOR = was
+    more = other.to_numpy()
+    for result, expected in zip(
+        results,
+        (np.union1d(keys, more), np.setdiff1d(keys, more), np.setxor1d(keys, more)),
+        strict=True,
+    ):
+        assert np.array_equal(result.to_numpy(), expected)
+        assert result == RowSet(expected)
+        places = np.arange(0, len(expected), 1 + len(expected) // 50)
+        assert result.select_many(places).tolist() == expected[places].tolist()
+        assert result.rank_many(expected[places]).tolist() == places.tolist()
+        assert result.contains_many(expected[places]).all()
+    assert np.array_equal(rows.to_numpy(), keys)
 
 
 @given(keys=key_sets())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from datetime import UTC, datetime
 
 import numpy as np
@@ -34,13 +35,14 @@ ROWS = 40
 VIEW_ROWS = 9
 
 
-def cell(kind: pa.DataType, number: int) -> object:
+def cell(kind: pa.DataType, number: int, *, factor: int = 1) -> object:
+    """``factor``: how many times longer texts and bytes are."""
     if pa.types.is_boolean(kind):
         return number % 3 == 0
     if pa.types.is_string(kind):
-        return "é" * (number % 5)
+        return "é" * (number % 5 * factor)
     if pa.types.is_large_binary(kind):
-        return b"x" * (number % 4)
+        return bytes((number,)) * (number % 4 * factor)
     if pa.types.is_timestamp(kind):
         tz = UTC if kind.tz else None
         return datetime(2026, 1, 1, tzinfo=tz).replace(microsecond=number * 1000)
@@ -52,8 +54,11 @@ def columns(draw: st.DrawFn, count: int) -> tuple[pa.Array, ...]:
     found = []
     for field in SCHEMA:
         has_nulls = draw(st.booleans())
+        factor = draw(st.sampled_from([1, 100]))
         values = [
-            None if has_nulls and draw(st.integers(0, 3)) == 0 else cell(field.type, number)
+            None
+            if has_nulls and draw(st.integers(0, 3)) == 0
+            else cell(field.type, number, factor=factor)
             for number in range(count)
         ]
         before = draw(st.integers(0, 3))
@@ -244,6 +249,63 @@ def test_a_message_is_no_longer_than_its_reader_takes(over: int) -> None:
     encoder = UpdateEncoder(schema, EncodeOptions(message_bytes_max=len(whole) - over))
     assert encoder.target_bytes >= 800
     assert view_frames(encoder, found, which) == ([None] if over else [whole])
+
+
+def views_of_texts(lengths: list[int]) -> tuple[UpdateEncoder, ViewUpdates]:
+    """One row for each view, with a text of so many bytes."""
+    schema = pa.schema([("a", pa.string())])
+    count = len(lengths)
+    sets = ManyRowSets.of_spans(np.zeros(count, np.int64), np.ones(count, np.int64))
+    rows = ViewRows(
+        columns=(0,),
+        rows=sets,
+        sizes=np.ones(count, np.int64),
+        low=np.arange(count),
+        values=(pa.array(["x" * length for length in lengths]),),
+    )
+    found = updates(
+        count=count,
+        no_values=(pa.nulls(0, pa.string()),),
+        modified=(rows,),
+        modified_rows=sets,
+    )
+    return UpdateEncoder(schema, EncodeOptions()), found
+
+
+def test_long_bodies_are_left_to_the_encoder_and_the_others_are_not() -> None:
+    offsets = 8
+    lengths = [5, (1 << 16) - offsets, (1 << 16) - offsets + 1, 0, 1 << 20, 300]
+    encoder, found = views_of_texts(lengths)
+    which = np.array([5, 4, 3, 2, 1, 0])
+    frames = view_frames(encoder, found, which)
+    assert [frame is None for frame in frames] == [False, True, False, True, False, False]
+    schema = encoder.schema_frame()
+    for view, frame in zip(which.tolist(), frames, strict=True):
+        if frame is not None:
+            told = received([schema, frame], encoder.options)
+            assert told.modified_columns[0].to_pylist() == ["x" * lengths[view]]
+
+
+def test_no_byte_of_a_long_body_is_gathered() -> None:
+    """With two indices for each byte they took seventeen times their size, for nothing."""
+    encoder, found = views_of_texts([1 << 20] * 8)
+    tracemalloc.start()
+    try:
+        assert view_frames(encoder, found, np.arange(8)) == [None] * 8
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_many_bytes_take_no_indices() -> None:
+    encoder, found = views_of_texts([60_000] * 50)
+    tracemalloc.start()
+    try:
+        assert None not in view_frames(encoder, found, np.arange(50))
+        # Bodies and messages.
+        assert tracemalloc.get_traced_memory()[1] < 3 * 60_000 * 50
+    finally:
+        tracemalloc.stop()
 
 
 def test_columns_that_cannot_be_cut_are_left_to_the_encoder() -> None:

@@ -15,7 +15,7 @@ ASYNCHRONOUS_ONLY = {
     "Session": {
         *("act", "info", "spawn"),  # of the loop and of actions, which have calls of their own
         *("fail", "forget_writer", "open", "open_put", "publish", "subscribe"),  # for its tables
-        "follow",  # for relays
+        *("follow", "unary"),  # for relays
     },
     "RemoteTable": {"give_back", "history"},
     "TickingTable": {"finish", "note_callback_error", "open_queue", "start"},

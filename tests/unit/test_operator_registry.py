@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +42,14 @@ def test_a_query_says_all_a_method_can(name):
     names = {parameter.name for parameter in spec.parameters}
     for option in spec.options:
         assert set(option.arguments) <= names
+
+
+@pytest.mark.parametrize("page", ["python-api.md", "publishing.md"])
+def test_pages_tell_of_every_operator(page):
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    rows = " ".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
+    told = set(re.findall(r"`(\w+)[`(]", rows))
+    assert set(OPERATORS) <= told
 
 
 def test_commands_apply_operators_in_one_order():

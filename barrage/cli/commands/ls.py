@@ -8,13 +8,16 @@ import typer
 
 from barrage.cli.target import JsonOption, TokenOption, UserOption, open_session, parse_server
 from barrage.cli.text_table import format_rows
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 
 ServerArgument = Annotated[str, typer.Argument(metavar="HOST:PORT", show_default=False)]
 
 
+@with_tls_options
 def ls(
     server: ServerArgument,
     *,
+    tls: TlsChoice,
     token: TokenOption = None,
     user: UserOption = None,
     as_json: JsonOption = False,
@@ -26,7 +29,7 @@ def ls(
       barrage ls localhost:10000
       barrage ls localhost:10000 --json | jq -r '.[].name'
     """
-    with open_session(parse_server(server), token) as session:
+    with open_session(parse_server(server, tls), token) as session:
         tables = [_facts(info) for info in session.tables()]
     tables.sort(key=lambda facts: facts["name"])
     if as_json:

@@ -19,6 +19,7 @@ from barrage.cli.target import (
     open_session,
     parse_table,
 )
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 
 FileArgument = Annotated[
     Path,
@@ -38,10 +39,12 @@ KeyOption = Annotated[
 AppendOption = Annotated[bool, typer.Option("--append", help="Add to a table that exists.")]
 
 
+@with_tls_options
 def put(
     file: FileArgument,
     table: TableArgument,
     *,
+    tls: TlsChoice,
     key: KeyOption = None,
     append: AppendOption = False,
     token: TokenOption = None,
@@ -57,7 +60,7 @@ def put(
       barrage put more.csv localhost:10000/trades --append
       barrage put quotes.arrow localhost:10000/quotes --key symbol
     """
-    address = parse_table(table)
+    address = parse_table(table, tls)
     key_columns = split_names(key)
     with open_data_file(file) as opened:
         check_columns(key_columns or [], opened.schema, what="--key")

@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from barrage.cli.command_errors import EXIT_INTERRUPTED, CommandError, usage_err
 from barrage.cli.running_server import UPSTREAM_TOKEN_VARIABLE, check_host
 from barrage.cli.running_server import settings as server_settings
 from barrage.cli.target import JsonOption, QuietOption, TokenOption, parse_server
+from barrage.cli.tls.tls_options import UPSTREAM, TlsChoice, with_tls_options
 from barrage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ LagOption = Annotated[
         show_default=False,
     ),
 ]
+ReadOnlyOption = Annotated[
+    bool,
+    typer.Option("--read-only", help="Refuse writes instead of passing them on to the owner."),
+]
 HostOption = Annotated[
     str | None,
     typer.Option(
@@ -75,15 +81,18 @@ PortOption = Annotated[
 ]
 
 
+@partial(with_tls_options, prefix=UPSTREAM)
 def relay(
     upstreams: UpstreamsArgument,
     *,
+    tls: TlsChoice,
     tables: PatternsOption = "*",
     port: PortOption = None,
     host: HostOption = None,
     token: TokenOption = None,
     upstream_token: UpstreamTokenOption = None,
     lag_ms_max: LagOption = None,
+    read_only: ReadOnlyOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -91,7 +100,8 @@ def relay(
 
     Each table is followed once, however many read it here, and every step of it: clients that lose
     one relay, or the server itself, resume at another with nothing missed. The servers need a
-    journal for that (`barrage serve --data DIR` or `--journal memory`). Peers only read.
+    journal for that (`barrage serve --data DIR` or `--journal memory`). What is written here is
+    passed on to the server that owns the table, with the upstream token, and so are its answers.
 
     \b
     Examples:
@@ -99,9 +109,11 @@ def relay(
       barrage relay engine:10000 --tables 'quotes,trades*' --port 10001
       barrage relay relay-1:10000 relay-2:10000 --host 0.0.0.0 --token secret
       barrage relay engine:10000 --upstream-token secret --lag-ms-max 2000
+      barrage relay engine:10000 --read-only
       barrage watch localhost:10000/_relayed                 where each table stands
     """
-    addresses = tuple(parse_server(text).uri for text in upstreams)
+    servers = [parse_server(text, tls) for text in upstreams]
+    addresses = tuple(each.uri for each in servers)
     config = server_settings(None, host=host, port=port, token=token)
     check_host(config)
     # What a server is made of is loaded only once there is to be one.
@@ -112,9 +124,10 @@ def relay(
 
     try:
         chosen = RelaySettings(
-            upstream=UpstreamSettings(addresses=addresses, auth=upstream_token),
+            upstream=UpstreamSettings(addresses=addresses, auth=upstream_token, tls=tls.tls),
             patterns=TablePatterns.parse(tables),
             lag_ms_max=lag_ms_max,
+            is_read_only=read_only,
         )
         made = Relay(chosen, config=relay_config(config))
     except ConfigError as error:

@@ -22,11 +22,13 @@ from barrage.cli.table_writer import TableWriter, play
 from barrage.cli.target import (
     JsonOption,
     QuietOption,
+    TableAddress,
     TokenOption,
     UserOption,
     open_session,
     parse_table,
 )
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 from barrage.cli.watch.run import PLAIN_ROWS
 from barrage.clock import SystemClock
 
@@ -74,10 +76,12 @@ SpeedOption = Annotated[
 ]
 
 
+@with_tls_options
 def replay(
     source: SourceArgument,
     target: TargetArgument = None,
     *,
+    tls: TlsChoice,
     time_column: TimeOption = None,
     start: FromOption = None,
     stop: ToOption = None,
@@ -115,7 +119,7 @@ def replay(
             raise usage_error("playing a file needs --time: the column with the time of each row")
         _replay_file(
             Path(source),
-            target,
+            parse_table(target, tls),
             time_column,
             speed=factor,
             options=FileOptions(
@@ -140,7 +144,7 @@ def replay(
         rows=rows,
         is_json=as_json,
     )
-    replay_past(parse_table(source), token=token, options=options)
+    replay_past(parse_table(source, tls), token=token, options=options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +159,8 @@ class FileOptions:
 
 
 def _replay_file(
-    file: Path, table: str, time_column: str, *, speed: float, options: FileOptions
+    file: Path, address: TableAddress, time_column: str, *, speed: float, options: FileOptions
 ) -> None:
-    address = parse_table(table)
     rows = read_data_file(file)
     check_columns([time_column], rows.schema, what="--time")
     check_columns(options.key or [], rows.schema, what="--key")

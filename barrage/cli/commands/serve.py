@@ -129,6 +129,28 @@ AuditOption = Annotated[
         dir_okay=False,
     ),
 ]
+TlsCertOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-cert",
+        metavar="FILE",
+        help="Certificate in PEM; with --tls-key all connections are TLS.",
+        show_default=False,
+    ),
+]
+TlsKeyOption = Annotated[
+    str | None,
+    typer.Option("--tls-key", metavar="FILE", help="Key of --tls-cert in PEM.", show_default=False),
+]
+TlsClientCaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="Authorities of clients; every client must show a certificate of one of them.",
+        show_default=False,
+    ),
+]
 
 
 class Demo(StrEnum):
@@ -157,6 +179,9 @@ def serve(
     users: UsersOption = None,
     anonymous: AnonymousOption = None,
     audit: AuditOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_client_ca: TlsClientCaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve tables until Ctrl+C. Settings: defaults, then --config, then BARRAGE_… variables, then
@@ -171,6 +196,7 @@ def serve(
       barrage serve --host 0.0.0.0 --token secret
       barrage serve --users users.jsonl --audit audit.log
       barrage serve --host 0.0.0.0 --anonymous
+      barrage serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key
       barrage serve --bodies shm
       barrage serve --config barrage.toml
       barrage serve --port 0 --json
@@ -185,9 +211,12 @@ def serve(
             data=data,
             journal=None if journal is None else journal.value,
             bodies=bodies,
-            users=users,
+            users=None if users is None else str(users),
             anonymous=anonymous,
-            audit=audit,
+            audit=None if audit is None else str(audit),
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_client_ca=tls_client_ca,
         )
         server = stack.enter_context(new_server(chosen))
         publish_files(server, files)

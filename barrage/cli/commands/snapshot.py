@@ -26,6 +26,7 @@ from barrage.cli.target import (
     parse_table,
 )
 from barrage.cli.text_table import format_table
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 
 TERMINAL_ROWS = 50
 
@@ -55,11 +56,13 @@ OutOption = Annotated[
 ]
 
 
+@with_tls_options
 @with_query_options
 def snapshot(
     table: TableArgument,
     query: QueryOptions,
     *,
+    tls: TlsChoice,
     columns: ColumnsOption = None,
     rows: RowsOption = None,
     reverse: ReverseOption = False,
@@ -80,7 +83,7 @@ def snapshot(
       barrage snapshot localhost:10000/processes --json | jq .name
       barrage snapshot localhost:10000/processes --by user --agg n='count()' --sort=-n
     """
-    address = parse_table(table)
+    address = parse_table(table, tls)
     span = parse_rows(rows)
     if reverse and span is None:
         raise usage_error("--reverse counts --rows from the end; add --rows A-B")

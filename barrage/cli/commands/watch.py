@@ -10,6 +10,7 @@ from barrage.cli.commands.schema import TableArgument
 from barrage.cli.commands.snapshot import ColumnsOption
 from barrage.cli.query_options import QueryOptions, with_query_options
 from barrage.cli.target import JsonOption, TokenOption, UserOption, parse_table
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 from barrage.cli.watch.run import PLAIN_ROWS, PlainOptions, watch_table
 
 SecondsOption = Annotated[
@@ -28,11 +29,13 @@ IntervalOption = Annotated[
 ]
 
 
+@with_tls_options
 @with_query_options
 def watch(
     table: TableArgument,
     query: QueryOptions,
     *,
+    tls: TlsChoice,
     columns: ColumnsOption = None,
     rows: RowCountOption = PLAIN_ROWS,
     seconds: SecondsOption = None,
@@ -58,7 +61,7 @@ def watch(
       barrage watch localhost:10000/processes --where 'cpu_percent > 1' --sort=-cpu_percent
     """
     watch_table(
-        parse_table(table),
+        parse_table(table, tls),
         token=token,
         query=query,
         columns=split_names(columns),

@@ -40,8 +40,8 @@ def parse_addresses(
 ) -> tuple[Address, ...]:
     """One address or several, as text with commas or as a sequence of texts, in the order in which
     they are tried: ``"listed"``, or ``"random"``, from any of them on. An address that is named
-    twice counts once. ConfigError for none, for more than the limit, and for both kinds of
-    servers."""
+    twice counts once. ConfigError for none, for more than the limit, for both kinds of
+    servers, and for addresses with TLS beside such that leave this machine without."""
     if order not in (LISTED, RANDOM):
         raise ConfigError(f"order is {order!r}, it must be {LISTED!r} or {RANDOM!r}")
     texts = uri.split(",") if isinstance(uri, str) else list(uri)
@@ -56,6 +56,12 @@ def parse_addresses(
         raise ConfigError(
             f"{uri!r} names servers of both kinds; those of one session are all of Deephaven's "
             "(dh://, dhs://) or all of ours"
+        )
+    in_clear = [each.target for each in addresses if not (each.is_tls or each.is_private)]
+    if in_clear and any(each.is_tls for each in addresses):
+        raise ConfigError(
+            f"{', '.join(in_clear)} would be told in the clear what the others are told through "
+            "TLS, the token too: use grpcs:// for every address, but for those of this machine"
         )
     start = random.randrange(len(addresses)) if order == RANDOM else 0
     return addresses[start:] + addresses[:start]

@@ -14,6 +14,7 @@ from barrage.errors import BodyChannelError, ConnectionLostError, SubscriptionCl
 from barrage.transport import flight_messages
 from barrage.transport.base import TLS
 from barrage.transport.flight_messages import FLIGHT
+from barrage.transport.tls.client_tls import explained
 from barrage.wire.revision import WireRevision
 
 if TYPE_CHECKING:
@@ -92,7 +93,10 @@ class Connection:
         """Log in, where there is a session; AuthenticationError or ConnectionLostError."""
         if self.login is not None:
             login = self.login
-            await self.ask(lambda: login.open(timeout))
+            try:
+                await self.ask(lambda: login.open(timeout))
+            except ConnectionLostError as error:
+                raise await self.explained(error, timeout) from error
             self.calls = DeephavenCalls(self.channel, login)
 
     @property
@@ -199,6 +203,15 @@ class Connection:
         """The answer to what changes nothing, of another server when that in use cannot be reached.
         ConnectionLostError that names all of them and why when none can."""
         return await (question() if self._servers is None else self._servers.ask_each(question))
+
+    async def explained(
+        self, error: ConnectionLostError, timeout: float | None
+    ) -> ConnectionLostError:
+        """Why the first call found no connection, if more can be known; of several servers each has
+        said so for itself."""
+        if self._servers is not None:
+            return error
+        return await explained(error, self._address, self._tls, timeout=timeout)
 
     async def read(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """:meth:`call` for ``work`` that changes nothing."""

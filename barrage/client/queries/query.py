@@ -18,7 +18,7 @@ from barrage.client.connection.table_sources import (
     flight_info,
 )
 from barrage.client.queries.query_batch import run_query
-from barrage.client.queries.query_json import query_ticket
+from barrage.client.queries.query_steps import query_ticket
 from barrage.errors import UnsupportedError
 from barrage.transport.flight_messages import Descriptor
 

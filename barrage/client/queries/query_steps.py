@@ -1,4 +1,5 @@
-"""The steps of a query: operators and their arguments, checked when they are written down.
+"""The steps of a query: operators and their arguments, checked when they are written down; and the
+tickets by which they travel to our own servers, ``q/`` and canonical JSON.
 
 Which operators there are and what arguments they take: :mod:`barrage.model.operators`. Their
 methods are in :mod:`barrage.client.queries.query_methods`.
@@ -10,14 +11,18 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from barrage.client.connection.table_sources import TableSource
+from barrage.client.connection.table_sources import NamedSource, TableSource
 from barrage.errors import ConfigError, ExpressionError
 from barrage.model.operators import OPERATORS, Form
+from barrage.model.query import Operation, Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from barrage.model.operators import OperatorSpec, Parameter
+
+
+QUERY_ROUTE = b"q/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +147,26 @@ _CHECKS: Mapping[Form, Callable[[OperatorSpec, Parameter, Any], Any]] = {
     Form.POSITION: _position,
     Form.QUERY: _table,
 }
+
+
+def query_ticket(name: str, steps: Sequence[Step]) -> bytes:
+    """The ticket of the operators ``steps`` applied to the published table ``name``."""
+    return QUERY_ROUTE + _query(name, steps).to_json().encode()
+
+
+def _query(name: str, steps: Sequence[Step]) -> Query:
+    return Query(
+        name, tuple(Operation(step.name, tuple(map(_argument, step.arguments))) for step in steps)
+    )
+
+
+def _argument(value: Any) -> Any:
+    """A table is a query of its own."""
+    if not isinstance(value, TableSource):
+        return value
+    return _query(value.label, ()) if isinstance(value, NamedSource) else _nested(value)
+
+
+def _nested(source: Any) -> Query:
+    """The query of a source that is one."""
+    return _query(source.name, source.steps)

@@ -16,7 +16,7 @@ from collections import deque
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from barrage.client.updates.changes import Changes
+from barrage.client.updates.waiting import Changes
 from barrage.supervision import Role, contained, contained_awaitable, start_task
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""What a subscription says about itself: its state, and what it has received so far."""
+"""What a subscription was opened with, and what it says about itself: its state, and what it has
+received so far."""
 
 from __future__ import annotations
 
@@ -8,9 +9,31 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from barrage.client.bodies.bodies import BodyCounter, BodyStats
+from barrage.client.connection.reconnect import Backoff
+from barrage.proto.resumption import ResumeMode
 
 if TYPE_CHECKING:
+    from barrage.client.connection.table_sources import TableSource
+    from barrage.client.subscriptions.resume import KeptState
     from barrage.clock import Clock
+    from barrage.model.viewport import Viewport
+    from barrage.wire.messages import SubscriptionOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionSettings:
+    """What was asked for when the subscription was opened."""
+
+    source: TableSource
+    columns: tuple[str, ...] | None
+    viewport: Viewport | None
+    options: SubscriptionOptions
+    reconnects: bool = True
+    backoff: Backoff = field(default_factory=Backoff)
+    resume: ResumeMode = ResumeMode.COALESCED
+    kept: KeptState | None = None
+    """Rows to go on from instead of a first snapshot."""
+
 
 RATE_WINDOW_NS = 5_000_000_000
 """Rates are means over this long."""

@@ -26,9 +26,8 @@ from barrage.client.subscriptions.rows_argument import (
 )
 from barrage.client.subscriptions.shown_replica import ShownReplica
 from barrage.client.subscriptions.state import TRANSITIONS, State, Stats, StatsRecorder
-from barrage.client.updates.changes import Changes
-from barrage.client.updates.update_iterator import UpdateIterator
-from barrage.client.updates.update_queue import UpdateQueue
+from barrage.client.updates.update_queue import UpdateIterator, UpdateQueue
+from barrage.client.updates.waiting import Changes
 from barrage.errors import (
     AuthenticationError,
     BarrageError,
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from barrage.client.bodies.body_stream import BodyStream, OfferedChannel
     from barrage.client.subscriptions.callback_calls import SessionCallbacks
     from barrage.client.subscriptions.followers import OnError, OnState, OnUpdate
-    from barrage.client.subscriptions.subscription_settings import SubscriptionSettings
+    from barrage.client.subscriptions.state import SubscriptionSettings
     from barrage.clock import Clock
     from barrage.model.cursor import Cursor
 

@@ -14,8 +14,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from barrage.client.synchronous.callbacks import CallbackThreads, close_all
-from barrage.client.synchronous.closing import ClosedByWith
-from barrage.client.synchronous.sync_loop import CLOSE_TIMEOUT_SECONDS, LoopThread, opened
+from barrage.client.synchronous.sync_loop import (
+    CLOSE_TIMEOUT_SECONDS,
+    ClosedByWith,
+    LoopThread,
+    opened,
+)
 from barrage.client.tables.remote_table import TIMEOUT_SECONDS
 from barrage.errors import SubscriptionClosedError, WorkerDiedError
 

@@ -6,8 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from barrage.client.synchronous.closing import ClosedByWith
-from barrage.client.synchronous.sync_loop import CLOSE_TIMEOUT_SECONDS
+from barrage.client.synchronous.sync_loop import CLOSE_TIMEOUT_SECONDS, ClosedByWith
 from barrage.errors import SubscriptionClosedError
 from barrage.supervision import start_awaited
 

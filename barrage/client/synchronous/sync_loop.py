@@ -1,4 +1,5 @@
-"""The private event loop of a synchronous session, on a thread of its own."""
+"""The private event loop of a synchronous session, on a thread of its own, and what ``with`` does
+for everything that is to be closed."""
 
 from __future__ import annotations
 
@@ -6,21 +7,24 @@ import asyncio
 import contextlib
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from barrage.client.connection.opening import Closable
-from barrage.client.updates.sync_waiting import wait_in_turns
+from barrage.client.updates.waiting import wait_in_turns
 from barrage.errors import LocalProtocolError, SubscriptionClosedError, WorkerDiedError
 from barrage.supervision import Role, start_thread
 from barrage.transport.event_loop import EventLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from typing import Self
 
     from barrage.client.connection.opening import Opening
     from barrage.client.synchronous.callbacks import CallbackThreads
+
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Closable)
@@ -133,3 +137,17 @@ async def _end_tasks() -> None:
             task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_SECONDS)
+
+
+class ClosedByWith(ABC):
+    """A context manager that gives itself and calls :meth:`close`, whatever happened."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

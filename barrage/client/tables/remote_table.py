@@ -22,7 +22,7 @@ from barrage.client.subscriptions.rows_argument import (
     column_names,
     viewport_of,
 )
-from barrage.client.subscriptions.subscription_settings import SubscriptionSettings
+from barrage.client.subscriptions.state import SubscriptionSettings
 from barrage.client.tables.bulk_snapshot import CELLS_MIN, fetch_bulk_snapshot
 from barrage.client.tables.history import ChangeOptions, TableHistory
 from barrage.client.tables.snapshot import fetch_snapshot

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from barrage.client.updates.sync_waiting import wait_in_turns
 from barrage.client.updates.update_merge import is_mergeable, is_of_blink_table, merged
+from barrage.client.updates.waiting import wait_in_turns
 from barrage.errors import SlowIteratorError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from barrage.client.updates.update import Update
     from barrage.errors import BarrageError
+
 
 GATHERED_MAX = 64
 """Updates that may gather beyond the bound before they are merged where they are."""
@@ -192,3 +193,34 @@ def _merged_if_possible(updates: list[Update]) -> Update | None:
     except pa.ArrowException:
         # Arrow cannot pick cells of every type.
         return None
+
+
+class UpdateIterator:
+    """Updates of one table, in order and without gaps. Ends when the subscription is closed, raises
+    what it died of."""
+
+    def __init__(self, queue: UpdateQueue) -> None:
+        self._queue = queue
+
+    def __aiter__(self) -> UpdateIterator:
+        return self
+
+    async def __anext__(self) -> Update:
+        update = await self._queue.next_async()
+        if update is None:
+            raise StopAsyncIteration
+        return update
+
+    async def aclose(self) -> None:
+        """Stop following; the subscription goes on without it."""
+        self._queue.abandon()
+
+    async def __aenter__(self) -> UpdateIterator:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # A loop that was left with ``break`` must not hold the stream for ever.
+        self._queue.abandon()

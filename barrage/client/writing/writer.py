@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from barrage.client.connection.reconnect import Backoff
-from barrage.client.updates.changes import Changes
+from barrage.client.updates.waiting import Changes
 from barrage.client.writing.arrow_input import to_arrow_table, without_dictionaries
 from barrage.client.writing.put import (
     MODES,
@@ -130,6 +130,8 @@ class AsyncWriter:
         """Batches at the front that an earlier stream was given."""
         self._is_open = False
         self._is_known = False
+        self._is_assumed_new = False
+        """There was no such table, so nobody can have written to it."""
         self._position: int | None = None
         self._epoch: int | None = None
         """Under which the server takes our rows, until another writer of the producer begins."""
@@ -176,7 +178,7 @@ class AsyncWriter:
             self._schema = info.schema
         except TableNotFoundError:
             # The first rows make the table; nobody has written to it.
-            self._is_known = True
+            self._is_known = self._is_assumed_new = True
         name = f"barrage writer {self._settings.table}"
         self._task = start_task(WRITER, self._run(), on_death=self._fail, name=name)
         await self._changes.until(lambda: self._is_known or self._is_over)
@@ -389,6 +391,15 @@ class AsyncWriter:
             is_first = False
 
     def _take(self, sequence: int | None, step: int | None, *, is_opening: bool) -> None:
+        if is_opening and self._is_assumed_new:
+            self._is_assumed_new = False
+            if sequence is not None:
+                # Nothing of ours was sent yet, and what is numbered from 0 would be left out.
+                raise SequenceError(
+                    f"table {self._settings.table!r} was not there when the writer was opened, and "
+                    f"has now {sequence} as the last number of producer "
+                    f"{self._settings.producer!r}: open another writer"
+                )
         if is_opening and not self._is_known:
             self._is_known = True
             self._next = 0 if sequence is None else sequence + 1

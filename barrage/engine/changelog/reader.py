@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
     from barrage.engine.tables.table import Table
     from barrage.model.viewport import ColumnSet
+    from barrage.rowset.arrays import Int64Array
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -21,6 +24,9 @@ Entry = TypeVar("Entry")
 COMBINE_ROWS_MAX = 64 * 1024
 """Chunked columns of at most this many rows are copied into one array, which is cheaper to slice
 and to write."""
+
+ARRAY_BYTES_MAX = 2**31 - 1
+"""Most bytes of one array: the offsets of texts and lists have 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +99,46 @@ class TableReader:
 
 def compact(column: Column) -> Column:
     """One array where that is cheap."""
-    if isinstance(column, pa.ChunkedArray) and len(column) <= COMBINE_ROWS_MAX:
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return column
+    return whole(column) if len(column) <= COMBINE_ROWS_MAX else column
+
+
+def whole(column: Column) -> Column:
+    """One array, but for a column that none can hold."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.nbytes <= ARRAY_BYTES_MAX else column
+
+
+def taken(column: Column, picks: Int64Array, counts: Int64Array) -> Column:
+    """The rows ``picks``: so many for each of ``counts``, ascending. In pieces where no array can
+    hold them all, and for a column that none can hold."""
+    if isinstance(column, pa.Array) and _taken_bytes(column, picks, len(counts)) <= ARRAY_BYTES_MAX:
+        return column.take(pa.array(picks))
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    stops = np.cumsum([len(chunk) for chunk in chunks])
+    parts: list[pa.Array] = []
+    for rows in np.split(picks, np.cumsum(counts)[:-1]):
+        start = 0
+        for chunk, in_chunk in zip(
+            chunks, np.split(rows, np.searchsorted(rows, stops[:-1])), strict=True
+        ):
+            if len(in_chunk):
+                parts.append(chunk.take(pa.array(in_chunk - start)))
+            start += len(chunk)
+    return pa.chunked_array(parts, column.type)
+
+
+def _taken_bytes(column: pa.Array, picks: Int64Array, count: int) -> int:
+    """Bytes that offsets have to number in the values of ``picks`` at most; no row is in there
+    more than ``count`` times."""
+    bytes_max: int = column.nbytes * count
+    if bytes_max <= ARRAY_BYTES_MAX:
+        return bytes_max
+    if pa.types.is_primitive(column.type):
+        return 0  # It has no offsets.
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        return int(lengths[picks].sum(dtype=np.int64))
+    return bytes_max

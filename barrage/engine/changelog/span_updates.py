@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
+from barrage.engine.changelog.reader import taken, whole
 from barrage.engine.changelog.subscription import POSITION_STOP_MAX, ShapeKind
 from barrage.engine.changelog.viewport_plan import Spans, union_of_windows
 from barrage.engine.tables.moved_rows import union_of
@@ -172,8 +172,8 @@ def _added(
     if (high - low != sizes)[sizes > 0].any():
         # A view lacks rows between its own that an overlapping one gets: each has its own copy.
         positions = np.repeat(plan.new_start, sizes) + sets.keys()
-        picks = pa.array(rows.rank_many(positions))
-        values = tuple(column.take(picks) for column in values)
+        picks = rows.rank_many(positions)
+        values = tuple(taken(column, picks, sizes) for column in values)
         low = np.cumsum(sizes) - sizes
     return ViewRows(columns=columns, rows=sets, sizes=sizes, low=low, values=values)
 
@@ -211,13 +211,9 @@ def _seen(rows: RowSet, ends: _KeptEnds) -> RowSet:
     return rows & union_of_windows(ends.new_first, ends.new_stop)
 
 
-def _read(reader: TableReader, keys: RowSet, columns: ColumnSet) -> tuple[pa.Array, ...]:
-    """Values as one array each, which is what slices of all views are cut from."""
-    return tuple(map(_whole, reader.table.read(keys, columns))) if columns else ()
-
-
-def _whole(column: Column) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+def _read(reader: TableReader, keys: RowSet, columns: ColumnSet) -> tuple[Column, ...]:
+    """Values as one array each, if one can hold them: slices of all views are cut from it."""
+    return tuple(map(whole, reader.table.read(keys, columns))) if columns else ()
 
 
 # --- first states ---------------------------------------------------------------------------------

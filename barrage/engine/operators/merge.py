@@ -116,7 +116,8 @@ class MergeTable(DerivedTable):
 
     def _joined(self, sets: Iterable[RowSet]) -> RowSet:
         """The rows with these keys in the parents, one set per parent, under their own keys."""
-        placed = map(RowSet.offset, sets, self._starts.tolist())
+        starts = self._starts.tolist()
+        placed = (keys.offset(start) for keys, start in zip(sets, starts, strict=True))
         return functools.reduce(operator.or_, placed, RowSet.empty())
 
     def advance_all(self, updates: Sequence[TableUpdate]) -> TableUpdate:

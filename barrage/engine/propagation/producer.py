@@ -156,11 +156,6 @@ class Producer:
         """Plans that others may still join, oldest first."""
         return self._plans.plans()
 
-    def can_resume(self, plan: ResumePlan) -> bool:
-        """Whether :meth:`add` would take the plan: it leads to the present, or was in use a moment
-        ago."""
-        return self._plans.is_usable(plan)
-
     def add(
         self,
         subscription_id: int,

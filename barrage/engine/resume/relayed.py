@@ -43,11 +43,6 @@ class RelayedForm:
     kind: str
     """In the words of the server that tells its changes, with hyphens."""
 
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """Columns whose values name a row."""
-        return self.traits.key_columns
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldUpdate:

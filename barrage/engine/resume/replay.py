@@ -2,8 +2,7 @@
 
 A :class:`ReplayTable` stands in for a source in an update graph of its own. It has any row keys,
 takes recorded changes instead of writes, and tells the same updates as the original did, so every
-operator can be put upon it (:meth:`~barrage.engine.tables.table.DerivedTable.over`). A
-:func:`state_table` is one that stays as it is: what ``as_of`` shows.
+operator can be put upon it (:meth:`~barrage.engine.tables.table.DerivedTable.over`).
 
 Cells stand in slots, one behind the other as they came; ``_slots`` says where each row's are, in
 key order. Applying a change costs O(rows of the table) in numpy, and next to nothing when it only
@@ -23,11 +22,9 @@ from barrage.engine.tables.moved_rows import union_of
 from barrage.engine.tables.source import (
     SourceTable,
     StagedTable,
-    is_dense,
     operators_of,
     sources_of,
 )
-from barrage.engine.tables.table import TableTraits
 from barrage.errors import EngineError
 from barrage.model.coalesce import coalesce
 
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from barrage.engine.tables.cells import Cells
-    from barrage.engine.tables.table import Graph, Table
+    from barrage.engine.tables.table import Graph, Table, TableTraits
     from barrage.model.update import TableUpdate
     from barrage.rowset import RowSet
     from barrage.rowset.arrays import Int64Array
@@ -82,16 +79,11 @@ class SourceForm(Protocol):
     def kind(self) -> str:
         """Which kind of source."""
 
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """Columns whose values name a row."""
-
 
 class ReplayTable(StagedTable[RecordedEntry]):
     """The rows of ``state``, then what the recorded entries make of them.
 
     ``like`` is the source the state is one of; it lends schema, kind and traits and is not kept.
-    With ``is_static`` the state is all there will ever be.
     """
 
     def __init__(
@@ -101,14 +93,8 @@ class ReplayTable(StagedTable[RecordedEntry]):
         state: SourceState,
         *,
         changed_step: int | None = None,
-        is_static: bool = False,
     ) -> None:
-        traits = like.traits
-        if is_static:
-            traits = TableTraits(
-                is_static=True, is_flat=is_dense(state.keys), key_columns=like.key_columns
-            )
-        super().__init__(graph, like.schema, traits)
+        super().__init__(graph, like.schema, like.traits)
         self.kind = like.kind
         rows = coerce_rows(self.schema, state.rows)
         if len(rows) != len(state.keys):
@@ -228,11 +214,6 @@ class ReplayTable(StagedTable[RecordedEntry]):
 def _cast(cells: Cells, data_type: pa.DataType) -> pa.ChunkedArray:
     chunked = cells if isinstance(cells, pa.ChunkedArray) else pa.chunked_array([cells])
     return cast_values(chunked, data_type)
-
-
-def state_table(graph: Graph, like: SourceTable, state: SourceState) -> ReplayTable:
-    """A static table of the rows a source had, under the row keys they had."""
-    return ReplayTable(graph, like, state, is_static=True)
 
 
 class _StaticStandIn(SourceTable):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -194,8 +193,3 @@ def _first_bad_row(values: pa.ChunkedArray, data_type: pa.DataType) -> int:
 def _shown(value: pa.Scalar) -> str:
     text = repr(value.as_py())
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def first_true(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
-    """Index of the first true entry; the caller knows there is one."""
-    return int(np.argmax(mask))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from barrage.engine.tables.source import Rows, StagedTable, check_keys, is_dense
+from barrage.engine.tables.source import AddedTable, check_keys
 from barrage.engine.tables.table import TableTraits
 from barrage.errors import EngineError
 from barrage.limits import ROW_KEY_MAX
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from barrage.rowset.arrays import Int64Array
 
 
-class RingTable(StagedTable["pa.Table"]):
+class RingTable(AddedTable):
     """The last ``capacity`` rows. Row keys only grow; the oldest rows are removed."""
 
     kind = "ring"
@@ -35,11 +35,6 @@ class RingTable(StagedTable["pa.Table"]):
         self._keys_used = 0
         self._first_slot_key = 0
         """Key of the row in the storage's slot 0; a restored ring does not begin at key 0."""
-
-    def stage_add(self, rows: Rows) -> None:
-        table = self._coerced(rows)
-        if len(table):
-            self._staged.append(table)
 
     def restore(self, keys: RowSet, rows: pa.Table) -> None:
         is_run = keys.is_empty or (keys.is_contiguous and keys.last < ROW_KEY_MAX)
@@ -72,7 +67,7 @@ class RingTable(StagedTable["pa.Table"]):
         return self.storage.take(keys - self._first_slot_key, columns)
 
 
-class BlinkTable(StagedTable["pa.Table"]):
+class BlinkTable(AddedTable):
     """Rows exist for the cycle that brought them; their keys are 0..n-1 in every cycle."""
 
     kind = "blink"
@@ -84,16 +79,6 @@ class BlinkTable(StagedTable["pa.Table"]):
     def has_pending(self) -> bool:
         """A blink table that shows rows has to remove them, staged rows or not."""
         return self._failure is None and (bool(self._staged) or self.size > 0)
-
-    def stage_add(self, rows: Rows) -> None:
-        table = self._coerced(rows)
-        if len(table):
-            self._staged.append(table)
-
-    def restore(self, keys: RowSet, rows: pa.Table) -> None:
-        check_keys(self.kind, keys, rows, is_possible=is_dense(keys))
-        self.storage.append(self._coerced(rows))
-        self._row_keys = keys
 
     def commit(self, step: int) -> TableUpdate:
         before = self._row_keys

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from barrage.engine.tables.table import Graph, Table
     from barrage.rowset.arrays import Int64Array
 
+
 Rows: TypeAlias = pa.Table | pa.RecordBatch
 """What a caller may stage."""
 
@@ -230,13 +231,8 @@ class StaticTable(SourceTable):
         self._row_keys = RowSet.of_span(0, len(table))
 
 
-class AppendOnlyTable(StagedTable[pa.Table]):
-    """Rows are only ever added at the end: key, slot and position of a row are the same number."""
-
-    kind = "append-only"
-
-    def __init__(self, graph: Graph, schema: pa.Schema) -> None:
-        super().__init__(graph, schema, TableTraits(is_append_only=True, is_flat=True))
+class AddedTable(StagedTable[pa.Table]):
+    """Rows come at the end and no other way. Restored, they have the keys 0..n-1."""
 
     def stage_add(self, rows: Rows) -> None:
         table = self._coerced(rows)
@@ -247,6 +243,15 @@ class AppendOnlyTable(StagedTable[pa.Table]):
         check_keys(self.kind, keys, rows, is_possible=is_dense(keys))
         self.storage.append(self._coerced(rows))
         self._row_keys = keys
+
+
+class AppendOnlyTable(AddedTable):
+    """Rows are only ever added at the end: key, slot and position of a row are the same number."""
+
+    kind = "append-only"
+
+    def __init__(self, graph: Graph, schema: pa.Schema) -> None:
+        super().__init__(graph, schema, TableTraits(is_append_only=True, is_flat=True))
 
     def commit(self, step: int) -> TableUpdate:
         start = self.size
@@ -259,6 +264,16 @@ class AppendOnlyTable(StagedTable[pa.Table]):
         if self._recorder is not None:
             self._record(update, self._added_only(update))
         return update
+
+
+class BlankTable(SourceTable):
+    """A static table of ``size`` rows and no columns. Costs the same for any size."""
+
+    kind = "static"
+
+    def __init__(self, graph: Graph, size: int) -> None:
+        super().__init__(graph, pa.schema([]), TableTraits(is_static=True, is_flat=True))
+        self._row_keys = RowSet.of_span(0, size)
 
 
 def sources_of(*tables: Table) -> list[SourceTable]:

@@ -7,7 +7,8 @@
                       synced                     version and epoch last acknowledged, never synced
 
 The writer thread appends; a maintenance thread makes checkpoints and removes what they make
-superfluous; readers map files. The lock guards the lists of both, never any IO that takes long.
+superfluous; readers map files. The lock guards the lists of both, never any IO: who hands changes
+over waits for it, too.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ class FileHistory:
         self._end = end
         self._writer: SegmentWriter | None = None
         self._written: list[IndexRow] = []
+        self._unattested: int | None = None
         self._begin = begin or HistoryBegin(version=record.created_step, segment=1)
         self._announced = {self._begin.version}
         """Versions the history may begin with for who reads the files: the write of another
@@ -120,6 +122,9 @@ class FileHistory:
         self._is_closed = False
         self._begun_wall_ns = self._begun_count = 0
         self._mapped: OrderedDict[int, pa.Buffer] = OrderedDict()
+        self._placing = threading.Lock()
+        """Held while a file is put in its place: a table that was dropped, and perhaps made anew,
+        gets no file of the old one. Taken before the other."""
         self._lock = threading.Lock()
 
     # --- the writer -------------------------------------------------------------------------------
@@ -201,13 +206,18 @@ class FileHistory:
 
     def publish(self) -> None:
         written, self._written = self._written, []
-        if not written:
+        if written:
+            with self._lock:
+                self._index.extend(written)
+            self._unattested = written[-1].step
+
+    def attest(self) -> None:
+        step, self._unattested = self._unattested, None
+        if step is None:
             return
-        with self._lock:
-            self._index.extend(written)
         path = f"{self._directory}/{WITNESS_FILE}"
         try:
-            self._storage.overwrite(path, witness(self._record.epoch, written[-1].step))
+            self._storage.overwrite(path, witness(self._record.epoch, step))
         except OSError as error:
             # An older one is no lie, it only tells less.
             logger.warning("%s: %s", path, error)
@@ -360,8 +370,7 @@ class FileHistory:
         pending = write_checkpoint(
             self._storage, directory, state, table=record.identity.name, epoch=record.epoch
         )
-        with self._lock:
-            # A table that was dropped, and perhaps made anew, gets no file of the old one.
+        with self._placing:
             return None if self._is_closed else pending.finish(self._storage)
 
     def _forget(self, upto: int) -> None:
@@ -387,11 +396,13 @@ class FileHistory:
         """Let the history begin with a checkpoint, and remove what is older."""
         numbers = range(first_segment, kept_from)
         begin = HistoryBegin(version=base.version, segment=kept_from)
-        with self._lock:
+        with self._placing:
             if self._is_closed:
                 return
-            self._announced.add(begin.version)
+            with self._lock:
+                self._announced.add(begin.version)
             self._storage.replace(f"{self._directory}/{BEGIN_FILE}", begin.encode())
+        with self._lock:
             self._begin, self._announced = begin, {begin.version}
             older = [each for each in self._checkpoints if each.version < base.version]
             later = [each for each in self._checkpoints if each.version > base.version]
@@ -413,7 +424,7 @@ class FileHistory:
             return tuple(self._checkpoints)
 
     def close(self) -> None:
-        with self._lock:
+        with self._placing:
             self._is_closed = True
         if self._writer is not None:
             self._writer.file.close()

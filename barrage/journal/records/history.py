@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 class History(Protocol):
-    """Entries that are kept, and states to start from. ``write``, ``sync`` and ``publish`` are
-    called by the writer only, ``maintain`` by one thread at a time, the rest by any thread."""
+    """Entries that are kept, and states to start from. ``write``, ``sync``, ``publish`` and
+    ``attest`` are called by the writer only, ``maintain`` by one thread at a time, the rest by any
+    thread."""
 
     @property
     def index(self) -> Index:
@@ -39,7 +40,11 @@ class History(Protocol):
         ...
 
     def publish(self) -> None:
-        """Make what was synced readable."""
+        """Make what was synced readable. No IO."""
+        ...
+
+    def attest(self) -> None:
+        """Write down how far it was published, before anybody is told."""
         ...
 
     def rewind(self) -> None:

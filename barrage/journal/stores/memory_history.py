@@ -66,6 +66,9 @@ class MemoryHistory:
             self._index.extend(self._written)
             self._written = []
 
+    def attest(self) -> None:
+        """Memory outlives nobody who could ask."""
+
     def rewind(self) -> None:
         self._written = []
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -73,6 +73,30 @@ class Waiting(NamedTuple):
     handed_ns: int
 
 
+@dataclass(slots=True, eq=False)
+class Tail:
+    """What comes after a version, in memory also when it is on the disk. The journal's, which reads
+    it to who holds it: :meth:`TableJournal.tail`."""
+
+    after: int
+    bytes_max: int
+    byte_count: int = 0
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether there was more than it may hold."""
+        return self.byte_count > self.bytes_max
+
+    def note(self, entry: Entry) -> None:
+        """The next entry of the journal."""
+        if entry.step > self.after:
+            self.byte_count += entry.rows.nbytes
+            self.entries.append(entry)
+            if self.is_torn:
+                self.entries.clear()
+
+
 class TableJournal:
     """History of one table. Made by :class:`~barrage.journal.stores.store.JournalStore` only."""
 
@@ -126,6 +150,7 @@ class TableJournal:
         self._recovered: TableState | None = state
         self._holds: dict[str, _Hold] = {}
         self._listeners: list[Callable[[int], None]] = []
+        self._tails: list[Tail] = []
         self._lock = threading.RLock()
 
     def refuse(self, error: JournalError) -> None:
@@ -234,6 +259,8 @@ class TableJournal:
             entry = self._builder.build(self._handed_over[0])
             self._built.append(entry)
             self._unwritten.append(entry)
+            for tail in self._tails:
+                tail.note(entry)
             self._handed_over.popleft()
 
     def publish(self, version: int) -> None:
@@ -242,6 +269,8 @@ class TableJournal:
             self.history.publish()
             while self._built and self._built[0].step <= version:
                 self._built.popleft()
+        self.history.attest()
+        with self._lock:
             self._durable_version = version
             listeners = list(self._listeners)
         for listener in listeners:
@@ -270,6 +299,33 @@ class TableJournal:
         """
         rows, built = self._span(after, upto)
         return itertools.chain(self.history.read(rows), built)
+
+    def tail(self, *, bytes_max: int) -> Tail:
+        """Keep at hand what comes after the latest version, for who may not read files, as long as
+        it is no more than ``bytes_max``; until :meth:`drop_tail`. The engine's thread."""
+        with self._lock:
+            tail = Tail(self._latest.version, bytes_max)
+            self._tails.append(tail)
+            return tail
+
+    def tail_entries(self, tail: Tail) -> list[Entry]:
+        """The entries after ``tail.after``, oldest first. HistoryLostError when they are too
+        large."""
+        with self._lock:
+            self._build()
+            if tail.is_torn:
+                raise HistoryLostError(
+                    self.identity.name,
+                    asked=f"{self.epoch}:{tail.after}",
+                    reason=f"more than {tail.bytes_max} bytes changed meanwhile",
+                )
+            return list(tail.entries)
+
+    def drop_tail(self, tail: Tail) -> None:
+        """Nobody needs it any more. Idempotent."""
+        with self._lock:
+            if tail in self._tails:
+                self._tails.remove(tail)
 
     def _span(self, after: int, upto: int) -> tuple[npt.NDArray[np.int64], list[Entry]]:
         """Rows of the index for what is kept, entries for what is not published yet."""

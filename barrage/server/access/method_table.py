@@ -8,7 +8,7 @@ others write to ``context``. ``session`` is the caller's, or None where the meth
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import grpc
 
@@ -30,6 +30,14 @@ class MethodEntry:
     kind: MethodKind
     behavior: SessionBehavior
     session: SessionUse = SessionUse.REQUIRED
+
+
+class Action(NamedTuple):
+    """One action of Flight: what ListActions tells about it, and what DoAction runs. It gets the
+    body of the request and returns that of the result."""
+
+    description: str
+    run: Callable[[bytes], Awaitable[bytes]]
 
 
 _HANDLERS: dict[str, Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {

@@ -25,6 +25,8 @@ from barrage.supervision import in_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from barrage.server.serving.app import ServerApp
+
 
 class AsyncServer(AsyncServerTables):
     """A server on the running event loop; see :class:`barrage.server.Server`. A ``data`` directory
@@ -54,7 +56,7 @@ class AsyncServer(AsyncServerTables):
         async with self._life_lock:
             if self._opened is None:
                 self._opened = await in_thread(self._open)
-            app = self._parts.make_app()
+            app = self._make_app()
             self._unwatch = watch_iterations(asyncio.get_running_loop(), self._parts.watchdog.loop)
             try:
                 await app.start()
@@ -64,6 +66,10 @@ class AsyncServer(AsyncServerTables):
                 raise
             self._app = app
         return self
+
+    def _make_app(self) -> ServerApp:
+        """What serves the parts, on the running loop."""
+        return self._parts.make_app()
 
     async def stop(self, grace: float | None = None) -> None:
         """Drain and stop; idempotent."""

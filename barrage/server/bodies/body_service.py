@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from barrage.errors import BarrageError
+from barrage.server.access.method_table import Action
 from barrage.server.bodies.body_channels import TOO_MANY, BodyChannels, Channel, ClaimRefusedError
-from barrage.server.bodies.body_counts import BodyCounts
 from barrage.server.bodies.body_frames import loosener, placer
 from barrage.server.bodies.body_outlets import ConnectedOutlet, SharedMemoryOutlet
 from barrage.server.bodies.body_turns import BodyTurns
-from barrage.server.bodies.body_writer import BodyWriter
+from barrage.server.bodies.body_writer import BodyCounts, BodyWriter
 from barrage.server.identity.current_call import current_caller
 from barrage.server.runtime.failure import unexpected_failure
 from barrage.supervision import Role, no_dependants, start_task
@@ -30,7 +30,7 @@ from barrage.wire.dissociated.negotiation import ACTION, Answer, Claim, ClaimOut
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from barrage.clock import Clock
@@ -114,14 +114,9 @@ class BodyService:
         return bool(self._ways)
 
     @property
-    def actions(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
+    def actions(self) -> Mapping[str, Action]:
         """Actions by name; none when everything is inline."""
-        return {ACTION: self.offer} if self.is_switched_on else {}
-
-    @property
-    def descriptions(self) -> Mapping[str, str]:
-        """What ListActions tells about them."""
-        return {ACTION: DESCRIPTION} if self.is_switched_on else {}
+        return {ACTION: Action(DESCRIPTION, self.offer)} if self.is_switched_on else {}
 
     # --- life ---
 

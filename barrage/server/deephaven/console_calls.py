@@ -28,9 +28,14 @@ if TYPE_CHECKING:
 class ConsoleCalls:
     """The behaviors."""
 
-    def __init__(self, resolver: TicketResolver, tables: TableService) -> None:
+    def __init__(
+        self, resolver: TicketResolver, tables: TableService, *, is_naming: bool = True
+    ) -> None:
+        """``is_naming``: clients may give tables names, which they may not where names stand for
+        tables of another server."""
         self._resolver = resolver
         self._tables = tables
+        self._is_naming = is_naming
 
     def methods(self) -> dict[str, MethodEntry]:
         unary = {
@@ -77,6 +82,11 @@ class ConsoleCalls:
         message = MESSAGES.decode("BindTableToVariableRequest", request)
         if not message.variable_name:
             raise RemoteProtocolError("BindTableToVariable: no variable_name")
+        if not self._is_naming:
+            raise UnsupportedError(
+                f"BindTableToVariable: {message.variable_name!r} would be a table of this relay "
+                "alone; publish it at the server that owns the tables"
+            )
         lease = await self._resolver.resolve(bytes(message.table_id.ticket), session)
         # Another name is no way around the rule that a table is only to be read.
         bound = self._tables.bind(

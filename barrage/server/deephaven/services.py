@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barrage.server.deephaven.absent_calls import ObjectCalls, StorageCalls
 from barrage.server.deephaven.application_calls import ApplicationCalls
 from barrage.server.deephaven.config_calls import ConfigCalls
 from barrage.server.deephaven.console_calls import ConsoleCalls
 from barrage.server.deephaven.input_table_calls import InputTableCalls
-from barrage.server.deephaven.object_calls import ObjectCalls
 from barrage.server.deephaven.session_calls import SessionCalls
-from barrage.server.deephaven.storage_calls import StorageCalls
 from barrage.server.deephaven.table_calls import TableCalls
 from barrage.server.deephaven.table_updates import TableUpdates
 from barrage.transport.deephaven_messages import (
@@ -46,14 +45,16 @@ class DeephavenServices:
         tables: TableService,
         limits: Limits,
         clock: Clock,
+        is_naming: bool = True,
     ) -> None:
+        """``is_naming``: clients may give tables names."""
         self._config = ConfigCalls(authenticator, sessions)
         self._session = SessionCalls(sessions, resolver, limits)
         self._application = ApplicationCalls(tables)
         self._tables = TableCalls(resolver, tables, limits=limits, clock=clock)
         self._updates = TableUpdates()
         self._inputs = InputTableCalls(resolver, tables, limits)
-        self._console = ConsoleCalls(resolver, tables)
+        self._console = ConsoleCalls(resolver, tables, is_naming=is_naming)
 
     def services(self) -> dict[str, dict[str, MethodEntry]]:
         """The methods of each service by its full name."""

@@ -109,6 +109,9 @@ class ExchangeHub:
             else:
                 streams.deliver(event, full)
         self._engine.events_taken()
+        # A connection that writes for one stream may take what others have waiting: those that are
+        # not held any more have been released, and would be held for ever.
+        full = streams.held(full)
         if full:
             self._post_releases()  # Of a stream among these the release came before.
             self._engine.tell(Hold(stream_ids=tuple(full)))

@@ -261,6 +261,11 @@ class ExchangeStream:
         if self._is_finishing and not self._posted:
             self._wake()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the engine is to send nothing until there is room again."""
+        return self._is_held
+
     def _is_to_be_held(self, byte_count: int) -> bool:
         """Count one update more that waits."""
         self._updates_pending += 1

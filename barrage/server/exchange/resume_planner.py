@@ -38,13 +38,13 @@ from barrage.server.runtime.failure import unexpected_failure
 from barrage.supervision import WorkerPool, contained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from barrage.engine.changelog.subscription import SubscriptionSpec
     from barrage.engine.propagation.open_plans import ResumePlan
     from barrage.engine.tables.table import Table
     from barrage.journal.records.record import Entry
-    from barrage.journal.stores.table_journal import TableJournal
+    from barrage.journal.stores.table_journal import TableJournal, Tail
     from barrage.limits import Limits
     from barrage.model.cursor import Cursor
     from barrage.proto.resumption import ResumeRequest
@@ -66,11 +66,18 @@ BUILD_THREADS = 1
 
 @dataclass(slots=True)
 class _Source:
-    """One source of a view, and how far its journal has been read."""
+    """One source of a view, and how far its journal is read by the thread that builds."""
 
     table: SourceTable
     journal: TableJournal
     upto: int
+    tail: Tail | None = None
+    """What happens to it while the plan is made: in memory, for the engine thread reads no
+    files."""
+
+    def read(self, version: int) -> Iterable[Entry]:
+        """The entries after ``version``, from files."""
+        return self.journal.entries(version, self.upto) if self.upto > version else ()
 
 
 @dataclass(slots=True)
@@ -247,6 +254,9 @@ class ResumePlanner:
 
     def _empty(self, work: ResumeWork) -> None:
         """Let go of what the work was about. Idempotent."""
+        for source in work.sources:
+            if source.tail is not None:
+                source.journal.drop_tail(source.tail)
         self._rows_pending -= work.rows
         work.rows = 0
         work.sources, work.builder, work.table = [], None, None
@@ -298,11 +308,13 @@ class ResumePlanner:
         return steps
 
     def begin(self, plan_id: int, found: ResumeWork | Resumption) -> bool:
-        """Keep what a survey has found until it is finished or given up. True when it is built
-        meanwhile."""
+        """Keep what a survey has found in this turn until it is finished or given up. True when it
+        is built meanwhile."""
         self._plans[plan_id] = found
         if isinstance(found, Resumption):
             return False
+        for source in found.sources:
+            source.tail = source.journal.tail(bytes_max=self._limits.resume_bytes_max)
         try:
             building = self._threads.submit(self._build_beside, found)
         except RuntimeError as error:  # The server stops, or the system has no thread left.
@@ -328,30 +340,28 @@ class ResumePlanner:
         return found if isinstance(found, Resumption) else self._finished(found)
 
     def _finished(self, work: ResumeWork) -> Resumption:
-        builder, refusal = work.builder, work.refusal
-        has_cells, sources = work.has_cells, work.sources
-        self._empty(work)
-        if builder is None:
-            return Resumption.refused(refusal or "the server is stopping")
+        builder = work.builder
         try:
-            for source in sources:
+            if builder is None:
+                return Resumption.refused(work.refusal or "the server is stopping")
+            for source in work.sources:
                 if self._journals.journal_of(source.table) is not source.journal:
                     raise ResumeRefusedError(OTHER_EPOCH)
-            builder.extend(
-                {
-                    source.table: _recorded(
-                        source,
-                        source.upto,
-                        source.journal.latest_version,
-                        has_cells=has_cells,
-                    )
-                    for source in sources
-                }
-            )
+            builder.extend({source.table: self._missed(source, work) for source in work.sources})
             plan = builder.plan()
             return Resumption.of(plan, plan.missed_steps)
         except BarrageError as error:
             return Resumption.refused(_reason(error))
+        except Exception:
+            return unforeseen()
+        finally:
+            self._empty(work)
+
+    def _missed(self, source: _Source, work: ResumeWork) -> Sequence[RecordedEntry]:
+        """What happened to a source while the plan was made."""
+        assert source.tail is not None
+        entries = source.journal.tail_entries(source.tail)
+        return _recorded(source, entries, has_cells=work.has_cells)
 
     def give_up(self, plan_id: int) -> None:
         """Forget a plan that will not be finished; one that is being built, after that."""
@@ -384,7 +394,7 @@ class ResumePlanner:
             log.warning("a subscription cannot be resumed: %s", error)
             work.refusal = f"the journal cannot be read: {error}"
         except Exception:
-            work.refusal = str(unexpected_failure(log, "a subscription could not be resumed"))
+            work.refusal = unforeseen().outcome.reason
 
     def _build(self, work: ResumeWork) -> None:
         assert work.table is not None
@@ -392,7 +402,7 @@ class ResumePlanner:
         histories = {
             source.table: SourceHistory(
                 state=source.journal.state_at(work.version) if has_cells else None,
-                entries=_recorded(source, work.version, source.upto, has_cells=has_cells),
+                entries=_recorded(source, source.read(work.version), has_cells=has_cells),
             )
             for source in work.sources
         }
@@ -405,6 +415,11 @@ class ResumePlanner:
         )
 
 
+def unforeseen() -> Resumption:
+    """No plan, for the exception that is being handled: details are logged, an id is told."""
+    return Resumption.refused(str(unexpected_failure(log, "a subscription could not be resumed")))
+
+
 def _check_reach(journal: TableJournal, version: int) -> None:
     if version < journal.earliest_version:
         raise ResumeRefusedError(f"the journal begins at step {journal.earliest_version}")
@@ -413,16 +428,11 @@ def _check_reach(journal: TableJournal, version: int) -> None:
 
 
 def _recorded(
-    source: _Source, after: int, upto: int, *, has_cells: bool
+    source: _Source, entries: Iterable[Entry], *, has_cells: bool
 ) -> Sequence[RecordedEntry]:
-    """The entries of (after, upto] as the engine wants them."""
-    if upto <= after:
-        return ()
+    """Entries as the engine wants them."""
     is_blink = source.table.is_blink
-    return [
-        recorded_entry(entry, is_blink=is_blink, has_cells=has_cells)
-        for entry in source.journal.entries(after, upto)
-    ]
+    return [recorded_entry(entry, is_blink=is_blink, has_cells=has_cells) for entry in entries]
 
 
 def recorded_entry(entry: Entry, *, is_blink: bool, has_cells: bool) -> RecordedEntry:

@@ -13,7 +13,7 @@ from barrage.server.exchange.exchange_messages import EncodedUpdate
 from barrage.server.exchange.lazy_update import LazyUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from barrage.server.exchange.exchange_messages import EncodedViews, StreamEnded, StreamUpdate
     from barrage.server.exchange.exchange_stream import ExchangeStream
@@ -67,6 +67,11 @@ class StreamTable:
             stream = streams.get(stream_id)
             if stream is not None and stream.enqueue_frame(frame):
                 full.append(stream_id)
+
+    def held(self, stream_ids: Iterable[int]) -> list[int]:
+        """Those of them whose outbox is full still."""
+        found = ((stream_id, self._streams.get(stream_id)) for stream_id in stream_ids)
+        return [stream_id for stream_id, stream in found if stream is not None and stream.is_held]
 
     def end(self, event: StreamEnded) -> None:
         """End a stream with what is wrong. A reader that is too slow would never take what is

@@ -43,7 +43,12 @@ from barrage.server.exchange.exchange_messages import (
     SubscribeTogether,
     Unsubscribe,
 )
-from barrage.server.exchange.resume_planner import OTHER_TABLE, ResumePlanner, Resumption
+from barrage.server.exchange.resume_planner import (
+    OTHER_TABLE,
+    ResumePlanner,
+    Resumption,
+    unforeseen,
+)
 from barrage.server.exchange.subscription_registry import SubscriptionRegistry
 from barrage.server.presentation.presentation import lease_of, shown_schema, shown_table
 from barrage.server.runtime.failure import unexpected_failure, without_frames
@@ -231,9 +236,11 @@ class SubscriptionDispatcher:
             if asked.is_patient and self.planner.is_ahead(table, subscribe.resume.cursor):
                 return ResumePlanned(plan_id=asked.plan_id, is_building=False, is_ahead=True)
             spec = self._spec(subscribe, encoder)
-            found = self.planner.survey(table, subscribe.resume, spec)
-        except Exception as error:
+            found = contained(self.planner.survey, table, subscribe.resume, spec)
+        except BarrageError as error:
             found = Resumption.refused(str(error))
+        except Exception:
+            found = unforeseen()
         is_building = self.planner.begin(asked.plan_id, found)
         return ResumePlanned(plan_id=asked.plan_id, is_building=is_building)
 

@@ -7,11 +7,13 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from barrage.errors import ActionNotFoundError
+from barrage.errors import ActionNotFoundError, TableNotFoundError
 from barrage.server.access.call_guard import SessionUse
-from barrage.server.access.method_table import MethodEntry
+from barrage.server.access.method_table import Action, MethodEntry
 from barrage.server.flight.dissociated_calls import is_dissociated_request
 from barrage.server.flight.relay_calls import RelayCalls
+from barrage.server.flight.stage_calls import STAGE_ABORT, STAGE_COMMIT
+from barrage.server.flight.writes_elsewhere import acted_on
 from barrage.server.history.journal_tickets import is_journal_request
 from barrage.server.identity.current_call import note_action, note_table
 from barrage.server.presentation.presentation import lease_schema
@@ -20,17 +22,18 @@ from barrage.server.tables.table_lease import TableLease
 from barrage.server.tables.table_service import TableFacts, TableRecipe, kind_of
 from barrage.server.tables.tickets import ticket_of
 from barrage.transport import flight_messages
-from barrage.transport.flight_messages import Descriptor, FlightInfo
+from barrage.transport.flight_messages import FLIGHT, Descriptor, FlightInfo
 from barrage.wire.dissociated.negotiation import ACTION as BODIES_ACTION
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Mapping
 
     from barrage.server.access.resolver import TicketResolver
     from barrage.server.access.session_store import ClientSession
     from barrage.server.bodies.body_service import BodyService
     from barrage.server.flight.dissociated_calls import DissociatedCalls
     from barrage.server.flight.journals_and_stages import JournalServices
+    from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.tables.table_lease import TableSource
     from barrage.server.tables.table_service import TableService
@@ -48,14 +51,8 @@ TABLES = "barrage.tables"
 DROP_TABLE = "barrage.drop_table"
 CREATE_TABLE = "barrage.create_table"
 
-ACTION_DESCRIPTIONS = {
-    TABLES: "The published tables. No body. Result: JSON list of objects with name, kind, key, "
-    "is_ticking, rows, step.",
-    DROP_TABLE: 'Take a table out of the catalog and end its subscriptions. Body: JSON {"table"}.',
-    CREATE_TABLE: 'Create an empty table. Body: JSON {"table", "schema": base64 of an encapsulated '
-    'Arrow IPC schema message, "key": [...], "kind", "capacity", '
-    '"journal"}.',
-}
+WRITES = frozenset({DROP_TABLE, CREATE_TABLE, STAGE_COMMIT, STAGE_ABORT})
+"""Actions that belong to the server that owns their table."""
 
 
 class CatalogCalls:
@@ -70,27 +67,21 @@ class CatalogCalls:
         journals: JournalServices,
         bodies: BodyService,
         dissociated: DissociatedCalls,
+        elsewhere: WritesElsewhere | None = None,
     ) -> None:
+        """``elsewhere`` has the tables that other servers own."""
+        self._elsewhere = elsewhere
         self._resolver = resolver
         self._dissociated = dissociated
         self._journals = journals.calls
         self._catalog = catalog
         self._bodies = bodies
         self._tables = tables
-        relay = RelayCalls(tables, catalog)
-        self._actions: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
-            TABLES: self._list_tables,
-            DROP_TABLE: self._drop_table,
-            CREATE_TABLE: self._create_table,
+        self._actions: Mapping[str, Action] = {
+            **self.actions(),
             **journals.actions,
             **bodies.actions,
-            **relay.actions,
-        }
-        self._descriptions = {
-            **ACTION_DESCRIPTIONS,
-            **journals.descriptions,
-            **bodies.descriptions,
-            **relay.descriptions,
+            **RelayCalls(tables, catalog).actions,
         }
 
     def methods(self) -> dict[str, MethodEntry]:
@@ -101,6 +92,25 @@ class CatalogCalls:
             "GetSchema": MethodEntry("unary", self.get_schema, use),
             "DoAction": MethodEntry("server_stream", self.do_action, use),
             "ListActions": MethodEntry("server_stream", self.list_actions, use),
+        }
+
+    def actions(self) -> Mapping[str, Action]:
+        """Those about tables themselves."""
+        return {
+            TABLES: Action(
+                "The published tables. No body. Result: JSON list of objects with name, kind, key, "
+                "is_ticking, rows, step.",
+                self._list_tables,
+            ),
+            DROP_TABLE: Action(
+                'Take a table out of the catalog and end its subscriptions. Body: JSON {"table"}.',
+                self._drop_table,
+            ),
+            CREATE_TABLE: Action(
+                'Create an empty table. Body: JSON {"table", "schema": base64 of an encapsulated '
+                'Arrow IPC schema message, "key": [...], "kind", "capacity", "journal"}.',
+                self._create_table,
+            ),
         }
 
     async def list_flights(
@@ -126,7 +136,10 @@ class CatalogCalls:
         if is_dissociated_request(descriptor.command):
             return await self._dissociated_info(descriptor, session, context.peer())
         ticket = self._resolver.ticket_of_descriptor(descriptor)
-        facts = await self._facts(ticket, session)
+        try:
+            facts = await self._facts(ticket, session)
+        except TableNotFoundError as error:
+            return await self._described("GetFlightInfo", request, error, session=session)
         return flight_info(facts, descriptor, ticket, session=session).encode()
 
     async def _dissociated_info(
@@ -148,14 +161,34 @@ class CatalogCalls:
         if is_journal_request(descriptor.command):
             return await self._journals.get_schema(descriptor)
         ticket = self._resolver.ticket_of_descriptor(descriptor)
-        facts = await self._facts(ticket, session)
+        try:
+            facts = await self._facts(ticket, session)
+        except TableNotFoundError as error:
+            return await self._described("GetSchema", request, error, session=session)
         return flight_messages.encode_schema_result(facts.schema.serialize().to_pybytes())
+
+    async def _described(
+        self,
+        method: str,
+        request: bytes,
+        missing: TableNotFoundError,
+        *,
+        session: ClientSession | None,
+    ) -> bytes:
+        """What the owner of a table says that is not here yet: a writer must not take it for one
+        that nobody has written to. Within a session tables look different, so its answer is of no
+        use there."""
+        if self._elsewhere is not None and session is None:
+            told = await self._elsewhere.describe(FLIGHT + method, request, missing.name)
+            if told is not None:
+                return told
+        raise missing
 
     async def list_actions(
         self, _request: bytes, context: CallContext, _session: ClientSession | None
     ) -> None:
-        for name, description in self._descriptions.items():
-            await context.write(flight_messages.encode_action_type(name, description))
+        for name, action in self._actions.items():
+            await context.write(flight_messages.encode_action_type(name, action.description))
 
     async def do_action(
         self, request: bytes, context: CallContext, _session: ClientSession | None
@@ -167,11 +200,15 @@ class CatalogCalls:
         if act is None:
             known = ", ".join(self._actions)
             raise ActionNotFoundError(f"unknown action {name!r}; this server has {known}")
-        if name == BODIES_ACTION:
+        table = acted_on(body) if self._elsewhere is not None and name in WRITES else None
+        if self._elsewhere is not None and table is not None and await self._elsewhere.takes(table):
+            note_table(table)
+            answer = await self._elsewhere.act(name, body, table)
+        elif name == BODIES_ACTION:
             # Who asks for a body channel is let in from where it asks.
             answer = await self._bodies.offer(body, context.peer())
         else:
-            answer = await act(body)
+            answer = await act.run(body)
         await context.write(flight_messages.encode_result(answer))
 
     async def _facts(self, ticket: bytes, session: ClientSession | None) -> TableFacts:

@@ -26,6 +26,7 @@ from barrage.journal.change_feed.feed import (
     options_schema,
     snapshot_batches,
 )
+from barrage.server.access.method_table import Action
 from barrage.server.history.journal_access import JournalAccess, feed_options, refusals_for_peers
 from barrage.server.history.journal_reading import FeedEncoder, FrameSink
 from barrage.server.history.journal_tickets import (
@@ -46,7 +47,7 @@ from barrage.transport import flight_messages
 from barrage.transport.flight_messages import Descriptor, FlightInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -60,28 +61,6 @@ if TYPE_CHECKING:
     from barrage.transport.base import CallContext
     from barrage.wire.dissociated.detached import DetachedFrame
 
-
-INFO, BOUND, VERSION = "journal.info", "journal.bound", "journal.version"
-CURSOR, RELEASE = "journal.cursor", "journal.release"
-
-DESCRIPTIONS = {
-    INFO: 'The journal of a table. Body: JSON {"table"}. Result: JSON {"table", "epoch", '
-    '"version", "earliest", "rows", "bytes", "offset", "timestamp_us", "key", "kind", '
-    '"stripe_ids_max", "schema": '
-    "base64 of an encapsulated Arrow IPC schema message}.",
-    BOUND: "The last version up to which changes are few enough, at least the next one. Body: "
-    'JSON {"table", "epoch", "from", "max_rows", "max_bytes", "cap"}. Result: JSON {"version", '
-    '"rows", "bytes"}. For a piece of a snapshot: {"table", "epoch", "version", "row", '
-    '"max_rows", "max_bytes"}; result {"row", "rows", "bytes"}, the row id at which it ends, or -1 '
-    "for the last.",
-    VERSION: 'The version at a time. Body: JSON {"table", "timestamp_us"}. Result: JSON {"epoch", '
-    '"version"}.',
-    CURSOR: "What a consumer has finished: history after it is kept while the lease lives. Body: "
-    'JSON {"table", "consumer", "version", "epoch", "lease_ms"}. Result: JSON {"epoch", '
-    '"version"}.',
-    RELEASE: 'A consumer needs nothing any more. Body: JSON {"table", "consumer"}. Result: JSON '
-    '{"known"}.',
-}
 
 PLAN_BYTES_MAX = 4 * 1024 * 1024
 """Longest list of tickets one plan may become."""
@@ -118,13 +97,38 @@ class JournalCalls:
         self._limits = limits
         self.watches = WatchCalls(access, leases, limits)
 
-    def actions(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
+    def actions(self) -> Mapping[str, Action]:
         return {
-            INFO: self._info,
-            BOUND: self._bound,
-            VERSION: self._version,
-            CURSOR: self._cursor,
-            RELEASE: self._release,
+            "journal.info": Action(
+                'The journal of a table. Body: JSON {"table"}. Result: JSON {"table", "epoch", '
+                '"version", "earliest", "rows", "bytes", "offset", "timestamp_us", "key", "kind", '
+                '"stripe_ids_max", "schema": base64 of an encapsulated Arrow IPC schema message}.',
+                self._info,
+            ),
+            "journal.bound": Action(
+                "The last version up to which changes are few enough, at least the next one. Body: "
+                'JSON {"table", "epoch", "from", "max_rows", "max_bytes", "cap"}. Result: JSON '
+                '{"version", "rows", "bytes"}. For a piece of a snapshot: {"table", "epoch", '
+                '"version", "row", "max_rows", "max_bytes"}; result {"row", "rows", "bytes"}, the '
+                "row id at which it ends, or -1 for the last.",
+                self._bound,
+            ),
+            "journal.version": Action(
+                'The version at a time. Body: JSON {"table", "timestamp_us"}. Result: JSON '
+                '{"epoch", "version"}.',
+                self._version,
+            ),
+            "journal.cursor": Action(
+                "What a consumer has finished: history after it is kept while the lease lives. "
+                'Body: JSON {"table", "consumer", "version", "epoch", "lease_ms"}. Result: JSON '
+                '{"epoch", "version"}.',
+                self._cursor,
+            ),
+            "journal.release": Action(
+                'A consumer needs nothing any more. Body: JSON {"table", "consumer"}. Result: JSON '
+                '{"known"}.',
+                self._release,
+            ),
         }
 
     # --- actions ---

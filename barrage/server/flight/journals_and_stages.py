@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from barrage.server.flight import journal_calls, stage_calls
 from barrage.server.flight.journal_calls import JournalCalls
 from barrage.server.flight.stage_calls import StageCalls
 from barrage.server.history.journal_access import JournalAccess
@@ -18,11 +17,12 @@ from barrage.server.statistics.journal_statistics import JournalStatistics
 from barrage.supervision import Role, start_task
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from barrage.clock import Clock
     from barrage.errors import BarrageError, WorkerDiedError
     from barrage.limits import Limits
+    from barrage.server.access.method_table import Action
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.tables.table_service import TableService
     from barrage.supervision import OnDeath
@@ -51,14 +51,9 @@ class JournalServices:
         self._keeping: asyncio.Task[None] | None = None
 
     @property
-    def actions(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
+    def actions(self) -> Mapping[str, Action]:
         """Every action by its name."""
         return {**self.calls.actions(), **self.stages.actions()}
-
-    @property
-    def descriptions(self) -> Mapping[str, str]:
-        """What ListActions tells about them."""
-        return {**journal_calls.DESCRIPTIONS, **stage_calls.DESCRIPTIONS}
 
     @property
     def read_count(self) -> int:

@@ -34,6 +34,7 @@ from barrage.errors import (
     TableNotFoundError,
 )
 from barrage.server.access.grpc_calls import END_OF_STREAM
+from barrage.server.flight.writes_elsewhere import written_table
 from barrage.server.identity.current_call import note_table
 from barrage.server.ingest.export_upload import (
     ExportUpload,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.access.session_store import ClientSession
     from barrage.server.flight.stage_calls import StageCalls
+    from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.journaling.producer_positions import ProducerEpoch
     from barrage.server.tables.table_service import TableService
     from barrage.transport.base import CallContext
@@ -66,6 +68,8 @@ RECEIVER = Role("barrage-upload", "the upload: the batches taken are answered, t
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of one call that may wait to be committed; ``ingest_bytes_pending_max`` bounds all
 calls."""
+
+UNNAMED = "an upload's first message names its table in a descriptor"
 
 UNANSWERED_BATCHES_MAX = 65_536
 """Batches of one call whose answers wait for a client that does not read them."""
@@ -84,10 +88,19 @@ _OPERATIONS = {
 class PutCalls:
     """The behavior of DoPut and the bytes all uploads together have waiting."""
 
-    def __init__(self, tables: TableService, limits: Limits, *, stages: StageCalls) -> None:
+    def __init__(
+        self,
+        tables: TableService,
+        limits: Limits,
+        *,
+        stages: StageCalls,
+        elsewhere: WritesElsewhere | None = None,
+    ) -> None:
+        """``elsewhere`` has the tables that other servers own."""
         self._tables = tables
         self._limits = limits
         self._stages = stages
+        self._elsewhere = elsewhere
         self._budget = UploadBudget(limits.upload_bytes_max)
         self._producing: dict[tuple[SourceTable, str], _Upload] = {}
         """The call that writes for a producer of a table."""
@@ -97,12 +110,14 @@ class PutCalls:
     async def do_put(
         self, _requests: object, context: CallContext, session: ClientSession | None
     ) -> None:
-        """One upload: to a named table, to the staging area, or to an export of the caller's
-        session."""
+        """One upload: to a named table, here or at the server that owns it, to the staging area, or
+        to an export of the caller's session."""
         message = await context.read()
         if message is END_OF_STREAM:
             return
         frame = decode_flight_data(message, self._limits)
+        if await self._passed_on(frame, message, context):
+            return
         if self._stages.is_stage(frame):
             await self._stages.put(frame, context)
             return
@@ -117,6 +132,20 @@ class PutCalls:
             export, context, self._tables, limits=self._limits, budget=self._budget
         )
         await upload.run(frame)
+
+    async def _passed_on(self, first: FlightFrame, message: bytes, context: CallContext) -> bool:
+        """Whether another server has served the call. Its first message says where it belongs."""
+        elsewhere = self._elsewhere
+        if elsewhere is None:
+            return False
+        if first.descriptor is None:
+            raise RemoteProtocolError(UNNAMED)
+        table = written_table(bytes(first.descriptor), self._limits)
+        if table is None or not await elsewhere.takes(table.name):
+            return False
+        note_table(table.name)
+        await elsewhere.put(table, message, context)
+        return True
 
     def _export_id(self, first: FlightFrame) -> int | None:
         if first.descriptor is None:
@@ -142,6 +171,8 @@ class PutCalls:
         self._stopped_by = reason
         for upload in list(self._producing.values()):
             upload.end(reason)
+        if self._elsewhere is not None:
+            self._elsewhere.begin_stop(reason)
 
     def end_producing(self, upload: _Upload, place: tuple[SourceTable, str]) -> None:
         """``upload`` has ended."""
@@ -258,7 +289,7 @@ class _Upload:
         """Find or make the table; the empty answer says that batches may come."""
         command = self._command
         if command is None:
-            raise RemoteProtocolError("an upload's first message names its table in a descriptor")
+            raise RemoteProtocolError(UNNAMED)
         note_table(command.table)
         if command.kind != "static":
             self._target = await self._find_or_create(command, schema)

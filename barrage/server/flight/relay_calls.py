@@ -6,10 +6,11 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Final
 
+from barrage.server.access.method_table import Action
 from barrage.server.tables.table_service import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.tables.table_service import TableService
@@ -33,8 +34,7 @@ class RelayCalls:
     def __init__(self, tables: TableService, catalog: Catalog) -> None:
         self._tables = tables
         self._catalog = catalog
-        self.actions: Mapping[str, Callable[[bytes], Awaitable[bytes]]] = {RELAY: self._tell}
-        self.descriptions: Mapping[str, str] = {RELAY: RELAY_DESCRIPTION}
+        self.actions: Mapping[str, Action] = {RELAY: Action(RELAY_DESCRIPTION, self._tell)}
 
     async def _tell(self, _body: bytes) -> bytes:
         listed = await asyncio.wrap_future(self._tables.run(self._listed))

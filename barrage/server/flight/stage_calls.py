@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from barrage.errors import LimitExceededError, RemoteProtocolError
 from barrage.server.access.grpc_calls import END_OF_STREAM
+from barrage.server.access.method_table import Action
 from barrage.server.ingest.stage_commit import CommitRequest, StageCommitter
 from barrage.server.ingest.staged_rows import Mode
 from barrage.server.ingest.staging import BatchName, StagedPart, StagingArea
@@ -26,7 +27,7 @@ from barrage.transport.flight_messages import Descriptor, encode_put_result
 from barrage.wire.flight_data import decode_flight_data
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from barrage.limits import Limits
     from barrage.transport.base import CallContext
@@ -35,15 +36,6 @@ if TYPE_CHECKING:
 
 STAGE_COMMIT = "stage.commit"
 STAGE_ABORT = "stage.abort"
-
-DESCRIPTIONS = {
-    STAGE_COMMIT: 'Make staged rows visible in one cycle, once. Body: JSON {"table", "writer", '
-    '"batch", "staged": [[partition, attempt], ...], "mode": "append|upsert|replace|changes", '
-    '"key": [...], "create", "schema": base64 of an encapsulated Arrow IPC schema message, '
-    '"merge_schema", "fail_on_data_loss"}. Result: JSON {"version", "duplicate", "rows"}.',
-    STAGE_ABORT: 'Forget what is staged for a batch. Body: JSON {"table", "writer", "batch"}. '
-    'Result: JSON {"rows"}.',
-}
 
 
 _Staged = Annotated[
@@ -59,8 +51,22 @@ class StageCalls:
         self._committer = committer
         self._limits = limits
 
-    def actions(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
-        return {STAGE_COMMIT: self._commit, STAGE_ABORT: self._abort}
+    def actions(self) -> Mapping[str, Action]:
+        return {
+            STAGE_COMMIT: Action(
+                'Make staged rows visible in one cycle, once. Body: JSON {"table", "writer", '
+                '"batch", "staged": [[partition, attempt], ...], "mode": '
+                '"append|upsert|replace|changes", "key": [...], "create", "schema": base64 of an '
+                'encapsulated Arrow IPC schema message, "merge_schema", "fail_on_data_loss"}. '
+                'Result: JSON {"version", "duplicate", "rows"}.',
+                self._commit,
+            ),
+            STAGE_ABORT: Action(
+                'Forget what is staged for a batch. Body: JSON {"table", "writer", "batch"}. '
+                'Result: JSON {"rows"}.',
+                self._abort,
+            ),
+        }
 
     def is_stage(self, first: FlightFrame) -> bool:
         """Whether the first message of a DoPut begins a part."""

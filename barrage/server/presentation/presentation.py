@@ -15,8 +15,8 @@ from barrage.server.presentation.deephaven_schema import (
     deephaven_view,
     view_schema,
 )
-from barrage.server.presentation.wire_schema import wire_schema
 from barrage.server.tables.table_lease import TableLease
+from barrage.wire.wire_schema import ATTRIBUTE, ATTRIBUTE_TYPE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,3 +65,16 @@ def lease_schema(lease: TableLease, types: SessionTypes | None) -> pa.Schema:
         is_blink=table.is_blink,
         input_keys=None if lease.input_target is None else table.key_columns,
     )
+
+
+def wire_schema(table: Table) -> pa.Schema:
+    """The schema to announce for ``table``."""
+    schema = table.schema
+    if not table.is_blink:
+        return schema
+    metadata = {
+        **(schema.metadata or {}),
+        ATTRIBUTE + b"BlinkTable": b"true",
+        ATTRIBUTE_TYPE + b"BlinkTable": b"java.lang.Boolean",
+    }
+    return schema.with_metadata(metadata)

@@ -37,6 +37,7 @@ from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.serving import interpreter
+from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
 from barrage.server.statistics.body_statistics import BodyStatistics
 from barrage.server.statistics.caller_statistics import CallerStatistics
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.clock import Clock
+    from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.identity.ways import Hook
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.runtime.runtime import EngineRuntime
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from barrage.server.settings.config import ServerConfig
     from barrage.server.tables.table_service import TableService
     from barrage.transport.base import Listener, Transport
+    from barrage.transport.tls.server_tls import ServerTLS
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +92,13 @@ class ServerApp:
         tables: TableService,
         clock: Clock,
         watchdog: Watchdog | None = None,
+        elsewhere: WritesElsewhere | None = None,
         authenticate: Hook | None = None,
     ) -> None:
-        """``authenticate``: a further way to say who calls, of the program."""
+        """``elsewhere`` passes writes on to the servers that own the tables; ``authenticate`` is a
+        further way to say who calls, of the program."""
         self._config = config
+        self._elsewhere = elsewhere
         self._watchdog = watchdog
         self._runtime = runtime
         self._catalog = catalog
@@ -130,17 +136,23 @@ class ServerApp:
             tables=tables,
             limits=config.limits,
             clock=clock,
+            is_naming=elsewhere is None,
         )
         self.journals = JournalServices(tables, catalog, limits=config.limits, clock=clock)
-        self._puts = PutCalls(tables, config.limits, stages=self.journals.stages)
+        self._puts = PutCalls(
+            tables, config.limits, stages=self.journals.stages, elsewhere=elsewhere
+        )
         self._services = self._all_services()
         self._health = HealthServicer()
-        self._listener = _listener(config)
+        self._clock = clock
+        self._tls = tls_of(config, clock)
+        self._listener = _listener(config, self._tls)
         self._is_listening = False
         self._sweeping: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._trimming: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self.failed_stop: BarrageError | None = None
@@ -191,6 +203,9 @@ class ServerApp:
         if allocator is not None:
             spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
             self._trimming = start_task(TRIMMER, spare.run(), on_death=no_dependants)
+        if self._tls is not None and self._config.tls_reload_ms:
+            renewing = keep_fresh(self._tls, self._clock, interval_ms=self._config.tls_reload_ms)
+            self._renewing = start_task(CERTIFICATES, renewing, on_death=self.fail)
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         loop = asyncio.get_running_loop()
@@ -284,7 +299,8 @@ class ServerApp:
         await self._health.enter_graceful_shutdown()
         if not self._is_listening:
             return
-        for task in (self._sweeping, self._counting, self._watching, self._trimming):
+        own = (self._sweeping, self._counting, self._watching, self._trimming, self._renewing)
+        for task in own:
             if task is not None:
                 task.cancel()
         await self._flush(grace_s)
@@ -350,6 +366,7 @@ class ServerApp:
             journals=self.journals,
             bodies=self.bodies,
             dissociated=DissociatedCalls(self.bodies, self._hub, limits),
+            elsewhere=self._elsewhere,
         )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}
@@ -361,13 +378,14 @@ def _transport(config: ServerConfig) -> Transport:
     return TRANSPORTS.find(scheme_of(config.host))
 
 
-def _listener(config: ServerConfig) -> Listener:
+def _listener(config: ServerConfig, tls: ServerTLS | None) -> Listener:
     options = ListenOptions(
         port=config.port,
         message_bytes_max=config.limits.message_bytes_max + _RECEIVE_MARGIN_BYTES,
         keepalive_ms=config.keepalive_ms,
         http=config.http,
         limits=config.limits,
+        tls=tls,
     )
     return _transport(config).listen(config.host, options)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.errors import BarrageError
+    from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.identity.ways import Hook
     from barrage.server.journaling.journal_opening import Recovery
     from barrage.server.runtime.runtime import RuntimeStats
@@ -90,8 +91,9 @@ class ServingParts:
                 store.close()
             raise
 
-    def make_app(self) -> ServerApp:
-        """The serving instance; call on the event loop that will run it."""
+    def make_app(self, elsewhere: WritesElsewhere | None = None) -> ServerApp:
+        """The serving instance; call on the event loop that will run it. ``elsewhere`` has the
+        tables that other servers own."""
         return ServerApp(
             self.config,
             self.runtime,
@@ -99,6 +101,7 @@ class ServingParts:
             tables=self.tables,
             clock=self.clock,
             watchdog=self.watchdog,
+            elsewhere=elsewhere,
             authenticate=self._authenticate,
         )
 

@@ -30,7 +30,7 @@ from msgspec import Meta
 from barrage.errors import ConfigError, near_miss
 from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.server.settings.declared import Count, converted, declarations, plain_type
-from barrage.transport.base import HttpServer  # noqa: TC001 - declarations are read
+from barrage.transport.base import HttpServer, is_path_of_pem
 from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import BODIES, body_transport, body_way
 from barrage.wire.dissociated.ways import BodyWay
@@ -61,6 +61,7 @@ Directory = Annotated[str, Meta(min_length=1, description="a directory")]
 AuditBytes = Annotated[int, Meta(ge=4096)]
 File = Annotated[str, Meta(min_length=1, description="a file")]
 CertificateName = Literal["cn", "dns", "email", "uri", "none"]
+PemFile = Annotated[str, Meta(min_length=1, description="a PEM file")]
 Devices = Annotated[str, Meta(min_length=1, description="names of network devices")]
 
 
@@ -134,6 +135,21 @@ class ServerConfig:
 
     caller_roles: File | None = None
     """TOML file with the roles of callers known by certificate or socket: ``name = ["role"]``."""
+
+    tls_cert: PemFile | None = None
+    """File with the server's certificate, and those between it and an authority, in PEM; with it
+    and ``tls_key`` all connections are TLS, 1.2 or newer."""
+
+    tls_key: PemFile | None = None
+    """File with the key of ``tls_cert``, without a password."""
+
+    tls_client_ca: PemFile | None = None
+    """File with authorities of clients. With it a client that shows no certificate one of them has
+    signed is refused in the handshake."""
+
+    tls_reload_ms: Count = 5_000
+    """How often these files are looked at. When they have changed, new connections get what they
+    are now; those there are go on. 0 reads them once."""
 
     draft_2020: Literal["off", "header", "always"] = "header"
     """Who gets the 2020 draft of the wire format: nobody (``off``), calls with the header
@@ -218,6 +234,9 @@ class ServerConfig:
     ucx_allow_network: bool = False
     """Whether UCX may listen on an address that others can reach."""
 
+    ucx_beside_tls: bool = False
+    """Whether bodies may go over UCX, in the clear, though all else goes through TLS."""
+
     ucx_rma: bool = False
     """Whether UCX clients may read bodies out of the server's memory by themselves, which also lets
     a hostile one read and write what it should not."""
@@ -259,7 +278,30 @@ class ServerConfig:
                 f"journal = 'durable' (from {self.origin('journal')}) needs a directory to keep it "
                 "in: set data, or start with --data DIR"
             )
+        self._check_tls()
         self._check_bodies()
+
+    def _check_tls(self) -> None:
+        together = ("tls_cert", "tls_key")
+        given = [name for name in together if getattr(self, name) is not None]
+        if len(given) == 1:
+            missing = next(name for name in together if name not in given)
+            raise ConfigError(
+                f"{given[0]} (from {self.origin(given[0])}) needs {missing} as well: a certificate "
+                "and its key belong together"
+            )
+        for name in (*together, "tls_client_ca"):
+            value = getattr(self, name)
+            if value is not None and not is_path_of_pem(value):
+                # What was given may be a key.
+                raise ConfigError(
+                    f"{name} (from {self.origin(name)}) is the path of a file, not what is in it"
+                )
+        if self.tls_client_ca is not None and not given:
+            raise ConfigError(
+                f"tls_client_ca (from {self.origin('tls_client_ca')}) needs tls_cert and tls_key "
+                "as well: only a server with TLS can ask clients for certificates"
+            )
 
     def _check_bodies(self) -> None:
         ways = self._body_words()
@@ -273,6 +315,13 @@ class ServerConfig:
                 f"ucx_host = {self.ucx_host!r} (from {self.origin('ucx_host')}) can be reached by "
                 "others, and UCX has neither credentials nor encryption; on a network you trust, "
                 "set ucx_allow_network = true as well"
+            )
+
+        if self.tls_cert is not None and "ucx" in ways and not self.ucx_beside_tls:
+            raise ConfigError(
+                f"bodies = {self.bodies!r} (from {self.origin('bodies')}) beside TLS: UCX does not "
+                "encrypt, so the rows themselves would travel in the clear; where that is meant, "
+                "set ucx_beside_tls = true as well"
             )
 
     def _body_words(self) -> tuple[str, ...]:

@@ -19,8 +19,7 @@ from barrage.engine import (
     StaticTable,
 )
 from barrage.engine.resume.relayed import RelayedTable
-from barrage.engine.tables.blank import BlankTable
-from barrage.engine.tables.source import SourceTable
+from barrage.engine.tables.source import BlankTable, SourceTable
 from barrage.errors import (
     BarrageError,
     EngineError,
@@ -558,8 +557,8 @@ def check_ours(publication: Publication) -> None:
     """UnsupportedError for a table that another server owns."""
     if isinstance(publication.table, RelayedTable):
         raise UnsupportedError(
-            f"table {publication.name!r} is relayed from another server, which owns it: a relay is "
-            "read only; write to that server"
+            f"table {publication.name!r} is relayed from another server, which owns it: it cannot "
+            "be written here in this way; write to that server"
         )
 
 

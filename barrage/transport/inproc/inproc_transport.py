@@ -25,7 +25,7 @@ class InprocTransport:
         name = uri.partition("://")[2]
         if not name:
             raise ConfigError(f"cannot connect to {uri!r}: no name; write {_PREFIX}name")
-        return Address(scheme=SCHEME, target=_PREFIX + name)
+        return Address(scheme=SCHEME, target=_PREFIX + name, is_private=True)
 
     def connect(self, address: Address, options: ConnectOptions) -> InprocChannel:
         name = address.target.removeprefix(_PREFIX)
@@ -40,6 +40,8 @@ class InprocTransport:
         return True
 
     def listen(self, host: str, options: ListenOptions) -> InprocListener:
+        if options.tls is not None:
+            raise ConfigError(f"{host}: TLS is for addresses of a network")
         name = host.partition("://")[2] or secrets.token_hex(8)
         return InprocListener(name, message_bytes_max=options.message_bytes_max)
 

@@ -19,6 +19,7 @@ from grpc import aio
 from barrage.errors import ConnectionLostError, StatusCode, SubscriptionClosedError
 from barrage.transport.flight_messages import FLIGHT
 from barrage.transport.status import error_from_rpc, error_from_status
+from barrage.transport.tls.client_tls import read_material
 from barrage.transport.whole_reads import WholeReads
 
 if TYPE_CHECKING:
@@ -63,20 +64,14 @@ def _channel_options(
     return options
 
 
-def _read_file(path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    with open(path, "rb") as file:
-        return file.read()
-
-
 def _open_channel(target: str, options: list[tuple[str, Any]], tls: TLS | None) -> aio.Channel:
     if tls is None:
         return aio.insecure_channel(target, options=options)
+    material = read_material(tls)
     credentials = grpc.ssl_channel_credentials(
-        root_certificates=_read_file(tls.ca),
-        private_key=_read_file(tls.key),
-        certificate_chain=_read_file(tls.certificate),
+        root_certificates=material.ca,
+        private_key=material.key,
+        certificate_chain=material.certificate,
     )
     return aio.secure_channel(target, credentials, options=options)
 

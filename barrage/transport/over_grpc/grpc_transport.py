@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from barrage.errors import ConfigError
+from barrage.limits import NANOS_PER_MS
 from barrage.transport.base import Address
 from barrage.transport.host_names import is_loopback, is_served, with_port
 from barrage.transport.over_grpc.grpc_channel import GrpcChannel
@@ -17,7 +18,13 @@ from barrage.transport.over_grpc.grpc_channel import GrpcChannel
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from barrage.transport.base import ConnectOptions, Listener, ListenOptions
+    from barrage.transport.base import (
+        ConnectOptions,
+        Listener,
+        ListenOptions,
+        ServerCertificates,
+        TLSMaterial,
+    )
 
 PORT_DEFAULT = 10000
 
@@ -75,6 +82,7 @@ class GrpcTransport:
             target=target,
             is_tls=is_tls,
             is_deephaven=is_deephaven,
+            is_private=is_loopback(parts.hostname),
             flight_uri=f"grpc+{'tls' if is_tls else 'tcp'}://{target}",
         )
 
@@ -105,7 +113,10 @@ class UnixTransport:
         target = _target_of(path)
         is_plain = target == f"{_UNIX}://{path}"
         return Address(
-            scheme=_UNIX, target=target, flight_uri=f"grpc+{target}" if is_plain else None
+            scheme=_UNIX,
+            target=target,
+            is_private=True,
+            flight_uri=f"grpc+{target}" if is_plain else None,
         )
 
     def connect(self, address: Address, options: ConnectOptions) -> GrpcChannel:
@@ -116,6 +127,11 @@ class UnixTransport:
 
     def listen(self, host: str, options: ListenOptions) -> Listener:
         path = _path_of(host)
+        if options.tls is not None:
+            raise ConfigError(
+                f"{host}: TLS is for addresses of a network; on a socket of the file system the "
+                "kernel says who calls"
+            )
         if options.http == "grpcio":
             return UnixListener(path, options)
         from barrage.transport.over_http2.http2_listener import UnixHttp2Listener
@@ -159,7 +175,7 @@ class GrpcListener:
 
     @property
     def uri(self) -> str:
-        return f"grpc://{self.address}"
+        return f"{'grpc' if self._options.tls is None else 'grpcs'}://{self.address}"
 
     def bind(self) -> None:
         self._port = self._bound(with_port(self._host, self._options.port))
@@ -167,12 +183,18 @@ class GrpcListener:
     def _bound(self, address: str) -> int:
         """What gRPC calls the port of ``address``, which is taken now; ConfigError."""
         try:
-            port = self._made().add_insecure_port(address)
+            port = self._add_port(address)
         except RuntimeError as error:
             raise ConfigError(f"cannot listen on {address}: {error}") from error
         if port == 0:
             raise ConfigError(f"cannot listen on {address}")
         return port
+
+    def _add_port(self, address: str) -> int:
+        tls = self._options.tls
+        if tls is None:
+            return self._made().add_insecure_port(address)
+        return self._made().add_secure_port(address, _credentials(tls))
 
     def _made(self) -> grpc.aio.Server:
         if self._server is None:
@@ -219,6 +241,29 @@ class UnixListener(GrpcListener):
         self._bound(_target_of(self._path))
 
 
+def _credentials(tls: ServerCertificates) -> grpc.ServerCredentials:
+    """Asked for a new pair before each handshake, on a thread of gRPC's."""
+    told = tls.material
+
+    def renewed() -> Any:
+        nonlocal told
+        now = tls.material
+        if now is told:
+            return None
+        told = now
+        return _configuration(now)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(told), renewed, require_client_authentication=told.client_ca is not None
+    )
+
+
+def _configuration(material: TLSMaterial) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(material.key, material.certificate)], root_certificates=material.client_ca
+    )
+
+
 def server_options(options: ListenOptions) -> list[tuple[str, int]]:
     """gRPC settings: message sizes by the limits, pings that find dead peers, one process per
     port."""
@@ -232,6 +277,7 @@ def server_options(options: ListenOptions) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", options.keepalive_ms),
         ("grpc.keepalive_timeout_ms", max(options.keepalive_ms // 2, 1)),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.server_handshake_timeout_ms", options.limits.http2_preface_ns_max // NANOS_PER_MS),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS_MIN),
     ]

@@ -496,11 +496,6 @@ class Http2Connection:
         self.out_bytes = self._control_bytes = 0
         return out[0] if len(out) == 1 and isinstance(out[0], bytes) else b"".join(out)
 
-    @property
-    def has_turns(self) -> bool:
-        """Whether messages wait for no window but the socket."""
-        return bool(self._turns) and self._send_window > 0
-
     def _take_turns(self) -> None:
         while self._turns and self._send_window > 0 and self.out_bytes < _CHUNK_BYTES:
             _, stream = self._turns.popitem(last=False)

@@ -13,8 +13,11 @@ from barrage.errors import ConfigError, StatusCode
 from barrage.transport.call_running import CallRunner
 from barrage.transport.host_names import is_served, with_port
 from barrage.transport.over_http2.http2_protocol import Http2Protocol
+from barrage.transport.over_http2.tls_handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barrage.transport.base import ListenOptions
 
 _BACKLOG = 4096
@@ -38,6 +41,7 @@ class Http2Listener(CallRunner):
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Http2Protocol, asyncio.Future[None]] = {}
         self._is_stopped = False
+        self._handshakes: TlsHandshakes | None = None
 
     @property
     def port(self) -> int:
@@ -49,12 +53,17 @@ class Http2Listener(CallRunner):
 
     @property
     def uri(self) -> str:
-        return f"grpc://{self.address}"
+        return f"{'grpc' if self._options.tls is None else 'grpcs'}://{self.address}"
 
     @property
     def connections_count(self) -> int:
         """Connections that are open."""
         return len(self._connections)
+
+    @property
+    def handshakes_count(self) -> int:
+        """Connections that come and have not said yet who they are."""
+        return 0 if self._handshakes is None else len(self._handshakes)
 
     def bind(self) -> None:
         """Listens already; the system keeps who comes until :meth:`start`."""
@@ -94,14 +103,19 @@ class Http2Listener(CallRunner):
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        tls = self._options.tls
-        timeout = None if tls is None else self._options.limits.http2_preface_ns_max / 1e9
-        for each in self._sockets:
-            self._servers.append(
-                await loop.create_server(
-                    self._made, sock=each, backlog=_BACKLOG, ssl=tls, ssl_handshake_timeout=timeout
-                )
+        made: Callable[[], asyncio.Protocol] = self._made
+        if self._options.tls is not None:
+            self._handshakes = TlsHandshakes(
+                self._options.tls, self._options.limits, made=self._made, room=self._room
             )
+            made = self._handshakes.protocol
+        for each in self._sockets:
+            self._servers.append(await loop.create_server(made, sock=each, backlog=_BACKLOG))
+
+    def _room(self) -> int:
+        """How many more connections there may be."""
+        taken = len(self._connections)
+        return 0 if self._is_stopped else self._options.limits.http2_connections_max - taken
 
     def _made(self) -> Http2Protocol:
         return Http2Protocol(self, self, self._options)
@@ -112,6 +126,8 @@ class Http2Listener(CallRunner):
             server.close()
         self._servers.clear()
         self._close_sockets()
+        if self._handshakes is not None:
+            await self._handshakes.stop()
         for each in list(self._connections):
             each.drain()
         await self.wait_for_calls(grace_s)
@@ -200,7 +216,8 @@ class _NotHere(Exception):  # noqa: N818
 
 def _listening(family: int, address: tuple[object, ...]) -> socket.socket:
     try:
-        made = socket.socket(family, socket.SOCK_STREAM)
+        # Named, or asyncio does not know connections for what they are and lets small writes wait.
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise _NotHere from error
     try:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     Fill = Callable[[NDArray[np.uint8], Int64Array], None]
 
 
+_PIECE_BYTES_MIN = 64
+"""Bytes of a slice from which on it is copied by itself: to gather a byte takes two indices."""
+
+
 class Slices:
     """Which rows of a column go into each batch: ``counts[i]`` of them from ``low[i]`` on."""
 
@@ -121,6 +125,12 @@ def variable_buffers(
         body.view(offsets.dtype)[expand(starts // width, offset_counts)] = found
 
     def fill_bytes(body: NDArray[np.uint8], starts: Int64Array) -> None:
-        body[expand(starts, byte_counts)] = data[expand(begin, byte_counts)]
+        if byte_counts.sum() < _PIECE_BYTES_MIN * len(byte_counts):
+            body[expand(starts, byte_counts)] = data[expand(begin, byte_counts)]
+            return
+        for start, low, count in zip(
+            starts.tolist(), begin.tolist(), byte_counts.tolist(), strict=True
+        ):
+            body[start : start + count] = data[low : low + count]
 
     return SlicedBuffer(offset_counts * width, fill_offsets), SlicedBuffer(byte_counts, fill_bytes)

@@ -14,7 +14,7 @@ before the first one is written.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -108,26 +108,22 @@ class EncodeOptions:
         sends_source_time: bool = False,
     ) -> EncodeOptions:
         """What a subscription asked for; 0 and negative sizes become the limits (section 7.1)."""
-        return cls(
-            use_deephaven_nulls=options.use_deephaven_nulls,
-            columns_as_list=options.columns_as_list and revision.has_columns_as_list,
-            batch_rows_max=options.batch_size if options.batch_size > 0 else ROWS_MAX,
-            message_bytes_max=_message_bytes(options.max_message_size, limits),
-            preview_list_length_limit=options.preview_list_length_limit,
-            revision=revision,
-            sends_source_time=sends_source_time,
+        shared = cls.for_snapshot(
+            options, limits, revision=revision, sends_source_time=sends_source_time
         )
+        is_listed = options.columns_as_list and revision.has_columns_as_list
+        return replace(shared, columns_as_list=is_listed)
 
     @classmethod
     def for_snapshot(
         cls,
-        options: SnapshotOptions,
+        options: SnapshotOptions | SubscriptionOptions,
         limits: Limits = DEFAULT_LIMITS,
         *,
         revision: WireRevision = WireRevision.R1_0_0,
         sends_source_time: bool = False,
     ) -> EncodeOptions:
-        """What a one-shot snapshot asked for."""
+        """What a one-shot snapshot asked for, which subscriptions ask for as well."""
         return cls(
             use_deephaven_nulls=options.use_deephaven_nulls,
             batch_rows_max=options.batch_size if options.batch_size > 0 else ROWS_MAX,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from barrage.model.view_updates import ViewRows, ViewUpdates
-    from barrage.rowset.arrays import Int64Array
+    from barrage.rowset.arrays import BoolArray, Int64Array
     from barrage.rowset.many_sets import ManyRowSets
     from barrage.wire.columns.sliced_columns import SlicedColumn
     from barrage.wire.updates.update_codec import UpdateEncoder
@@ -52,6 +52,10 @@ if TYPE_CHECKING:
 _GROUPS_MAX = 128
 """Most groups of modified columns that are laid out here; where every column was modified in rows
 of its own there is nothing to share."""
+
+_BODY_BYTES_MAX = 64 * 1024
+"""Longest body that is laid out with others. Of a longer one the bytes are what costs, and those of
+a large message are not made before they can be sent."""
 
 _SHARED = 3
 """Slot of the rows that were modified in any column."""
@@ -81,11 +85,10 @@ def view_frames(
         (updates.modified, modified, added == 0),
         ((updates.added,), added, (added > 0) & (modified == 0)),
     ):
-        places = np.flatnonzero(is_here & (rows <= rows_max))
-        if len(places):
-            made = _frames(encoder, updates, which[places], groups=groups, rows=rows[places])
-            for place, frame in zip(places.tolist(), made, strict=True):
-                frames[place] = frame
+        fits = is_here & (rows <= rows_max)
+        made = _fitting(encoder, updates, which, groups=groups, rows=rows, fits=fits)
+        for place in np.flatnonzero(fits).tolist():
+            frames[place] = made[place]
     return frames
 
 
@@ -110,16 +113,34 @@ def _frames(
     if columns is None:
         return [None] * len(which)
     bodies = _Bodies.of(columns, len(which))
+    fits = bodies.lengths <= min(encoder.target_bytes, _BODY_BYTES_MAX)
+    if not fits.all():
+        return _fitting(encoder, updates, which, groups=groups, rows=rows, fits=fits)
     headers = _headers(encoder, columns, rows, bodies=bodies)
     fronts = _Fronts(encoder, updates, which, headers=headers, bodies=bodies)
     made = fronts.joined(bodies.filled(columns))
-    fits = (bodies.lengths <= encoder.target_bytes).tolist()
     # Of many columns the header may be longer than the body, and readers limit the whole message.
     bytes_max = encoder.options.message_bytes_max
-    return [
-        frame if is_fit and len(frame) <= bytes_max else None
-        for frame, is_fit in zip(made, fits, strict=True)
-    ]
+    return [frame if len(frame) <= bytes_max else None for frame in made]
+
+
+def _fitting(
+    encoder: UpdateEncoder[Any],
+    updates: ViewUpdates,
+    which: Int64Array,
+    *,
+    groups: Sequence[ViewRows | None],
+    rows: Int64Array,
+    fits: BoolArray,
+) -> list[bytes | None]:
+    """Messages of those that ``fits`` names, before a byte of the others is gathered."""
+    frames: list[bytes | None] = [None] * len(which)
+    places = np.flatnonzero(fits)
+    if len(places):
+        made = _frames(encoder, updates, which[places], groups=groups, rows=rows[places])
+        for place, frame in zip(places.tolist(), made, strict=True):
+            frames[place] = frame
+    return frames
 
 
 def _columns(

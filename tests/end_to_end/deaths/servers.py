@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,15 +31,19 @@ from tests.end_to_end.deaths.killing import (
     ROW,
     SCHEMA,
     Killing,
+    Scene,
     die,
     kills,
     leave,
     refusal,
     scene,
 )
+from tests.helpers.certificates import authority
 from tests.helpers.server_process import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from barrage.client.synchronous.sync_ticking import TickingTable
 
 AT_ONCE = Backoff(first_seconds=0.001, seconds_max=0.01)
@@ -284,6 +290,39 @@ def spare_memory(killing: Killing) -> None:
         killing.task()
         killing.check()
         s.others_go_on()
+
+
+@kills("barrage-certificates")
+def certificates(killing: Killing) -> None:
+    with secured(killing) as s:
+        killing.task()
+        s.is_not_serving()
+        s.others_go_on()
+
+
+@kills("barrage-tls-handshake")
+def handshake(killing: Killing) -> None:
+    with secured(killing) as s:
+        killing.newborn()
+        with socket.create_connection(("localhost", s.server.port), HANG_SECONDS) as silent:
+            assert silent.recv(1) == b""
+        s.others_go_on()
+        again = barrage.TLS(ca=str(killing.directory / "ca.pem"))
+        with barrage.connect(s.server.uri, tls=again) as session:
+            assert session.table("t").snapshot().num_rows == 0
+
+
+@contextlib.contextmanager
+def secured(killing: Killing) -> Iterator[Scene]:
+    """A server with TLS."""
+    certificate, key = authority().for_localhost().write(killing.directory, "server")
+    tls = barrage.TLS(ca=authority().write(killing.directory))
+    config = ServerConfig(host="localhost", tls_cert=certificate, tls_key=key)
+    with (
+        barrage.Server(config=config) as server,
+        barrage.connect(server.uri, tls=tls) as session,
+    ):
+        yield Scene(server, session)
 
 
 @kills("barrage-stop")

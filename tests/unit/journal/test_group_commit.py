@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,8 +13,10 @@ import pytest
 
 from barrage.clock import SystemClock
 from barrage.errors import ConfigError, TableExistsError, TableNotFoundError
-from barrage.journal import JournalOptions, JournalStore, LocalStorage
+from barrage.journal import JournalOptions, JournalStore, LocalStorage, TableJournal
+from barrage.journal.files.file_history import BEGIN_FILE, WITNESS_FILE
 from tests.helpers.journal_histories import RandomHistory, content, identity
+from tests.helpers.memory_storage import MemoryStorage
 from tests.unit.journal.stores import MS, SMALL, Bench
 
 
@@ -189,3 +192,51 @@ def test_the_thread_writes_and_close_drains(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="in use"):
         JournalStore(LocalStorage(tmp_path)).open_all()
     again.close()
+
+
+class AskedMeanwhile(MemoryStorage):
+    """Asks for the index and a checkpoint while certain files are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: Counter[str] = Counter()
+
+    def overwrite(self, path, content):
+        self.ask(path)
+        super().overwrite(path, content)
+
+    def replace(self, path, content):
+        self.ask(path)
+        super().replace(path, content)
+
+    def ask(self, path: str) -> None:
+        name = path.rpartition("/")[2]
+        if name not in (WITNESS_FILE, BEGIN_FILE) or self.journal is None:
+            return
+        answers = []
+
+        def read() -> None:
+            journal = self.journal
+            answers.append(journal.index(journal.earliest_version, journal.latest_version))
+            answers.append(journal.history.base_for(journal.latest_version))
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        reader.join(60)
+        assert len(answers) == 2
+        self.asked[name] += 1
+
+    journal: TableJournal | None = None
+
+
+def test_nobody_waits_for_the_disk_by_way_of_a_lock() -> None:
+    storage = AskedMeanwhile()
+    options = replace(SMALL, segment_bytes=1_000, retain_bytes=1_000)
+    bench = Bench(options, storage=storage)
+    storage.journal = bench.journal
+    for _ in range(30):
+        bench.write()
+        bench.journal.maintain()
+    assert storage.asked[WITNESS_FILE] == 30
+    assert storage.asked[BEGIN_FILE] > 1
+    assert bench.journal.durable_version == bench.journal.latest_version

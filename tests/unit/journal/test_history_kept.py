@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -236,3 +237,53 @@ def test_rows_of_a_blink_table_leave_no_removals() -> None:
     assert (journal.row_count, journal.next_offset) == (1, 3)
     assert content(journal.state_at(2)) == [(2, 2, (2, "x"))]
     assert journal.identity.schema == SCHEMA
+
+
+def read_nothing(rows: np.ndarray) -> Any:
+    raise AssertionError("a file was read")
+
+
+@pytest.mark.parametrize("journal_class", ["durable", "memory"])
+def test_a_tail_has_what_comes_after_it_however_soon_it_is_written(journal_class: str) -> None:
+    bench = Bench(journal_class=journal_class)
+    journal = bench.journal
+    bench.write(2)
+    bench.append()  # before the tail, and numbered after it was begun
+    after = journal.latest_version
+    tail = journal.tail(bytes_max=1 << 20)
+    other = journal.tail(bytes_max=1 << 20)
+    journal.drop_tail(other)
+    assert journal.tail_entries(tail) == []
+    bench.write(3)
+    bench.append(2)
+    kept = list(journal.entries(after, journal.latest_version))
+    assert len(kept) == 5
+    journal.history.read = read_nothing  # type: ignore[method-assign]
+    found = journal.tail_entries(tail)
+    assert [each.step for each in found] == [each.step for each in kept]
+    assert [each.rows for each in found] == [each.rows for each in kept]
+    assert not other.entries
+    journal.drop_tail(tail)
+    journal.drop_tail(tail)
+    bench.write(1)
+    assert len(tail.entries) == 5
+
+
+@pytest.mark.parametrize("is_one_too_many", [False, True])
+def test_a_tail_has_a_limit(is_one_too_many: bool) -> None:
+    bench = Bench()
+    whole = bench.journal.tail(bytes_max=1 << 20)
+    bench.write(4)
+    size = sum(entry.rows.nbytes for entry in bench.journal.tail_entries(whole))
+    bench = Bench()  # with the same history
+    journal = bench.journal
+    tail = journal.tail(bytes_max=size - is_one_too_many)
+    bench.write(4)
+    if is_one_too_many:
+        assert not tail.entries
+        bench.write(1)
+        with pytest.raises(HistoryLostError, match=f"more than {size - 1} bytes changed"):
+            journal.tail_entries(tail)
+        assert not tail.entries
+    else:
+        assert len(journal.tail_entries(tail)) == 4

@@ -203,6 +203,7 @@ def test_nobody_resumes_from_a_step_the_relay_was_not_told_of():
         async with engine() as origin, relay_of(origin.uri) as relay:
             quotes = await origin.create_table("quotes", SCHEMA, key="Sym")
             other = await origin.create_table("other", SCHEMA)
+            # What happens while it joins may come to it in one update.
             await relay.wait_live("quotes")
             first = await quotes.upsert([{"Sym": "A", "Price": 1.0}])
             async with live(origin.uri, "quotes") as there:
@@ -274,9 +275,9 @@ def test_tables_that_come_later_are_followed_and_dropped_ones_end():
     run(test)
 
 
-def test_peers_only_read_what_is_relayed():
+def test_a_read_only_relay_refuses_what_is_written():
     async def test():
-        async with engine() as origin, relay_of(origin.uri) as relay:
+        async with engine() as origin, relay_of(origin.uri, is_read_only=True) as relay:
             await origin.create_table("quotes", SCHEMA, key="Sym")
             await relay.wait_live("quotes")
             async with aconnect(relay.uri) as session:
@@ -288,6 +289,8 @@ def test_peers_only_read_what_is_relayed():
                 for mode in ("replace", "delete"):
                     with pytest.raises(UnsupportedError, match="relay is read only"):
                         await session.put("quotes", row, mode=mode)
+                with pytest.raises(UnsupportedError, match="relay is read only"):
+                    await session.create_table("new", SCHEMA)
 
     run(test)
 

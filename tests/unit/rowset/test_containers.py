@@ -41,7 +41,7 @@ def containers_of(shape: str) -> list[Containers]:
     plain, optimised = BitMap64(keys.tolist(), optimize=False), BitMap64(keys.tolist())
     optimised.run_optimize()
     read = [portable.from_portable(bits.serialize()) for bits in (plain, optimised)]
-    return [made, portable.of_keys(keys), *read]
+    return [made, portable.of_keys(keys, portable.starts_of_stretches(keys)), *read]
 
 
 @pytest.fixture(params=list(SHAPES))
@@ -136,7 +136,8 @@ def test_parts(shape: str) -> None:
 
 
 def test_bytes_are_those_of_the_arrays() -> None:
-    made = portable.of_keys(SHAPES["bitmaps"])
+    keys = SHAPES["bitmaps"]
+    made = portable.of_keys(keys, portable.starts_of_stretches(keys))
     content = len(portable.to_portable(made))
     assert content - 100 <= made.content_nbytes <= content
     before = made.nbytes

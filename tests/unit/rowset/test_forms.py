@@ -102,7 +102,8 @@ def test_a_set_of_few_ranges_goes_back_when_it_is_used_again() -> None:
 
 @pytest.mark.parametrize("step", [1 << 11, 1 << 15])
 def test_a_sparse_rest_goes_back_when_ranges_are_not_twice_as_large(step: int) -> None:
-    rest = BitRowSet.of_bits(Bits.of_keys(np.arange(MANY) * step), 0)
+    keys = np.arange(MANY) * step
+    rest = BitRowSet.of_bits(Bits.of_ranges((keys, keys)), 0)
     assert rest.is_bits
     assert (rest - RowSet((0, 5))).is_bits == (step == 1 << 11)
 
@@ -154,6 +155,8 @@ def test_memory_is_that_of_the_serialized_bitmap(shape: str) -> None:
     result = made - RowSet((0, 1000))
     assert result.nbytes <= 1.5 * serialized
     result.rank(1000)
+    assert result.nbytes <= 1.5 * serialized
+    result.rank_many([1000])
     assert result.nbytes > 1.5 * serialized
     assert result.packed().nbytes <= 1.5 * serialized
 
@@ -221,3 +224,34 @@ def test_operations_do_not_change_their_operands() -> None:
         result | RowSet.of_range(7, 900)
     a.slice(10, 90_000).offset(70_000)
     assert (a.to_numpy().tolist(), b.to_numpy().tolist()) == before
+
+
+def test_one_key_at_a_time_is_looked_up_in_a_bitmap_of_few_containers() -> None:
+    rows = half_full() | RowSet((10**6,))
+    keys = rows.to_numpy()
+    cost = rows.nbytes
+    places = [0, 1, len(keys) // 2, len(keys) - 1]
+    assert [rows.select(place) for place in places] == keys[places].tolist()
+    assert [rows.rank(key) for key in keys[places].tolist()] == places
+    assert [rows.rank(key + 1) for key in keys[places].tolist()] == [each + 1 for each in places]
+    assert (rows.rank(0), rows.rank(1), rows.rank(KEY_MAX)) == (0, int(keys[0] == 0), len(keys))
+    assert rows.nbytes == cost
+    assert rows.rank_many(keys[places]).tolist() == places
+    assert rows.nbytes > cost
+
+
+def test_a_few_changes_to_many_containers_need_no_bitmap() -> None:
+    keys = np.unique(np.random.default_rng(3).integers(0, 2**28, 200_000))
+    rows = RowSet.from_sorted_keys(keys)
+    assert rows.is_bits
+    cost = rows.nbytes
+    few = RowSet(keys[[0, 5000, -1]].tolist()) | RowSet.of_range(2**28 + 2, 2**28 + 100)
+    for changed, expected in (
+        (rows | few, np.union1d(keys, few.to_numpy())),
+        (rows - few, np.setdiff1d(keys, few.to_numpy())),
+        (rows ^ few, np.setxor1d(keys, few.to_numpy())),
+    ):
+        assert changed.is_bits
+        assert abs(changed.nbytes - cost) < 1000
+        assert rows.nbytes == cost
+        np.testing.assert_array_equal(changed.to_numpy(), expected)

@@ -20,12 +20,15 @@ def server():
 
 
 def test_locations_get_a_scheme_and_a_port():
-    told = {"uri": "one, grpc://two:5/ , grpcs://three:7,dh://[::1]:9"}
+    told = {"uri": "one, grpc://two:5/ ,dh://[::1]:9"}
+    assert ServerConnection.of(told).uris == ("grpc://one:10000", "grpc://two:5", "dh://[::1]:9")
+    told = {"uri": "grpcs://three:7, grpc+tls://four,127.0.0.1:8,dh://[::1]:9, localhost"}
     assert ServerConnection.of(told).uris == (
-        "grpc://one:10000",
-        "grpc://two:5",
         "grpcs://three:7",
+        "grpc+tls://four:10000",
+        "grpc://127.0.0.1:8",
         "dh://[::1]:9",
+        "grpc://localhost:10000",
     )
     assert ServerConnection.of({"host": "::1", "PORT": "8"}).uris == ("grpc://[::1]:8",)
 
@@ -43,6 +46,8 @@ def test_locations_get_a_scheme_and_a_port():
         ({"uri": "x", "fetchNumRetries": "-1"}, "fetchNumRetries"),
         ({"uri": "x", "fetchTimeoutMs": "soon"}, "fetchTimeoutMs"),
         ({"uri": "x", "header.a b": "1"}, "header of text"),
+        ({"uri": "grpcs://x,y"}, "grpc://y:10000 would be told in the clear"),
+        ({"uri": "x", "tls.rootCertificates": "ca.pem"}, "grpc://x:10000 would be told in the"),
     ],
 )
 def test_wrong_options_are_named(told, words):

@@ -16,6 +16,7 @@ from barrage.errors import (
     TableNotFoundError,
     UnsupportedError,
 )
+from barrage.transport import registry
 from barrage.transport.flight_messages import FLIGHT
 from barrage.transport.inproc.inproc_listener import InprocListener
 from barrage.transport.status import DeadlineError
@@ -46,6 +47,12 @@ def run(request):
         asyncio.run(main())
 
     return run_scene
+
+
+def test_every_transport_of_this_package_keeps_the_contract():
+    kept = {id(registry.TRANSPORTS.find(name.partition("-")[0])) for name in TRANSPORTS}
+    for scheme in registry.TRANSPORTS.built_in:
+        assert id(registry.TRANSPORTS.find(scheme)) in kept, scheme
 
 
 async def opened(channel, word, **options):

@@ -356,7 +356,7 @@ def test_the_connections_window_bounds_all_streams_together():
         client.server.queue(stream, bytes(60_000), stream.stream_id)
     client.pump()
     assert sum(map(len, client.received.values())) == 65_535
-    assert not client.server.has_turns
+    assert client.server.bytes_to_send() == b""
     client.credit(54_475)
     client.pump()
     assert {number: len(data) for number, data in client.received.items()} == {1: 60_005, 3: 60_005}

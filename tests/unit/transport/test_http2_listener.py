@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
-import ssl
-import subprocess
 from unittest.mock import Mock
 
 import grpc
@@ -425,40 +422,17 @@ def test_what_is_no_grpc_call_has_an_answer(changed, expected):
     run(scene)
 
 
-# --- TLS ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate")
-def test_a_context_with_a_certificate_makes_it_tls(tmp_path):
-    key, certificate = tmp_path / "key", tmp_path / "certificate"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-    subprocess.run(
-        [
-            *command.split(),
-            "-subj",
-            "/CN=localhost",
-            "-addext",
-            "subjectAltName=DNS:localhost",
-            "-keyout",
-            key,
-            "-out",
-            certificate,
-        ],
-        check=True,
-        capture_output=True,
-    )
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate, key)
-    tls.set_alpn_protocols(["h2"])
-
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_small_writes_do_not_wait_for_each_other(host):
     async def scene(listener, behaviors):
-        credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
-        target = f"localhost:{listener.port}"
-        async with grpc.aio.secure_channel(target, credentials) as channel:
-            big = bytes(range(256)) * 4096
-            assert await unary(channel, "Echo")(big) == big
+        address = listener.uri.removeprefix("grpc://")
+        async with grpc.aio.insecure_channel(address) as channel:
+            await unary(channel, "Echo")(b"x")
+            [protocol] = listener._connections
+            made = protocol._transport.get_extra_info("socket")
+            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
-    run(scene, "localhost", tls=tls)
+    run(scene, host)
 
 
 def test_which_listener_it_is_can_be_said():

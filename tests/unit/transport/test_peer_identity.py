@@ -17,24 +17,14 @@ from barrage.transport.peer_identity import (
     identity_of,
     identity_of_connection,
     identity_of_properties,
-    not_after_of,
 )
+from barrage.transport.tls.certificate_end import not_after_of
 from tests.helpers.certificates import DAY, authority
 from tests.unit.transport.http2_served import run, unary
+from tests.unit.transport.tls_scene import server_tls
 
 NAMES = {"hosts": ("a.example", "10.1.2.3"), "emails": ("alice@example.org",)}
 EXPECTED = (("dns", "a.example"), ("email", "alice@example.org"), ("ip", "10.1.2.3"))
-
-
-def server_context(tmp_path, *, asks=True):
-    made = authority()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*made.for_localhost().write(tmp_path, "server"))
-    context.set_alpn_protocols(["h2"])
-    if asks:
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(cadata=made.certificate.decode())
-    return context
 
 
 def client_credentials(pair):
@@ -59,7 +49,7 @@ def test_a_client_certificate_says_who_calls(tmp_path):
         assert found.certificate.not_after_s == ends_of(pair)
         assert found.unix_user is found.unix_group is found.unix_process is None
 
-    run(scene, "localhost", tls=server_context(tmp_path))
+    run(scene, "localhost", tls=server_tls(tmp_path, client_ca=authority().certificate))
 
 
 def test_a_certificate_nobody_asked_for_says_nothing(tmp_path):
@@ -71,7 +61,7 @@ def test_a_certificate_nobody_asked_for_says_nothing(tmp_path):
             await unary(channel, "Echo")(b"x")
         assert behaviors.seen["identity"] == NOBODY
 
-    run(scene, "localhost", tls=server_context(tmp_path, asks=False))
+    run(scene, "localhost", tls=server_tls(tmp_path))
 
 
 def test_a_socket_of_the_file_system_knows_its_user(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -143,8 +144,16 @@ def test_a_checkout_whose_metadata_is_older_still_works(
         backends().find("new")
 
 
+def test_clients_and_servers_may_import_no_transport_that_is_found_here() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    contracts = project["tool"]["importlinter"]["contracts"]
+    seam = next(each for each in contracts if "speak to the seam" in each["name"])
+    for place in TRANSPORTS.built_in.values():
+        assert place.partition(":")[0] in seam["forbidden_modules"]
+
+
 def test_schemes() -> None:
-    assert TRANSPORTS.names()[:10] == tuple(SCHEMES.split())
+    assert set(TRANSPORTS.built_in) >= set(SCHEMES.split())
     with pytest.raises(ConfigError, match=r"one of grpc://, .*unix://, .*inproc://"):
         parse_address("http://h:1")
     address = parse_address("unix:///run/b")

@@ -7,7 +7,13 @@ import pytest
 
 from barrage.errors import RemoteProtocolError, SchemaError
 from barrage.limits import Limits
-from barrage.wire import decode_schema, encode_schema, wire_schema, with_deephaven_metadata
+from barrage.wire import (
+    decode_schema,
+    encode_schema,
+    ipc_schema,
+    wire_schema,
+    with_deephaven_metadata,
+)
 from barrage.wire.ipc_schema import encapsulate_schema, list_unwrapped, list_wrapped, read_schema
 from barrage.wire.wire_schema import java_type, nesting_depth, wire_type
 from tests.helpers.conversations import all_conversations
@@ -178,3 +184,23 @@ def test_java_types_follow_the_default_mapping():
     assert java_type(pa.dictionary(pa.int32(), pa.string())) == "java.lang.String"
     assert java_type(pa.binary()) == "byte[]"
     assert java_type(pa.list_(pa.float16())) is None
+
+
+class _Asked(dict):
+    """Notes which type numbers are looked up."""
+
+    def __init__(self, types):
+        super().__init__(types)
+        self.numbers = set()
+
+    def get(self, number, default=None):
+        self.numbers.add(number)
+        return super().get(number, default)
+
+
+def test_properties_are_drawn_of_every_type_that_is_read(monkeypatch):
+    asked = _Asked(ipc_schema._TYPES)
+    monkeypatch.setattr(ipc_schema, "_TYPES", asked)
+    kinds = {name: kind for name, (kind, _) in VALUES.items() if name != "string_view"}
+    decode_schema(encode_schema(pa.schema(kinds)))
+    assert set(asked) - asked.numbers == {14, 22}, "unions and runs, which have no Python values"

@@ -20,7 +20,6 @@ OPERATIONS = {
         plain_operations,
         row_operations,
         join_operations,
-        plain_operations,
         aggregate_operations,
         described_operations,
     )

@@ -39,7 +39,7 @@ def targets(addresses) -> list[str]:
 def test_a_list_is_text_with_commas_or_a_sequence() -> None:
     assert targets(parse_addresses("grpc://a:1, b:2,unix:///c")) == ["a:1", "b:2", "unix:///c"]
     assert targets(parse_addresses(["grpc://a:1", "b"])) == ["a:1", "b:10000"]
-    assert targets(parse_addresses(("dh://a", "dhs://b"))) == ["a:10000", "b:10000"]
+    assert targets(parse_addresses(("dh://localhost", "dhs://b"))) == ["localhost:10000", "b:10000"]
     assert targets(parse_addresses("a:1,a:1,b,a:1")) == ["a:1", "b:10000"]
 
 
@@ -49,6 +49,20 @@ def test_a_list_is_text_with_commas_or_a_sequence() -> None:
 def test_what_is_no_list(wrong) -> None:
     with pytest.raises(ConfigError):
         parse_addresses(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["grpcs://a,b:1", "b:1,grpc+tls://a", ["grpcs://a", "localhost", "b:1"], "dhs://a,dh://b:1"],
+)
+def test_what_is_told_through_tls_is_not_told_in_the_clear(wrong) -> None:
+    with pytest.raises(ConfigError, match="b:1 would be told in the clear"):
+        parse_addresses(wrong)
+
+
+def test_what_stays_on_this_machine_needs_no_tls() -> None:
+    told = "grpcs://a,localhost,127.0.0.2:1,[::1]:2,unix:///c,inproc://d,grpc+unix:///e"
+    assert len(parse_addresses(told)) == 7
 
 
 def test_servers_are_of_one_kind() -> None:

@@ -223,6 +223,27 @@ def test_a_table_that_is_not_there_is_made_by_the_first_rows():
     run(test)
 
 
+def test_numbers_that_somebody_else_used_are_not_taken_for_ours():
+    async def test():
+        async with scripted_session() as (session, server):
+
+            async def unary(*arguments, **more):
+                raise TableNotFoundError("t")
+
+            server.unary = unary
+            writer = await session.writer("t", producer="p")
+            await writer.write(rows(1))
+            put = Put(await server.accept())
+            await put.opening()
+            put.answer(rows=0, sequence=7)
+            with pytest.raises(SequenceError, match="was not there when the writer was opened"):
+                await writer.flush()
+            assert put.is_quiet()
+            await writer.abandon()
+
+    run(test)
+
+
 def test_a_writer_waits_while_too_much_is_pending():
     async def test():
         async with scripted_session() as (session, server):

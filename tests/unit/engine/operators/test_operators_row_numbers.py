@@ -11,7 +11,7 @@ from barrage.engine import AppendOnlyTable, KeyedTable, StaticTable, UpdateGraph
 from barrage.engine.operators import derive
 from barrage.engine.operators.row_numbers import numbered
 from barrage.engine.operators.sort_order import SortKey
-from barrage.engine.tables.blank import BlankTable
+from barrage.engine.tables.source import BlankTable
 from barrage.errors import SchemaError
 from barrage.rowset import RowSet
 

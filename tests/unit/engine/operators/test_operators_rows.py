@@ -38,6 +38,23 @@ def shown(table: Table) -> list[int]:
     return table.to_arrow()["k"].to_pylist()  # type: ignore[no-any-return]
 
 
+def test_merged_rows_may_be_kept_as_bits() -> None:
+    graph = UpdateGraph()
+    first, second = KeyedTable(graph, SCHEMA, key="k"), KeyedTable(graph, SCHEMA, key="k")
+    chosen = derive.where(first, "s == 'in'")
+    merged = derive.merge(chosen, second)
+    expected = [key for key in range(30_000) if key % 3 and key % 7 != 2]
+    places = ["in" if key % 3 and key % 7 != 2 else "out" for key in range(30_000)]
+    first.stage_upsert(pa.table({"k": range(30_000), "s": places}, schema=SCHEMA))
+    second.stage_upsert(rows([5]))
+    graph.run_cycle()
+    assert chosen.row_keys.is_bits
+    assert shown(merged) == [*expected, 5]
+    first.stage_remove(rows([1]).select(["k"]))
+    graph.run_cycle()
+    assert shown(merged) == [*expected[1:], 5]
+
+
 def test_merged_rows_keep_the_keys_of_their_parents_in_a_stretch_each() -> None:
     graph = UpdateGraph()
     first, second = KeyedTable(graph, SCHEMA, key="k"), RingTable(graph, SCHEMA, capacity=2)

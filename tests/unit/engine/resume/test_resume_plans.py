@@ -199,10 +199,10 @@ def test_only_the_shape_the_steps_were_told_for_may_use_them(past: Past) -> None
 def test_a_plan_of_yesterday_is_refused(past: Past) -> None:
     plan = past.plan()
     producer = Producer(past.table, step=past.table.changed_step)
-    assert producer.can_resume(plan)
+    assert producer._plans.is_usable(plan)
     past.write([7], [70])
     producer.record(past.entries[-1].update, 0)
-    assert not producer.can_resume(plan)
+    assert not producer._plans.is_usable(plan)
     with pytest.raises(ResumeRefusedError, match="has changed"):
         producer.add(1, FULL, 0, resume=plan)
 
@@ -216,10 +216,10 @@ def test_plans_close_after_a_while_and_when_there_are_too_many(past: Past) -> No
     producer.validate()
     past.write([7], [70])
     producer.record(past.entries[-1].update, 0)
-    assert [producer.can_resume(plan) for plan in plans] == [False] + [True] * OPEN_PLANS_MAX
+    assert [producer._plans.is_usable(plan) for plan in plans] == [False] + [True] * OPEN_PLANS_MAX
     producer.propagate(OPEN_NS)
     producer.validate()
-    assert not any(producer.can_resume(plan) for plan in plans)
+    assert not any(producer._plans.is_usable(plan) for plan in plans)
 
 
 def test_who_leaves_before_the_first_update_leaves_nothing(past: Past) -> None:

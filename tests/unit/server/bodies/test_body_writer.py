@@ -10,9 +10,8 @@ import pytest
 from barrage.errors import BodyChannelError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.proto.outgoing_bodies import OutgoingBodies, OutgoingState
-from barrage.server.bodies.body_counts import BodyCounts
 from barrage.server.bodies.body_frames import LooseFrame, loosener, placer
-from barrage.server.bodies.body_writer import BodyWriter
+from barrage.server.bodies.body_writer import BodyCounts, BodyWriter
 from barrage.wire.dissociated.detached import DetachedFrame
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.flight_data import decode_flight_data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import barrage
+from barrage.engine.resume.resume import ResumeBuilder
 from barrage.errors import RemoteProtocolError
 from barrage.journal.records.record import Entry
 from barrage.limits import DEFAULT_LIMITS
@@ -208,6 +210,25 @@ def test_what_breaks_while_a_plan_is_made_is_a_snapshot(monkeypatch):
         assert outcome(server, table.cursor) == expected
         monkeypatch.setattr(ResumePlanner, "_build", lambda self, work: 1 / 0)
         assert outcome(server, table.cursor).startswith("resnapshot ")
+
+
+@pytest.mark.parametrize(("kind", "method"), [(ResumePlanner, "survey"), (ResumeBuilder, "plan")])
+def test_what_nobody_expected_is_a_snapshot_and_is_logged(monkeypatch, caplog, kind, method):
+    def broken(*_):
+        raise ZeroDivisionError("a secret of ours")
+
+    with barrage.Server(port=0, journal="memory") as server:
+        table = server.create_table("t", SCHEMA, key="k")
+        table.upsert({"k": [1], "v": [1]})
+        monkeypatch.setattr(kind, method, broken)
+        told = outcome(server, table.cursor)
+        noted = re.fullmatch(r"resnapshot internal error, details are logged with id (\w+)", told)
+        assert noted, told
+        (record,) = [each for each in caplog.records if each.exc_info]
+        assert noted[1] in record.getMessage()
+        assert record.exc_info[0] is ZeroDivisionError
+        monkeypatch.undo()
+        assert outcome(server, table.cursor) == "live"
 
 
 def test_a_table_that_is_replaced_while_a_plan_is_made(monkeypatch):

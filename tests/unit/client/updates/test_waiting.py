@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from barrage.client.updates.sync_waiting import SECONDS_IN_ONE_GO, wait_in_turns
+from barrage.client.updates.waiting import SECONDS_IN_ONE_GO, wait_in_turns
 
 WAITS = {
     "an iterator": """

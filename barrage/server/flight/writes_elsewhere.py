@@ -1,0 +1,103 @@
+"""Writes to tables that another server owns: what of a call says so, and who passes it on.
+
+A call is passed on as bytes: nothing is decoded but the name of its table, and every answer is the
+owner's. Only its first message is looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from barrage.server.ingest.export_upload import export_id_of_descriptor
+from barrage.server.tables.tickets import (
+    SCOPE_ROUTE,
+    table_name_of_descriptor,
+    table_name_of_ticket,
+)
+from barrage.transport.flight_messages import Descriptor
+
+if TYPE_CHECKING:
+    from barrage.errors import BarrageError
+    from barrage.limits import Limits
+    from barrage.transport.base import CallContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenTable:
+    """Where a DoPut call wants its rows."""
+
+    name: str
+    has_producer: bool = False
+    """Whether its batches are numbered: then it stays open for as long as its client lives, and
+    what was not acknowledged is sent again."""
+
+
+class WritesElsewhere(Protocol):
+    """Passes calls on to the server that owns their table. On the event loop."""
+
+    async def takes(self, name: str) -> bool:
+        """Whether writes to the table of that name are passed on; False when they are this
+        server's. UnsupportedError when they are refused."""
+        ...
+
+    async def put(self, table: WrittenTable, first: bytes, context: CallContext) -> None:
+        """Serve a DoPut call whose first message was read already. TransportError when the owner
+        is lost, and whatever the owner answers."""
+        ...
+
+    async def act(self, kind: str, body: bytes, name: str) -> bytes:
+        """The owner's answer to an action about a table; the same errors."""
+        ...
+
+    async def describe(self, method: str, request: bytes, name: str) -> bytes | None:
+        """The owner's answer to GetFlightInfo or GetSchema (``method`` is the full name) about a
+        table that is not here; None when the name has no owner elsewhere."""
+        ...
+
+    def begin_stop(self, reason: BarrageError) -> None:
+        """The server stops: end calls that would stay open, once what they have passed on is
+        answered."""
+        ...
+
+
+class _Command(msgspec.Struct, frozen=True):
+    table: str | None = None
+    producer: Any = None
+    stage: Any = None
+
+
+class _Body(msgspec.Struct, frozen=True):
+    table: str
+
+
+def written_table(descriptor: bytes, limits: Limits) -> WrittenTable | None:
+    """The table that the descriptor of an upload names; None for an export, and for what is no
+    upload at all. RemoteProtocolError and TicketError as for uploads."""
+    decoded = Descriptor.decode(descriptor)
+    command = decoded.command
+    if export_id_of_descriptor(decoded, limits) is not None:
+        return None
+    if command is None:
+        return WrittenTable(name=table_name_of_descriptor(decoded, limits))
+    if command.startswith(SCOPE_ROUTE):
+        return WrittenTable(name=table_name_of_ticket(command, limits))
+    try:
+        told = msgspec.json.decode(command, type=_Command)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(told.stage, dict) and isinstance(told.stage.get("table"), str):
+        return WrittenTable(name=told.stage["table"])
+    if told.table is None:
+        return None
+    return WrittenTable(name=told.table, has_producer=told.producer is not None)
+
+
+def acted_on(body: bytes) -> str | None:
+    """The table that the body of an action names; None when it names none."""
+    try:
+        return msgspec.json.decode(body, type=_Body).table
+    except (ValueError, RecursionError):
+        return None
