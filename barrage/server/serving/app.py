@@ -103,21 +103,7 @@ class ServerApp:
         self._runtime = runtime
         self._catalog = catalog
         self._tables = tables
-        is_local = _transport(config).is_local(config.host)
-        self._authenticator = authenticator_of(config, clock, hook=authenticate, is_local=is_local)
-        self.token = self._authenticator.key
-        self.sessions = SessionStore(
-            config.limits,
-            clock,
-            lifetime_ns=config.session_lifetime_ms * NANOS_PER_MS,
-            types=config.deephaven_types,
-        )
-        self._authenticator.on_revoke(self.sessions.revoke)
-        self.audit = audit_log(config, clock)
-        if self.audit is not None:
-            self._authenticator.on_tried(partial(note_login, self.audit))
-        self._callers = CallerStatistics(self._authenticator, self.sessions, tables)
-        self._guard = CallGuard(self._authenticator, self.sessions, self.audit)
+        self._let_callers_in(config, clock, authenticate)
         self._resolver = TicketResolver(catalog, tables, config.limits)
         self.bodies = BodyService(config, clock)
         dispatcher = SubscriptionDispatcher(
@@ -157,6 +143,24 @@ class ServerApp:
         self._telling: asyncio.Task[None] | None = None
         self.failed_stop: BarrageError | None = None
         self._is_stopping = asyncio.Event()
+
+    def _let_callers_in(self, config: ServerConfig, clock: Clock, hook: Hook | None) -> None:
+        """Make what finds out who calls, and what is kept of them."""
+        is_local = _transport(config).is_local(config.host)
+        self._authenticator = authenticator_of(config, clock, hook=hook, is_local=is_local)
+        self.token = self._authenticator.key
+        self.sessions = SessionStore(
+            config.limits,
+            clock,
+            lifetime_ns=config.session_lifetime_ms * NANOS_PER_MS,
+            types=config.deephaven_types,
+        )
+        self._authenticator.on_revoke(self.sessions.revoke)
+        self.audit = audit_log(config, clock)
+        if self.audit is not None:
+            self._authenticator.on_tried(partial(note_login, self.audit))
+        self._callers = CallerStatistics(self._authenticator, self.sessions, self._tables)
+        self._guard = CallGuard(self._authenticator, self.sessions, self.audit)
 
     @property
     def stream_count(self) -> int:
