@@ -11,6 +11,7 @@ import datetime
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from barrage.limits import Limits
 from barrage.server import ServerConfig
 from barrage.server.access.call_guard import SessionUse
 from barrage.server.identity.users_file import changing_users
+from barrage.transport.flight_messages import encode_action
+from barrage.wire.dissociated.ways import BodyWay
 from tests.helpers.logging_in import basic
 from tests.helpers.server_process import wait_until
 from tests.helpers.users import ALICE_PASSWORD, users_file
@@ -45,14 +48,51 @@ NO_CREDENTIALS = {
 """Methods that look at credentials themselves, or tell how to log in. Health and reflection are
 services of their own, without a guard."""
 
-FLIGHT_METHODS = {
-    *("Handshake", "DoGet", "DoExchange", "DoPut", "ListFlights"),
-    *("GetFlightInfo", "GetSchema", "DoAction", "ListActions"),
+_DEEPHAVEN = "io.deephaven.proto.backplane"
+METHODS = {
+    "arrow.flight.protocol.FlightService": (
+        "Handshake DoGet DoExchange DoPut ListFlights GetFlightInfo GetSchema DoAction ListActions"
+    ),
+    f"{_DEEPHAVEN}.grpc.ConfigService": "GetAuthenticationConstants GetConfigurationConstants",
+    f"{_DEEPHAVEN}.grpc.SessionService": (
+        "NewSession RefreshSessionToken CloseSession Release ExportFromTicket PublishFromTicket "
+        "TerminationNotification ExportNotifications"
+    ),
+    f"{_DEEPHAVEN}.grpc.ApplicationService": "ListFields",
+    f"{_DEEPHAVEN}.grpc.TableService": (
+        "FetchTable ApplyPreviewColumns EmptyTable TimeTable CreateInputTable View Select Update "
+        "LazyUpdate UpdateView DropColumns SelectDistinct Head Tail HeadBy TailBy Ungroup Flatten "
+        "UnstructuredFilter Filter Sort Slice Snapshot MergeTables NaturalJoinTables WhereIn "
+        "Aggregate AggregateAll ComboAggregate MetaTable ComputeColumnStatistics UpdateBy "
+        "CrossJoinTables ExactJoinTables LeftJoinTables AsOfJoinTables AjTables RajTables "
+        "MultiJoinTables RangeJoinTables SnapshotWhen RunChartDownsample "
+        "GetExportedTableCreationResponse SeekRow Batch ExportedTableUpdates"
+    ),
+    f"{_DEEPHAVEN}.grpc.InputTableService": "AddTableToInputTable DeleteTableFromInputTable",
+    f"{_DEEPHAVEN}.script.grpc.ConsoleService": (
+        "GetConsoleTypes StartConsole GetHeapInfo ExecuteCommand BindTableToVariable "
+        "SubscribeToLogs"
+    ),
+    f"{_DEEPHAVEN}.grpc.StorageService": "ListItems FetchFile",
+    f"{_DEEPHAVEN}.grpc.ObjectService": "FetchObject MessageStream",
 }
+"""Every method there is, by its service."""
+
 ACTIONS = {
-    *("barrage.tables", "barrage.drop_table", "barrage.create_table"),
-    *("barrage.bodies", "barrage.history", "barrage.lease", "barrage.release_lease"),
+    "barrage.tables": (b"", OK),
+    "barrage.relay": (b"", OK),
+    "barrage.drop_table": (b'{"table": "none"}', grpc.StatusCode.NOT_FOUND),
+    "barrage.create_table": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
+    "barrage.bodies": (b"{}", OK),
+    "journal.info": (b'{"table": "none"}', grpc.StatusCode.NOT_FOUND),
+    "journal.bound": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
+    "journal.version": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
+    "journal.cursor": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
+    "journal.release": (b'{"table": "none", "consumer": "c"}', OK),
+    "stage.commit": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
+    "stage.abort": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
 }
+"""Every action there is: a body, and what it comes to for somebody who may call."""
 
 
 class Issuer:
@@ -193,12 +233,9 @@ def called(
 
 def wrong_credentials(scene: Scene) -> dict[str, str | None]:
     issuer, other = scene.issuer, ec.generate_private_key(ec.SECP256R1())
-    [(number, (_, key))] = issuer.keys.items()
-    public = key.public_key()
+    [number] = issuer.keys
     claims = jwt.decode(issuer.token(), options={"verify_signature": False})
-    pem = ECAlgorithm.to_jwk(public)
     hs = base64.urlsafe_b64encode(json.dumps({"alg": "HS256", "kid": number}).encode()).decode()
-    del pem
     return {
         "none": None,
         "anonymous": "Anonymous",
@@ -219,7 +256,7 @@ def wrong_credentials(scene: Scene) -> dict[str, str | None]:
         + jwt.encode(claims, other, algorithm="ES256", headers={"kid": number}),
         "jwt without a signature": "Bearer "
         + jwt.encode(claims, None, algorithm="none", headers={"kid": number}),
-        "jwt signed with the public key as a secret": "Bearer "
+        "jwt signed with a secret": "Bearer "
         + jwt.encode(claims, "x" * 64, algorithm="HS256", headers={"kid": number}),
         "jwt that says it is": f"Bearer {hs.rstrip('=')}.e30.AAAA",
     }
@@ -237,12 +274,8 @@ def good_credentials(scene: Scene) -> dict[str, str]:
 
 
 def test_every_method_stands_behind_the_guard_and_is_known_here(scene):
-    flights = {
-        name.rpartition("/")[2]
-        for name in scene.methods
-        if name.startswith("/arrow.flight.protocol.FlightService/")
-    }
-    assert flights == FLIGHT_METHODS
+    known = {f"/{service}/{name}" for service, names in METHODS.items() for name in names.split()}
+    assert set(scene.methods) == known
     without = {name for name, (_, use) in scene.methods.items() if use is SessionUse.NONE}
     assert without == NO_CREDENTIALS
 
@@ -274,6 +307,36 @@ def test_somebody_gets_through(scene, name):
             assert status is not UNAUTHENTICATED, method
     for session in scene.server._app.sessions:
         scene.server._loop.call_soon_threadsafe(scene.server._app.sessions.close, session)
+
+
+def acted(scene: Scene, action: str, body: bytes, header: str | None) -> Any:
+    """The status of an action."""
+    metadata = () if header is None else (("authorization", header),)
+    message = encode_action(action, body)
+    with grpc.insecure_channel(scene.server.address) as channel:
+        calls = channel.unary_stream("/arrow.flight.protocol.FlightService/DoAction")
+        try:
+            list(calls(message, metadata=metadata, timeout=HANG_SECONDS))
+        except grpc.RpcError as error:
+            return error.code()
+    return OK
+
+
+def test_every_action_is_known_here(scene):
+    options = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer the-key")])
+    with flight.connect(scene.server.uri) as client:
+        told = {each.type for each in client.list_actions(options=options)}
+    assert told == set(ACTIONS)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_actions_ask_who_calls(scene, action):
+    body, status = ACTIONS[action]
+    refused = wrong_credentials(scene)
+    for name, header in refused.items():
+        assert acted(scene, action, body, header) is UNAUTHENTICATED, name
+    for name, header in good_credentials(scene).items():
+        assert acted(scene, action, body, header) is status, name
 
 
 def test_a_handshake_never_answers_with_a_secret(scene):
@@ -390,8 +453,6 @@ def own(tmp_path, issuer) -> Iterator[Scene]:
 
 @pytest.mark.parametrize("change", ["removed", "disabled", "roles"])
 def test_who_is_a_user_no_more_is_cut_off_everywhere_and_nobody_else(own, change):
-    from dataclasses import replace
-
     token = own.token_of("alice")
     with (
         barrage.connect(own.server.uri, auth=barrage.Basic("alice", ALICE_PASSWORD)) as session,
@@ -438,9 +499,6 @@ def test_who_is_a_user_no_more_is_cut_off_everywhere_and_nobody_else(own, change
 
 
 def test_a_body_channel_is_its_callers_alone(own):
-    from barrage.transport.flight_messages import FLIGHT  # noqa: F401
-    from barrage.wire.dissociated.ways import BodyWay
-
     app = own.server._app
     with barrage.connect(
         own.server.uri, auth=barrage.Basic("alice", ALICE_PASSWORD), bodies="shm"

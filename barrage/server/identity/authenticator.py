@@ -82,6 +82,11 @@ class Authenticator:
         return self._is_open
 
     @property
+    def tells_apart(self) -> bool:
+        """Whether anybody can show here who it is."""
+        return bool(self._ways) or (self._peers is not None and self._peers.is_proof)
+
+    @property
     def handlers(self) -> tuple[str, ...]:
         """The ways, as Deephaven's web UI knows them; without that of who shows nothing."""
         return tuple(dict.fromkeys(way.handler for way in self._ways))
@@ -105,12 +110,12 @@ class Authenticator:
             if caller is not None and caller.has_expired(self._clock.wall_ns()):
                 raise CredentialsExpiredError
             return caller or (ANYBODY if self._is_open else None)
-        if not self._ways:
-            return None
         if credentials.kind is CredentialKind.TOKEN:
             caller = self.tokens.find(credentials.secret)
             if caller is not None:
                 return caller
+        if not self._ways:
+            return None
         return self._verified.find(self._verified.digest(credentials, context.peer()))
 
     async def authenticate(self, credentials: Credentials | None, context: CallContext) -> Caller:

@@ -30,10 +30,13 @@ class PeerWays:
         *,
         certificate_name: CertificateName,
         trusts_unix: bool,
+        is_proof: bool = False,
         roles: Mapping[str, frozenset[str]],
     ) -> None:
         """``certificate_name``: which name in a certificate is the caller's; ``trusts_unix``:
-        whether the user of a socket needs to show nothing else; ``roles``: of callers, by name."""
+        whether the user of a socket needs to show nothing else; ``is_proof``: whether connections
+        say who calls here, for all that is set up; ``roles``: of callers, by name."""
+        self.is_proof = is_proof
         self._certificate_name = certificate_name
         self._trusts_unix = trusts_unix
         self._roles = roles

@@ -18,6 +18,7 @@ from barrage.server.identity.names import NAME_LENGTH_MAX, checked_name, checked
 from barrage.server.identity.password_way import PasswordWay
 from barrage.server.identity.peers import PeerWays
 from barrage.server.identity.ways import HookWay, KeyWay
+from barrage.transport.registry import scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,8 @@ def authenticator_of(
         others.append(tokens_of_others)
     if hook is not None:
         others.append(HookWay(hook))
-    has_ways = bool(others) or config.token is not None or config.unix_peers
+    are_peers_proof = _checked_peers(config)
+    has_ways = bool(others) or config.token is not None or are_peers_proof
     is_open = config.anonymous if config.anonymous is not None else is_local and not has_ways
     key = config.token
     if key is None and not has_ways and not is_open:
@@ -58,10 +60,23 @@ def authenticator_of(
         peers=PeerWays(
             certificate_name=config.certificate_name,
             trusts_unix=config.unix_peers,
+            is_proof=are_peers_proof,
             roles=_roles(config.caller_roles),
         ),
         key=key,
     )
+
+
+def _checked_peers(config: ServerConfig) -> bool:
+    """Whether a connection alone says who calls. ConfigError where it never could."""
+    is_told = config.http == "own" and scheme_of(config.host).removeprefix("grpc+") == "unix"
+    if config.unix_peers and not is_told:
+        raise ConfigError(
+            'unix_peers needs a host unix:///path and http = "own": nothing else knows the user of '
+            "a process that calls"
+        )
+    shows = config.tls_client_ca is not None and config.certificate_name != "none"
+    return shows or config.unix_peers
 
 
 def audit_log(config: ServerConfig, clock: Clock) -> AuditLog | None:

@@ -42,7 +42,7 @@ class CallerStatistics:
 
     async def refresh(self) -> None:
         """Make the table tell what is true now."""
-        if not self._authenticator.handlers:
+        if not self._authenticator.tells_apart:
             return
         calls = Counter(caller.owner for caller in self._authenticator.calls.callers())
         sessions = Counter(session.caller.owner for session in self._sessions)

@@ -14,6 +14,7 @@ from barrage.transport.base import PeerCertificate, PeerIdentity
 from tests.helpers.logging_in import Chain, ShownCall
 
 ENDS_S = 1000
+TLS_FILES = {"tls_cert": "server.pem", "tls_key": "server.key"}
 
 
 def certificate(common_name: str | None = "carl", names=(), ends_s: int | None = ENDS_S):
@@ -71,13 +72,44 @@ def test_a_certificate_that_has_ended_is_none():
 def test_a_user_of_a_socket_has_to_be_trusted():
     with pytest.raises(AuthenticationError):
         Chain(token="key").shown(None, user(os.getuid()))
-    caller = Chain(token="key", unix_peers=True).shown(None, user(os.getuid()))
+    chain = Chain(token="key", unix_peers=True, host="unix:///s")
+    caller = chain.shown(None, user(os.getuid()))
     assert (caller.name, caller.proof) == (pwd.getpwuid(os.getuid()).pw_name, Proof.UNIX)
 
 
 def test_where_everybody_may_call_the_user_is_told():
     assert Chain().shown(None, user(4_000_000)).name == "uid-4000000"
     assert Chain().shown(None) is ANYBODY
+
+
+@pytest.mark.parametrize("elsewhere", [{"host": "localhost"}, {"http": "grpcio"}])
+def test_users_of_sockets_are_not_trusted_where_nobody_tells_them(elsewhere):
+    with pytest.raises(ConfigError, match="unix_peers needs a host unix"):
+        Chain(**{"unix_peers": True, "host": "unix:///s", **elsewhere})
+
+
+@pytest.mark.parametrize(
+    "peers", [{"unix_peers": True, "host": "unix:///s"}, {"tls_client_ca": "ca.pem"}]
+)
+def test_where_connections_say_who_calls_nobody_else_passes_and_no_key_is_made_up(peers):
+    chain = Chain(is_local=False, **TLS_FILES, **peers)
+    assert chain.authenticator.key is None
+    assert chain.authenticator.tells_apart
+    assert not chain.authenticator.is_open
+    for header in (None, "Anonymous", "Bearer x"):
+        with pytest.raises(AuthenticationError):
+            chain.shown(header, user(os.getuid()) if "tls_client_ca" in peers else ShownCall())
+    shown = certificate() if "tls_client_ca" in peers else user(os.getuid())
+    caller = chain.shown(None, shown)
+    token = chain.authenticator.tokens.issue(caller)
+    assert chain.shown(f"Bearer {token}").owner == caller.owner
+
+
+def test_certificates_that_prove_nothing_are_no_way_to_log_in():
+    chain = Chain(is_local=False, tls_client_ca="ca.pem", certificate_name="none", **TLS_FILES)
+    assert chain.authenticator.key is not None
+    with pytest.raises(AuthenticationError):
+        chain.shown(None, certificate())
 
 
 def test_roles_come_from_a_file(tmp_path):
