@@ -15,7 +15,6 @@ from barrage.server.identity.credentials import new_token
 from barrage.server.identity.issued_tokens import IssuedTokens
 from barrage.server.identity.json_web_tokens import jwt_way
 from barrage.server.identity.names import NAME_LENGTH_MAX, checked_name, checked_roles
-from barrage.server.identity.password_way import PasswordWay
 from barrage.server.identity.peers import PeerWays
 from barrage.server.identity.ways import HookWay, KeyWay
 from barrage.transport.registry import scheme_of
@@ -25,8 +24,10 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.errors import BarrageError
+    from barrage.limits import Limits
     from barrage.server.identity.caller import Caller
     from barrage.server.identity.credentials import Credentials
+    from barrage.server.identity.password_way import PasswordWay
     from barrage.server.identity.ways import Hook, Way
     from barrage.server.settings.config import ServerConfig
 
@@ -37,7 +38,7 @@ def authenticator_of(
     """The chain of one server; ``is_local``: whether only this machine can reach it. Where nothing
     is set up and others can reach it, there is a key made up at random. ConfigError when a file
     cannot be read."""
-    users = None if config.users is None else PasswordWay(Path(config.users), config.limits)
+    users = None if config.users is None else _users_of(config.users, config.limits)
     others: list[Way] = [] if users is None else [users]
     tokens_of_others = jwt_way(config, config.limits, clock)
     if tokens_of_others is not None:
@@ -65,6 +66,12 @@ def authenticator_of(
         ),
         key=key,
     )
+
+
+def _users_of(path: str, limits: Limits) -> PasswordWay:
+    from barrage.server.identity.password_way import PasswordWay
+
+    return PasswordWay(Path(path), limits)
 
 
 def _checked_peers(config: ServerConfig) -> bool:

@@ -47,7 +47,7 @@ async def let_run() -> None:
 
 
 class _Channel:
-    authorization = None
+    authorization = _authorization = None
 
     def _raise_if_closed(self, call) -> None:
         """It is open."""
