@@ -15,6 +15,9 @@ _HOMES = {
     "TLS": "barrage.client",
     "connect": "barrage.client",
     "aconnect": "barrage.client",
+    "Basic": "barrage.client",
+    "Bearer": "barrage.client",
+    "PreSharedKey": "barrage.client",
     "AsyncServer": "barrage.server",
     "Server": "barrage.server",
     "Cursor": "barrage.model.cursor",
@@ -25,7 +28,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from barrage import errors, wire
-    from barrage.client import TLS, aconnect, connect
+    from barrage.client import TLS, Basic, Bearer, PreSharedKey, aconnect, connect
     from barrage.model.cursor import Cursor
     from barrage.rowset import RowSet
     from barrage.server import AsyncServer, Server
@@ -33,7 +36,10 @@ if TYPE_CHECKING:
 __all__ = [
     "TLS",
     "AsyncServer",
+    "Basic",
+    "Bearer",
     "Cursor",
+    "PreSharedKey",
     "RowSet",
     "Server",
     "__version__",

@@ -292,6 +292,12 @@ class BodyChannelError(ConnectionLostError):
     a new one takes them inline."""
 
 
+class CallCancelledError(BarrageError):
+    """The client has ended the call before the server did."""
+
+    status_code = StatusCode.CANCELLED
+
+
 class ConfigError(BarrageError):
     """A setting is unknown or has a wrong value; names the setting and where it came from."""
 

@@ -353,6 +353,46 @@ class Limits:
     ucx_connections_max: int = 256
     """Most UCX connections at a time."""
 
+    password_checks_waiting_max: int = 64
+    """Logins that wait for their password to be checked, beside those that are at it; one takes
+    tens of milliseconds."""
+
+    verified_credentials_max: int = 10_000
+    """Credentials known to be right without being checked again."""
+
+    verified_credentials_ns: int = 60 * 1_000_000_000
+    """How long they are known to be."""
+
+    login_failures_max: int = 20
+    """Failed logins of one peer before it has to wait."""
+
+    login_failure_ns: int = 1_000_000_000
+    """Time after which one failed login is forgotten."""
+
+    login_failure_peers_max: int = 4096
+    """Peers of which failed logins are remembered; those that failed last."""
+
+    issued_tokens_max: int = 100_000
+    """Bearer tokens given out and not run out; past it the oldest is forgotten."""
+
+    issued_tokens_per_caller_max: int = 10_000
+    """Of them, those of one caller."""
+
+    token_age_ns_max: int = 24 * 3600 * 1_000_000_000
+    """Time since credentials were shown for which a token may be renewed without them."""
+
+    audit_records_max: int = 10_000
+    """Records that wait to be written to the audit log; what comes then is counted and dropped."""
+
+    key_set_bytes_max: int = 1024 * 1024
+    """Longest set of keys for JWTs."""
+
+    key_set_keys_max: int = 100
+    """Most keys in it."""
+
+    key_set_pause_ns: int = 10 * 1_000_000_000
+    """Shortest time between two readings of a set of keys."""
+
     # --- connector protocol: what external sources may do (docs/connector-protocol.md) ---
 
     connector_connections_max: int = 1_000

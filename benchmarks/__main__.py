@@ -39,6 +39,7 @@ NAMES = (
     "tls",
     "never_blocked",
     "kept_queries",
+    "call_check",
 )
 
 

@@ -18,6 +18,7 @@ from barrage.errors import (
     BarrageError,
     ConfigError,
     ConnectionLostError,
+    PermissionDeniedError,
     TableExistsError,
     TableNotFoundError,
     TransportError,
@@ -37,7 +38,12 @@ _GRPC_CONNECT_WORDS = "failed to connect to all addresses"
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
-    (AuthenticationError, "pass --token or set BARRAGE_TOKEN, and neither when it needs none"),
+    (
+        AuthenticationError,
+        "pass --token or set BARRAGE_TOKEN, or --user with BARRAGE_PASSWORD; none of them when it "
+        "needs none",
+    ),
+    (PermissionDeniedError, "the server knows who you are: ask whoever runs it"),
     (TableNotFoundError, "`barrage ls HOST:PORT` lists the tables"),
     (TableExistsError, "use --append to add rows to it, or choose another name"),
     (ConnectionLostError, "check the address, and that the server is running (`barrage serve`)"),

@@ -15,7 +15,7 @@ from barrage.cli.command_errors import CommandError, usage_error
 from barrage.cli.data_file import read_data_file
 from barrage.cli.host_tables import HostTables
 from barrage.cli.progress import table_progress
-from barrage.cli.target import PORT_DEFAULT
+from barrage.cli.target import NEW_PASSWORD_VARIABLE, PASSWORD_VARIABLE, PORT_DEFAULT, USER_VARIABLE
 from barrage.cli.tls.tls_options import VARIABLES
 from barrage.errors import ConfigError
 from barrage.transport.host_names import is_loopback
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 UPSTREAM_TOKEN_VARIABLE = "BARRAGE_UPSTREAM_TOKEN"
 """What `barrage relay` shows to others; no setting of a server."""
 
+_NO_SETTINGS = {
+    UPSTREAM_TOKEN_VARIABLE,
+    USER_VARIABLE,
+    PASSWORD_VARIABLE,
+    NEW_PASSWORD_VARIABLE,
+    *VARIABLES,
+}
+"""What clients among the commands are told."""
+
 
 def settings(
     config_file: Path | None,
@@ -42,7 +51,7 @@ def settings(
     data: Path | None = None,
     journal: str | None = None,
     bodies: str | None = None,
-    **further: str | None,
+    **further: str | bool | None,
 ) -> ServerConfig:
     """Defaults < file < environment < flags; the port is 10000 unless something says otherwise.
     ``further``: settings that flags of the same name give."""
@@ -58,8 +67,7 @@ def settings(
         "bodies": bodies,
         **further,
     }
-    of_others = {UPSTREAM_TOKEN_VARIABLE, *VARIABLES}
-    environment = {name: value for name, value in os.environ.items() if name not in of_others}
+    environment = {name: value for name, value in os.environ.items() if name not in _NO_SETTINGS}
     config = load_config(config_file, environment=environment, flags=flags)
     if config.origin("port") != DEFAULT_ORIGIN:
         return config

@@ -3,34 +3,47 @@ where each of its tables stands."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import barrage
 from barrage.cli.command_errors import short_reason
-from barrage.errors import AuthenticationError, BarrageError, TableNotFoundError
+from barrage.cli.target import credentials
+from barrage.cli.tls.tls_options import in_flags
+from barrage.client.connection.address import parse_addresses
+from barrage.errors import AuthenticationError, BarrageError, TableNotFoundError, TLSFailedError
 from barrage.relay.relay_statistics import RELAYED_TABLE, UPSTREAMS_TABLE
 from barrage.transport.findings import Finding, fine, problem, warning
 
 if TYPE_CHECKING:
     from barrage.cli.target import ServerAddress
     from barrage.client import Session
+    from barrage.client.connection.address import Auth
+    from barrage.transport.base import TLS
 
 
 def examine_servers(address: ServerAddress, token: str | None) -> list[Finding]:
-    """The findings about each of the servers of a list."""
+    """The findings about each of the servers of a list. ConfigError where one would be told in the
+    clear what others are told through TLS."""
+    parse_addresses(address.uri)
+    auth = credentials(token)
     findings = []
-    for uri in address.uri.split(","):
-        findings += examine_server(uri, token)
+    for each in (address, *address.others):
+        one = replace(each, others=())
+        findings += examine_server(one.uri, auth, tls=address.tls if one.is_tls else None)
     return findings
 
 
-def examine_server(uri: str, token: str | None) -> list[Finding]:
+def examine_server(uri: str, auth: Auth, *, tls: TLS | None = None) -> list[Finding]:
     """Whether it answers, and what it says about itself."""
     try:
-        with barrage.connect(uri, auth=token) as session:
+        with barrage.connect(uri, auth=auth, tls=tls) as session:
             return list(_said(uri, session))
     except AuthenticationError as error:
-        return [problem(uri, str(error), "pass --token or set BARRAGE_TOKEN")]
+        advice = "pass --token or set BARRAGE_TOKEN, or --user with BARRAGE_PASSWORD"
+        return [problem(uri, str(error), advice)]
+    except TLSFailedError as error:
+        return [problem(uri, in_flags(str(error)), "see docs/security.md")]
     except BarrageError as error:
         return [problem(uri, short_reason(error), "is the server running, and is this its port?")]
 

@@ -5,8 +5,11 @@ command has.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
     from barrage.cli.tls.tls_options import TlsChoice
     from barrage.client import AsyncSession, Session
+    from barrage.client.connection.address import Auth
     from barrage.transport.base import TLS
 
 PORT_DEFAULT = 10000
@@ -40,6 +44,49 @@ TokenOption = Annotated[
         show_envvar=True,
         metavar="TOKEN",
         help="Token the server asks for.",
+    ),
+]
+USER_VARIABLE = "BARRAGE_USER"
+PASSWORD_VARIABLE = "BARRAGE_PASSWORD"
+"""What commands of clients log in with; no settings of a server."""
+NEW_PASSWORD_VARIABLE = "BARRAGE_NEW_PASSWORD"
+"""What `barrage user` gives to a user; no setting either."""
+
+
+_user: ContextVar[str | None] = ContextVar("barrage_user", default=None)
+
+
+def _keep_user(user: str | None) -> str | None:
+    """Told before the command runs, with None when there is no user."""
+    _user.set(user)
+    return user
+
+
+def credentials(token: str | None) -> Auth:
+    """What a client command logs in with: the token, or else the user that was named."""
+    user = _user.get()
+    if user is None:
+        return token
+    if token is not None:
+        raise usage_error("--token and --user exclude each other (or what the environment has)")
+    password = os.environ.get(PASSWORD_VARIABLE)
+    if password is None:
+        if not sys.stdin.isatty():
+            raise usage_error(f"--user {user}: set {PASSWORD_VARIABLE}, or run it in a terminal")
+        password = typer.prompt(f"Password of {user}", hide_input=True, err=True)
+    return barrage.Basic(user, password)
+
+
+UserOption = Annotated[
+    str | None,
+    typer.Option(
+        "--user",
+        envvar=USER_VARIABLE,
+        show_envvar=True,
+        metavar="NAME",
+        callback=_keep_user,
+        help=f"Log in with this name, and the password in {PASSWORD_VARIABLE} or asked for.",
+        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON for scripts.")]
@@ -173,7 +220,7 @@ def _start_of_last(text: str) -> int:
 def open_session(address: ServerAddress, token: str | None) -> Iterator[Session]:
     """A session with the server; a server that cannot be reached is one clear line."""
     try:
-        session = barrage.connect(address.uri, auth=token, tls=address.tls)
+        session = barrage.connect(address.uri, auth=credentials(token), tls=address.tls)
     except TransportError as error:
         raise _unreachable(address, error) from error
     with session:
@@ -186,7 +233,7 @@ async def open_async_session(
 ) -> AsyncIterator[AsyncSession]:
     """The same for code on an event loop."""
     try:
-        session = await barrage.aconnect(address.uri, auth=token, tls=address.tls)
+        session = await barrage.aconnect(address.uri, auth=credentials(token), tls=address.tls)
     except TransportError as error:
         raise _unreachable(address, error) from error
     async with session:

@@ -4,7 +4,7 @@
 """
 
 from barrage.client.bodies.bodies import BodyChoice, BodyCount, BodyStats, BodyStatus
-from barrage.client.connection.address import Auth, Basic, Handler, PreSharedKey, Token
+from barrage.client.connection.address import Auth, Basic, Bearer, Handler, PreSharedKey, Token
 from barrage.client.connection.reconnect import Backoff
 from barrage.client.connection.table_info import TableInfo
 from barrage.client.session import AsyncSession, aconnect
@@ -33,6 +33,7 @@ __all__ = [
     "Auth",
     "Backoff",
     "Basic",
+    "Bearer",
     "BodyChoice",
     "BodyCount",
     "BodyStats",

@@ -4,16 +4,19 @@ from barrage.server.api.publish import Server
 from barrage.server.api.publish_async import AsyncServer
 from barrage.server.api.publish_tables import PublishedTable, Transaction, View
 from barrage.server.api.publish_tables_async import AsyncPublishedTable, AsyncView
+from barrage.server.identity.ways import Login, User
 from barrage.server.settings.config import ServerConfig, load_config
 
 __all__ = [
     "AsyncPublishedTable",
     "AsyncServer",
     "AsyncView",
+    "Login",
     "PublishedTable",
     "Server",
     "ServerConfig",
     "Transaction",
+    "User",
     "View",
     "load_config",
 ]

@@ -19,7 +19,7 @@ from barrage.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from typing import NoReturn
 
     import grpc
@@ -112,6 +112,8 @@ class ConnectOptions:
     limits: Limits
     authorization: str | None = None
     """The header every call carries."""
+    renewed_authorization: Callable[[], str] | None = None
+    """Gives the header of each call, in place of one that stays."""
     tls: TLS | None = None
     streams_per_connection_max: int | None = None
     """Most exchanges over one connection, where several travel on one."""

@@ -15,11 +15,11 @@ from barrage.limits import Limits
 from barrage.proto.connector.source_session import StreamRewound, WorkerFailed
 from barrage.server import Server, ServerConfig
 from barrage.server.ingest.connector import connector_worker
-from barrage.server.serving.app import effective_token
 from barrage.wire.connector.frame_values import Dialect
 from tests.helpers.connector_source import SocketSource, source, text_of
 from tests.helpers.restless_server import HANG_SECONDS
 from tests.helpers.server_process import wait_until
+from tests.helpers.users import users_file
 
 ANYWHERE = "127.0.0.1:0"
 
@@ -191,11 +191,28 @@ def test_the_cookie_is_the_token() -> None:
             s.announce(1)
 
 
-def test_an_address_others_can_reach_gets_a_token() -> None:
-    assert effective_token(ServerConfig(connector="127.0.0.1:0")) is None
-    assert effective_token(ServerConfig(connector="[::1]:0")) is None
-    assert effective_token(ServerConfig(connector="0.0.0.0:0"))
-    assert effective_token(ServerConfig(connector="0.0.0.0:0", token="t")) == "t"
+@pytest.mark.parametrize(
+    ("connector", "token", "is_made_up"),
+    [
+        ("127.0.0.1:0", None, False),
+        ("[::1]:0", None, False),
+        ("0.0.0.0:0", None, True),
+        ("0.0.0.0:0", "t", False),
+    ],
+)
+def test_an_address_others_can_reach_gets_a_token(connector, token, is_made_up) -> None:
+    with Server(config=ServerConfig(connector=connector, token=token)) as server:
+        assert (server.token not in (None, token)) is is_made_up
+
+
+def test_where_there_are_users_sources_need_a_token(tmp_path) -> None:
+    users = users_file(tmp_path / "users")
+    with pytest.raises(ConfigError, match="needs a token: sources of the connector protocol"):
+        serving(users=str(users)).start()
+    with serving(users=str(users), token="secret") as server:
+        with pytest.raises(EOFError):
+            SocketSource(server.connector_port, "feed")
+        SocketSource(server.connector_port, "feed", cookie="secret").close()
 
 
 @pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:65536", "host:x"])

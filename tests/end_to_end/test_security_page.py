@@ -1,22 +1,27 @@
-"""The lines of docs/security.md about TLS run as they stand, but for the port."""
+"""The examples of docs/security.md run as they stand, but for the port: users, the command of the
+server, the client, the function that says who calls, and TLS."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
 
 import barrage
-from tests.end_to_end.test_transports_page import served
+from barrage.errors import AuthenticationError
+from tests.end_to_end.test_transports_page import MAIN, SECONDS_MAX, served
 from tests.helpers import warm_python
 from tests.unit.cli.test_examples import python_blocks, shell_blocks
 
 PAGE = "docs/security.md"
-MAIN = "from barrage.cli.main import main; main()"
-SECONDS_MAX = 60
 
 
-def ran(line, directory, **variables):
+def ran(line: str, directory: Path, **variables: str) -> str:
     """What a command of the page says; expansions are the shell's."""
     if not line.startswith("barrage "):
         subprocess.run(line, shell=True, cwd=directory, check=True, timeout=SECONDS_MAX)
@@ -32,9 +37,40 @@ def ran(line, directory, **variables):
     return done.stdout
 
 
-def test_a_server_is_exposed_in_ten_lines(tmp_path, monkeypatch):
-    serve, call = (block.splitlines() for block in shell_blocks(PAGE)[:2])
-    (connect,) = python_blocks(PAGE)
+def test_callers_are_known(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    connect, hook, *_ = python_blocks(PAGE)
+    export, add, ls, serve = shell_blocks(PAGE)[0].splitlines()
+    name, _, value = export.removeprefix("export ").partition("=")
+    environment = {name: value.strip("'")}
+    ran(add, tmp_path, **environment)
+    listed = ran(ls, tmp_path, **environment)
+    assert "alice" in listed
+    assert "argon2" not in listed
+    assert (tmp_path / "users.jsonl").stat().st_mode & 0o777 == 0o600
+    with served(serve, tmp_path) as port:
+        exec(connect.replace("10000", str(port)), {"barrage": barrage})
+        with (
+            pytest.raises(AuthenticationError),
+            barrage.connect(f"localhost:{port}") as session,
+        ):
+            session.tables()
+    assert capsys.readouterr().out.startswith("[")
+    lines = (tmp_path / "audit.log").read_text().splitlines()
+    assert {json.loads(line).get("user") for line in lines} >= {"alice"}
+    names: dict[str, object] = {"barrage": barrage}
+    exec(hook, names)
+    server = names["guarded"]
+    assert isinstance(server, barrage.Server)
+    with server:
+        for secret, is_let_in in (("from the vault", True), ("from elsewhere", False)):
+            refusal = nullcontext() if is_let_in else pytest.raises(AuthenticationError)
+            with refusal, barrage.connect(server.uri, auth=barrage.Bearer(secret)) as session:
+                session.tables()
+
+
+def test_a_server_is_exposed_in_ten_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve, call = (block.splitlines() for block in shell_blocks(PAGE)[1:3])
+    *_, connect = python_blocks(PAGE)
     assert len([*serve, *call, *connect.split("\n\n")[1].splitlines()]) <= 10
     _pip, make, draw, export, start = serve
     assert make.startswith("barrage cert dev")

@@ -17,6 +17,7 @@ from barrage.proto.outgoing_bodies import OutgoingBodies, OutgoingState
 from barrage.server.bodies.body_channels import BodyChannels, Channel, ClaimRefusedError
 from barrage.server.bodies.body_frames import BodyFrame, Frame, loosener, placer
 from barrage.server.bodies.body_outlets import ConnectedOutlet, Outlet, SharedMemoryOutlet
+from barrage.server.identity.caller import ANYBODY
 from barrage.transport.shared_memory import Arena, LeaseTable
 from barrage.wire.dissociated.detached import DetachedFrame
 from barrage.wire.dissociated.location import UcxLocation
@@ -250,7 +251,7 @@ class ServerBodies:
         return Answer(way=BodyWay.INLINE, reason="nothing fits").to_json()
 
     def _open(self, way: BodyWay) -> Answer:
-        channel = self._channels.add(way)
+        channel = self._channels.add(way, ANYBODY.owner)
         assert channel is not None
         self._opened[channel.channel_id] = channel
         if way is BodyWay.UCX:
@@ -299,7 +300,7 @@ class ServerBodies:
             claim = Claim.parse(header)
             if claim is None:
                 raise ClaimRefusedError("no claim")
-            outlet = self._outlet(self._channels.claim(claim, self.arena.proof))
+            outlet = self._outlet(self._channels.claim(claim, self.arena.proof, ANYBODY.owner))
         except ClaimRefusedError as error:
             outcome = ClaimOutcome(way=BodyWay.INLINE, reason=str(error))
             return StreamBodies(None, self.options, self._limits), outcome.header()

@@ -9,7 +9,8 @@ import typer
 from barrage.cli.command_errors import EXIT_ERROR
 from barrage.cli.health import examine, worst
 from barrage.cli.server_health import examine_servers
-from barrage.cli.target import JsonOption, TokenOption, parse_server
+from barrage.cli.target import JsonOption, TokenOption, UserOption, parse_server
+from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 from barrage.transport.findings import CheckStatus, Finding
 
 ServersArgument = Annotated[
@@ -22,8 +23,14 @@ ServersArgument = Annotated[
 ]
 
 
+@with_tls_options
 def doctor(
-    server: ServersArgument = None, *, token: TokenOption = None, as_json: JsonOption = False
+    server: ServersArgument = None,
+    *,
+    tls: TlsChoice,
+    token: TokenOption = None,
+    user: UserOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Check what barrage needs of this machine, and say what to do where it is missing.
 
@@ -38,7 +45,7 @@ def doctor(
       barrage doctor --json | jq -r '.checks[] | select(.status != "ok") | .advice'
       BARRAGE_UCX_LIBRARY=system barrage doctor
     """
-    findings = examine() if server is None else examine_servers(parse_server(server), token)
+    findings = examine() if server is None else examine_servers(parse_server(server, tls), token)
     status = worst(findings)
     if as_json:
         checks = [finding.facts() for finding in findings]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from barrage.cli.target import JsonOption, TokenOption, open_session, parse_server
+from barrage.cli.target import JsonOption, TokenOption, UserOption, open_session, parse_server
 from barrage.cli.text_table import format_rows
 from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 
@@ -19,6 +19,7 @@ def ls(
     *,
     tls: TlsChoice,
     token: TokenOption = None,
+    user: UserOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the tables of a server.

@@ -11,7 +11,14 @@ from barrage.cli.commands.schema import TableArgument
 from barrage.cli.data_file import open_data_file
 from barrage.cli.progress import row_progress
 from barrage.cli.table_writer import TableWriter
-from barrage.cli.target import JsonOption, QuietOption, TokenOption, open_session, parse_table
+from barrage.cli.target import (
+    JsonOption,
+    QuietOption,
+    TokenOption,
+    UserOption,
+    open_session,
+    parse_table,
+)
 from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 
 FileArgument = Annotated[
@@ -41,6 +48,7 @@ def put(
     key: KeyOption = None,
     append: AppendOption = False,
     token: TokenOption = None,
+    user: UserOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:

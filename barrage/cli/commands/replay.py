@@ -24,6 +24,7 @@ from barrage.cli.target import (
     QuietOption,
     TableAddress,
     TokenOption,
+    UserOption,
     open_session,
     parse_table,
 )
@@ -90,6 +91,7 @@ def replay(
     key: KeyOption = None,
     append: AppendOption = False,
     token: TokenOption = None,
+    user: UserOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from barrage.cli.cells import printable
 from barrage.cli.query_options import QueryOptions, with_query_options
-from barrage.cli.target import JsonOption, TokenOption, open_session, parse_table
+from barrage.cli.target import JsonOption, TokenOption, UserOption, open_session, parse_table
 from barrage.cli.text_table import format_rows
 from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 
@@ -22,6 +22,7 @@ def schema(
     *,
     tls: TlsChoice,
     token: TokenOption = None,
+    user: UserOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the columns of a table and their Arrow types.

@@ -100,6 +100,35 @@ BodiesOption = Annotated[
 ]
 
 
+UsersOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--users",
+        metavar="FILE",
+        help="Users with passwords (`barrage user add`); read again when it changes.",
+        show_default=False,
+        dir_okay=False,
+    ),
+]
+AnonymousOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--anonymous/--no-anonymous",
+        help="Whether callers that show nothing pass; by default only where others cannot reach "
+        "the server and no other way to log in is set up.",
+        show_default=False,
+    ),
+]
+AuditOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--audit",
+        metavar="FILE",
+        help="Write who did what to which table to this file, in lines of JSON.",
+        show_default=False,
+        dir_okay=False,
+    ),
+]
 TlsCertOption = Annotated[
     str | None,
     typer.Option(
@@ -157,6 +186,9 @@ def serve(
     data: DataOption = None,
     journal: JournalOption = None,
     bodies: BodiesOption = None,
+    users: UsersOption = None,
+    anonymous: AnonymousOption = None,
+    audit: AuditOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_client_ca: TlsClientCaOption = None,
@@ -173,6 +205,8 @@ def serve(
       barrage serve --demo host --port 10001
       barrage serve --table trades=trades.parquet --table quotes=quotes.arrow
       barrage serve --host 0.0.0.0 --token secret
+      barrage serve --users users.jsonl --audit audit.log
+      barrage serve --host 0.0.0.0 --anonymous
       barrage serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key
       barrage serve --bodies shm
       barrage serve --data tables --connector 127.0.0.1:10020
@@ -189,6 +223,9 @@ def serve(
             data=data,
             journal=None if journal is None else journal.value,
             bodies=bodies,
+            users=None if users is None else str(users),
+            anonymous=anonymous,
+            audit=None if audit is None else str(audit),
             tls_cert=tls_cert,
             tls_key=tls_key,
             tls_client_ca=tls_client_ca,

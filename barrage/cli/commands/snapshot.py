@@ -21,6 +21,7 @@ from barrage.cli.target import (
     QuietOption,
     TableAddress,
     TokenOption,
+    UserOption,
     open_session,
     parse_table,
 )
@@ -67,6 +68,7 @@ def snapshot(
     reverse: ReverseOption = False,
     out: OutOption = None,
     token: TokenOption = None,
+    user: UserOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:

@@ -9,7 +9,7 @@ from barrage.cli.command_errors import usage_error
 from barrage.cli.commands.schema import TableArgument
 from barrage.cli.commands.snapshot import ColumnsOption
 from barrage.cli.query_options import QueryOptions, with_query_options
-from barrage.cli.target import JsonOption, TokenOption, parse_table
+from barrage.cli.target import JsonOption, TokenOption, UserOption, parse_table
 from barrage.cli.tls.tls_options import TlsChoice, with_tls_options
 from barrage.cli.watch.run import PLAIN_ROWS, PlainOptions, watch_table
 
@@ -42,6 +42,7 @@ def watch(
     once: OnceOption = False,
     interval_ms: IntervalOption = 100,
     token: TokenOption = None,
+    user: UserOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Watch a table live. Only the rows on screen are subscribed to, whatever the size of the

@@ -7,12 +7,12 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from barrage.errors import ConfigError
+from barrage.errors import AuthenticationError, ConfigError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.transport.registry import TRANSPORTS, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from barrage.limits import Limits
     from barrage.transport.base import Address
@@ -68,22 +68,42 @@ def parse_addresses(
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """A bearer token the server knows."""
+class Bearer:
+    """A bearer token the server knows; or a function that gives the one to use now, for tokens that
+    run out. It is called for every call, on the session's loop: keep what costs time."""
 
-    secret: str
+    secret: str | Callable[[], str]
 
     @property
     def header(self) -> str:
-        return f"Bearer {self.secret}"
+        """AuthenticationError when the function fails."""
+        if isinstance(self.secret, str):
+            return f"Bearer {self.secret}"
+        try:
+            token = self.secret()
+        except Exception as error:
+            # Its text may have anything in it.
+            raise AuthenticationError(
+                f"not authenticated: the function that gives tokens failed: {type(error).__name__}"
+            ) from error
+        return f"Bearer {token}"
+
+    @property
+    def is_renewed(self) -> bool:
+        """Whether there may be another one the next time."""
+        return not isinstance(self.secret, str)
 
     def __repr__(self) -> str:
-        return "Token(...)"
+        return "Bearer(...)"
+
+
+Token = Bearer
+"""Its former name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreSharedKey:
-    """A Deephaven server's pre-shared key."""
+    """A server's pre-shared key."""
 
     secret: str
 
@@ -129,7 +149,7 @@ class Handler:
         return f"Handler({self.name!r}, ...)"
 
 
-Auth = str | tuple[str, str] | Token | PreSharedKey | Basic | Handler | None
+Auth = str | tuple[str, str] | Bearer | PreSharedKey | Basic | Handler | None
 
 
 def authorization_header(auth: Auth, *, is_deephaven: bool) -> str | None:
@@ -145,5 +165,5 @@ def authorization_header(auth: Auth, *, is_deephaven: bool) -> str | None:
     if isinstance(auth, str):
         if auth == "Anonymous" or " " in auth:
             return auth
-        return PreSharedKey(auth).header if is_deephaven else Token(auth).header
+        return PreSharedKey(auth).header if is_deephaven else Bearer(auth).header
     return auth.header

@@ -55,6 +55,7 @@ class Connection:
         clock: Clock,
         bodies: BodyChoice | BodyWay,
         login: DeephavenLogin | None = None,
+        has_renewed_tokens: bool = False,
     ) -> None:
         self._address = address
         self.channel = channel
@@ -63,6 +64,8 @@ class Connection:
         self.revision = revision
         self.limits = limits
         self.login = login
+        self.logs_in = login is not None or has_renewed_tokens
+        """Whether credentials that were refused may be others the next time."""
         self._tls = tls
         self._clock = clock
         self.bodies = BodyRoutes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from barrage.client.connection.address import authorization_header
+from barrage.client.connection.address import Bearer, authorization_header
 from barrage.client.connection.connection import Connection
 from barrage.client.connection.failover import FailoverConnector
 from barrage.client.connection.login import DeephavenLogin
@@ -62,7 +62,13 @@ class Dialing:
             clock=self.clock,
             bodies=self.bodies,
             login=login,
+            has_renewed_tokens=self.has_renewed_tokens,
         )
+
+    @property
+    def has_renewed_tokens(self) -> bool:
+        """Whether credentials that were refused may be others the next time."""
+        return isinstance(self.auth, Bearer) and self.auth.is_renewed
 
     def _channel(self, addresses: Sequence[Address]) -> FlightConnector:
         if len(addresses) == 1:
@@ -70,9 +76,15 @@ class Dialing:
         return FailoverConnector(addresses, lambda each: self._dial(each, self.connect_seconds_max))
 
     def _dial(self, address: Address, seconds_max: float | None) -> FlightConnector:
+        auth, is_renewed = self.auth, self.has_renewed_tokens and not self.is_deephaven
         options = ConnectOptions(
             limits=self.limits,
-            authorization=authorization_header(self.auth, is_deephaven=self.is_deephaven),
+            authorization=None
+            if is_renewed
+            else authorization_header(auth, is_deephaven=self.is_deephaven),
+            renewed_authorization=(lambda: auth.header)
+            if is_renewed and isinstance(auth, Bearer)
+            else None,
             tls=(self.tls or TLS()) if address.is_tls else None,
             streams_per_connection_max=STREAMS_PER_CONNECTION if address.is_deephaven else None,
             connect_seconds_max=seconds_max,

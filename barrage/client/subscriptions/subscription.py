@@ -361,8 +361,8 @@ class AsyncTickingTable:
     def _is_retried(self, error: BarrageError) -> bool:
         if not self._settings.reconnects:
             return False
-        if isinstance(error, AuthenticationError) and self._settings.source.connection.login:
-            # The session may have ended; credentials that are refused twice are wrong.
+        if isinstance(error, AuthenticationError) and self._settings.source.connection.logs_in:
+            # The session may have ended, or a token run out; who is refused twice is wrong.
             self._refusals += 1
             return self._refusals == 1
         return is_worth_retrying(error, was_live=self._shown.has_state)

@@ -209,7 +209,7 @@ def connect(
     """Connect: ``with connect(uri) as session`` or ``session = connect(uri)``.
 
     ``uri``: see :func:`barrage.client.connection.address.parse_address`; ``auth``: a token,
-    "Anonymous", (user, password), or one of Token, PreSharedKey, Basic, Handler.
+    "Anonymous", (user, password), or one of Basic, Bearer, PreSharedKey, Handler.
     ConnectionLostError when nobody answers, AuthenticationError when refused.
 
     Several addresses, separated by commas or as a sequence, are servers of the same tables:

@@ -22,20 +22,31 @@ import grpc.aio
 
 from barrage.errors import (
     BarrageError,
+    CallCancelledError,
     ConnectionLostError,
     StatusCode,
     TransportError,
     UnsupportedError,
 )
-from barrage.server.access.auth import AUTHORIZATION, Credentials, header_value
+from barrage.server.identity.credentials import (
+    AUTHORIZATION,
+    Credentials,
+    header_value,
+    no_credentials,
+)
+from barrage.server.identity.current_call import begin_call
 from barrage.server.runtime.failure import unexpected_failure, without_frames
 from barrage.supervision import start_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from barrage.server.access.auth import Authenticator, Metadata
     from barrage.server.access.session_store import ClientSession, SessionStore
+    from barrage.server.identity.audit import AuditLog
+    from barrage.server.identity.authenticator import Authenticator
+    from barrage.server.identity.caller import Caller
+    from barrage.server.identity.credentials import Metadata
+    from barrage.server.identity.current_call import CurrentCall
     from barrage.server.presentation.deephaven_types import SessionTypes
     from barrage.transport.base import CallContext
 
@@ -50,6 +61,8 @@ TYPES_HEADER = "x-barrage-types"
 """Asks, in the call that opens a session, for the types of one family of clients."""
 
 _TYPES: dict[str, SessionTypes] = {"deephaven": "deephaven", "ticking": "ticking"}
+
+CANCELLED = CallCancelledError("the client has ended the call")
 
 DRAINING = "the server is shutting down; connect again"
 
@@ -77,6 +90,32 @@ class SessionUse(Enum):
     """They are checked; a session token brings its session, anything else brings none."""
     REQUIRED = auto()
     """A session token brings its session, other credentials open one."""
+
+
+class _GuardedCall:
+    """One call behind the guard: its caller, and how it is ended when that is none any more."""
+
+    __slots__ = ("call", "ended_by", "key", "record", "task")
+
+    def __init__(self) -> None:
+        self.call: SessionCall | None = None
+        self.record: CurrentCall | None = None
+        self.key: object = None
+        self.ended_by: BarrageError | None = None
+        self.task = asyncio.current_task()
+
+    def end(self, error: BarrageError) -> None:
+        """Cut short what the behavior does; the call's status is that of ``error``."""
+        self.ended_by = error
+        if self.task is not None:
+            self.task.cancel()
+
+    def taken_end(self) -> BarrageError | None:
+        """The error it was ended with, after the cancellation has come; None when it is the client
+        that has ended it."""
+        if self.ended_by is None or self.task is None or self.task.uncancel():
+            return None
+        return self.ended_by
 
 
 class SessionCall:
@@ -140,9 +179,15 @@ async def open_headers(context: Any, session: ClientSession | None) -> None:
 class CallGuard:
     """Wraps the methods of one server."""
 
-    def __init__(self, authenticator: Authenticator, sessions: SessionStore) -> None:
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        sessions: SessionStore,
+        audit: AuditLog | None = None,
+    ) -> None:
         self._authenticator = authenticator
         self._sessions = sessions
+        self._audit = audit
         self.is_draining = False
 
     def wrap(
@@ -156,55 +201,99 @@ class CallGuard:
         use = session
 
         async def guarded(request: Any, context: CallContext) -> Any:
-            call: SessionCall | None = None
+            guarding = _GuardedCall()
+            failure: BarrageError
             try:
-                if self.is_draining:
-                    raise TransportError(DRAINING)
-                caller = self._admit(context.invocation_metadata() or (), use)
-                if caller is None:
-                    return await behavior(request, context, None)
-                call = SessionCall(context, caller)
-                answer = await behavior(request, call, caller)
+                session = await self._admitted(guarding, context, use)
+                if session is None:
+                    answer = await behavior(request, context, None)
+                    self._note(method, guarding, context)
+                    return answer
+                guarding.call = call = SessionCall(context, session)
+                answer = await behavior(request, call, session)
+                self._authenticator.calls.finish(guarding.key)
                 await call.open()
+                self._note(method, guarding, context)
                 return answer
             except asyncio.CancelledError:
-                raise
+                ended_by = guarding.taken_end()
+                if ended_by is None:
+                    self._note(method, guarding, context, CANCELLED)
+                    raise
+                failure = ended_by
             except grpc.aio.AbortError:
                 raise
             except grpc.aio.InternalError:
                 log.debug("%s: the client has gone", method)
-                failure: BarrageError = ConnectionLostError("the connection was lost")
+                failure = ConnectionLostError("the connection was lost")
             except BarrageError as error:
-                failure = error
+                failure = guarding.taken_end() or error
             except Exception:
-                failure = unexpected_failure(log, f"{method} failed")
+                failure = guarding.taken_end() or unexpected_failure(log, f"{method} failed")
+            finally:
+                self._authenticator.calls.finish(guarding.key)
             try:
-                await _abort(context, call, failure)
+                await _abort(context, guarding.call, failure)
             except grpc.aio.InternalError:
                 log.debug("%s: the client has gone before its status", method)
                 raise asyncio.CancelledError from None
             finally:
+                self._note(method, guarding, context, failure)
                 # An export may keep the error, whose frames would keep the tables of the call.
                 without_frames(failure)
 
         return guarded
 
+    def _note(
+        self,
+        method: str,
+        guarding: _GuardedCall,
+        context: CallContext,
+        *failure: BarrageError | None,
+    ) -> None:
+        """Leave a record of a call that has ended in the audit log, if there is one."""
+        if self._audit is None:
+            return
+        ended_by = next(iter(failure), None)
+        record = guarding.record
+        self._audit.record(
+            user=None if record is None else record.caller.name,
+            proof=None if record is None else record.caller.proof.value,
+            peer=context.peer(),
+            method=method,
+            action=None if record is None else record.action,
+            tables=None if record is None else record.tables,
+            outcome="OK" if ended_by is None else ended_by.status_code.name,
+        )
+
     async def open_headers(self, context: Any, session: ClientSession | None) -> None:
         """See :func:`open_headers`."""
         await open_headers(context, session)
 
-    def _admit(self, metadata: Metadata, use: SessionUse) -> ClientSession | None:
-        """The caller's session, if it has one or must have one. AuthenticationError."""
+    async def _admitted(
+        self, guarding: _GuardedCall, context: CallContext, use: SessionUse
+    ) -> ClientSession | None:
+        """The caller's session, if it has one or must have one; from now on the call ends when the
+        caller is none any more. AuthenticationError, TransportError."""
+        if self.is_draining:
+            raise TransportError(DRAINING)
         if use is SessionUse.NONE:
             return None
+        metadata = context.invocation_metadata() or ()
         credentials = Credentials.of_metadata(metadata)
         session = self._sessions.find(credentials)
-        if session is not None:
-            return session
-        if use is SessionUse.REQUIRED:
-            return self._sessions.open(credentials, wanted_types(metadata))
-        self._authenticator.check(credentials)
-        return None
+        caller = await self._caller(credentials, context) if session is None else session.caller
+        if use is SessionUse.REQUIRED and session is None:
+            if credentials is None:
+                raise no_credentials()
+            session = self._sessions.open(caller, wanted_types(metadata))
+        guarding.record = begin_call(caller)
+        guarding.key = self._authenticator.calls.begin(caller, guarding.end)
+        return session
+
+    async def _caller(self, credentials: Credentials | None, context: CallContext) -> Caller:
+        known = self._authenticator.known(credentials, context)
+        return known or await self._authenticator.authenticate(credentials, context)
 
 
 async def _abort(context: CallContext, call: SessionCall | None, failure: BarrageError) -> None:

@@ -15,6 +15,7 @@ from barrage.errors import EngineError, ExpressionError, RowError, SchemaError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.model.operators import OPERATORS
 from barrage.model.query import Query
+from barrage.server.identity.current_call import current_call
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -46,6 +47,7 @@ class QueryRun:
         self._catalog = catalog
         self._query = query
         self._limits = limits
+        self._call = current_call()
         self._made: WeakValueDictionary[tuple[Hashable, ...], Table] = WeakValueDictionary()
 
     def __call__(self) -> Table:
@@ -56,6 +58,8 @@ class QueryRun:
     def _applied(self, query: Query, place: tuple[int, ...]) -> Table:
         """Nested queries are bounded by the parser, and so is this recursion. ``place`` tells this
         query from all others."""
+        if self._call is not None:
+            self._call.note_table(query.table)
         table = self._catalog.live(query.table).table
         for number, operation in enumerate(query.operations, start=1):
             arguments = [

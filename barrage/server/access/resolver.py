@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import LimitExceededError, StatusCode, TicketError
 from barrage.server.access.query import QueryRun
+from barrage.server.identity.current_call import note_table
 from barrage.server.presentation.presentation import lease_of, shown_table
 from barrage.server.tables.table_lease import TableLease
 from barrage.server.tables.tickets import (
@@ -89,8 +90,11 @@ class TicketResolver:
             work = partial(self._queried, run)
             return await asyncio.wrap_future(self._tables.derive(work, session))
         if route is Route.APPLICATION:
-            return partial(self._published, field_of_ticket(ticket))
-        return partial(self._published, table_name_of_ticket(ticket, self._limits))
+            name = field_of_ticket(ticket)
+        else:
+            name = table_name_of_ticket(ticket, self._limits)
+        note_table(name)
+        return partial(self._published, name)
 
     async def viewed(
         self, source: TableSource, session: ClientSession

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import AuthenticationError, LimitExceededError
 from barrage.limits import NANOS_PER_MS
-from barrage.server.access.auth import REFUSED, CredentialKind, Credentials, bearer, no_credentials
 from barrage.server.access.exports import ExportTable
+from barrage.server.identity.calls_under_way import CredentialsExpiredError
+from barrage.server.identity.credentials import REFUSED, CredentialKind, Credentials, bearer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.errors import BarrageError
     from barrage.limits import Limits
-    from barrage.server.access.auth import Authenticator
+    from barrage.server.identity.caller import Caller
     from barrage.server.presentation.deephaven_types import SessionTypes
 
     CloseListener = Callable[[BarrageError], None]
@@ -46,8 +47,12 @@ ROTATIONS_PER_LIFETIME = 5
 class ClientSession:
     """One client's session. Invariant: once closed it has no exports, listeners or tokens."""
 
-    def __init__(self, session_id: int, types: SessionTypes, limits: Limits) -> None:
+    def __init__(
+        self, session_id: int, caller: Caller, types: SessionTypes, *, limits: Limits
+    ) -> None:
         self.session_id = session_id
+        self.caller = caller
+        """Whose it is; never anybody else's."""
         self.types: SessionTypes = types
         self.exports = ExportTable(limits)
         self._token = ""
@@ -122,7 +127,6 @@ class SessionStore:
         self,
         limits: Limits,
         clock: Clock,
-        authenticator: Authenticator,
         *,
         lifetime_ns: int = LIFETIME_NS,
         types: SessionTypes = "deephaven",
@@ -132,7 +136,6 @@ class SessionStore:
         self.lifetime_ns = lifetime_ns
         self._limits = limits
         self._clock = clock
-        self._authenticator = authenticator
         self._types = types
         self._ids = itertools.count(1)
         self._entries: dict[ClientSession, _Entry] = {}
@@ -146,23 +149,15 @@ class SessionStore:
     def __iter__(self) -> Iterator[ClientSession]:
         return iter(list(self._entries))
 
-    def open(
-        self, credentials: Credentials | None, types: SessionTypes | None = None
-    ) -> ClientSession:
-        """A new session for credentials that are no session's.
-
-        AuthenticationError when there are none or they are wrong, LimitExceededError.
-        """
-        if credentials is None:
-            raise no_credentials()
-        self._authenticator.check(credentials)
+    def open(self, caller: Caller, types: SessionTypes | None = None) -> ClientSession:
+        """A new session of ``caller``. LimitExceededError."""
         self._check_room()
-        session = ClientSession(next(self._ids), types or self._types, self._limits)
+        session = ClientSession(next(self._ids), caller, types or self._types, limits=self._limits)
         entry = _Entry(session=session, issued_ns=0, digests=[])
         self._entries[session] = entry
         self._unused[session] = None
         self._issue(entry, self._clock.monotonic_ns())
-        log.info("session %d: opened", session.session_id)
+        log.info("session %d: opened for %s", session.session_id, caller.name)
         return session
 
     def find(self, credentials: Credentials | None) -> ClientSession | None:
@@ -176,7 +171,7 @@ class SessionStore:
         self._unused.pop(entry.session, None)
         now_ns = self._clock.monotonic_ns()
         self._drop_old_tokens(entry, now_ns)
-        if _digest(credentials.secret) not in self._tokens:
+        if self._has_expired(entry) or _digest(credentials.secret) not in self._tokens:
             return None
         if now_ns - entry.issued_ns >= self.lifetime_ns // ROTATIONS_PER_LIFETIME:
             self._issue(entry, now_ns)
@@ -202,7 +197,21 @@ class SessionStore:
         """End the sessions and forget the tokens whose time is up."""
         now_ns = self._clock.monotonic_ns()
         for entry in list(self._entries.values()):
-            self._drop_old_tokens(entry, now_ns)
+            if not self._has_expired(entry):
+                self._drop_old_tokens(entry, now_ns)
+
+    def revoke(self, is_meant: Callable[[Caller], bool], error: BarrageError) -> None:
+        """End the sessions of some callers."""
+        for session in self:
+            if is_meant(session.caller):
+                self.close(session, error)
+
+    def _has_expired(self, entry: _Entry) -> bool:
+        """Whether its caller has, which ends the session."""
+        is_over = entry.session.caller.has_expired(self._clock.wall_ns())
+        if is_over:
+            self.close(entry.session, CredentialsExpiredError())
+        return is_over
 
     def expires_wall_ms(self, session: ClientSession) -> int:
         """When the newest token of an open session ends, in milliseconds since the Unix epoch."""

@@ -21,6 +21,7 @@ from barrage.server.bodies.body_frames import loosener, placer
 from barrage.server.bodies.body_outlets import ConnectedOutlet, SharedMemoryOutlet
 from barrage.server.bodies.body_turns import BodyTurns
 from barrage.server.bodies.body_writer import BodyCounts, BodyWriter
+from barrage.server.identity.current_call import current_caller
 from barrage.server.runtime.failure import unexpected_failure
 from barrage.supervision import Role, no_dependants, start_task
 from barrage.transport.bodies import ServeOptions
@@ -225,7 +226,7 @@ class BodyService:
             return NOT_OFFERED
         if offer.shm != self._host:
             return OTHER_HOST
-        channel = self._channels.add(BodyWay.SHM)
+        channel = self._channels.add(BodyWay.SHM, current_caller().owner)
         if channel is None:
             return TOO_MANY
         return self._answer(channel, arena=self._arena.name)
@@ -245,7 +246,7 @@ class BodyService:
         except TimeoutError:
             return TOO_MANY_CONNECT
         is_served = way in self._servers
-        channel = self._channels.add(way) if is_served else None
+        channel = self._channels.add(way, current_caller().owner) if is_served else None
         if channel is None:
             turn.end()
             return TOO_MANY if is_served else NOT_SWITCHED_ON
@@ -293,7 +294,8 @@ class BodyService:
             reason = SESSION_CALL if is_session else NO_CLAIM
             return None, ClaimOutcome(way=BodyWay.INLINE, reason=reason)
         try:
-            channel = self._channels.claim(claim, b"" if self._arena is None else self._arena.proof)
+            proof = b"" if self._arena is None else self._arena.proof
+            channel = self._channels.claim(claim, proof, current_caller().owner)
         except ClaimRefusedError as error:
             log.info("stream %d: bodies go inline: %s", stream_id, error)
             self._counts[self._claimed_way(claim)].refusals += 1

@@ -20,15 +20,14 @@ from barrage.transport.deephaven_messages import MESSAGES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from barrage.server.access.auth import Authenticator
     from barrage.server.access.session_store import ClientSession, SessionStore
+    from barrage.server.identity.authenticator import Authenticator
 
 DEEPHAVEN_VERSION = "42.7"
 """The release whose clients this server was tried with. Some of them show it, none acts on it."""
 
 ANONYMOUS_HANDLER = "io.deephaven.auth.AnonymousAuthenticationHandler"
-KEY_HANDLER = "io.deephaven.authentication.psk.PskAuthenticationHandler"
-"""Names that make the web UI ask for nothing, or for a key."""
+"""The name that makes the web UI ask for nothing."""
 
 
 class ConfigCalls:
@@ -53,8 +52,9 @@ class ConfigCalls:
     ) -> bytes:
         """How to log in; needs no credentials."""
         MESSAGES.decode("AuthenticationConstantsRequest", request)
-        handler = ANONYMOUS_HANDLER if self._authenticator.token is None else KEY_HANDLER
-        return _encoded("AuthenticationConstantsResponse", {"AuthHandlers": handler})
+        first = (ANONYMOUS_HANDLER,) if self._authenticator.is_open else ()
+        handlers = ",".join((*first, *self._authenticator.handlers))
+        return _encoded("AuthenticationConstantsResponse", {"AuthHandlers": handlers})
 
     async def get_configuration_constants(
         self, request: bytes, _context: object, _session: ClientSession

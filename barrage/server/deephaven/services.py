@@ -26,10 +26,10 @@ from barrage.transport.deephaven_messages import (
 if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.limits import Limits
-    from barrage.server.access.auth import Authenticator
     from barrage.server.access.method_table import MethodEntry
     from barrage.server.access.resolver import TicketResolver
     from barrage.server.access.session_store import SessionStore
+    from barrage.server.identity.authenticator import Authenticator
     from barrage.server.tables.table_service import TableService
 
 

@@ -14,10 +14,10 @@ from barrage.errors import (
     UnsupportedError,
 )
 from barrage.limits import NANOS_PER_MS
-from barrage.server.access.auth import AUTHORIZATION
 from barrage.server.access.call_guard import SessionUse, open_headers
 from barrage.server.access.method_table import MethodEntry
 from barrage.server.deephaven.operations.operations import as_failure
+from barrage.server.identity.credentials import AUTHORIZATION
 from barrage.server.tables.tickets import export_id_of_ticket
 from barrage.transport.deephaven_messages import MESSAGES
 

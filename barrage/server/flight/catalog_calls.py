@@ -15,6 +15,7 @@ from barrage.server.flight.relay_calls import RelayCalls
 from barrage.server.flight.stage_calls import STAGE_ABORT, STAGE_COMMIT
 from barrage.server.flight.writes_elsewhere import acted_on
 from barrage.server.history.journal_tickets import is_journal_request
+from barrage.server.identity.current_call import note_action, note_table
 from barrage.server.presentation.presentation import lease_schema
 from barrage.server.settings.json_fields import Fields
 from barrage.server.tables.table_lease import TableLease
@@ -194,11 +195,14 @@ class CatalogCalls:
     ) -> None:
         name, body = flight_messages.decode_action(request)
         act = self._actions.get(name)
+        if act is not None:
+            note_action(name)
         if act is None:
             known = ", ".join(self._actions)
             raise ActionNotFoundError(f"unknown action {name!r}; this server has {known}")
         table = acted_on(body) if self._elsewhere is not None and name in WRITES else None
         if self._elsewhere is not None and table is not None and await self._elsewhere.takes(table):
+            note_table(table)
             answer = await self._elsewhere.act(name, body, table)
         elif name == BODIES_ACTION:
             # Who asks for a body channel is let in from where it asks.
@@ -226,7 +230,9 @@ class CatalogCalls:
 
     async def _drop_table(self, body: bytes) -> bytes:
         fields = Fields.parse(body, "action body")
-        await asyncio.wrap_future(self._tables.drop(fields.get("table", str)))
+        table = fields.get("table", str)
+        note_table(table)
+        await asyncio.wrap_future(self._tables.drop(table))
         return b"{}"
 
     async def _create_table(self, body: bytes) -> bytes:
@@ -242,6 +248,7 @@ class CatalogCalls:
             capacity=fields.value("capacity"),
             journal=fields.value("journal"),
         )
+        note_table(recipe.name)
         await asyncio.wrap_future(self._tables.create(recipe, None))
         return b"{}"
 

@@ -1,10 +1,10 @@
-"""DoExchange and DoGet: tables going out. And Handshake, which hands out a token."""
+"""DoExchange and DoGet: tables going out. And Handshake, which gives a token for credentials."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barrage.errors import AuthenticationError, UnsupportedError
+from barrage.errors import UnsupportedError
 from barrage.proto.read_exchange import HEADER as EXCHANGE_HEADER
 from barrage.proto.read_exchange import READ as EXCHANGE_READ
 from barrage.proto.resumption import (
@@ -14,18 +14,19 @@ from barrage.proto.resumption import (
     UPDATES_HEADER,
     ResumeRequest,
 )
-from barrage.server.access.auth import (
+from barrage.server.access.call_guard import SessionUse, wanted_types
+from barrage.server.access.frame_writing import write_frames
+from barrage.server.access.grpc_calls import END_OF_STREAM
+from barrage.server.access.method_table import MethodEntry
+from barrage.server.history.journal_tickets import is_journal_request
+from barrage.server.identity.caller import Proof
+from barrage.server.identity.credentials import (
     AUTHORIZATION,
     CredentialKind,
     Credentials,
     bearer,
     header_value,
 )
-from barrage.server.access.call_guard import SessionUse, wanted_types
-from barrage.server.access.frame_writing import write_frames
-from barrage.server.access.grpc_calls import END_OF_STREAM
-from barrage.server.access.method_table import MethodEntry
-from barrage.server.history.journal_tickets import is_journal_request
 from barrage.transport import flight_messages
 from barrage.transport.deephaven_messages import MESSAGES
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
@@ -35,11 +36,12 @@ from barrage.wire.updates.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
-    from barrage.server.access.auth import Authenticator, Metadata
     from barrage.server.access.session_store import ClientSession, SessionStore
     from barrage.server.exchange.exchange_driver import ExchangeHub
     from barrage.server.flight.journal_calls import JournalCalls
     from barrage.server.flight.journal_exchange import JournalExchanges
+    from barrage.server.identity.authenticator import Authenticator
+    from barrage.server.identity.credentials import Metadata
     from barrage.transport.base import CallContext
 
 
@@ -121,29 +123,34 @@ class DataCalls:
         metadata = context.invocation_metadata() or ()
         credentials = Credentials.of_metadata(metadata)
         if credentials is not None:
-            token = self._token_for(credentials, metadata)
+            token = await self._token_for(credentials, context)
             await context.send_initial_metadata(((AUTHORIZATION, bearer(token)),))
             while await context.read() is not END_OF_STREAM:
                 pass
             return
         request = await context.read()
         payload = b"" if request is END_OF_STREAM else flight_messages.decode_handshake(request)[1]
-        token = self._token_for(_credentials_of(payload), metadata)
+        token = await self._token_for(_credentials_of(payload), context)
         await context.send_initial_metadata(((AUTHORIZATION, bearer(token)),))
         await context.write(flight_messages.encode_handshake_response(token.encode()))
 
-    def _token_for(self, credentials: Credentials, metadata: Metadata) -> str:
-        """The server's own token, which does not run out, for who knows it; that of a session on a
-        server that needs none. AuthenticationError."""
+    async def _token_for(self, credentials: Credentials, context: CallContext) -> str:
+        """A fresh token of ours, for credentials or for such a token; that of a session for who has
+        one, and for who shows nothing where nothing need be shown. AuthenticationError,
+        TooManyFailuresError."""
         session = self._sessions.find(credentials)
         if session is not None:
             return session.token
-        if self._authenticator.token is None:
-            return self._sessions.open(credentials, wanted_types(metadata)).token
-        if credentials.kind is CredentialKind.ANONYMOUS:
-            raise AuthenticationError("no credentials; send a basic header or a BasicAuth message")
-        self._authenticator.check(credentials)
-        return self._authenticator.token
+        tokens = self._authenticator.tokens
+        if credentials.kind is CredentialKind.TOKEN:
+            renewed = tokens.renew(credentials.secret)
+            if renewed is not None:
+                return renewed
+        caller = await self._authenticator.authenticate(credentials, context)
+        if caller.proof is Proof.ANONYMOUS:
+            metadata = context.invocation_metadata() or ()
+            return self._sessions.open(caller, wanted_types(metadata)).token
+        return tokens.issue(caller)
 
 
 def resume_request(metadata: Metadata) -> ResumeRequest | None:
@@ -164,8 +171,8 @@ def _credentials_of(payload: bytes) -> Credentials:
     if wrapped.type:
         secret = bytes(wrapped.payload).decode(errors="replace")
         return Credentials.of_header(f"{wrapped.type} {secret}")
-    _, password = flight_messages.decode_basic_auth(payload)
-    return Credentials(CredentialKind.SECRET, password)
+    user, password = flight_messages.decode_basic_auth(payload)
+    return Credentials(CredentialKind.PASSWORD, password, user)
 
 
 def chosen_revision(header: str | None, draft_2020: str) -> WireRevision:

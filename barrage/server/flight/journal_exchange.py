@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from barrage.errors import RemoteProtocolError, UnsupportedError
 from barrage.proto.events import BodiesReleased, ReadRequested
 from barrage.proto.read_exchange import ReadExchange, encode_end
-from barrage.server.access.auth import header_value
 from barrage.server.access.call_guard import SessionCall
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.history.journal_reading import FrameSink
 from barrage.server.history.journal_tickets import is_journal_request
+from barrage.server.identity.credentials import header_value
 from barrage.transport.flight_messages import Descriptor
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
 

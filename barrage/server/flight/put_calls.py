@@ -35,6 +35,7 @@ from barrage.errors import (
 )
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.flight.writes_elsewhere import written_table
+from barrage.server.identity.current_call import note_table
 from barrage.server.ingest.export_upload import (
     ExportUpload,
     UploadBudget,
@@ -142,6 +143,7 @@ class PutCalls:
         table = written_table(bytes(first.descriptor), self._limits)
         if table is None or not await elsewhere.takes(table.name):
             return False
+        note_table(table.name)
         await elsewhere.put(table, message, context)
         return True
 
@@ -288,6 +290,7 @@ class _Upload:
         command = self._command
         if command is None:
             raise RemoteProtocolError(UNNAMED)
+        note_table(command.table)
         if command.kind != "static":
             self._target = await self._find_or_create(command, schema)
         elif command.mode != "create":

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, cast
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
-from barrage.errors import BarrageError, TransportError
+from barrage.errors import BarrageError, ConfigError, TransportError
 from barrage.limits import NANOS_PER_MS
-from barrage.server.access.auth import Authenticator, new_token
 from barrage.server.access.call_guard import DRAINING, CallGuard, SessionUse
 from barrage.server.access.method_table import MethodEntry, service_handler
 from barrage.server.access.reflection import offer_reflection
@@ -36,11 +35,13 @@ from barrage.server.flight.dissociated_calls import DissociatedCalls
 from barrage.server.flight.journal_exchange import JournalExchanges
 from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
+from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
 from barrage.server.statistics.body_statistics import BodyStatistics
+from barrage.server.statistics.caller_statistics import CallerStatistics
 from barrage.server.statistics.thread_statistics import ThreadStatistics
 from barrage.supervision import Role, no_dependants, start_awaited, start_task
 from barrage.transport.base import ListenOptions
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.server.flight.writes_elsewhere import WritesElsewhere
+    from barrage.server.identity.ways import Hook
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.runtime.runtime import EngineRuntime
     from barrage.server.runtime.watchdog import Watchdog
@@ -65,7 +67,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SWEEPER = Role("barrage-sessions", "health: sessions would never end")
+SWEEPER = Role(
+    "barrage-sessions", "health: sessions would never end, and who was a user stayed one"
+)
 STOP = Role("barrage-stop", "health, and whoever waits for the server to end")
 COUNTER = Role("barrage-body-statistics", "subscriptions of the table of bodies; health")
 THREADS = Role("barrage-thread-statistics", "subscriptions of the table of threads; health")
@@ -74,8 +78,8 @@ TRIMMER = Role("barrage-spare-memory", "nothing: memory that is free is kept")
 _HEALTH_SERVICE = health.SERVICE_NAME
 _RECEIVE_MARGIN_BYTES = 64 * 1024
 
-SWEEP_INTERVAL_MS_MAX = 5_000
-"""Longest time between two looks for sessions whose time is up."""
+SWEEP_INTERVAL_MS_MAX = 1_000
+"""Longest time between two looks for what has run out, and for users that have changed."""
 
 
 class ServerApp:
@@ -91,24 +95,17 @@ class ServerApp:
         clock: Clock,
         watchdog: Watchdog | None = None,
         elsewhere: WritesElsewhere | None = None,
+        authenticate: Hook | None = None,
     ) -> None:
-        """``elsewhere`` passes writes on to the servers that own the tables."""
+        """``elsewhere`` passes writes on to the servers that own the tables; ``authenticate`` is a
+        further way to say who calls, of the program."""
         self._config = config
         self._elsewhere = elsewhere
         self._watchdog = watchdog
         self._runtime = runtime
         self._catalog = catalog
         self._tables = tables
-        self.token = effective_token(config)
-        self._authenticator = Authenticator(self.token)
-        self.sessions = SessionStore(
-            config.limits,
-            clock,
-            self._authenticator,
-            lifetime_ns=config.session_lifetime_ms * NANOS_PER_MS,
-            types=config.deephaven_types,
-        )
-        self._guard = CallGuard(self._authenticator, self.sessions)
+        self._let_callers_in(config, clock, authenticate)
         self._resolver = TicketResolver(catalog, tables, config.limits)
         self.bodies = BodyService(config, clock)
         dispatcher = SubscriptionDispatcher(
@@ -152,6 +149,33 @@ class ServerApp:
         self.failed_stop: BarrageError | None = None
         self._is_stopping = asyncio.Event()
 
+    def _let_callers_in(self, config: ServerConfig, clock: Clock, hook: Hook | None) -> None:
+        """Make what finds out who calls, and what is kept of them."""
+        connector = config.connector_address
+        is_local = _transport(config).is_local(config.host) and (
+            connector is None or is_loopback(connector[0])
+        )
+        self._authenticator = authenticator_of(config, clock, hook=hook, is_local=is_local)
+        self.token = self._authenticator.key
+        if connector is not None and self.token is None and not self._authenticator.is_open:
+            raise ConfigError(
+                f"connector = {config.connector!r} (from {config.origin('connector')}) needs a "
+                "token: sources of the connector protocol show no user, and would be let in "
+                "without one; set token"
+            )
+        self.sessions = SessionStore(
+            config.limits,
+            clock,
+            lifetime_ns=config.session_lifetime_ms * NANOS_PER_MS,
+            types=config.deephaven_types,
+        )
+        self._authenticator.on_revoke(self.sessions.revoke)
+        self.audit = audit_log(config, clock)
+        if self.audit is not None:
+            self._authenticator.on_tried(partial(note_login, self.audit))
+        self._callers = CallerStatistics(self._authenticator, self.sessions, self._tables)
+        self._guard = CallGuard(self._authenticator, self.sessions, self.audit)
+
     @property
     def stream_count(self) -> int:
         """Open DoExchange streams."""
@@ -184,7 +208,11 @@ class ServerApp:
         self._is_listening = True
         interpreter.OF_THIS_PROCESS.begin_serving()
         self._runtime.attach(EventOutlet(self._hub.hand_over))
-        self._sweeping = start_task(SWEEPER, self._sweep(), on_death=self.fail)
+        if self.audit is not None:
+            self.audit.start(on_death=self.fail)
+        self._sweeping = start_task(
+            SWEEPER, self._sweep(), on_death=partial(self._counter_died, self._callers)
+        )
         self.journals.start(on_death=self.fail)
         if self.bodies.is_switched_on:
             counting = BodyStatistics(self.bodies, self._tables)
@@ -218,7 +246,7 @@ class ServerApp:
             self._telling = start_awaited(self._health.enter_graceful_shutdown())
 
     def _counter_died(
-        self, counting: BodyStatistics | ThreadStatistics, error: BarrageError
+        self, counting: BodyStatistics | CallerStatistics | ThreadStatistics, error: BarrageError
     ) -> None:
         counting.fail(error)
         self.fail(error)
@@ -267,6 +295,8 @@ class ServerApp:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.sweep()
+            await self._authenticator.refresh()
+            await self._callers.refresh()
 
     def _announce(self) -> None:
         log.info("listening on %s", self.address)
@@ -306,6 +336,9 @@ class ServerApp:
         async with contextlib.AsyncExitStack() as ends:
             ends.callback(interpreter.OF_THIS_PROCESS.end_serving)
             ends.push_async_callback(self.bodies.close)
+            ends.callback(self._authenticator.close)
+            if self.audit is not None:
+                ends.push_async_callback(self.audit.close)
             ends.callback(self._runtime.attach, None)
             ends.callback(self._deephaven.close)
             ends.push_async_callback(self.journals.close)
@@ -367,15 +400,6 @@ class ServerApp:
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}
         return {SERVICE_NAME: methods, **offered}
-
-
-def effective_token(config: ServerConfig) -> str | None:
-    """The token calls need: the configured one, or a random one on an address others can reach."""
-    connector = config.connector_address
-    is_local = _transport(config).is_local(config.host)
-    if config.token is None and not (is_local and (not connector or is_loopback(connector[0]))):
-        return new_token()
-    return config.token
 
 
 def _transport(config: ServerConfig) -> Transport:

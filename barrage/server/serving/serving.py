@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.errors import BarrageError
     from barrage.server.flight.writes_elsewhere import WritesElsewhere
+    from barrage.server.identity.ways import Hook
     from barrage.server.journaling.journal_opening import Recovery
     from barrage.server.runtime.runtime import RuntimeStats
 
@@ -49,8 +50,10 @@ class ServingParts:
         *,
         clock: Clock | None = None,
         on_progress: Callable[[Recovery], None] | None = None,
+        authenticate: Hook | None = None,
     ) -> None:
         self.config = config
+        self._authenticate = authenticate
         self.clock = clock or SystemClock()
         self.catalog = Catalog()
         self.watchdog = Watchdog()
@@ -99,6 +102,7 @@ class ServingParts:
             clock=self.clock,
             watchdog=self.watchdog,
             elsewhere=elsewhere,
+            authenticate=self._authenticate,
         )
 
     def close(self) -> None:
@@ -130,7 +134,9 @@ class ServerBase(ABC):
         bodies: str | None = None,
         config: ServerConfig | None = None,
         on_progress: Callable[[Recovery], None] | None = None,
+        authenticate: Hook | None = None,
     ) -> None:
+        self._authenticate = authenticate
         self._config = effective_config(
             config,
             host=host,
@@ -153,7 +159,9 @@ class ServerBase(ABC):
 
     def _open(self) -> ServingParts:
         """Make the parts, which reads the data directory."""
-        return ServingParts(self._config, on_progress=self._on_progress)
+        return ServingParts(
+            self._config, on_progress=self._on_progress, authenticate=self._authenticate
+        )
 
     @property
     def _parts(self) -> ServingParts:

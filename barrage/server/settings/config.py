@@ -58,6 +58,9 @@ Lifetime = Annotated[int, Meta(ge=1000)]
 JournalBytes = Annotated[int, Meta(ge=JOURNAL_BYTES_MIN)]
 Address = Annotated[str, Meta(min_length=1, description="an address")]
 Directory = Annotated[str, Meta(min_length=1, description="a directory")]
+AuditBytes = Annotated[int, Meta(ge=4096)]
+File = Annotated[str, Meta(min_length=1, description="a file")]
+CertificateName = Literal["cn", "dns", "email", "uri", "none"]
 PemFile = Annotated[str, Meta(min_length=1, description="a PEM file")]
 Devices = Annotated[str, Meta(min_length=1, description="names of network devices")]
 
@@ -80,6 +83,58 @@ class ServerConfig:
 
     token_file: str | None = None
     """File whose first line is the token; read once at start."""
+
+    anonymous: bool | None = None
+    """Whether callers that show nothing pass. When nothing is said, only on loopback, a socket of
+    the file system or ``inproc``, and only while no other way to prove who one is is set up."""
+
+    users: File | None = None
+    """File of users with passwords (``barrage user add``); read again when it changes."""
+
+    audit: File | None = None
+    """File to which is written who did what to which table, in lines of JSON."""
+
+    audit_bytes: AuditBytes = 64 * 1024 * 1024
+    """Size from which on another audit file is begun; the last four before it are kept as
+    ``FILE.1`` to ``FILE.4``."""
+
+    jwt_keys: File | None = None
+    """Keys that JWTs may be signed with: a file with a JSON Web Key Set, or its ``https`` address
+    (``http`` on loopback). Needs the extra ``jwt``."""
+
+    jwt_issuer: File | None = None
+    """Who must have issued a JWT (``iss``)."""
+
+    jwt_audience: File | None = None
+    """Whom a JWT must be meant for (``aud``)."""
+
+    jwt_algorithms: File = "RS256,ES256"
+    """How JWTs may be signed, with commas between: of RS, PS and ES with 256, 384 or 512, and
+    EdDSA."""
+
+    jwt_user_claim: File = "sub"
+    """Which claim is the caller's name."""
+
+    jwt_roles_claim: File = "roles"
+    """Which claim, a list of texts or one with spaces, has the caller's roles."""
+
+    jwt_leeway_s: Count = 30
+    """By how much clocks may differ."""
+
+    token_lifetime_ms: Lifetime = 3_600_000
+    """How long a bearer token is good that a handshake gave for credentials."""
+
+    unix_peers: bool = False
+    """Whether the user of a process that calls through a socket of the file system is its caller,
+    with nothing else to be shown."""
+
+    certificate_name: CertificateName = "cn"
+    """Which name in a client's certificate is that of the caller: the common name (``cn``), the
+    only alternative name of a kind (``dns``, ``email``, ``uri``), or ``none``: certificates prove
+    nothing here."""
+
+    caller_roles: File | None = None
+    """TOML file with the roles of callers known by certificate or socket: ``name = ["role"]``."""
 
     tls_cert: PemFile | None = None
     """File with the server's certificate, and those between it and an authority, in PEM; with it

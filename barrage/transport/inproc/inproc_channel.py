@@ -18,7 +18,7 @@ from barrage.transport.inproc.inproc_call import SCHEME, InprocCall, acceptor_of
 from barrage.transport.status import DeadlineError, error_from_status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from barrage.errors import BarrageError
     from barrage.limits import Limits
@@ -30,12 +30,31 @@ class CallChannel:
     """One client's way to one server, whatever carries the calls. Must be used on the event loop it
     was made on."""
 
-    def __init__(self, target: str, *, limits: Limits, authorization: str | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        *,
+        limits: Limits,
+        authorization: str | None = None,
+        renewed_authorization: Callable[[], str] | None = None,
+    ) -> None:
         self.target = target
-        self.authorization = authorization
+        self._authorization = authorization
+        self._renewed_authorization = renewed_authorization
         self._limits = limits
         self._calls: weakref.WeakSet[InprocCall] = weakref.WeakSet()
         self._is_closed = False
+
+    @property
+    def authorization(self) -> str | None:
+        """The header of a call that begins now. AuthenticationError when it cannot be had."""
+        if self._renewed_authorization is not None:
+            return self._renewed_authorization()
+        return self._authorization
+
+    @authorization.setter
+    def authorization(self, value: str | None) -> None:
+        self._authorization = value
 
     def hand_over(self, call: InprocCall) -> None:
         """Let the server have a call that begins. ConnectionLostError when it cannot."""
@@ -99,8 +118,8 @@ class CallChannel:
         """Use the token of an answer from now on, unless a newer one came since ``sent`` went
         out."""
         token = headers.get(_AUTHORIZATION, "")
-        if self.authorization == sent and token.startswith("Bearer "):
-            self.authorization = token
+        if self._authorization == sent and token.startswith("Bearer "):
+            self._authorization = token
 
     def _asked(self, method: str, request: bytes, table: str | None) -> InprocStream:
         """A call with one request, which is on its way."""
@@ -114,8 +133,9 @@ class CallChannel:
         if self._is_closed:
             raise SubscriptionClosedError("the session is closed")
         pairs = [(name.lower(), value) for name, value in (headers or {}).items()]
-        if self.authorization is not None:
-            pairs.append((_AUTHORIZATION, self.authorization))
+        authorization = self.authorization
+        if authorization is not None:
+            pairs.append((_AUTHORIZATION, authorization))
         call = InprocCall(method, tuple(pairs), window_bytes=self._limits.inproc_window_bytes)
         self._calls.add(call)
         try:
@@ -129,8 +149,20 @@ class CallChannel:
 class InprocChannel(CallChannel):
     """A client's way to the server of that name in this process."""
 
-    def __init__(self, name: str, *, limits: Limits, authorization: str | None = None) -> None:
-        super().__init__(f"{SCHEME}://{name}", limits=limits, authorization=authorization)
+    def __init__(
+        self,
+        name: str,
+        *,
+        limits: Limits,
+        authorization: str | None = None,
+        renewed_authorization: Callable[[], str] | None = None,
+    ) -> None:
+        super().__init__(
+            f"{SCHEME}://{name}",
+            limits=limits,
+            authorization=authorization,
+            renewed_authorization=renewed_authorization,
+        )
         self._name = name
 
     def hand_over(self, call: InprocCall) -> None:
@@ -149,7 +181,7 @@ class InprocStream:
         self._table = table
         self._message_bytes_max = message_bytes_max
         self._write_lock = asyncio.Lock()
-        self._sent = channel.authorization
+        self._sent = channel._authorization
         self._has_headers = False
         weakref.finalize(self, call.cancel).atexit = False
 

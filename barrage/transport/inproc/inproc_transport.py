@@ -29,7 +29,12 @@ class InprocTransport:
 
     def connect(self, address: Address, options: ConnectOptions) -> InprocChannel:
         name = address.target.removeprefix(_PREFIX)
-        return InprocChannel(name, limits=options.limits, authorization=options.authorization)
+        return InprocChannel(
+            name,
+            limits=options.limits,
+            authorization=options.authorization,
+            renewed_authorization=options.renewed_authorization,
+        )
 
     def is_local(self, host: str) -> bool:
         return True

@@ -98,6 +98,7 @@ class GrpcChannel:
         *,
         message_bytes_max: int,
         authorization: str | None = None,
+        renewed_authorization: Callable[[], str] | None = None,
         tls: TLS | None = None,
         streams_per_connection_max: int | None = None,
         connect_seconds_max: float | None = None,
@@ -109,8 +110,20 @@ class GrpcChannel:
         self._streams_max = streams_per_connection_max
         self._stream_connections: list[_StreamConnection] = []
         self.target = target
-        self.authorization = authorization
+        self._authorization = authorization
+        self._renewed_authorization = renewed_authorization
         self._is_closed = False
+
+    @property
+    def authorization(self) -> str | None:
+        """The header of a call that begins now. AuthenticationError when it cannot be had."""
+        if self._renewed_authorization is not None:
+            return self._renewed_authorization()
+        return self._authorization
+
+    @authorization.setter
+    def authorization(self, value: str | None) -> None:
+        self._authorization = value
 
     def exchange(
         self, *, headers: Mapping[str, str] | None = None, table: str | None = None
@@ -145,7 +158,7 @@ class GrpcChannel:
         self, method: str, request: bytes, *, timeout: float | None, table: str | None = None
     ) -> bytes:
         self._check_open()
-        sent = self.authorization
+        sent = self._authorization
         call = self._channel.unary_unary(method, None, None)(
             request, timeout=timeout, metadata=self._metadata(None)
         )
@@ -187,18 +200,19 @@ class GrpcChannel:
 
     def _metadata(self, headers: Mapping[str, str] | None) -> list[tuple[str, str]]:
         pairs = list((headers or {}).items())
-        if self.authorization is not None:
-            pairs.append((_AUTHORIZATION, self.authorization))
+        authorization = self.authorization
+        if authorization is not None:
+            pairs.append((_AUTHORIZATION, authorization))
         return pairs
 
     def _take_token(self, metadata: Any, sent: str | None) -> None:
         """Use the token of an answer from now on, unless a newer one came since ``sent`` went out:
         answers overtake each other, and one of an ended session must not bring its token back."""
-        if self.authorization != sent:
+        if self._authorization != sent:
             return
         for key, value in metadata or ():
             if key == _AUTHORIZATION and str(value).startswith("Bearer "):
-                self.authorization = str(value)
+                self._authorization = str(value)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -247,7 +261,7 @@ class GrpcStream:
         self._table = table
         self._write_lock = asyncio.Lock()
         self._peers_end: aio.AioRpcError | None = None
-        self._sent: str | None = channel.authorization
+        self._sent: str | None = channel._authorization
         self._has_headers = False
         call.add_done_callback(partial(_note_end_of, weakref.WeakMethod(self._note_end)))
 

@@ -57,6 +57,7 @@ def _channel_to(address: Address, options: ConnectOptions) -> GrpcChannel:
         address.target,
         message_bytes_max=options.limits.message_bytes_max,
         authorization=options.authorization,
+        renewed_authorization=options.renewed_authorization,
         tls=options.tls,
         streams_per_connection_max=options.streams_per_connection_max,
         connect_seconds_max=options.connect_seconds_max,

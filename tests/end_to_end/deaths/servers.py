@@ -189,6 +189,14 @@ def call(killing: Killing) -> None:
         assert other.stats.reconnects == 0
 
 
+@kills("barrage-audit")
+def audit(killing: Killing) -> None:
+    with scene(config=ServerConfig(audit=str(killing.directory / "audit.log"))) as s:
+        killing.task()
+        s.others_go_on()
+        s.is_not_serving()
+
+
 @kills("barrage-upload")
 def upload(killing: Killing) -> None:
     with scene() as s, s.session.writer("t", producer="p", reconnect=AT_ONCE) as writer:

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from barrage.server.access.auth import Authenticator
 from barrage.server.access.call_guard import CallGuard, SessionUse
 from barrage.server.access.method_table import MethodEntry, service_handler
 from barrage.transport.over_grpc.grpc_channel import GrpcStream
 from barrage.transport.whole_reads import WholeReads
+from tests.helpers.logging_in import Chain
 
 
 class SlowCall:
@@ -47,7 +47,7 @@ async def let_run() -> None:
 
 
 class _Channel:
-    authorization = None
+    authorization = _authorization = None
 
     def _raise_if_closed(self, call) -> None:
         """It is open."""
@@ -65,7 +65,7 @@ def test_a_call_that_is_cancelled_leaves_its_read_alone():
         await context.read()
 
     async def scene() -> list[object]:
-        guard = CallGuard(Authenticator(None), None)
+        guard = CallGuard(Chain().authenticator, None)
         methods = {"Talk": MethodEntry("bidi", talk, SessionUse.NONE)}
         handlers = service_handler("service", methods, guard)
         context = SlowCall()

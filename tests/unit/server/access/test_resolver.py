@@ -22,10 +22,10 @@ from barrage.errors import (
     TicketError,
 )
 from barrage.limits import DEFAULT_LIMITS, Limits
-from barrage.server.access.auth import Authenticator, Credentials
 from barrage.server.access.exports import ExportExistsError
 from barrage.server.access.resolver import TicketResolver
 from barrage.server.access.session_store import ClientSession, SessionStore
+from barrage.server.identity.caller import ANYBODY
 from barrage.server.presentation.presentation import (
     lease_of,
     lease_schema,
@@ -59,14 +59,14 @@ class Scene:
         self.parts = ServingParts(ServerConfig(limits=LIMITS))
         self.tables = self.parts.tables
         self.resolver = TicketResolver(self.parts.catalog, self.tables, LIMITS)
-        self.sessions = SessionStore(LIMITS, VirtualClock(), Authenticator(None))
+        self.sessions = SessionStore(LIMITS, VirtualClock())
         self.session, self.other = self.open(), self.open()
         for name, kind in (("ticks", "append_only"), ("fixed", "static")):
             recipe = TableRecipe.checked(name, ROWS.schema, kind=kind)
             self.tables.create(recipe, ROWS).result()
 
     def open(self) -> ClientSession:
-        return self.sessions.open(Credentials.of_header("Anonymous"))
+        return self.sessions.open(ANYBODY)
 
     def resolve(self, ticket: bytes | None, session: ClientSession | None = None) -> TableLease:
         return asyncio.run(self.resolver.resolve(ticket, session))

@@ -17,6 +17,7 @@ from barrage.proto.outgoing_bodies import OutgoingState
 from barrage.server.bodies.body_channels import BodyChannels
 from barrage.server.bodies.body_frames import PlacedFrame
 from barrage.server.bodies.body_service import BodyService
+from barrage.server.identity.caller import ANYBODY
 from barrage.server.settings.config import ServerConfig
 from barrage.server.statistics.statistics_table import StatisticsTable
 from barrage.transport.shared_memory import host_identity
@@ -92,12 +93,12 @@ def test_one_connection_that_cannot_be_closed_is_told_of_and_holds_up_nobody(cap
         arena = bodies.arena
         for _ in range(2):
             for connection in ("first", "second"):
-                channel = bodies._channels.add(BodyWay.UCX)
+                channel = bodies._channels.add(BodyWay.UCX, ANYBODY.owner)
                 assert channel is not None
                 channel.connection = connection
             bodies._clock.advance(LIMITS.body_ticket_ns)
             assert [await ucx.asked.get() for _ in range(2)] == ["first", "second"]
-        channel = bodies._channels.add(BodyWay.UCX)
+        channel = bodies._channels.add(BodyWay.UCX, ANYBODY.owner)
         channel.connection = "third"
         await bodies.close()
         assert ucx.is_closed

@@ -1,19 +1,14 @@
-"""Who may call: one secret of the server, and the tokens of its sessions.
+"""What a caller shows: the forms of the ``authorization`` header.
 
-A server on the loopback address needs no secret; on any other address it always has one, made at
-random when the configuration names none. Health checks pass without credentials, so that an
-orchestrator needs no secret. Secrets are compared in constant time.
-
-Forms of the ``authorization`` header (deephaven-clients.md section 2.2): ``Bearer <token>``, where
-the token is the server's secret or a session's; ``Basic <base64 of user:password>``, where the
-password is the secret; ``Anonymous``; and ``<name of a handler> <secret>``.
+``Bearer <token>``, where the token is the server's key, a session's, one that a handshake gave, or
+a JWT; ``Basic <base64 of user:password>``; ``Anonymous``; and ``<name of a handler> <secret>``
+(deephaven-clients.md section 2.2).
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hmac
 import secrets
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -53,9 +48,11 @@ class CredentialKind(Enum):
     """What the secret of some credentials is."""
 
     TOKEN = auto()
-    """The server's secret or a session's token."""
+    """The server's key, a token it gave out, or one of somebody it trusts."""
+    PASSWORD = auto()
+    """A user's password; or the server's key, with any name."""
     SECRET = auto()
-    """The server's secret: a password or a key."""
+    """The server's key."""
     ANONYMOUS = auto()
     """There is none."""
     UNREADABLE = auto()
@@ -68,6 +65,8 @@ class Credentials:
 
     kind: CredentialKind
     secret: str = field(default="", repr=False)
+    user: str = ""
+    """Who it is said to be the password of."""
 
     @classmethod
     def of_metadata(cls, metadata: Metadata) -> Credentials | None:
@@ -96,51 +95,15 @@ class Credentials:
             pair = base64.b64decode(payload, validate=True).decode()
         except (binascii.Error, ValueError):
             return cls(CredentialKind.UNREADABLE)
-        return cls(CredentialKind.SECRET, pair.partition(":")[2])
-
-
-class Authenticator:
-    """Checks credentials against the server's secret; without one it lets everybody pass, but for
-    tokens: nobody has ever been given one that is not a session's."""
-
-    def __init__(self, token: str | None) -> None:
-        self._token = token
-
-    @property
-    def token(self) -> str | None:
-        """The server's secret; None when it needs none."""
-        return self._token
-
-    def check(self, credentials: Credentials | None) -> None:
-        """AuthenticationError unless these credentials, which are no session's, are good."""
-        if credentials is None:
-            if self._token is not None:
-                raise no_credentials()
-            return
-        if self._token is None:
-            self._check_open(credentials)
-        elif not self._matches(credentials):
-            raise AuthenticationError(REFUSED)
-
-    def _check_open(self, credentials: Credentials) -> None:
-        if credentials.kind is CredentialKind.UNREADABLE:
-            raise AuthenticationError(REFUSED)
-        if credentials.kind is CredentialKind.TOKEN:
-            raise AuthenticationError(
-                f"{REFUSED}; this server needs no token and has no session with the one given"
-            )
-
-    def _matches(self, credentials: Credentials) -> bool:
-        assert self._token is not None
-        return credentials.kind in (
-            CredentialKind.TOKEN,
-            CredentialKind.SECRET,
-        ) and hmac.compare_digest(credentials.secret.encode(), self._token.encode())
+        user, _, password = pair.partition(":")
+        return cls(CredentialKind.PASSWORD, password, user)
 
 
 def no_credentials() -> AuthenticationError:
     """What a call without credentials is told."""
-    return AuthenticationError("no credentials; send the header 'authorization: Bearer <token>'")
+    return AuthenticationError(
+        "not authenticated: no credentials; send the header 'authorization: Bearer <token>'"
+    )
 
 
 def header_value(metadata: Metadata, name: str) -> str | None:
