@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from barrage.transport.ucx.sender import SentMessage
+from barrage.transport.ucx.sender import StreamMessage
 
 _PREFIX = struct.Struct("<Ii")
 
@@ -18,7 +18,7 @@ def arrow_messages(
     batches: Iterable[pa.RecordBatch],
     *,
     emit_dictionary_deltas: bool = False,
-) -> list[SentMessage]:
+) -> list[StreamMessage]:
     """What Arrow writes for these batches, cut into bare headers and bodies."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=emit_dictionary_deltas)
@@ -29,10 +29,10 @@ def arrow_messages(
     for message in pa.ipc.MessageReader.open_stream(sink.getvalue()):
         header = message.metadata.to_pybytes()
         if message.type == "schema":
-            messages.append(SentMessage(header))
+            messages.append(StreamMessage(header))
         else:
             body = message.body if message.body is not None else pa.py_buffer(b"")
-            messages.append(SentMessage(header, [body], body.size))
+            messages.append(StreamMessage(header, [body], body.size))
     return messages
 
 

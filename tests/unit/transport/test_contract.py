@@ -246,7 +246,7 @@ def test_a_server_does_not_write_more_than_a_window_ahead(run):
         # One more than there are: gRPC gives no room back while nobody wants to read.
         for _ in range(ahead + 1):
             await stream.read()
-        assert peer.written > ahead
+        await until(lambda: peer.written > ahead)
         stream.cancel()
 
     run(scene)
