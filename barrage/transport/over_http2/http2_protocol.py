@@ -113,7 +113,7 @@ class Http2Protocol(asyncio.Protocol):
         # Not at once: asyncio calls this in the middle of its own write, and a write from here that
         # finds the peer gone would have it lose the connection twice.
         self.core.is_paused = False
-        self.flush_soon()
+        self._flush_later()
 
     def connection_lost(self, _: Exception | None) -> None:
         self._is_closing = True
@@ -128,10 +128,14 @@ class Http2Protocol(asyncio.Protocol):
     def flush_soon(self) -> None:
         """Write what there is at the end of this turn of the loop, or now if it is much."""
         if not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self.flush)
+            self._flush_later()
         elif self.core.out_bytes > _FLUSH_BYTES:
             self.flush()
+
+    def _flush_later(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Write what there is, as far as the socket takes it."""
