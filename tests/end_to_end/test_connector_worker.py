@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from barrage.errors import ConfigError
+from barrage.journal.disk.storage import SystemCalls
 from barrage.limits import Limits
 from barrage.proto.connector.source_session import StreamRewound, WorkerFailed
 from barrage.server import Server, ServerConfig
@@ -311,3 +312,44 @@ def test_a_server_that_stops_ends_connections_and_keeps_what_it_took(tmp_path) -
         again.send(1, *range(1, 600))
         again.wait_safe(1, 599)
         assert rows(server, "feed") == wanted(1, *range(1, 600))
+
+
+def test_a_full_disk_sends_sources_away_and_loses_nothing_that_was_acknowledged(
+    tmp_path, monkeypatch
+) -> None:
+    is_full = threading.Event()
+    free_bytes = SystemCalls.free_bytes
+
+    def free(self: SystemCalls, path: str) -> int:
+        return 0 if is_full.is_set() else free_bytes(self, path)
+
+    def send_on(s: SocketSource) -> None:
+        for number in range(300, 10**9):
+            s.send(1, number)
+            if number % 50 == 0:
+                s.wait_safe(1, number)
+
+    monkeypatch.setattr(SystemCalls, "free_bytes", free)
+    with serving(data=str(tmp_path)) as server:
+        with source(server.connector_port) as s:
+            s.announce(1)
+            s.send(1, *range(1, 300))
+            s.wait_safe(1, 299)
+            is_full.set()
+            with pytest.raises((EOFError, OSError)):
+                send_on(s)
+            safe = s.safe[1]
+        is_full.clear()
+
+        def goes_on() -> bool:
+            with contextlib.suppress(EOFError, OSError), source(server.connector_port) as s:
+                s.announce(1)
+                assert (s.opened[1] or 0) >= safe
+                s.send(1, *range((s.opened[1] or 0) + 1, 900))
+                s.wait_safe(1, 899)
+                return True
+            return False
+
+        wait_until(goes_on)
+    with serving(data=str(tmp_path)) as server:
+        assert rows(server, "feed") == wanted(1, *range(1, 900))
