@@ -133,7 +133,10 @@ async def _run_task(role: Role, work: Coroutine[Any, Any, object], on_death: OnD
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
-            raise
+            del task  # The error it ends with refers to this frame.
+            # The task keeps its error: without the frames it came through, since those refer to
+            # what refers to the task, and a cycle keeps all they hold until the next collection.
+            raise error.with_traceback(None) from None
         # Nobody has cancelled this task: something it waited for was.
         _bury(role, error, on_death)
     except KeyboardInterrupt as error:

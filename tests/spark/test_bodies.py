@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -62,8 +61,6 @@ def sums(frame) -> tuple:
 
 
 def is_all_given_back(server: barrage.Server) -> bool:
-    # A stream that was cut may leave a cycle of objects, which servers collect seldom.
-    gc.collect()
     found = facts(server)
     return not (found["streams"] or found["pending"] or found["arena_bytes"])
 

@@ -59,7 +59,7 @@ class Http2Call:
         self._deserialize: Any = None
         self._serialize: Any = None
         self._readers: set[asyncio.Future[None]] = set()
-        self._writers: set[asyncio.Future[None]] = set()
+        self._writers: set[asyncio.Future[bool]] = set()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -115,13 +115,14 @@ class Http2Call:
         data = message if self._serialize is None else self._serialize(message)
         if self._try_send(data):
             return
-        taken: asyncio.Future[None] = self._loop.create_future()
+        taken: asyncio.Future[bool] = self._loop.create_future()
         self._writers.add(taken)
         resolve = partial(_resolve, taken)
         self._core.queue(self._stream, data, resolve)
         self._carrier.flush()
         try:
-            await taken
+            if not await taken:
+                raise grpc.aio.InternalError(_GONE)
         except asyncio.CancelledError:
             self._core.withdraw(self._stream, resolve)
             raise
@@ -203,7 +204,8 @@ class Http2Call:
         self.wake()
         for taken in self._writers:
             if not taken.done():
-                taken.set_exception(grpc.aio.InternalError(_GONE))
+                # Not the error itself: kept by a future that its own frames name, it is a cycle.
+                taken.set_result(False)
 
     def _cancel(self) -> None:
         if self._task is not None:
@@ -213,6 +215,6 @@ class Http2Call:
         self.end_with(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
 
-def _resolve(taken: asyncio.Future[None]) -> None:
+def _resolve(taken: asyncio.Future[bool]) -> None:
     if not taken.done():
-        taken.set_result(None)
+        taken.set_result(True)
