@@ -19,6 +19,9 @@ _HOMES = {
     "Bearer": "barrage.client",
     "PreSharedKey": "barrage.client",
     "AsyncServer": "barrage.server",
+    "Operation": "barrage.server.policy.rules",
+    "Policy": "barrage.server.policy.rules",
+    "Rule": "barrage.server.policy.rules",
     "Server": "barrage.server",
     "Cursor": "barrage.model.cursor",
     "RowSet": "barrage.rowset",
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from barrage.model.cursor import Cursor
     from barrage.rowset import RowSet
     from barrage.server import AsyncServer, Server
+    from barrage.server.policy.rules import Operation, Policy, Rule
 
 __all__ = [
     "TLS",
@@ -39,8 +43,11 @@ __all__ = [
     "Basic",
     "Bearer",
     "Cursor",
+    "Operation",
+    "Policy",
     "PreSharedKey",
     "RowSet",
+    "Rule",
     "Server",
     "__version__",
     "aconnect",

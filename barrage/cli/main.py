@@ -30,13 +30,14 @@ COMMANDS = (
     "version",
     "journal",
     "user",
+    "policy",
     "cert",
 )
 """In the order of the help; each is a function, or an application of its own, in the module of that
 name in ``barrage.cli.commands``, or of the one in ``_MODULES``."""
 
-_MODULES = {"relay": "relay_command", "user": "user_command"}
-"""``relay.py`` would be read as ``replay.py``, ``user.py`` as a user."""
+_MODULES = {"policy": "policy_command", "relay": "relay_command", "user": "user_command"}
+"""``relay.py`` would be read as ``replay.py``, ``user.py`` as a user, ``policy.py`` as a policy."""
 
 
 @cache

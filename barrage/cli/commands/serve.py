@@ -110,6 +110,17 @@ UsersOption = Annotated[
         dir_okay=False,
     ),
 ]
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="Rules of who may see and do what (`barrage policy check`); read again when the file "
+        "changes.",
+        show_default=False,
+        dir_okay=False,
+    ),
+]
 AnonymousOption = Annotated[
     bool | None,
     typer.Option(
@@ -187,6 +198,7 @@ def serve(
     journal: JournalOption = None,
     bodies: BodiesOption = None,
     users: UsersOption = None,
+    policy: PolicyOption = None,
     anonymous: AnonymousOption = None,
     audit: AuditOption = None,
     tls_cert: TlsCertOption = None,
@@ -206,6 +218,7 @@ def serve(
       barrage serve --table trades=trades.parquet --table quotes=quotes.arrow
       barrage serve --host 0.0.0.0 --token secret
       barrage serve --users users.jsonl --audit audit.log
+      barrage serve --users users.jsonl --policy policy.toml
       barrage serve --host 0.0.0.0 --anonymous
       barrage serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key
       barrage serve --bodies shm
@@ -224,6 +237,7 @@ def serve(
             journal=None if journal is None else journal.value,
             bodies=bodies,
             users=None if users is None else str(users),
+            policy=None if policy is None else str(policy),
             anonymous=anonymous,
             audit=None if audit is None else str(audit),
             tls_cert=tls_cert,

@@ -36,26 +36,32 @@ class FlattenTable(DerivedTable):
         return FlattenTable(parents[0])
 
     def advance(self, update: TableUpdate) -> TableUpdate:
-        before, after = self._parent_keys, self.parent.row_keys
-        removed = before.positions_of(update.removed_keys_pre)
-        added = after.positions_of(update.added_keys_post)
-        shifts = closing_shifts(self._row_keys - removed, RowSet.of_span(0, len(after)) - added)
-        self._parent_keys = after
-        self._row_keys = RowSet.of_span(0, len(after))
-        return TableUpdate(
-            first_step=update.first_step,
-            last_step=update.last_step,
-            removed_keys_pre=removed,
-            shifts=shifts,
-            added_keys_post=added,
-            modified_keys_post=each_once(update.modified_keys_post, after.positions_of),
-        )
+        before, self._parent_keys = self._parent_keys, self.parent.row_keys
+        self._row_keys = RowSet.of_span(0, len(self._parent_keys))
+        return densely(update, before, self._parent_keys)
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         return self.parent.read_cells(self._parent_keys.keys_at(keys), columns)
 
     def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
         return self.parent.take_cells(self._parent_keys.select_many(keys), columns)
+
+
+def densely(update: TableUpdate, before: RowSet, after: RowSet) -> TableUpdate:
+    """An update of rows that had the keys ``before`` and have the keys ``after``, told of the same
+    rows under the keys 0 to size-1."""
+    removed = before.positions_of(update.removed_keys_pre)
+    added = after.positions_of(update.added_keys_post)
+    kept = RowSet.of_span(0, len(before)) - removed
+    shifts = closing_shifts(kept, RowSet.of_span(0, len(after)) - added)
+    return TableUpdate(
+        first_step=update.first_step,
+        last_step=update.last_step,
+        removed_keys_pre=removed,
+        shifts=shifts,
+        added_keys_post=added,
+        modified_keys_post=each_once(update.modified_keys_post, after.positions_of),
+    )
 
 
 def flatten(table: Table) -> Table:

@@ -189,8 +189,7 @@ class _Cycle:
 
     def _fail(self, table: Table, error: BarrageError) -> None:
         if table.failure is None:
-            table.fail(error)
-            self.failed[table] = error
+            self.failed[table] = table.fail(error)
 
 
 def _dependent_failure(error: BarrageError) -> BarrageError:

@@ -168,9 +168,15 @@ class Table:
         """Why the table has no consistent state any more; None while all is well."""
         return self._failure
 
-    def fail(self, error: BarrageError) -> None:
-        """Mark the table as failed for good. Only the update graph calls this."""
-        self._failure = error
+    def fail(self, error: BarrageError) -> BarrageError:
+        """Mark the table as failed for good; returns what to tell of it. Only who runs the table
+        calls this."""
+        self._failure = self.told_failure(error)
+        return self._failure
+
+    def told_failure(self, error: BarrageError) -> BarrageError:
+        """What readers are told of an error, and operators upon this table."""
+        return error
 
     def read(self, keys: RowSet, columns: ColumnSet | None = None) -> tuple[Cells, ...]:
         """The cells of existing rows ``keys`` in key order, one entry per selected column (all:

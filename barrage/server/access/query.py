@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from barrage.limits import Limits
     from barrage.model.query import Operation
-    from barrage.server.runtime.catalog import Catalog
+    from barrage.server.policy.access_gate import Tables
 
 __all__ = ["Query", "QueryRun", "apply_query"]
 
 
 def apply_query(
-    catalog: Catalog, query: Query | bytes | str, limits: Limits = DEFAULT_LIMITS
+    catalog: Tables, query: Query | bytes | str, limits: Limits = DEFAULT_LIMITS
 ) -> Table:
     """The table a query asks for; see :class:`QueryRun`."""
     return QueryRun(catalog, query, limits)()
@@ -43,7 +43,7 @@ class QueryRun:
     partners) name the operation that does not fit the table it is given.
     """
 
-    def __init__(self, catalog: Catalog, query: Query | bytes | str, limits: Limits) -> None:
+    def __init__(self, catalog: Tables, query: Query | bytes | str, limits: Limits) -> None:
         self._catalog = catalog
         self._query = query
         self._limits = limits

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import LimitExceededError, StatusCode, TicketError
 from barrage.server.access.query import QueryRun
-from barrage.server.identity.current_call import note_table
+from barrage.server.identity.current_call import current_caller, note_table
 from barrage.server.presentation.presentation import lease_of, shown_table
 from barrage.server.tables.table_lease import TableLease
 from barrage.server.tables.tickets import (
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.access.exports import Export
     from barrage.server.access.session_store import ClientSession
+    from barrage.server.identity.caller import Caller
+    from barrage.server.policy.access_gate import AccessGate, Tables
     from barrage.server.presentation.deephaven_types import SessionTypes
     from barrage.server.runtime.catalog import Catalog, Publication
     from barrage.server.tables.table_lease import TableSource
@@ -54,11 +56,15 @@ class SharedTicketNotFoundError(TicketError):
 class TicketResolver:
     """Finds the tables of tickets. Runs on the event loop, but for the sources it gives out."""
 
-    def __init__(self, catalog: Catalog, tables: TableService, limits: Limits) -> None:
+    def __init__(
+        self, catalog: Catalog, tables: TableService, limits: Limits, *, gate: AccessGate
+    ) -> None:
         self._catalog = catalog
+        self._gate = gate
         self._tables = tables
         self._limits = limits
-        self._shared: dict[bytes, Export] = {}
+        self._shared: dict[bytes, tuple[Export, Caller]] = {}
+        """What is shared, and by whom."""
 
     @property
     def shared_count(self) -> int:
@@ -81,12 +87,13 @@ class TicketResolver:
         caller who goes there anyway. A query is derived now, which may take a while."""
         route = route_of(ticket, self._limits)
         assert ticket is not None
+        tables = self._gate.tables(self._catalog)
         if route is Route.EXPORT:
             return await self._export(ticket, session).table_lease()
         if route is Route.SHARED:
-            return await self._shared_export(ticket).table_lease()
+            return await self._shared_export(ticket, session).table_lease()
         if route is Route.QUERY:
-            run = QueryRun(self._catalog, bytes(ticket[len(QUERY_ROUTE) :]), self._limits)
+            run = QueryRun(tables, bytes(ticket[len(QUERY_ROUTE) :]), self._limits)
             work = partial(self._queried, run)
             return await asyncio.wrap_future(self._tables.derive(work, session))
         if route is Route.APPLICATION:
@@ -94,7 +101,11 @@ class TicketResolver:
         else:
             name = table_name_of_ticket(ticket, self._limits)
         note_table(name)
-        return partial(self._published, name)
+        find = partial(self._published, tables, name)
+        if self._gate.decision(name).restriction is None:
+            return find
+        # What is shown of it has to be derived, once for all who see the same.
+        return await asyncio.wrap_future(self._tables.derive(find, session))
 
     async def viewed(
         self, source: TableSource, session: ClientSession
@@ -128,7 +139,7 @@ class TicketResolver:
         export = self._export(source_ticket, session)
         await export.table_lease()
         self._check_free(shared_ticket)
-        self._shared[shared_ticket] = export
+        self._shared[shared_ticket] = export, session.caller
         export.on_release(partial(self._unshare, shared_ticket, export))
 
     def _check_free(self, shared_ticket: bytes) -> None:
@@ -143,7 +154,7 @@ class TicketResolver:
             )
 
     def _unshare(self, shared_ticket: bytes, export: Export) -> None:
-        if self._shared.get(shared_ticket) is export:
+        if self._shared.get(shared_ticket, (None,))[0] is export:
             del self._shared[shared_ticket]
 
     def _export(self, ticket: bytes | None, session: ClientSession | None) -> Export:
@@ -155,9 +166,12 @@ class TicketResolver:
             )
         return session.exports.find(export_id)
 
-    def _shared_export(self, ticket: bytes) -> Export:
-        export = self._shared.get(ticket)
-        if export is None:
+    def _shared_export(self, ticket: bytes, session: ClientSession | None) -> Export:
+        """What is shared may show what the caller must not see, so under rules it is for callers
+        of the same name, and for those who may do everything."""
+        export, giver = self._shared.get(ticket, (None, None))
+        taker = current_caller() if session is None else session.caller
+        if export is None or giver is None or not self._gate.may_hand_on(giver, taker):
             raise SharedTicketNotFoundError("Could not resolve ticket: nothing is shared under it")
         return export
 
@@ -176,8 +190,8 @@ class TicketResolver:
         lease = lease_of(source)
         return lease, TableLease(self._tables, shown_table(lease, types))
 
-    def _published(self, name: str) -> TableLease:
-        return self.lease_of_publication(self._catalog.live(name))
+    def _published(self, tables: Tables, name: str) -> TableLease:
+        return self.lease_of_publication(tables.live(name))
 
     def _queried(self, run: QueryRun) -> TableLease:
         return TableLease(self._tables, run())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from barrage.server.access.session_store import ClientSession
+    from barrage.server.policy.access_gate import AccessGate
     from barrage.server.tables.catalog_watch import CatalogChanges, CatalogFollower
     from barrage.server.tables.table_service import TableService
     from barrage.transport.base import CallContext
@@ -35,7 +36,8 @@ TABLE_TYPE = "Table"
 class ApplicationCalls:
     """The behaviors."""
 
-    def __init__(self, tables: TableService) -> None:
+    def __init__(self, tables: TableService, gate: AccessGate) -> None:
+        self._gate = gate
         self._watch = CatalogWatch(tables)
 
     def methods(self) -> dict[str, MethodEntry]:
@@ -48,16 +50,21 @@ class ApplicationCalls:
         MESSAGES.decode("ListFieldsRequest", request)
         await open_headers(context, session)
         with self._watch.follower() as follower:
-            ended = await until_session_ends(session, _tell(follower, context))
+            ended = await until_session_ends(session, _tell(follower, context, self._gate))
         if isinstance(ended, TransportError):
             raise ended
         # What the reference server says when the session is closed.
         raise SubscriptionClosedError("subscription cancelled")
 
 
-async def _tell(follower: CatalogFollower, context: CallContext) -> None:
+async def _tell(follower: CatalogFollower, context: CallContext, gate: AccessGate) -> None:
+    """The names the caller may read, which stay so for as long as the session lives."""
+    is_first = True
     while True:
-        await context.write(fields_change(await follower.changes()))
+        changes = (await follower.changes()).of_names(gate.readable)
+        if is_first or not changes.is_empty:
+            await context.write(fields_change(changes))
+        is_first = False
 
 
 def fields_change(changes: CatalogChanges) -> bytes:

@@ -16,11 +16,13 @@ from barrage.errors import RemoteProtocolError, TicketError, TransportError, Uns
 from barrage.server.access.call_guard import SessionUse, open_headers
 from barrage.server.access.method_table import MethodEntry
 from barrage.server.deephaven.session_end import until_session_ends
+from barrage.server.policy.rules import Operation
 from barrage.transport.deephaven_messages import MESSAGES
 
 if TYPE_CHECKING:
     from barrage.server.access.resolver import TicketResolver
     from barrage.server.access.session_store import ClientSession
+    from barrage.server.policy.access_gate import AccessGate
     from barrage.server.tables.table_service import TableService
     from barrage.transport.base import CallContext
 
@@ -29,11 +31,17 @@ class ConsoleCalls:
     """The behaviors."""
 
     def __init__(
-        self, resolver: TicketResolver, tables: TableService, *, is_naming: bool = True
+        self,
+        resolver: TicketResolver,
+        tables: TableService,
+        *,
+        gate: AccessGate,
+        is_naming: bool = True,
     ) -> None:
         """``is_naming``: clients may give tables names, which they may not where names stand for
         tables of another server."""
         self._resolver = resolver
+        self._gate = gate
         self._tables = tables
         self._is_naming = is_naming
 
@@ -87,6 +95,9 @@ class ConsoleCalls:
                 f"BindTableToVariable: {message.variable_name!r} would be a table of this relay "
                 "alone; publish it at the server that owns the tables"
             )
+        # It may take the place of another table.
+        self._gate.check(message.variable_name, Operation.CREATE)
+        self._gate.check(message.variable_name, Operation.DROP)
         lease = await self._resolver.resolve(bytes(message.table_id.ticket), session)
         # Another name is no way around the rule that a table is only to be read.
         bound = self._tables.bind(

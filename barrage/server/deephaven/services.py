@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from barrage.server.access.resolver import TicketResolver
     from barrage.server.access.session_store import SessionStore
     from barrage.server.identity.authenticator import Authenticator
+    from barrage.server.policy.access_gate import AccessGate
     from barrage.server.tables.table_service import TableService
 
 
@@ -43,6 +44,7 @@ class DeephavenServices:
         resolver: TicketResolver,
         *,
         tables: TableService,
+        gate: AccessGate,
         limits: Limits,
         clock: Clock,
         is_naming: bool = True,
@@ -50,11 +52,11 @@ class DeephavenServices:
         """``is_naming``: clients may give tables names."""
         self._config = ConfigCalls(authenticator, sessions)
         self._session = SessionCalls(sessions, resolver, limits)
-        self._application = ApplicationCalls(tables)
+        self._application = ApplicationCalls(tables, gate)
         self._tables = TableCalls(resolver, tables, limits=limits, clock=clock)
         self._updates = TableUpdates()
         self._inputs = InputTableCalls(resolver, tables, limits)
-        self._console = ConsoleCalls(resolver, tables, is_naming=is_naming)
+        self._console = ConsoleCalls(resolver, tables, gate=gate, is_naming=is_naming)
 
     def services(self) -> dict[str, dict[str, MethodEntry]]:
         """The methods of each service by its full name."""

@@ -7,6 +7,8 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from barrage.errors import ActionNotFoundError, TableNotFoundError
 from barrage.server.access.call_guard import SessionUse
 from barrage.server.access.method_table import Action, MethodEntry
@@ -16,10 +18,13 @@ from barrage.server.flight.stage_calls import STAGE_ABORT, STAGE_COMMIT
 from barrage.server.flight.writes_elsewhere import acted_on
 from barrage.server.history.journal_tickets import is_journal_request
 from barrage.server.identity.current_call import note_action, note_table
+from barrage.server.policy.catalog_view import CatalogView
+from barrage.server.policy.restricted_tables import UnfitRuleError
+from barrage.server.policy.rules import Operation
 from barrage.server.presentation.presentation import lease_schema
 from barrage.server.settings.json_fields import Fields
 from barrage.server.tables.table_lease import TableLease
-from barrage.server.tables.table_service import TableFacts, TableRecipe, kind_of
+from barrage.server.tables.table_service import VIEW, TableFacts, TableRecipe, kind_of
 from barrage.server.tables.tickets import ticket_of
 from barrage.transport import flight_messages
 from barrage.transport.flight_messages import FLIGHT, Descriptor, FlightInfo
@@ -34,7 +39,8 @@ if TYPE_CHECKING:
     from barrage.server.flight.dissociated_calls import DissociatedCalls
     from barrage.server.flight.journals_and_stages import JournalServices
     from barrage.server.flight.writes_elsewhere import WritesElsewhere
-    from barrage.server.runtime.catalog import Catalog
+    from barrage.server.policy.access_gate import AccessGate, Tables
+    from barrage.server.runtime.catalog import Catalog, Publication
     from barrage.server.tables.table_lease import TableSource
     from barrage.server.tables.table_service import TableService
     from barrage.transport.base import CallContext
@@ -51,7 +57,14 @@ TABLES = "barrage.tables"
 DROP_TABLE = "barrage.drop_table"
 CREATE_TABLE = "barrage.create_table"
 
-WRITES = frozenset({DROP_TABLE, CREATE_TABLE, STAGE_COMMIT, STAGE_ABORT})
+_OPERATION_OF = {
+    DROP_TABLE: Operation.DROP,
+    CREATE_TABLE: Operation.CREATE,
+    STAGE_COMMIT: Operation.WRITE,
+    STAGE_ABORT: Operation.WRITE,
+}
+
+WRITES = frozenset(_OPERATION_OF)
 """Actions that belong to the server that owns their table."""
 
 
@@ -67,10 +80,12 @@ class CatalogCalls:
         journals: JournalServices,
         bodies: BodyService,
         dissociated: DissociatedCalls,
+        gate: AccessGate,
         elsewhere: WritesElsewhere | None = None,
     ) -> None:
         """``elsewhere`` has the tables that other servers own."""
         self._elsewhere = elsewhere
+        self._gate = gate
         self._resolver = resolver
         self._dissociated = dissociated
         self._journals = journals.calls
@@ -81,7 +96,7 @@ class CatalogCalls:
             **self.actions(),
             **journals.actions,
             **bodies.actions,
-            **RelayCalls(tables, catalog).actions,
+            **RelayCalls(tables, catalog, gate).actions,
         }
 
     def methods(self) -> dict[str, MethodEntry]:
@@ -119,7 +134,9 @@ class CatalogCalls:
         """One FlightInfo per published table; a criteria expression is a prefix of the name."""
         prefix = flight_messages.decode_criteria(request)
         all_facts = await asyncio.wrap_future(
-            self._tables.run(partial(self._published_facts, session))
+            self._tables.run(
+                partial(self._published_facts, self._gate.tables(self._catalog), session)
+            )
         )
         for facts in all_facts:
             if facts.name.encode().startswith(prefix):
@@ -178,7 +195,9 @@ class CatalogCalls:
         """What the owner of a table says that is not here yet: a writer must not take it for one
         that nobody has written to. Within a session tables look different, so its answer is of no
         use there."""
-        if self._elsewhere is not None and session is None:
+        decision = self._gate.decision(missing.name)
+        is_whole = decision.may_read and decision.restriction is None
+        if self._elsewhere is not None and session is None and is_whole:
             told = await self._elsewhere.describe(FLIGHT + method, request, missing.name)
             if told is not None:
                 return told
@@ -203,8 +222,10 @@ class CatalogCalls:
         table = acted_on(body) if self._elsewhere is not None and name in WRITES else None
         if self._elsewhere is not None and table is not None and await self._elsewhere.takes(table):
             note_table(table)
+            self._gate.check(table, _OPERATION_OF[name])
             answer = await self._elsewhere.act(name, body, table)
         elif name == BODIES_ACTION:
+            self._gate.check_keeper("bodies outside of streams are")
             # Who asks for a body channel is let in from where it asks.
             answer = await self._bodies.offer(body, context.peer())
         else:
@@ -215,13 +236,21 @@ class CatalogCalls:
         source = await self._resolver.source(ticket, session)
         return await asyncio.wrap_future(self._tables.run(partial(_facts_of, source, session)))
 
-    def _published_facts(self, session: ClientSession | None) -> list[TableFacts]:
-        """Engine thread."""
-        leases = (self._resolver.lease_of_publication(publication) for publication in self._catalog)
-        return [_facts_of(lease, session) for lease in leases]
+    def _published_facts(self, tables: Tables, session: ClientSession | None) -> list[TableFacts]:
+        """Engine thread: of what the caller may read. A table it sees a part of is not derived for
+        that, so nothing is told of its rows."""
+        told = []
+        for publication in tables:
+            if isinstance(tables, CatalogView) and tables.is_restricted(publication.name):
+                told.append(_facts_of_part(tables, publication))
+            else:
+                told.append(_facts_of(self._resolver.lease_of_publication(publication), session))
+        return told
 
     async def _list_tables(self, _body: bytes) -> bytes:
-        listed = await asyncio.wrap_future(self._tables.all_facts())
+        tables = self._gate.tables(self._catalog)
+        work = partial(self._published_facts, tables, None)
+        listed = await asyncio.wrap_future(self._tables.run(work))
         told = [
             {"name": f.name, **_metadata(f), "rows": f.row_count, "columns": f.schema.names}
             for f in listed
@@ -232,6 +261,7 @@ class CatalogCalls:
         fields = Fields.parse(body, "action body")
         table = fields.get("table", str)
         note_table(table)
+        self._gate.check(table, Operation.DROP)
         await asyncio.wrap_future(self._tables.drop(table))
         return b"{}"
 
@@ -249,6 +279,7 @@ class CatalogCalls:
             journal=fields.value("journal"),
         )
         note_table(recipe.name)
+        self._gate.check(recipe.name, Operation.CREATE)
         await asyncio.wrap_future(self._tables.create(recipe, None))
         return b"{}"
 
@@ -264,6 +295,24 @@ def _facts_of(source: TableSource, session: ClientSession | None) -> TableFacts:
         key=tuple(table.key_columns),
         is_ticking=not table.is_static,
         row_count=table.size,
+        step=table.present_step,
+    )
+
+
+def _facts_of_part(tables: CatalogView, publication: Publication) -> TableFacts:
+    """Engine thread: what is told of a table the caller sees a part of."""
+    table = publication.table
+    try:
+        schema = tables.schema_of(publication)
+    except UnfitRuleError:
+        schema = pa.schema([])
+    return TableFacts(
+        name=publication.name,
+        schema=schema,
+        kind=VIEW,
+        key=(),
+        is_ticking=not table.is_static,
+        row_count=UNKNOWN_ROWS,
         step=table.present_step,
     )
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from barrage.errors import UnsupportedError
+from barrage.server.identity.current_call import current_call, within_call
 from barrage.server.settings.json_fields import Fields
 from barrage.server.tables.tickets import check_table_name, ticket_of
 from barrage.wire.messages import SnapshotOptions
@@ -86,9 +87,13 @@ class DissociatedCalls:
         tables = self._bodies.tables
         assert tables is not None
 
+        call = current_call()
+
         async def take_snapshot() -> Snapshot:
             options = EncodeOptions.for_snapshot(SnapshotOptions(), self._limits)
-            encoder, updates = await self._hub.snapshot(request.ticket, session, options)
+            # It is another connection that comes for it, and this caller to whom it is shown.
+            with within_call(call):
+                encoder, updates = await self._hub.snapshot(request.ticket, session, options)
             return encoder.schema, updates
 
         offered = tables.offer(take_snapshot, request.place, peer)

@@ -239,6 +239,7 @@ class JournalCalls:
         fields = self._fields(body)
         table, consumer = check_table_name(fields.value("table")), fields.name("consumer")
         fields.finish()
+        self._access.check_allowed(table)
         with contextlib.suppress(BarrageError):
             # The table may be gone, and its consumers not yet.
             table = self._access.journal(table).identity.name

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from barrage.errors import BarrageError, WorkerDiedError
     from barrage.limits import Limits
     from barrage.server.access.method_table import Action
+    from barrage.server.policy.access_gate import AccessGate
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.tables.table_service import TableService
     from barrage.supervision import OnDeath
@@ -34,17 +35,23 @@ class JournalServices:
     """Made and used on the event loop."""
 
     def __init__(
-        self, tables: TableService, catalog: Catalog, *, limits: Limits, clock: Clock
+        self,
+        tables: TableService,
+        catalog: Catalog,
+        *,
+        gate: AccessGate,
+        limits: Limits,
+        clock: Clock,
     ) -> None:
         self.leases = JournalLeases(limits, clock)
         self.staging = StagingArea(limits, clock)
         self._readers = JournalReaders(limits)
-        access = JournalAccess(tables.journals, tables)
+        access = JournalAccess(tables.journals, tables, gate)
         self.calls = JournalCalls(access, self.leases, self._readers, limits=limits)
         committer = StageCommitter(
             tables, catalog, self.staging, pool=self._readers.pool, limits=limits
         )
-        self.stages = StageCalls(self.staging, committer, limits)
+        self.stages = StageCalls(self.staging, committer, limits, gate=gate)
         self._statistics = JournalStatistics(
             tables.journals, tables, self.leases, clock=clock, pool=self._readers.pool
         )

@@ -45,6 +45,7 @@ from barrage.server.ingest.rows import key_columns_of
 from barrage.server.ingest.unpacking import Unpacked, aside, unpacked
 from barrage.server.ingest.upload import PutCommand, UploadReader
 from barrage.server.journaling.producer_positions import ProducerPosition, check_sequence
+from barrage.server.policy.rules import Operation
 from barrage.server.settings.json_fields import Fields
 from barrage.server.tables.table_service import Change, TableRecipe, WriteChain, source_for_peers
 from barrage.supervision import Role, start_awaited, start_task
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from barrage.server.flight.stage_calls import StageCalls
     from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.journaling.producer_positions import ProducerEpoch
+    from barrage.server.policy.access_gate import AccessGate
     from barrage.server.tables.table_service import TableService
     from barrage.transport.base import CallContext
     from barrage.wire.frame import FlightFrame
@@ -94,10 +96,12 @@ class PutCalls:
         limits: Limits,
         *,
         stages: StageCalls,
+        gate: AccessGate,
         elsewhere: WritesElsewhere | None = None,
     ) -> None:
         """``elsewhere`` has the tables that other servers own."""
         self._tables = tables
+        self.gate = gate
         self._limits = limits
         self._stages = stages
         self._elsewhere = elsewhere
@@ -144,6 +148,7 @@ class PutCalls:
         if table is None or not await elsewhere.takes(table.name):
             return False
         note_table(table.name)
+        self.gate.check(table.name, Operation.WRITE)
         await elsewhere.put(table, message, context)
         return True
 
@@ -297,6 +302,8 @@ class _Upload:
             raise SchemaError("a static table is filled when it is created: use mode 'create'")
         elif command.producer is not None:
             raise SequenceError("a static table is made once and has no producers")
+        else:
+            self._calls.gate.check(command.table, Operation.CREATE)
         told: dict[str, int | None] = {"rows": 0}
         if command.producer is not None and self._target is not None:
             self._sequence_next = command.sequence
@@ -308,16 +315,19 @@ class _Upload:
 
     async def _find_or_create(self, command: PutCommand, schema: pa.Schema) -> SourceTable:
         if command.mode != "create":
+            self._calls.gate.check(command.table, Operation.WRITE, Operation.CREATE)
             try:
                 found = await asyncio.wrap_future(self._tables.look_up(command.table))
             except TableNotFoundError:
                 if command.mode in ("replace", "delete"):
                     raise
             else:
+                self._calls.gate.check(command.table, Operation.WRITE)
                 _check_key(command, found.table.key_columns)
                 return source_for_peers(found)
         if command.mode == "upsert" and not command.key:
             raise SchemaError(f"table {command.table!r} does not exist; creating it takes 'key'")
+        self._calls.gate.check(command.table, Operation.CREATE)
         recipe = self._recipe(command, schema)
         try:
             created = await asyncio.wrap_future(self._tables.create(recipe, None))

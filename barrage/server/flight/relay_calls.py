@@ -12,6 +12,7 @@ from barrage.server.tables.table_service import kind_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from barrage.server.policy.access_gate import AccessGate
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.tables.table_service import TableService
 
@@ -31,21 +32,28 @@ RELAY_DESCRIPTION: Final = (
 class RelayCalls:
     """The action, on the event loop."""
 
-    def __init__(self, tables: TableService, catalog: Catalog) -> None:
+    def __init__(self, tables: TableService, catalog: Catalog, gate: AccessGate) -> None:
+        self._gate = gate
         self._tables = tables
         self._catalog = catalog
         self.actions: Mapping[str, Action] = {RELAY: Action(RELAY_DESCRIPTION, self._tell)}
 
     async def _tell(self, _body: bytes) -> bytes:
         listed = await asyncio.wrap_future(self._tables.run(self._listed))
+        # A relay follows whole tables only: a part of one is for those whom it is shown.
+        allowed = [table for table in listed if self._is_whole(str(table["name"]))]
         identity = self._tables.identity
         told = {
             "format": RELAY_FORMAT,
             "server": identity.id,
             "via": list(identity.via),
-            "tables": listed,
+            "tables": allowed,
         }
         return json.dumps(told).encode()
+
+    def _is_whole(self, name: str) -> bool:
+        decision = self._gate.decision(name)
+        return decision.may_read and decision.restriction is None
 
     def _listed(self) -> list[dict[str, object]]:
         """Engine thread. A table that has failed cannot be followed."""

@@ -20,6 +20,7 @@ from barrage.server.ingest.staged_rows import Mode
 from barrage.server.ingest.staging import BatchName, StagedPart, StagingArea
 from barrage.server.ingest.unpacking import unpacked
 from barrage.server.ingest.upload import UploadReader
+from barrage.server.policy.rules import Operation
 from barrage.server.settings.declared import Number, expected
 from barrage.server.settings.json_fields import Fields, Pair
 from barrage.server.tables.tickets import check_table_name
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from barrage.limits import Limits
+    from barrage.server.policy.access_gate import AccessGate
     from barrage.transport.base import CallContext
     from barrage.wire.frame import FlightFrame
 
@@ -46,7 +48,15 @@ _Staged = Annotated[
 class StageCalls:
     """The behaviors. Runs on the event loop."""
 
-    def __init__(self, staging: StagingArea, committer: StageCommitter, limits: Limits) -> None:
+    def __init__(
+        self,
+        staging: StagingArea,
+        committer: StageCommitter,
+        limits: Limits,
+        *,
+        gate: AccessGate,
+    ) -> None:
+        self._gate = gate
         self._staging = staging
         self._committer = committer
         self._limits = limits
@@ -119,6 +129,7 @@ class StageCalls:
         name = _batch_name(fields)
         partition, attempt = fields.get("partition", Number), fields.get("attempt", Number)
         fields.finish()
+        self._gate.check(name.table, Operation.WRITE, Operation.CREATE)
         return self._staging.open(name, partition, attempt)
 
     async def _take(self, part: StagedPart, batches: UploadReader, frame: FlightFrame) -> None:
@@ -129,6 +140,9 @@ class StageCalls:
 
     async def _commit(self, body: bytes) -> bytes:
         request = commit_request(body, self._limits)
+        self._gate.check(request.name.table, Operation.WRITE)
+        if request.is_created:
+            self._gate.check(request.name.table, Operation.CREATE)
         done = await self._committer.commit(request)
         told = {"version": done.version, "duplicate": done.is_duplicate, "rows": done.row_count}
         return json.dumps(told).encode()
@@ -137,6 +151,7 @@ class StageCalls:
         fields = self._fields(body)
         name = _batch_name(fields)
         fields.finish()
+        self._gate.check(name.table, Operation.WRITE, Operation.CREATE)
         return json.dumps({"rows": self._staging.forget_batch(name)}).encode()
 
     def _fields(self, body: bytes) -> Fields:

@@ -18,6 +18,7 @@ from barrage.errors import (
     NoJournalError,
     SchemaError,
     StatusCode,
+    TableNotFoundError,
     near_miss,
 )
 from barrage.journal.change_feed.feed_schema import STRIPE_IDS, FeedOptions
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from barrage.journal.stores.table_journal import TableJournal
     from barrage.server.history.journal_tickets import FeedSelection
     from barrage.server.journaling.journal_service import JournalService
+    from barrage.server.policy.access_gate import AccessGate
     from barrage.server.tables.table_service import TableService
 
 EPOCH, TRUNCATED = "epoch", "truncated"
@@ -73,14 +75,27 @@ def lost(journal: TableJournal, asked: str, word: str) -> JournalRefusedError:
 class JournalAccess:
     """Finds journals and checks what is asked of them. Runs on the event loop."""
 
-    def __init__(self, journals: JournalService, tables: TableService) -> None:
+    def __init__(self, journals: JournalService, tables: TableService, gate: AccessGate) -> None:
         self._journals = journals
         self._tables = tables
+        self._gate = gate
+
+    def check_allowed(self, table: str) -> None:
+        """Let through whose call may read all of the table. TableNotFoundError,
+        PermissionDeniedError."""
+        self._gate.check_whole(table)
 
     def journal(self, table: str, epoch: str | None = None) -> TableJournal:
-        """The journal of a table in an epoch. TableNotFoundError, JournalRefusedError."""
-        with refusals_for_peers():
-            journal = self._journals.journal_named(table)
+        """The journal of a table in an epoch, for a caller that may read all of it.
+        TableNotFoundError, PermissionDeniedError, JournalRefusedError."""
+        self._gate.check_whole(table)
+        try:
+            with refusals_for_peers():
+                journal = self._journals.journal_named(table)
+        except TableNotFoundError:
+            if self._gate.policy is None:
+                raise
+            raise TableNotFoundError(table) from None  # Names that are alike may be hidden.
         if epoch is not None and epoch != journal.epoch:
             raise lost(journal, f"epoch {epoch}", EPOCH)
         return journal

@@ -5,6 +5,7 @@ Known to everything a behavior does, in its own task and in those it starts.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 from barrage.server.identity.caller import ANYBODY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from barrage.server.identity.caller import Caller
 
 TABLES_MAX = 16
@@ -46,6 +49,16 @@ def begin_call(caller: Caller) -> CurrentCall:
 def current_call() -> CurrentCall | None:
     """The call; None outside of calls."""
     return _current.get()
+
+
+@contextmanager
+def within_call(call: CurrentCall | None) -> Iterator[None]:
+    """For what a call has asked for and is done later: it is done as that call."""
+    token = _current.set(call)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def current_caller() -> Caller:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -37,6 +38,8 @@ from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
+from barrage.server.policy.access_gate import AccessGate
+from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.identity.ways import Hook
+    from barrage.server.policy.rules import Policy
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.runtime.runtime import EngineRuntime
     from barrage.server.runtime.watchdog import Watchdog
@@ -96,9 +100,10 @@ class ServerApp:
         watchdog: Watchdog | None = None,
         elsewhere: WritesElsewhere | None = None,
         authenticate: Hook | None = None,
+        policy: Policy | None = None,
     ) -> None:
         """``elsewhere`` passes writes on to the servers that own the tables; ``authenticate`` is a
-        further way to say who calls, of the program."""
+        further way to say who calls, and ``policy`` the rules, of the program."""
         self._config = config
         self._elsewhere = elsewhere
         self._watchdog = watchdog
@@ -106,7 +111,8 @@ class ServerApp:
         self._catalog = catalog
         self._tables = tables
         self._let_callers_in(config, clock, authenticate)
-        self._resolver = TicketResolver(catalog, tables, config.limits)
+        self._gate = self._gate_of(config, policy)
+        self._resolver = TicketResolver(catalog, tables, config.limits, gate=self._gate)
         self.bodies = BodyService(config, clock)
         dispatcher = SubscriptionDispatcher(
             runtime, tables.journals, limits=config.limits, clock=clock, bodies=self.bodies
@@ -122,16 +128,28 @@ class ServerApp:
             self.sessions,
             self._resolver,
             tables=tables,
+            gate=self._gate,
             limits=config.limits,
             clock=clock,
             is_naming=elsewhere is None,
         )
-        self.journals = JournalServices(tables, catalog, limits=config.limits, clock=clock)
+        self.journals = JournalServices(
+            tables, catalog, gate=self._gate, limits=config.limits, clock=clock
+        )
         self._puts = PutCalls(
-            tables, config.limits, stages=self.journals.stages, elsewhere=elsewhere
+            tables,
+            config.limits,
+            stages=self.journals.stages,
+            gate=self._gate,
+            elsewhere=elsewhere,
         )
         self._connectors = ConnectorWorker(
-            tables, catalog, limits=config.limits, cookie=self.token or "", on_death=self.fail
+            tables,
+            catalog,
+            limits=config.limits,
+            cookie=self.token or "",
+            gate=self._gate,
+            on_death=self.fail,
         )
         self._services = self._all_services()
         self._health = HealthServicer()
@@ -175,6 +193,17 @@ class ServerApp:
             self._authenticator.on_tried(partial(note_login, self.audit))
         self._callers = CallerStatistics(self._authenticator, self.sessions, self._tables)
         self._guard = CallGuard(self._authenticator, self.sessions, self.audit)
+
+    def _gate_of(self, config: ServerConfig, policy: Policy | None) -> AccessGate:
+        """What is asked who may do what; ConfigError when the file of the rules is wrong."""
+        self._policy: PolicyWatch | None = None
+        if config.policy is None:
+            return AccessGate(policy)
+        if policy is not None:
+            raise ConfigError("there are two policies: one of the program, one of a file")
+        ends = (self._authenticator.calls.end, self.sessions.revoke)
+        self._policy = PolicyWatch(Path(config.policy), ends)
+        return self._policy.gate
 
     @property
     def stream_count(self) -> int:
@@ -296,6 +325,8 @@ class ServerApp:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.sweep()
             await self._authenticator.refresh()
+            if self._policy is not None:
+                await self._policy.refresh()
             await self._callers.refresh()
 
     def _announce(self) -> None:
@@ -395,6 +426,7 @@ class ServerApp:
             journals=self.journals,
             bodies=self.bodies,
             dissociated=DissociatedCalls(self.bodies, self._hub, limits),
+            gate=self._gate,
             elsewhere=self._elsewhere,
         )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}

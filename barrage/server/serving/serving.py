@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.identity.ways import Hook
     from barrage.server.journaling.journal_opening import Recovery
+    from barrage.server.policy.rules import Policy
     from barrage.server.runtime.runtime import RuntimeStats
 
 
@@ -51,9 +52,11 @@ class ServingParts:
         clock: Clock | None = None,
         on_progress: Callable[[Recovery], None] | None = None,
         authenticate: Hook | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.config = config
         self._authenticate = authenticate
+        self._policy = policy
         self.clock = clock or SystemClock()
         self.catalog = Catalog()
         self.watchdog = Watchdog()
@@ -103,6 +106,7 @@ class ServingParts:
             watchdog=self.watchdog,
             elsewhere=elsewhere,
             authenticate=self._authenticate,
+            policy=self._policy,
         )
 
     def close(self) -> None:
@@ -135,8 +139,10 @@ class ServerBase(ABC):
         config: ServerConfig | None = None,
         on_progress: Callable[[Recovery], None] | None = None,
         authenticate: Hook | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self._authenticate = authenticate
+        self._policy = policy
         self._config = effective_config(
             config,
             host=host,
@@ -160,7 +166,10 @@ class ServerBase(ABC):
     def _open(self) -> ServingParts:
         """Make the parts, which reads the data directory."""
         return ServingParts(
-            self._config, on_progress=self._on_progress, authenticate=self._authenticate
+            self._config,
+            on_progress=self._on_progress,
+            authenticate=self._authenticate,
+            policy=self._policy,
         )
 
     @property

@@ -91,6 +91,10 @@ class ServerConfig:
     users: File | None = None
     """File of users with passwords (``barrage user add``); read again when it changes."""
 
+    policy: File | None = None
+    """TOML file with the rules of who may do what with which tables; read again when it
+    changes."""
+
     audit: File | None = None
     """File to which is written who did what to which table, in lines of JSON."""
 

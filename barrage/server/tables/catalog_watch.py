@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from barrage.server.tables.table_service import TableService
 
@@ -39,6 +39,14 @@ class CatalogChanges:
             created=tuple(sorted(after.keys() - before.keys())),
             updated=tuple(sorted(name for name in kept if before[name] != after[name])),
             removed=tuple(sorted(before.keys() - after.keys())),
+        )
+
+    def of_names(self, chosen: Callable[[Iterable[str]], Iterable[str]]) -> CatalogChanges:
+        """These changes without all names but those that ``chosen`` returns."""
+        return CatalogChanges(
+            created=tuple(chosen(self.created)),
+            updated=tuple(chosen(self.updated)),
+            removed=tuple(chosen(self.removed)),
         )
 
     @property

@@ -18,6 +18,7 @@ from barrage.engine import (
     RingTable,
     StaticTable,
 )
+from barrage.engine.operators.restrict import RestrictTable
 from barrage.engine.resume.relayed import RelayedTable
 from barrage.engine.tables.source import BlankTable, SourceTable
 from barrage.errors import (
@@ -353,13 +354,13 @@ class TableService:
 
     def fail_now(self, table: Table | None, error: BarrageError) -> None:
         """On the engine thread: what :meth:`fail` does."""
-        failing = [] if table is None else [table]
+        failing = [] if table is None else [(table, error)]
         while failing:
-            failed = failing.pop()
+            failed, reason = failing.pop()
             if failed.failure is None:
-                failed.fail(error)
-                self._runtime.fail_subscribers(failed, error)
-                failing += failed.live_children()
+                told = failed.fail(reason)
+                self._runtime.fail_subscribers(failed, told)
+                failing += [(child, told) for child in failed.live_children()]
 
     def _create(
         self, recipe: TableRecipe, data: pa.Table | None
@@ -430,7 +431,12 @@ class TableService:
         publication = self._catalog.remove(name)
         self._end_journal(publication)
         if not self._catalog.is_published(publication.table):
-            self._runtime.fail_subscribers(publication.table, TableDroppedError(name))
+            error = TableDroppedError(name)
+            self._runtime.fail_subscribers(publication.table, error)
+            for child in publication.table.live_children():
+                # Its readers know it by the name of the table, and not that it is derived.
+                if isinstance(child, RestrictTable):
+                    self._runtime.fail_subscribers(child, error)
         return self.journals.ended_ticket, None
 
     def _withdraw(self, name: str, error: BarrageError) -> None:

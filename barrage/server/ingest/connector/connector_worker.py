@@ -24,6 +24,7 @@ from barrage.errors import (
 from barrage.proto.connector.session_states import WorkerState
 from barrage.proto.connector.stream_desk import StreamDesk
 from barrage.proto.connector.worker_session import WorkerSession
+from barrage.server.identity.caller import ANYBODY, KEY_NAME, Caller, Proof
 from barrage.server.ingest.connector.stream_landings import StreamLandings
 from barrage.server.runtime.failure import unexpected_failure
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.proto.connector.stream_desk import StreamBatch
     from barrage.server.ingest.connector.stream_landings import Landing
+    from barrage.server.policy.access_gate import AccessGate
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.tables.table_service import TableService
 
@@ -139,10 +141,12 @@ class ConnectorWorker:
         *,
         limits: Limits,
         cookie: str,
+        gate: AccessGate,
         on_death: Callable[[BarrageError], object],
     ) -> None:
         self.limits = limits
-        self._landings = StreamLandings(tables, catalog)
+        caller = Caller(name=KEY_NAME, proof=Proof.KEY) if cookie else ANYBODY
+        self._landings = StreamLandings(tables, catalog, gate=gate, caller=caller)
         self._cookie = cookie
         self._on_death = on_death
         self._connections: set[ConnectorConnection] = set()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from barrage.errors import EngineError, SchemaError, UnsupportedError
+from barrage.server.policy.rules import Operation
 from barrage.server.tables.table_service import (
     Change,
     TableRecipe,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from barrage.engine.tables.source import SourceTable
     from barrage.engine.tables.table import Table
     from barrage.proto.connector.stream_desk import StreamBatch
+    from barrage.server.identity.caller import Caller
+    from barrage.server.policy.access_gate import AccessGate
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.tables.table_service import TableService
 
@@ -59,7 +62,12 @@ class Landing:
 class StreamLandings:
     """Opens landings and writes to them. May be called from any thread."""
 
-    def __init__(self, tables: TableService, catalog: Catalog) -> None:
+    def __init__(
+        self, tables: TableService, catalog: Catalog, *, gate: AccessGate, caller: Caller
+    ) -> None:
+        """``caller``: as whom sources write."""
+        self._gate = gate
+        self._caller = caller
         self._tables = tables
         self._catalog = catalog
 
@@ -67,6 +75,7 @@ class StreamLandings:
         """The table of a program, made when there is none. What it says of positions is as safe as
         the table's journal makes it. SchemaError when the name or the table cannot be used,
         ReadOnlyTableError, UnsupportedError, TableExistsError."""
+        self._gate.check(program, Operation.WRITE, Operation.CREATE, caller=self._caller)
         recipe = TableRecipe.checked(program, SCHEMA)
         return self._tables.commit(partial(self._opened, recipe))
 
@@ -90,6 +99,8 @@ class StreamLandings:
 
     def _opened(self, recipe: TableRecipe) -> tuple[tuple[Table, ...], Callable[[int], Landing]]:
         found = self._catalog.find(recipe.name)
+        needed = Operation.CREATE if found is None else Operation.WRITE
+        self._gate.check(recipe.name, needed, caller=self._caller)
         publication = self._tables.create_now(recipe, None) if found is None else found
         check_ours(publication)
         table = source_for_peers(publication)
