@@ -13,12 +13,12 @@ from pyarrow import flight
 
 import barrage
 from barrage import Operation, Policy, Rule
+from barrage.engine.expressions.expression import bind_condition
 from barrage.errors import (
     BarrageError,
     PermissionDeniedError,
     TableNotFoundError,
 )
-from barrage.engine.expressions.expression import bind_condition
 from barrage.server import ServerConfig
 from barrage.server.identity.caller import Caller, Proof
 from barrage.server.policy.access_gate import AccessGate
@@ -122,7 +122,7 @@ def test_what_is_derived_rests_on_what_is_shown(bob):
     with pytest.raises(BarrageError, match="Account"):
         bob.table("trades").where("Account = 'SECRET1'").snapshot()
     joined = bob.table("public").natural_join(bob.table("secret"), on="Id")
-    with pytest.raises(TableNotFoundError, match="table 'secret' not found$"):
+    with pytest.raises(TableNotFoundError, match=r"table 'secret' not found$"):
         joined.snapshot()
 
 
