@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from barrage.errors import PermissionDeniedError, TableNotFoundError
 from barrage.server.identity.current_call import current_caller
-from barrage.server.policy.catalog_view import CatalogView
+from barrage.server.policy.catalog_view import CatalogView, not_allowed
 from barrage.server.policy.rules import EVERYTHING, Decision, Operation
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ class AccessGate:
         if not decision.allow.isdisjoint(operations):
             return
         if decision.is_known:
-            raise _not_allowed(operations[0], table)
+            raise not_allowed(operations[0], table)
         if Operation.CREATE in operations:
             # Whether there is such a table or not.
-            raise _not_allowed(Operation.CREATE, table)
+            raise not_allowed(Operation.CREATE, table)
         raise TableNotFoundError(table)
 
     def check_whole(self, table: str) -> None:
@@ -144,12 +144,6 @@ class AccessGate:
 def _constants(rules: Iterable[Rule]) -> list[str]:
     """What masks show: 0, 0.0 and False are equal, and not the same."""
     return [repr(sorted(rule.mask.items(), key=repr)) for rule in rules]
-
-
-def _not_allowed(operation: Operation, table: str) -> PermissionDeniedError:
-    return PermissionDeniedError(
-        f"you may not {operation.value} table {table!r}; ask whoever keeps the server's policy"
-    )
 
 
 def _deciding(policy: Policy) -> Decide:
