@@ -30,8 +30,8 @@ def lived(seed: int, *, patience_s: float = HANG_S) -> PolicyWorld:
 
 def test_nobody_is_sent_what_the_rules_hide() -> None:
     worlds = [lived(seed) for seed in range(6)]
-    assert sum(world.compared for world in worlds) > 50
-    assert sum(world.marks_sent for world in worlds) > 500
+    assert sum(world.compared for world in worlds) > 30
+    assert sum(world.marks_sent for world in worlds) > 200
 
 
 @pytest.mark.slow
