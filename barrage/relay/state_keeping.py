@@ -2,7 +2,7 @@
 
 A state is taken from the table's history, which any thread may read, so neither the engine nor the
 event loop waits for it. Writing whole states takes time and disk: between two rounds passes
-``seconds``, and at least twenty times as long as the last round took.
+``seconds`` (less after the start), and at least twenty times as long as the last round took.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEEP_SECONDS: Final = 30.0
+SOONER: Final = 32
+"""How many times as soon the first round comes: a relay that has just begun has most to lose."""
+
 SHARE_MAX: Final = 0.05
 """Of the time that may be spent on writing states."""
 
@@ -57,14 +60,15 @@ class StateKeeping:
         """Keep states until :meth:`end`, and then once more. ``listing`` answers what the upstream
         server has now, None while it is away. Not to be cancelled: a state that is being written is
         written to its end."""
-        took_ns = 0
+        took_ns, pause_seconds = 0, self._seconds / SOONER
         while not self._ending.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(self._seconds, took_ns / 1e9 / SHARE_MAX)):
+                async with asyncio.timeout(max(pause_seconds, took_ns / 1e9 / SHARE_MAX)):
                     await self._ending.wait()
             began_ns = self._clock.monotonic_ns()
             await self._save_all(listing())
             took_ns = self._clock.monotonic_ns() - began_ns
+            pause_seconds = min(2 * pause_seconds, self._seconds)
 
     def end(self) -> None:
         """Let :meth:`run` keep what there is now and return."""
