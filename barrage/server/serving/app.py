@@ -38,7 +38,6 @@ from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
-from barrage.server.policy.access_gate import AccessGate
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
@@ -112,7 +111,8 @@ class ServerApp:
         self._catalog = catalog
         self._tables = tables
         self._let_callers_in(config, clock, authenticate)
-        self._gate = self._gate_of(config, policy)
+        self._policy = self._policy_of(config, policy)
+        self._gate = self._policy.gate
         self._make_services(config, clock)
         self._services = self._all_services()
         self._health = HealthServicer()
@@ -153,16 +153,20 @@ class ServerApp:
         self._callers = CallerStatistics(self._authenticator, self.sessions, self._tables)
         self._guard = CallGuard(self._authenticator, self.sessions, self.audit)
 
-    def _gate_of(self, config: ServerConfig, policy: Policy | None) -> AccessGate:
-        """What is asked who may do what; ConfigError when the file of the rules is wrong."""
-        self._policy: PolicyWatch | None = None
-        if config.policy is None:
-            return AccessGate(policy)
-        if policy is not None:
-            raise ConfigError("there are two policies: one of the program, one of a file")
-        ends = (self._authenticator.calls.end, self.sessions.revoke)
-        self._policy = PolicyWatch(Path(config.policy), ends)
-        return self._policy.gate
+    def _policy_of(self, config: ServerConfig, policy: Policy | None) -> PolicyWatch:
+        """The rules; ConfigError when the file of them is wrong."""
+        path = None if config.policy is None else Path(config.policy)
+        watch = PolicyWatch(path, policy)
+        self._catalog.suggests_names = watch.gate.policy is None
+        for end in (self._authenticator.calls.end, self.sessions.revoke):
+            watch.on_change(end)
+        return watch
+
+    def replace_policy(self, policy: Policy) -> None:
+        """Let other rules hold from now on; who has others than before loses what is open.
+        ConfigError where they stand in a file."""
+        self._catalog.suggests_names = False
+        self._policy.replace(policy)
 
     def _make_services(self, config: ServerConfig, clock: Clock) -> None:
         """Make what answers calls, each part behind the gate."""
@@ -334,8 +338,7 @@ class ServerApp:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.sweep()
             await self._authenticator.refresh()
-            if self._policy is not None:
-                await self._policy.refresh()
+            await self._policy.refresh()
             await self._callers.refresh()
 
     def _announce(self) -> None:
