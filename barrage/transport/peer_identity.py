@@ -17,6 +17,7 @@ from barrage.transport.base import NOBODY, PeerCertificate, PeerIdentity
 from barrage.transport.tls.certificate_end import not_after_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterable, Mapping
 
 _UCRED = struct.Struct("iII")
@@ -47,6 +48,18 @@ def identity_of_connection(tls: ssl.SSLObject | None, made: Any) -> PeerIdentity
     return PeerIdentity(
         certificate=certificate, unix_user=user, unix_group=group, unix_process=process
     )
+
+
+def peer_of(transport: asyncio.Transport) -> str:
+    """Who calls, as gRPC names it."""
+    name: Any = transport.get_extra_info("peername")
+    made: Any = transport.get_extra_info("socket")
+    if made is None or not name or made.family == getattr(socket, "AF_UNIX", None):
+        return f"unix:{name if isinstance(name, str) else ''}"
+    host, port = name[0], name[1]
+    if made.family == socket.AF_INET6 and not host.startswith("::ffff:"):
+        return f"ipv6:%5B{host.replace('%', '%25')}%5D:{port}"
+    return f"ipv4:{host.removeprefix('::ffff:')}:{port}"
 
 
 def identity_of_properties(properties: Mapping[str, Iterable[bytes]]) -> PeerIdentity:

@@ -57,14 +57,14 @@ TABLES = "barrage.tables"
 DROP_TABLE = "barrage.drop_table"
 CREATE_TABLE = "barrage.create_table"
 
-_OPERATION_OF = {
-    DROP_TABLE: Operation.DROP,
-    CREATE_TABLE: Operation.CREATE,
-    STAGE_COMMIT: Operation.WRITE,
-    STAGE_ABORT: Operation.WRITE,
+_OPERATIONS_OF = {
+    DROP_TABLE: (Operation.DROP,),
+    CREATE_TABLE: (Operation.CREATE,),
+    STAGE_COMMIT: (Operation.WRITE,),
+    STAGE_ABORT: (Operation.WRITE, Operation.CREATE),
 }
 
-WRITES = frozenset(_OPERATION_OF)
+WRITES = frozenset(_OPERATIONS_OF)
 """Actions that belong to the server that owns their table."""
 
 
@@ -219,11 +219,9 @@ class CatalogCalls:
         if act is None:
             known = ", ".join(self._actions)
             raise ActionNotFoundError(f"unknown action {name!r}; this server has {known}")
-        table = acted_on(body) if self._elsewhere is not None and name in WRITES else None
-        if self._elsewhere is not None and table is not None and await self._elsewhere.takes(table):
-            note_table(table)
-            self._gate.check(table, _OPERATION_OF[name])
-            answer = await self._elsewhere.act(name, body, table)
+        passed_on = await self._passed_on(name, body)
+        if passed_on is not None:
+            answer = passed_on
         elif name == BODIES_ACTION:
             self._gate.check_keeper("bodies outside of streams are")
             # Who asks for a body channel is let in from where it asks.
@@ -231,6 +229,18 @@ class CatalogCalls:
         else:
             answer = await act.run(body)
         await context.write(flight_messages.encode_result(answer))
+
+    async def _passed_on(self, action: str, body: bytes) -> bytes | None:
+        """The answer of the server that owns the table; None when that is this one."""
+        elsewhere = self._elsewhere
+        table = acted_on(body) if elsewhere is not None and action in WRITES else None
+        if elsewhere is None or table is None or not await elsewhere.takes(table.name):
+            return None
+        note_table(table.name)
+        self._gate.check(table.name, *_OPERATIONS_OF[action])
+        if action == STAGE_COMMIT and table.is_made:
+            self._gate.check(table.name, Operation.CREATE)
+        return await elsewhere.act(action, body, table.name)
 
     async def _facts(self, ticket: bytes, session: ClientSession | None) -> TableFacts:
         source = await self._resolver.source(ticket, session)

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from barrage.server.identity.credentials import Credentials
     from barrage.server.identity.issued_tokens import IssuedTokens
     from barrage.server.identity.password_way import PasswordWay
-    from barrage.server.identity.peers import PeerWays
+    from barrage.server.identity.peers import Connected, PeerWays
     from barrage.server.identity.ways import Way
-    from barrage.transport.base import CallContext
 
     Revoked = Callable[[Callable[[Caller], bool], BarrageError], None]
     Tried = Callable[..., None]
@@ -101,7 +100,7 @@ class Authenticator:
 
     # --- callers ---
 
-    def known(self, credentials: Credentials | None, context: CallContext) -> Caller | None:
+    def known(self, credentials: Credentials | None, context: Connected) -> Caller | None:
         """The caller, if nothing has to be tried for that. CredentialsExpiredError."""
         if credentials is None or credentials.kind is CredentialKind.ANONYMOUS:
             if self._peers is None:
@@ -118,7 +117,7 @@ class Authenticator:
             return None
         return self._verified.find(self._verified.digest(credentials, context.peer()))
 
-    async def authenticate(self, credentials: Credentials | None, context: CallContext) -> Caller:
+    async def authenticate(self, credentials: Credentials | None, context: Connected) -> Caller:
         """The caller. AuthenticationError, TooManyFailuresError, LimitExceededError."""
         caller = self.known(credentials, context)
         if caller is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pwd
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from barrage.limits import NANOS_PER_MS
 from barrage.server.identity.caller import Caller, Proof
@@ -16,10 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from barrage.server.settings.config import CertificateName
-    from barrage.transport.base import CallContext, PeerCertificate
+    from barrage.transport.base import PeerCertificate
 
 _NANOS_PER_S = 1000 * NANOS_PER_MS
 _CONNECTIONS_MAX = 1024
+
+
+class Connected(Protocol):
+    """The part of a call that says where it comes from, or of a connection without calls."""
+
+    def peer(self) -> str:
+        """As gRPC names it."""
+        ...
 
 
 class PeerWays:
@@ -43,7 +51,7 @@ class PeerWays:
         self._of_certificate = lru_cache(maxsize=_CONNECTIONS_MAX)(self._named)
         self._of_user = lru_cache(maxsize=_CONNECTIONS_MAX)(self._user)
 
-    def caller(self, context: CallContext, *, is_open: bool) -> Caller | None:
+    def caller(self, context: Connected, *, is_open: bool) -> Caller | None:
         """Who calls, as the connection proves it; None when it does not. On a server that is open
         to everybody the user of a socket is told by name."""
         identity = identity_of(context)

@@ -38,6 +38,7 @@ from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
+from barrage.server.ingest.connector.source_callers import SourceCallers
 from barrage.server.policy.access_gate import AccessGate
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.serving import interpreter
@@ -147,9 +148,10 @@ class ServerApp:
             tables,
             catalog,
             limits=config.limits,
-            cookie=self.token or "",
+            callers=SourceCallers(self._authenticator),
             gate=self._gate,
             on_death=self.fail,
+            audit=self.audit,
         )
         self._services = self._all_services()
         self._health = HealthServicer()
@@ -175,12 +177,6 @@ class ServerApp:
         )
         self._authenticator = authenticator_of(config, clock, hook=hook, is_local=is_local)
         self.token = self._authenticator.key
-        if connector is not None and self.token is None and not self._authenticator.is_open:
-            raise ConfigError(
-                f"connector = {config.connector!r} (from {config.origin('connector')}) needs a "
-                "token: sources of the connector protocol show no user, and would be let in "
-                "without one; set token"
-            )
         self.sessions = SessionStore(
             config.limits,
             clock,
@@ -313,7 +309,8 @@ class ServerApp:
             await self.bodies.start(on_death=self.fail)
             await listener.start()
             if self._config.connector_address is not None:
-                await self._connectors.start(*self._config.connector_address)
+                tls = self._tls if self._config.connector_tls else None
+                await self._connectors.start(*self._config.connector_address, tls)
         except BaseException:
             await listener.stop(0)
             raise
@@ -377,7 +374,7 @@ class ServerApp:
             ends.callback(self.sessions.close_all, reason)
             ends.callback(self.journals.begin_stop, reason)
             ends.callback(self._puts.begin_stop, reason)
-            ends.callback(self._connectors.close)
+            ends.push_async_callback(self._connectors.stop)
             ends.callback(self._deephaven.announce_stop, DRAINING)
             ends.callback(self._hub.finish_all, reason, is_flushed=True)
 

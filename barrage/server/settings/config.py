@@ -254,7 +254,11 @@ class ServerConfig:
 
     connector: str | None = None
     """``host:port`` on which sources of the connector protocol are served; none by default. Their
-    cookie is the token. Any other host than loopback needs one."""
+    cookie is what they log in with: the token, ``USER:PASSWORD``, or a token of theirs."""
+
+    connector_tls: bool = True
+    """Whether these sources speak TLS where there is a certificate. Without, they are served on
+    loopback only."""
 
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""
@@ -291,11 +295,12 @@ class ServerConfig:
         if self.connector is not None and self.connector_address is None:
             raise self._wrong("connector", "host:port, the port from 0 to 65535")
         address = self.connector_address
-        if address is not None and self.tls_cert is not None and not is_loopback(address[0]):
+        is_open = address is not None and not is_loopback(address[0])
+        if is_open and self.tls_cert is not None and not self.connector_tls:
             raise ConfigError(
                 f"connector = {self.connector!r} (from {self.origin('connector')}) can be reached "
-                "by others and has no TLS: its cookie and rows would travel in the clear beside a "
-                "server with a certificate; serve it on loopback"
+                "by others: with connector_tls = false its cookie and rows would travel in the "
+                "clear beside a server with a certificate; serve it on loopback, or with TLS"
             )
 
     @property
