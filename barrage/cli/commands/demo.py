@@ -5,7 +5,7 @@ from secrets import token_urlsafe
 
 import typer
 
-from barrage.cli.commands.serve import BodiesOption, HostOption, PortOption
+from barrage.cli.commands.setting_options import BodiesOption, HostOption, PortOption
 from barrage.cli.commands.watch import (
     OnceOption,
     RowCountOption,
