@@ -14,7 +14,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from barrage.transport.base import NOBODY, PeerCertificate, PeerIdentity
-from barrage.transport.tls.certificate_end import not_after_of
+from barrage.transport.tls.certificate_fields import identifier_of, not_after_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -83,6 +83,7 @@ def identity_of_properties(properties: Mapping[str, Iterable[bytes]]) -> PeerIde
             names=tuple(sorted(names)),
             fingerprint=hashlib.sha256(der).hexdigest(),
             not_after_s=not_after_of(der),
+            identifier=identifier_of(der),
         )
     )
 
@@ -106,6 +107,7 @@ def _certificate_of(tls: ssl.SSLObject) -> PeerCertificate | None:
         names=tuple(sorted(names)),
         fingerprint=hashlib.sha256(der).hexdigest(),
         not_after_s=int(ssl.cert_time_to_seconds(told["notAfter"])),
+        identifier=identifier_of(der),
     )
 
 

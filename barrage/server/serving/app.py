@@ -267,7 +267,12 @@ class ServerApp:
             spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
             start(TRIMMER, spare.run(), no_dependants)
         if self._tls is not None and self._config.tls_reload_ms:
-            renewing = keep_fresh(self._tls, self._clock, interval_ms=self._config.tls_reload_ms)
+            renewing = keep_fresh(
+                self._tls,
+                self._clock,
+                interval_ms=self._config.tls_reload_ms,
+                on_revoked=self._authenticator.revoke_certificates,
+            )
             start(CERTIFICATES, renewing, self.fail)
 
     # --- what has died ---

@@ -151,6 +151,10 @@ class ServerConfig:
     """File with authorities of clients. With it a client that shows no certificate one of them has
     signed is refused in the handshake."""
 
+    tls_crl: PemFile | None = None
+    """File with lists of revoked certificates of clients, one of each authority in
+    ``tls_client_ca``; certificates of an authority without one are refused."""
+
     tls_reload_ms: Count = 5_000
     """How often these files are looked at. When they have changed, new connections get what they
     are now; those there are go on. 0 reads them once."""
@@ -319,7 +323,7 @@ class ServerConfig:
                 f"{given[0]} (from {self.origin(given[0])}) needs {missing} as well: a certificate "
                 "and its key belong together"
             )
-        for name in (*together, "tls_client_ca"):
+        for name in (*together, "tls_client_ca", "tls_crl"):
             value = getattr(self, name)
             if value is not None and not is_path_of_pem(value):
                 # What was given may be a key.
@@ -330,6 +334,12 @@ class ServerConfig:
             raise ConfigError(
                 f"tls_client_ca (from {self.origin('tls_client_ca')}) needs tls_cert and tls_key "
                 "as well: only a server with TLS can ask clients for certificates"
+            )
+
+        if self.tls_crl is not None and (self.tls_client_ca is None or self.http != "own"):
+            raise ConfigError(
+                f"tls_crl (from {self.origin('tls_crl')}) needs tls_client_ca as well, and "
+                'http = "own": it is about certificates of clients, and gRPC reads no such lists'
             )
 
     def _check_bodies(self) -> None:
