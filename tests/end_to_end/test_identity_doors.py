@@ -506,7 +506,7 @@ def test_a_body_channel_is_its_callers_alone(own):
         session.table("t").subscribe().wait_ready(HANG_SECONDS)
         [channel] = app.bodies._channels._channels.values()
         assert channel.way is BodyWay.SHM
-        assert channel.owner[0] == "alice"
+        assert channel.caller.name == "alice"
 
 
 # --- what is kept of it ---

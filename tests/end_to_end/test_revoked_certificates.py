@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,8 +48,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path) -> Iterator[Scene]:
-    yield Scene(tmp_path)
+def scene(tmp_path) -> Scene:
+    return Scene(tmp_path)
 
 
 def test_a_revoked_certificate_is_refused_and_others_are_not(scene):
@@ -136,7 +135,7 @@ def test_a_list_that_has_ended_lets_nobody_in(scene):
 @pytest.mark.parametrize("changed", [{"tls_client_ca": None}, {"http": "grpcio"}])
 def test_a_list_needs_authorities_of_clients_and_our_own_http(scene, changed):
     files = {"tls_cert": "c.pem", "tls_key": "k.pem", "tls_client_ca": "a.pem", **changed}
-    with pytest.raises(ConfigError, match="tls_crl .* needs tls_client_ca"):
+    with pytest.raises(ConfigError, match=r"tls_crl .* needs tls_client_ca"):
         ServerConfig(tls_crl="r.pem", **files)
 
 

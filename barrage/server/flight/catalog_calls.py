@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from barrage.errors import ActionNotFoundError, TableNotFoundError
+from barrage.errors import (
+    ActionNotFoundError,
+    PermissionDeniedError,
+    TableAwaitedError,
+    TableNotFoundError,
+)
 from barrage.server.access.call_guard import SessionUse
 from barrage.server.access.method_table import Action, MethodEntry
-from barrage.server.flight.dissociated_calls import is_dissociated_request
+from barrage.server.flight.dissociated_calls import PACKED, is_dissociated_request
 from barrage.server.flight.relay_calls import RelayCalls
 from barrage.server.flight.stage_calls import STAGE_ABORT, STAGE_COMMIT
 from barrage.server.flight.writes_elsewhere import acted_on
@@ -155,7 +160,7 @@ class CatalogCalls:
         ticket = self._resolver.ticket_of_descriptor(descriptor)
         try:
             facts = await self._facts(ticket, session)
-        except TableNotFoundError as error:
+        except (TableNotFoundError, TableAwaitedError) as error:
             return await self._described("GetFlightInfo", request, error, session=session)
         return flight_info(facts, descriptor, ticket, session=session).encode()
 
@@ -164,6 +169,8 @@ class CatalogCalls:
     ) -> bytes:
         """For clients that read over UCX: locations and a ticket for one snapshot."""
         request = self._dissociated.request(descriptor.command or b"")
+        if request.place != PACKED:
+            self._gate.check_keeper("bodies in memory that clients read are")
         facts = await self._facts(request.ticket, session)
         told = flight_info(facts, descriptor, request.ticket, session=session)
         info = self._dissociated.flight_info(
@@ -180,7 +187,7 @@ class CatalogCalls:
         ticket = self._resolver.ticket_of_descriptor(descriptor)
         try:
             facts = await self._facts(ticket, session)
-        except TableNotFoundError as error:
+        except (TableNotFoundError, TableAwaitedError) as error:
             return await self._described("GetSchema", request, error, session=session)
         return flight_messages.encode_schema_result(facts.schema.serialize().to_pybytes())
 
@@ -188,7 +195,7 @@ class CatalogCalls:
         self,
         method: str,
         request: bytes,
-        missing: TableNotFoundError,
+        missing: TableNotFoundError | TableAwaitedError,
         *,
         session: ClientSession | None,
     ) -> bytes:
@@ -223,12 +230,19 @@ class CatalogCalls:
         if passed_on is not None:
             answer = passed_on
         elif name == BODIES_ACTION:
-            self._gate.check_keeper("bodies outside of streams are")
             # Who asks for a body channel is let in from where it asks.
-            answer = await self._bodies.offer(body, context.peer())
+            answer = await self._bodies.offer(body, context.peer(), sees_all=self._sees_all())
         else:
             answer = await act.run(body)
         await context.write(flight_messages.encode_result(answer))
+
+    def _sees_all(self) -> bool:
+        """Whether the caller may see whatever lies in the server's memory."""
+        try:
+            self._gate.check_keeper("bodies that lie beside those of others are")
+        except PermissionDeniedError:
+            return False
+        return True
 
     async def _passed_on(self, action: str, body: bytes) -> bytes | None:
         """The answer of the server that owns the table; None when that is this one."""

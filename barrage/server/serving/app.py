@@ -113,6 +113,8 @@ class ServerApp:
         self._catalog = catalog
         self._tables = tables
         self._let_callers_in(config, clock, authenticate)
+        self.bodies = BodyService(config, clock)
+        self._authenticator.on_revoke(self.bodies.revoke)
         self._gate = self._gate_of(config, policy)
         self._make_services(config, clock)
         self._services = self._all_services()
@@ -155,14 +157,13 @@ class ServerApp:
             return AccessGate(policy)
         if policy is not None:
             raise ConfigError("there are two policies: one of the program, one of a file")
-        ends = (self._authenticator.calls.end, self.sessions.revoke)
+        ends = (self._authenticator.calls.end, self.sessions.revoke, self.bodies.revoke)
         self._policy = PolicyWatch(Path(config.policy), ends)
         return self._policy.gate
 
     def _make_services(self, config: ServerConfig, clock: Clock) -> None:
         """Make what answers calls, each part behind the gate."""
         self._resolver = TicketResolver(self._catalog, self._tables, config.limits, gate=self._gate)
-        self.bodies = BodyService(config, clock)
         dispatcher = SubscriptionDispatcher(
             self._runtime,
             self._tables.journals,
