@@ -57,6 +57,9 @@ class Catalog:
         self._serial_next = itertools.count(1)
         self._listeners: dict[int, Callable[[], None]] = {}
         self._blocked: dict[str, BarrageError] = {}
+        self.absence: Callable[[str], BarrageError | None] = lambda _name: None
+        """Why a name stands for no table yet, where it may stand for one soon; None where it is not
+        known at all. Asked on the engine thread."""
 
     def __iter__(self) -> Iterator[Publication]:
         return iter(sorted(self._publications.values(), key=lambda p: p.name))
@@ -99,12 +102,12 @@ class Catalog:
 
     def get(self, name: str) -> Publication:
         """TableNotFoundError when there is none; the reason when there is one that cannot be
-        had."""
+        had; what :attr:`absence` says."""
         publication = self._publications.get(name)
         if publication is None:
             self.check_usable(name)
             known = self._publications if self.suggests_names else ()
-            raise TableNotFoundError(name, known=known)
+            raise self.absence(name) or TableNotFoundError(name, known=known)
         return publication
 
     def live(self, name: str) -> Publication:
