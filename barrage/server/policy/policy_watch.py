@@ -36,6 +36,10 @@ class PolicyWatch:
         self._read: Stamp | None = stamp_of(path)
         self.gate = AccessGate(read_policy(path))
 
+    def on_change(self, end: End) -> None:
+        """A further one that ends what callers have."""
+        self._ends = (*self._ends, end)
+
     async def refresh(self) -> None:
         """Read the file if it has changed. One that cannot be read changes nothing, and is told
         once."""
