@@ -21,15 +21,18 @@ from barrage.server.access.frame_writing import write_frames
 from barrage.server.access.method_table import Action
 from barrage.server.identity.current_call import current_caller
 from barrage.server.results.pinned_results import is_result_ticket, place_of
-from barrage.transport.flight_actions import (
+from barrage.transport.flight_messages import (
     CANCEL,
     RENEW,
     CancelStatus,
+    Descriptor,
+    Endpoint,
+    FlightInfo,
+    PollInfo,
     decode_cancel_request,
     decode_renew_request,
     encode_cancel_result,
 )
-from barrage.transport.flight_messages import Descriptor, Endpoint, FlightInfo, PollInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

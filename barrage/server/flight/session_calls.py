@@ -13,8 +13,8 @@ from barrage.server.results.flight_sessions import (
     cookie_of,
     ended_cookie,
 )
-from barrage.transport import flight_actions
-from barrage.transport.flight_actions import CLOSE_SESSION, GET_OPTIONS, SET_OPTIONS
+from barrage.transport import flight_messages
+from barrage.transport.flight_messages import CLOSE_SESSION, GET_OPTIONS, SET_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +58,7 @@ class SessionOptionCalls:
         return self._options.wanted(self._find(context, session))
 
     async def _set(self, body: bytes, context: CallContext, session: ClientSession | None) -> bytes:
-        wanted = flight_actions.decode_options("SetSessionOptionsRequest", body)
+        wanted = flight_messages.decode_options("SetSessionOptionsRequest", body)
         if len(wanted) > self._limits.session_options_max:
             raise LimitExceededError(
                 "number of options in one request",
@@ -71,20 +71,20 @@ class SessionOptionCalls:
             found = self._options.open(session, current_caller())
             if session is None:
                 await _open(context, cookie_of(found))
-        return flight_actions.encode_option_errors(self._options.put(found, wanted))
+        return flight_messages.encode_option_errors(self._options.put(found, wanted))
 
     async def _get(self, body: bytes, context: CallContext, session: ClientSession | None) -> bytes:
-        flight_actions.check_empty("GetSessionOptionsRequest", body)
+        flight_messages.check_empty("GetSessionOptionsRequest", body)
         found = self._find(context, session)
         if found is None and session is None:
             raise NoFlightSessionError
         options = {} if found is None else found.options
-        return flight_actions.encode_options("GetSessionOptionsResult", options)
+        return flight_messages.encode_options("GetSessionOptionsResult", options)
 
     async def _close(
         self, body: bytes, context: CallContext, session: ClientSession | None
     ) -> bytes:
-        flight_actions.check_empty("CloseSessionRequest", body)
+        flight_messages.check_empty("CloseSessionRequest", body)
         found = self._find(context, session)
         if found is None and session is None:
             raise NoFlightSessionError
@@ -94,7 +94,7 @@ class SessionOptionCalls:
             await _open(context, ended_cookie())
         else:
             self._sessions.close(session)
-        return flight_actions.encode_close_result(flight_actions.SESSION_CLOSED)
+        return flight_messages.encode_close_result(flight_messages.SESSION_CLOSED)
 
     def _find(self, context: CallContext, session: ClientSession | None) -> FlightSession | None:
         metadata = context.invocation_metadata() or ()

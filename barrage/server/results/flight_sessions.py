@@ -15,7 +15,7 @@ from barrage.errors import LimitExceededError, StatusCode, TicketError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.identity.credentials import header_value
 from barrage.server.results.query_jobs import ResultOptions
-from barrage.transport.flight_actions import OptionError
+from barrage.transport.flight_messages import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from barrage.server.access.session_store import ClientSession
     from barrage.server.identity.caller import Caller
     from barrage.server.identity.credentials import Metadata
-    from barrage.transport.flight_actions import OptionValue
+    from barrage.transport.flight_messages import OptionValue
 
 COOKIE: Final = "arrow_flight_session_id"
 

@@ -62,7 +62,7 @@ class ResultShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ResultPart:
     """Rows ``start`` up to ``stop``; ``updates`` is none where there are no rows to tell."""
 
     start: int
@@ -83,7 +83,7 @@ class PinnedResult:
     expires_ns: int
     shape: ResultShape | None = None
     """Known once the table is held."""
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ResultPart] = field(default_factory=list)
     byte_count: int = 0
     reader_count: int = 0
     is_known: bool = True
@@ -148,7 +148,7 @@ class PinnedResults:
         self._by_owner[caller.owner] = own + 1
         return result
 
-    def add(self, result: PinnedResult, part: Part) -> None:
+    def add(self, result: PinnedResult, part: ResultPart) -> None:
         """Rows that are there now. LimitExceededError, ResultNotFoundError when nobody wants it any
         more."""
         if not result.is_wanted:
@@ -180,7 +180,7 @@ class PinnedResults:
         result.expires_ns = max(result.expires_ns, min(wanted, oldest))
 
     @contextmanager
-    def reading(self, ticket: bytes, caller: Caller) -> Iterator[tuple[ResultShape, Part]]:
+    def reading(self, ticket: bytes, caller: Caller) -> Iterator[tuple[ResultShape, ResultPart]]:
         """The part of a ticket, which counts as kept for as long as the block lasts. TicketError,
         ResultNotFoundError."""
         result_id, index = place_of(ticket)

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from barrage.errors import BarrageError, LimitExceededError, TransportError
 from barrage.server.access.query import QueryProgress
 from barrage.server.results.pinned_results import (
-    Part,
     PinnedResults,
     ResultCancelledError,
     ResultNotFoundError,
+    ResultPart,
     ResultShape,
 )
 from barrage.server.runtime.failure import without_frames
@@ -288,7 +288,7 @@ class QueryJobs:
             read = partial(begun.work.read_rows, start, stop)
             updates = await self._hub.read_beside(read)
             size = sum(int(column.nbytes) for update in updates for column in update.added_columns)
-            part = Part(start=start, stop=stop, updates=updates, byte_count=size)
+            part = ResultPart(start=start, stop=stop, updates=updates, byte_count=size)
             self.results.add(job.result, part)
             if stop < rows:
                 job.tell(DERIVED + (1 - DERIVED) * stop / rows)
