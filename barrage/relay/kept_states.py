@@ -44,7 +44,7 @@ FACTS: Final = "table.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptState:
+class KeptTable:
     """A relayed table at one step, and what it is."""
 
     name: str
@@ -61,7 +61,7 @@ class KeptStates:
         self._kept: dict[str, str] = {}
         """By table: the epoch that its ``table.json`` names."""
 
-    def open(self) -> list[KeptState]:
+    def open(self) -> list[KeptTable]:
         """Take the directory and read what is kept. ConfigError when another process has it, or it
         is that of a server. A state that is damaged is left out, said so in the log, and fetched
         anew."""
@@ -82,7 +82,7 @@ class KeptStates:
         """Let others have the directory."""
         self._storage.unlock()
 
-    def save(self, kept: KeptState) -> None:
+    def save(self, kept: KeptTable) -> None:
         """Keep this state in place of the one of before; after a crash it is either of them.
         OSError."""
         storage, place = self._storage, _place(kept.name)
@@ -104,7 +104,7 @@ class KeptStates:
         self._kept.pop(name, None)
         self._storage.remove(_place(name))
 
-    def _read(self, place: str) -> KeptState | None:
+    def _read(self, place: str) -> KeptTable | None:
         storage = self._storage
         try:
             name, epoch, form = _decode(bytes(storage.read(f"{place}/{FACTS}")), path=place)
@@ -118,7 +118,7 @@ class KeptStates:
             )
             return None
         self._kept[name] = epoch
-        return KeptState(name=name, form=form, epoch=epoch, state=state)
+        return KeptTable(name=name, form=form, epoch=epoch, state=state)
 
 
 def _place(name: str) -> str:
@@ -129,7 +129,7 @@ def _newest(files: list[CheckpointFile]) -> CheckpointFile:
     return max(files, key=lambda file: file.version)
 
 
-def _encode(kept: KeptState) -> bytes:
+def _encode(kept: KeptTable) -> bytes:
     traits = kept.form.traits
     return encode_facts(
         {

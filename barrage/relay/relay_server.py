@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from barrage.errors import WorkerDiedError
-    from barrage.relay.kept_states import KeptState
+    from barrage.relay.kept_states import KeptTable
     from barrage.relay.listing import Listing
     from barrage.relay.settings import RelaySettings
     from barrage.server.serving.app import ServerApp
@@ -162,7 +162,7 @@ class Relay(AsyncServer):
 
     # --- states that are kept ---
 
-    async def _open_states(self) -> list[KeptState]:
+    async def _open_states(self) -> list[KeptTable]:
         if self._settings.data is None or self._states is not None:
             return []
         states = KeptStates(self._settings.data)
@@ -176,7 +176,7 @@ class Relay(AsyncServer):
             self._states.close()
             self._states = None
 
-    async def _begin_with(self, kept: list[KeptState]) -> None:
+    async def _begin_with(self, kept: list[KeptTable]) -> None:
         """Serve what was kept, unless it may not be old: then it waits for what came since."""
         states, parts = self._states, self._parts
         if states is None:
@@ -195,7 +195,7 @@ class Relay(AsyncServer):
         )
         self._keeper = start_task(KEEPER, keeping.run(self._present), on_death=self._died)
 
-    async def _begin_at(self, kept: KeptState, states: KeptStates) -> None:
+    async def _begin_at(self, kept: KeptTable, states: KeptStates) -> None:
         """Follow a table from the state that was kept of it."""
         follower = self._add_follower(kept.name)
         if follower is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from barrage.engine.resume.relayed import RelayedForm
 from barrage.errors import BarrageError, NoJournalError, TableNotFoundError
-from barrage.relay.kept_states import KeptState
+from barrage.relay.kept_states import KeptTable
 from barrage.supervision import in_thread
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class StateKeeping:
             return
         state = await in_thread(journal.state_at, version)
         form = RelayedForm(schema=table.schema, traits=table.traits, kind=table.kind)
-        kept = KeptState(name=follower.name, form=form, epoch=journal.epoch, state=state)
+        kept = KeptTable(name=follower.name, form=form, epoch=journal.epoch, state=state)
         await in_thread(self._states.save, kept)
         follower.kept_step = version
 

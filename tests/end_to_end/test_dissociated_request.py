@@ -14,7 +14,7 @@ from barrage.errors import ConfigError, LimitExceededError, RemoteProtocolError,
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.flight.dissociated_calls import DissociatedRequest, is_dissociated_request
 from barrage.server.settings.config import ServerConfig
-from barrage.transport.flight_messages import Descriptor, FlightInfo
+from barrage.transport.flight_messages import Descriptor, Endpoint, FlightInfo
 
 COMMAND = b'{"dissociated": {"table": "t"}}'
 
@@ -69,12 +69,13 @@ def test_locations_travel_in_a_flight_info() -> None:
     info = FlightInfo(
         schema_message=b"s",
         descriptor=Descriptor(command=b"c"),
-        ticket=b"t",
+        endpoints=(
+            Endpoint(ticket=b"t", locations=("ucx://a:1?want_data=1", "ucx://a:1?want_data=2")),
+            Endpoint(ticket=b"u", expires_ns=1_700_000_000_000_000_001, metadata=b"m"),
+        ),
         total_records=1,
         total_bytes=-1,
         metadata=b"",
-        more_tickets=(b"u",),
-        locations=("ucx://a:1?want_data=1", "ucx://a:1?want_data=2"),
     )
     assert FlightInfo.decode(info.encode()) == info
 

@@ -321,6 +321,7 @@ TRIED: dict[str, Asked] = {
 
 ELSEWHERE = {
     "shared tickets",
+    "results that are kept",
     "a snapshot over UCX",
     "bodies outside of streams",
     "tables about the server",
@@ -334,7 +335,8 @@ ELSEWHERE = {
     "listeners",
 }
 """Rows that are about no table, or need more than a call: they have tests of their own, below, in
-tests/ucx/test_rules.py, test_connector_callers.py and tests/unit/relay/test_relays_log_in.py."""
+tests/ucx/test_rules.py, test_flight_results.py, test_connector_callers.py and
+tests/unit/relay/test_relays_log_in.py."""
 
 SHOWN_WITHOUT = {"lists of tables"}
 """Rows whose calls are answered, and leave out what is hidden."""

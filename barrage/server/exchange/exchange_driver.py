@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 from barrage.server.exchange.exchange_messages import (
     ChangeViewport,
@@ -37,7 +38,7 @@ from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.updates.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from barrage.errors import BarrageError
     from barrage.limits import Limits
@@ -51,10 +52,18 @@ if TYPE_CHECKING:
     from barrage.server.bodies.body_frames import Frame
     from barrage.server.bodies.body_service import BodyService
     from barrage.server.bodies.body_writer import BodyWriter
-    from barrage.server.exchange.exchange_messages import EnginePort, Headers, StreamEvent
+    from barrage.server.exchange.exchange_messages import (
+        EnginePort,
+        Headers,
+        SnapshotBegun,
+        StreamEvent,
+    )
+    from barrage.server.tables.table_lease import TableSource
     from barrage.transport.base import CallContext
     from barrage.wire.revision import WireRevision
     from barrage.wire.updates.update_codec import UpdateEncoder, UpdatePlan
+
+Messages = TypeVar("Messages")
 
 
 class ExchangeHub:
@@ -244,6 +253,34 @@ class ExchangeHub:
     ) -> tuple[UpdateEncoder[Frame], Sequence[FullUpdate]]:
         """The messages answering a snapshot request and the encoder for them."""
         source = await self._resolver.source(ticket, session)
+        async with self.held(
+            source,
+            session,
+            options,
+            columns=columns,
+            viewport=viewport,
+            is_reverse=is_reverse,
+            way=way,
+        ) as begun:
+            messages = begun.work.messages
+            if messages is None:
+                messages = await self.read_beside(begun.work.read)
+        return begun.encoder, messages
+
+    @asynccontextmanager
+    async def held(
+        self,
+        source: TableSource,
+        session: ClientSession | None,
+        options: EncodeOptions,
+        *,
+        columns: ColumnSet | None = None,
+        viewport: Viewport | None = None,
+        is_reverse: bool = False,
+        way: BodyWay = BodyWay.INLINE,
+        is_parted: bool = False,
+    ) -> AsyncIterator[SnapshotBegun]:
+        """A table as it is now, while the block lasts."""
         if session is not None:
             source, _view = await self._resolver.viewed(source, session)
         request = ReadSnapshot(
@@ -255,16 +292,17 @@ class ExchangeHub:
             options=options,
             types=None if session is None else session.types,
             way=way,
+            is_parted=is_parted,
         )
         try:
-            begun = await asyncio.wrap_future(self._engine.ask(request))
-            messages = begun.work.messages
-            if messages is None:
-                async with self._reading:
-                    messages = await in_thread(begun.work.read)
+            yield await asyncio.wrap_future(self._engine.ask(request))
         finally:
             self._engine.tell(ForgetSnapshot(snapshot_id=request.snapshot_id))
-        return begun.encoder, messages
+
+    async def read_beside(self, read: Callable[[], Messages]) -> Messages:
+        """What ``read`` reads, beside the loop; one large read at a time."""
+        async with self._reading:
+            return await in_thread(read)
 
     async def plans(
         self, encoder: UpdateEncoder[Frame], messages: Sequence[FullUpdate]

@@ -292,9 +292,15 @@ class SubscriptionDispatcher:
             viewport=asked.viewport,
             is_reverse=asked.is_reverse,
             step=table.present_step,
+            is_parted=asked.is_parted,
         ).begun(table, self._limits)
         self._snapshots[asked.snapshot_id] = work
-        return SnapshotBegun(snapshot_id=asked.snapshot_id, encoder=encoder, work=work)
+        return SnapshotBegun(
+            snapshot_id=asked.snapshot_id,
+            encoder=encoder,
+            work=work,
+            epoch=self.planner.epoch_of(table),
+        )
 
     def forget_snapshot(self, asked: ForgetSnapshot) -> None:
         """Free what the snapshot was read from."""

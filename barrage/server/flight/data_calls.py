@@ -27,6 +27,7 @@ from barrage.server.identity.credentials import (
     bearer,
     header_value,
 )
+from barrage.server.results.pinned_results import is_result_ticket
 from barrage.transport import flight_messages
 from barrage.transport.deephaven_messages import MESSAGES
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from barrage.server.exchange.exchange_driver import ExchangeHub
     from barrage.server.flight.journal_calls import JournalCalls
     from barrage.server.flight.journal_exchange import JournalExchanges
+    from barrage.server.flight.result_calls import ResultCalls
     from barrage.server.identity.authenticator import Authenticator
     from barrage.server.identity.credentials import Metadata
     from barrage.transport.base import CallContext
@@ -63,7 +65,9 @@ class DataCalls:
         draft_2020: str,
         journals: JournalCalls,
         journal_exchanges: JournalExchanges,
+        results: ResultCalls,
     ) -> None:
+        self._results = results
         self._hub = hub
         self._authenticator = authenticator
         self._sessions = sessions
@@ -102,10 +106,14 @@ class DataCalls:
     async def do_get(
         self, request: bytes, context: CallContext, session: ClientSession | None
     ) -> None:
-        """A snapshot of a whole table with default options, or a read of a journal."""
+        """A snapshot of a whole table with default options, a part of a result that is kept, or a
+        read of a journal."""
         ticket = flight_messages.decode_ticket(request)
         if is_journal_request(ticket):
             await self._journals.do_get(ticket, context)
+            return
+        if is_result_ticket(ticket):
+            await self._results.do_get(ticket, context)
             return
         header = header_value(context.invocation_metadata() or (), REVISION_HEADER)
         revision = chosen_revision(header, self._draft_2020)

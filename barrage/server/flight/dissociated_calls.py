@@ -9,17 +9,20 @@ locations of an endpoint are alternatives; that is why this shape is given only 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from barrage.errors import UnsupportedError
 from barrage.server.identity.current_call import current_call, within_call
 from barrage.server.settings.json_fields import Fields
 from barrage.server.tables.tickets import check_table_name, ticket_of
+from barrage.transport.flight_messages import Endpoint
 from barrage.wire.messages import SnapshotOptions
 from barrage.wire.updates.update_codec import EncodeOptions
 from barrage.wire.wire_schema import wire_schema
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from barrage.limits import Limits
     from barrage.server.access.session_store import ClientSession
     from barrage.server.bodies.body_service import BodyService
@@ -78,7 +81,7 @@ class DissociatedCalls:
         self,
         request: DissociatedRequest,
         told: FlightInfo,
-        schema: Any,
+        schema: pa.Schema,
         *,
         session: ClientSession | None,
         peer: str,
@@ -98,10 +101,12 @@ class DissociatedCalls:
             return encoder.schema, updates
 
         offered = tables.offer(take_snapshot, request.place, peer)
-        travelling = wire_schema(schema, self._limits, keeps_index_types=True)
         return replace(
             told,
-            schema_message=travelling.serialize().to_pybytes(),
-            ticket=offered.ticket,
-            locations=offered.locations,
+            schema_message=self.schema(schema).serialize().to_pybytes(),
+            endpoints=(Endpoint(ticket=offered.ticket, locations=offered.locations),),
         )
+
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        """That of a table as it travels."""
+        return wire_schema(schema, self._limits, keeps_index_types=True)

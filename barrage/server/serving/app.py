@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
-from barrage.errors import BarrageError, ConfigError, TransportError
+from barrage.errors import BarrageError, TransportError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.access.call_guard import DRAINING, CallGuard, SessionUse
 from barrage.server.access.method_table import MethodEntry, service_handler
@@ -36,11 +36,15 @@ from barrage.server.flight.dissociated_calls import DissociatedCalls
 from barrage.server.flight.journal_exchange import JournalExchanges
 from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
+from barrage.server.flight.result_calls import ResultCalls
+from barrage.server.flight.session_calls import SessionOptionCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
 from barrage.server.ingest.connector.source_callers import SourceCallers
-from barrage.server.policy.access_gate import AccessGate
 from barrage.server.policy.policy_watch import PolicyWatch
+from barrage.server.results.flight_sessions import FlightSessions
+from barrage.server.results.pinned_results import PinnedResults
+from barrage.server.results.query_jobs import QueryJobs
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.clock import Clock
+    from barrage.engine.tables.table import Table
     from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.identity.ways import Hook
     from barrage.server.policy.rules import Policy
@@ -107,6 +112,7 @@ class ServerApp:
         """``elsewhere`` passes writes on to the servers that own the tables; ``authenticate`` is a
         further way to say who calls, and ``policy`` the rules, of the program."""
         self._config = config
+        self._clock = clock
         self._elsewhere = elsewhere
         self._watchdog = watchdog
         self._runtime = runtime
@@ -115,11 +121,11 @@ class ServerApp:
         self._let_callers_in(config, clock, authenticate)
         self.bodies = BodyService(config, clock)
         self._authenticator.on_revoke(self.bodies.revoke)
-        self._gate = self._gate_of(config, policy)
+        self._policy = self._policy_of(config, policy)
+        self._gate = self._policy.gate
         self._make_services(config, clock)
         self._services = self._all_services()
         self._health = HealthServicer()
-        self._clock = clock
         self._tls = tls_of(config, clock)
         self._listener = _listener(config, self._tls)
         self._is_listening = False
@@ -150,16 +156,20 @@ class ServerApp:
         self._callers = CallerStatistics(self._authenticator, self.sessions, self._tables)
         self._guard = CallGuard(self._authenticator, self.sessions, self.audit)
 
-    def _gate_of(self, config: ServerConfig, policy: Policy | None) -> AccessGate:
-        """What is asked who may do what; ConfigError when the file of the rules is wrong."""
-        self._policy: PolicyWatch | None = None
-        if config.policy is None:
-            return AccessGate(policy)
-        if policy is not None:
-            raise ConfigError("there are two policies: one of the program, one of a file")
-        ends = (self._authenticator.calls.end, self.sessions.revoke, self.bodies.revoke)
-        self._policy = PolicyWatch(Path(config.policy), ends)
-        return self._policy.gate
+    def _policy_of(self, config: ServerConfig, policy: Policy | None) -> PolicyWatch:
+        """The rules; ConfigError when the file of them is wrong."""
+        path = None if config.policy is None else Path(config.policy)
+        watch = PolicyWatch(path, policy)
+        self._catalog.suggests_names = watch.gate.policy is None
+        for end in (self._authenticator.calls.end, self.sessions.revoke, self.bodies.revoke):
+            watch.on_change(end)
+        return watch
+
+    def replace_policy(self, policy: Policy) -> None:
+        """Let other rules hold from now on; who has others than before loses what is open.
+        ConfigError where they stand in a file."""
+        self._catalog.suggests_names = False
+        self._policy.replace(policy)
 
     def _make_services(self, config: ServerConfig, clock: Clock) -> None:
         """Make what answers calls, each part behind the gate."""
@@ -190,6 +200,7 @@ class ServerApp:
         self.journals = JournalServices(
             self._tables, self._catalog, gate=self._gate, limits=config.limits, clock=clock
         )
+        self.results = self._keep_results(dispatcher.planner.epoch_of)
         self._puts = PutCalls(
             self._tables,
             config.limits,
@@ -206,6 +217,20 @@ class ServerApp:
             on_death=self.fail,
             audit=self.audit,
         )
+
+    def _keep_results(self, epoch_of: Callable[[Table], str | None]) -> QueryJobs:
+        """Make what keeps results of queries for their callers."""
+        limits, clock = self._config.limits, self._clock
+        self._epoch_of = epoch_of
+        self.flight_sessions = FlightSessions(limits, clock)
+        jobs = QueryJobs(
+            *(self._hub, self._resolver, PinnedResults(limits, clock)), limits=limits, clock=clock
+        )
+        for revoke in (jobs.revoke, self.flight_sessions.revoke):
+            self._authenticator.on_revoke(revoke)
+            if self._policy is not None:
+                self._policy.on_change(revoke)
+        return jobs
 
     @property
     def stream_count(self) -> int:
@@ -336,9 +361,10 @@ class ServerApp:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.sweep()
+            self.results.sweep()
+            self.flight_sessions.sweep()
             await self._authenticator.refresh()
-            if self._policy is not None:
-                await self._policy.refresh()
+            await self._policy.refresh()
             await self._callers.refresh()
 
     def _announce(self) -> None:
@@ -384,6 +410,7 @@ class ServerApp:
             ends.callback(self._deephaven.close)
             ends.push_async_callback(self.journals.close)
             ends.push_async_callback(self._listener.stop, grace_s)
+            ends.callback(self.results.close, reason)
             ends.callback(self.sessions.close_all, reason)
             ends.callback(self.journals.begin_stop, reason)
             ends.callback(self._puts.begin_stop, reason)
@@ -421,6 +448,9 @@ class ServerApp:
     def _all_services(self) -> dict[str, dict[str, MethodEntry]]:
         """Every service behind the guard with its methods."""
         limits = self._config.limits
+        results = ResultCalls(
+            self.results, self._hub, limits=limits, location=self._config.flight_location
+        )
         data = DataCalls(
             self._hub,
             self._authenticator,
@@ -429,6 +459,7 @@ class ServerApp:
             draft_2020=self._config.draft_2020,
             journals=self.journals.calls,
             journal_exchanges=JournalExchanges(self.journals.calls, self.bodies, limits),
+            results=results,
         )
         put = MethodEntry("bidi", self._puts.do_put, SessionUse.OPTIONAL)
         catalog = CatalogCalls(
@@ -436,6 +467,9 @@ class ServerApp:
             journals=self.journals,
             bodies=self.bodies,
             dissociated=DissociatedCalls(self.bodies, self._hub, limits),
+            results=results,
+            options=SessionOptionCalls(self.flight_sessions, self.sessions, limits),
+            epoch_of=self._epoch_of,
             gate=self._gate,
             elsewhere=self._elsewhere,
         )
