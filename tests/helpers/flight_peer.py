@@ -1,4 +1,4 @@
-"""A Flight client that can send what pyarrow's cannot: raw calls with messages of our own making."""
+"""A Flight client that sends what pyarrow cannot: raw calls with messages of our own making."""
 
 from __future__ import annotations
 
