@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from barrage.client.connection.table_info import schema_of_message
 from barrage.errors import BarrageError, RemoteProtocolError, TransportError, UnsupportedError
-from barrage.supervision import Role, WorkerPool, start_task
+from barrage.supervision import Role, WorkerPool, start_awaited, start_task
 from barrage.transport import flight_messages
 from barrage.transport.flight_messages import FLIGHT, Descriptor, PollInfo
 
@@ -116,7 +116,7 @@ class ParallelSnapshot:
         if self._on_query is not None and polled.progress is not None:
             self._on_query(polled.progress)
         for endpoint in polled.info.endpoints[len(self._reads) :]:
-            self._reads.append(asyncio.ensure_future(self._read(endpoint)))
+            self._reads.append(start_awaited(self._read(endpoint)))
 
     async def _renew(self) -> None:
         """Put the end of the result off for as long as it is read."""
