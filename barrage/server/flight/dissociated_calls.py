@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from barrage.transport.flight_messages import FlightInfo
 
 COMMAND = "dissociated"
+PACKED = "packed"
 Place = Literal["packed", "shm", "rma"]
 
 Count = Annotated[int, Meta(ge=1, le=2, description="1 or 2")]
@@ -74,7 +75,7 @@ class DissociatedRequest(NamedTuple):
             ticket = ticket_of(check_table_name(fields.value("table")))
         else:
             ticket = QUERY_ROUTE + json.dumps(query).encode()
-        place = fields.get("bodies", Place, "packed")
+        place = fields.get("bodies", Place, PACKED)
         count = fields.get("locations", Count, 2)
         fields.finish()
         return cls(ticket, place, count == 1)
