@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from barrage.errors import AuthenticationError, UnsupportedError
@@ -126,7 +127,10 @@ class DataCalls:
             return
         header = header_value(context.invocation_metadata() or (), REVISION_HEADER)
         revision = chosen_revision(header, self._draft_2020)
-        options = EncodeOptions.for_snapshot(SnapshotOptions(), self._limits, revision=revision)
+        options = replace(
+            EncodeOptions.for_snapshot(SnapshotOptions(), self._limits, revision=revision),
+            is_bulk=True,
+        )
         encoder, answer = await self._hub.snapshot(ticket, session, options)
         plans = await self._hub.plans(encoder, answer)
         await context.write(encoder.schema_frame())

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -270,7 +271,7 @@ class QueryJobs:
             self._loop.call_soon_threadsafe(job.tell, done * DERIVED)
 
         source = await self._resolver.source(ticket, session, progress=QueryProgress(told))
-        options = EncodeOptions.for_snapshot(SnapshotOptions(), self._limits)
+        options = replace(EncodeOptions.for_snapshot(SnapshotOptions(), self._limits), is_bulk=True)
         async with self._hub.held(source, session, options, is_parted=True) as begun:
             del source  # What is held is enough.
             await self._read(job, begun)
