@@ -226,7 +226,7 @@ class QueryJobs:
         """Nobody was told of it: forget it at once."""
         self.cancel(job)
         self.results.drop(job.result)
-        del self._jobs[job.result.id]
+        self._jobs.pop(job.result.id, None)
 
     def sweep(self) -> None:
         """Forget what has run out, and end the jobs among it."""
