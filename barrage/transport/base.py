@@ -42,6 +42,9 @@ ENDPOINTS_ONE = "one"
 """A client that says so wants tickets of tables as they are when they are read, and no rows kept
 for it: what it asks information for is not yet to read."""
 
+REUSE_CONNECTION = "arrow-flight-reuse-connection://"
+"""What the location of an endpoint begins with that is where its information came from."""
+
 INFORMATION_HEADERS = {ENDPOINTS_HEADER: ENDPOINTS_ONE}
 """What our client says with every call of one request and one answer."""
 

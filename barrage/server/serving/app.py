@@ -48,6 +48,7 @@ from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.results.flight_sessions import FlightSessions
 from barrage.server.results.pinned_results import PinnedResults
 from barrage.server.results.query_jobs import QueryJobs
+from barrage.server.results.row_transform import RowTransforms
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
@@ -182,6 +183,7 @@ class ServerApp:
     def _make_services(self, config: ServerConfig, clock: Clock) -> None:
         """Make what answers calls, each part behind the gate."""
         self._resolver = TicketResolver(self._catalog, self._tables, config.limits, gate=self._gate)
+        self.transforms = RowTransforms(config.limits)
         dispatcher = SubscriptionDispatcher(
             self._runtime,
             self._tables.journals,
@@ -194,6 +196,8 @@ class ServerApp:
             self._resolver,
             limits=config.limits,
             bodies=self.bodies,
+            transform=self.transforms.open,
+            session_info=lambda event, session: self._data.session_info(event, session),
         )
         self._deephaven = DeephavenServices(
             self._authenticator,
@@ -480,7 +484,7 @@ class ServerApp:
         results = ResultCalls(
             self.results, self._hub, limits=limits, location=self._config.flight_location
         )
-        data = DataCalls(
+        self._data = data = DataCalls(
             self._hub,
             self._authenticator,
             self.sessions,
