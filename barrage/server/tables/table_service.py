@@ -155,6 +155,8 @@ class TableFacts:
     is_ticking: bool
     row_count: int
     step: int
+    epoch: str | None = None
+    """Of its history; None where it has none, or nobody has looked."""
 
 
 class TableService:
