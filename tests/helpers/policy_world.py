@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from barrage.client import State
 from barrage.errors import BarrageError, PermissionDeniedError, TableNotFoundError
 from barrage.server import Login, ServerConfig, User
 from barrage.transport.deephaven_messages import APPLICATION_SERVICE, MESSAGES, SESSION_SERVICE
-from barrage.transport.flight_messages import FLIGHT, encode_action, encode_ticket
+from barrage.transport.flight_messages import FLIGHT, Descriptor, encode_action, encode_ticket
 from tests.helpers.policy_oracle import (
     CONDITIONS,
     OracleTable,
@@ -60,6 +61,7 @@ MEANT_FOR: tuple[dict[str, Any], ...] = (
     {"users": ("bob", "eve")},
     {"roles": ("ops",)},
 )
+_KEPT = re.compile(rb"f/[0-9a-f]{32}/\d+")
 NEVER_YET = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -91,6 +93,7 @@ class PolicyWorld:
         self.compared = 0
         """Answers that were held against the oracle and had rows."""
         self.marks_sent = 0
+        self._tickets: list[bytes] = []
         self.patience_s = HANG_S
 
     def __enter__(self) -> PolicyWorld:
@@ -485,7 +488,9 @@ class PolicyWorld:
             raw.call(FLIGHT + "DoAction", _action(action, {}))
         for action in ("journal.info", "journal.bound", "journal.version", "journal.cursor"):
             raw.call(FLIGHT + "DoAction", _action(action, {"table": table.name}))
+        raw.call(FLIGHT + "DoAction", _action("barrage.describe", {"table": table.name}))
         raw.first(f"/{APPLICATION_SERVICE}/ListFields", b"")
+        self._keep_results(who, table)
         request = MESSAGES.encode(
             "ExportRequest",
             source_id=MESSAGES.new("Ticket", ticket=b"s/" + asked),
@@ -496,6 +501,15 @@ class PolicyWorld:
         found = marks_in(self.tap.taken(who.header)) - {table.name}
         if found - self.allowed[who.name]:
             raise LeakError(f"{who.name} was sent {found - self.allowed[who.name]} as bytes")
+
+    def _keep_results(self, who: Person, table: OracleTable) -> None:
+        """Results that are kept, and those somebody was given before."""
+        raw = RawClient(self.server.uri, who.header)
+        for method in ("GetFlightInfo", "PollFlightInfo", "GetSchema"):
+            answers, _ = raw.call(FLIGHT + method, Descriptor(path=(table.name,)).encode())
+            self._tickets += _KEPT.findall(b"".join(answers))
+        for ticket in self._draw.sample(self._tickets, min(3, len(self._tickets))):
+            raw.call(FLIGHT + "DoGet", encode_ticket(ticket))
 
     def write(self) -> None:
         who, table, _ = self._somebody()

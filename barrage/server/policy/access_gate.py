@@ -129,7 +129,7 @@ class AccessGate:
     def may_hand_on(self, giver: Caller, taker: Caller) -> bool:
         """Whether one caller may be given what another one holds."""
         held = self._held
-        if held is None or (giver.owner == taker.owner and giver.roles == taker.roles):
+        if held is None or giver.is_like(taker):
             return True
         return held.policy.has_all(taker)
 
