@@ -41,6 +41,7 @@ NAMES = (
     "kept_queries",
     "call_check",
     "policy",
+    "web_door",
 )
 
 
