@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.transport.over_websocket.http_messages import WebSite
     from barrage.transport.over_websocket.origins import OriginRule
-    from barrage.transport.over_websocket.web_socket import SocketPeer
+    from barrage.transport.over_websocket.web_socket import SocketPeer, TurnEnd
 
     class SocketSpeaker(SocketPeer, Protocol):
         """What is spoken on a socket, as whoever listens sees it."""
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         site: WebSite
         origins: OriginRule
         keepalive_ms: int
+        turn_end: TurnEnd
         speakers: Mapping[str, MakeSpeaker]
         """By sub-protocol, those that are preferred first."""
 
@@ -266,6 +267,7 @@ class WebConnection(asyncio.Protocol):
             self._transport,
             name=request.peer,
             limits=limits,
+            turn_end=self._owner.turn_end,
             message_bytes_max=limits.web_message_bytes_max,
             keepalive_ms=self._owner.keepalive_ms,
         )

@@ -13,6 +13,7 @@ from barrage.transport.over_websocket import flight_socket, multiplexed_grpc
 from barrage.transport.over_websocket.flight_socket import FlightSocket
 from barrage.transport.over_websocket.multiplexed_grpc import MultiplexedGrpc
 from barrage.transport.over_websocket.web_connection import WebConnection
+from barrage.transport.over_websocket.web_socket import TurnEnd
 from barrage.transport.sockets.listening_sockets import BACKLOG, ListeningSockets
 from barrage.transport.tls.handshakes import TlsHandshakes
 
@@ -41,6 +42,7 @@ class WebListener(CallRunner):
         self.site = site
         self.origins = origins
         self.keepalive_ms = options.keepalive_ms
+        self.turn_end = TurnEnd()
         self.speakers: Mapping[str, MakeSpeaker] = {
             flight_socket.PROTOCOL: partial(FlightSocket, runner=self, limits=options.limits),
             multiplexed_grpc.PROTOCOL: partial(MultiplexedGrpc, runner=self, limits=options.limits),
