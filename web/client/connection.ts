@@ -67,6 +67,7 @@ interface Waiting {
 /** One call over the socket. */
 export class Stream {
   received = 0;
+  isPaused = false;
 
   constructor(
     private readonly connection: Connection,
@@ -81,6 +82,16 @@ export class Stream {
   /** Say that all messages so far have been dealt with. */
   acknowledge(): void {
     this.connection.acknowledge(this);
+  }
+
+  pause(): void {
+    this.isPaused = true;
+    this.connection.sendControl({ type: "pause", streams: [this.number] });
+  }
+
+  resume(): void {
+    this.isPaused = false;
+    this.connection.sendControl({ type: "resume", streams: [this.number] });
   }
 
   halfClose(): void {
@@ -188,8 +199,12 @@ export class Connection {
 
   resume(): void {
     this.isPaused = false;
-    if (this.isWelcome) this.sendControl({ type: "resume" });
-    else this.retry();
+    if (!this.isWelcome) {
+      this.retry();
+      return;
+    }
+    this.sendControl({ type: "resume" });
+    for (const stream of this.streams.values()) if (stream.isPaused) stream.pause();
   }
 
   /** Run an action of the server. */

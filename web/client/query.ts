@@ -1,7 +1,10 @@
 import { utf8 } from "./bytes.ts";
 
+/** An argument of an operator. */
+export type Argument = string | number | readonly string[] | Readonly<Record<string, string>>;
+
 /** One operator and its arguments, such as `["sort", ["-price"]]`. */
-export type Operation = readonly [name: string, ...args: (string | number | readonly string[])[]];
+export type Operation = readonly [name: string, ...args: Argument[]];
 
 /** Operators chained to a table. Equal queries are one table on the server. */
 export interface Query {

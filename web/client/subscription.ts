@@ -1,5 +1,6 @@
 import type { Schema } from "./arrow_type.ts";
 import { fromUtf8, utf8 } from "./bytes.ts";
+import { fromBase64 } from "./description.ts";
 import type { Connection, Stream, StreamHandler } from "./connection.ts";
 import { ProtocolError, ServerError } from "./errors.ts";
 import { decodeFlightData } from "./flight_data.ts";
@@ -56,6 +57,7 @@ export class ViewSubscription implements StreamHandler {
   /** What updates are applied to; `view` once the first has come. */
   private incoming: View | null = null;
   private isCatchingUp = false;
+  private isPaused = false;
   private asked: ViewRequest | null = null;
   private readonly requests = new Map<string, ViewRequest>();
   private nextToken = 1;
@@ -92,6 +94,17 @@ export class ViewSubscription implements StreamHandler {
     if (this.stream !== null && !this.isCatchingUp) this.ask(this.stream, request);
   }
 
+  /** Have the server send nothing until `resume`; requests are taken all the same. */
+  pause(): void {
+    this.isPaused = true;
+    this.stream?.pause();
+  }
+
+  resume(): void {
+    this.isPaused = false;
+    this.stream?.resume();
+  }
+
   /** Begin again, after a failure too. */
   reopen(): void {
     this.stream?.cancel();
@@ -122,6 +135,7 @@ export class ViewSubscription implements StreamHandler {
       method: "DoExchange",
       headers: cursor === null ? headers : { ...headers, "x-barrage-cursor": cursor },
     });
+    if (this.isPaused) this.stream.pause();
     // What was missed is told about the rows that are held; only then others can be asked for.
     this.ask(this.stream, this.isCatchingUp ? view!.request! : this.wanted);
   }
@@ -144,7 +158,7 @@ export class ViewSubscription implements StreamHandler {
   }
 
   viewBegins(token: string): void {
-    const request = this.requests.get(fromUtf8(Uint8Array.from(atob(token), (c) => c.charCodeAt(0))));
+    const request = this.requests.get(fromUtf8(fromBase64(token)));
     if (request !== undefined && this.incoming !== null) this.incoming.request = request;
   }
 
