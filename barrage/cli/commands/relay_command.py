@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,6 +56,17 @@ LagOption = Annotated[
         show_default=False,
     ),
 ]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Keep the newest states of the tables in this directory: the next start serves them "
+        "at once and asks upstream only for what changed since.",
+        show_default=False,
+        file_okay=False,
+    ),
+]
 ReadOnlyOption = Annotated[
     bool,
     typer.Option("--read-only", help="Refuse writes instead of passing them on to the owner."),
@@ -92,6 +104,7 @@ def relay(
     token: TokenOption = None,
     upstream_token: UpstreamTokenOption = None,
     lag_ms_max: LagOption = None,
+    data: DataOption = None,
     read_only: ReadOnlyOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -110,6 +123,7 @@ def relay(
       barrage relay relay-1:10000 relay-2:10000 --host 0.0.0.0 --token secret
       barrage relay engine:10000 --upstream-token secret --lag-ms-max 2000
       barrage relay engine:10000 --read-only
+      barrage relay engine:10000 --data relay-states
       barrage watch localhost:10000/_relayed                 where each table stands
     """
     servers = [parse_server(text, tls) for text in upstreams]
@@ -128,6 +142,7 @@ def relay(
             patterns=TablePatterns.parse(tables),
             lag_ms_max=lag_ms_max,
             is_read_only=read_only,
+            data=data,
         )
         made = Relay(chosen, config=relay_config(config))
     except ConfigError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from barrage.errors import ActionNotFoundError, TableNotFoundError
+from barrage.errors import ActionNotFoundError, TableAwaitedError, TableNotFoundError
 from barrage.server.access.call_guard import SessionUse
 from barrage.server.access.method_table import Action, MethodEntry
 from barrage.server.flight.dissociated_calls import is_dissociated_request
@@ -155,7 +155,7 @@ class CatalogCalls:
         ticket = self._resolver.ticket_of_descriptor(descriptor)
         try:
             facts = await self._facts(ticket, session)
-        except TableNotFoundError as error:
+        except (TableNotFoundError, TableAwaitedError) as error:
             return await self._described("GetFlightInfo", request, error, session=session)
         return flight_info(facts, descriptor, ticket, session=session).encode()
 
@@ -180,7 +180,7 @@ class CatalogCalls:
         ticket = self._resolver.ticket_of_descriptor(descriptor)
         try:
             facts = await self._facts(ticket, session)
-        except TableNotFoundError as error:
+        except (TableNotFoundError, TableAwaitedError) as error:
             return await self._described("GetSchema", request, error, session=session)
         return flight_messages.encode_schema_result(facts.schema.serialize().to_pybytes())
 
@@ -188,7 +188,7 @@ class CatalogCalls:
         self,
         method: str,
         request: bytes,
-        missing: TableNotFoundError,
+        missing: TableNotFoundError | TableAwaitedError,
         *,
         session: ClientSession | None,
     ) -> bytes:

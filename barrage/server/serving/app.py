@@ -13,7 +13,7 @@ import logging
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
@@ -35,6 +35,7 @@ from barrage.server.flight.data_calls import DataCalls
 from barrage.server.flight.dissociated_calls import DissociatedCalls
 from barrage.server.flight.journal_exchange import JournalExchanges
 from barrage.server.flight.journals_and_stages import JournalServices
+from barrage.server.flight.page_calls import PAGE_SERVICE, PageCalls
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
@@ -43,6 +44,7 @@ from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
+from barrage.server.serving.web_serving import web_listener
 from barrage.server.statistics.body_statistics import BodyStatistics
 from barrage.server.statistics.caller_statistics import CallerStatistics
 from barrage.server.statistics.thread_statistics import ThreadStatistics
@@ -53,7 +55,7 @@ from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import TRANSPORTS, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Mapping
 
     import grpc.aio
 
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from barrage.server.runtime.watchdog import Watchdog
     from barrage.server.settings.config import ServerConfig
     from barrage.server.tables.table_service import TableService
+    from barrage.supervision import OnDeath
     from barrage.transport.base import Listener, Transport
     from barrage.transport.tls.server_tls import ServerTLS
 
@@ -112,56 +115,17 @@ class ServerApp:
         self._tables = tables
         self._let_callers_in(config, clock, authenticate)
         self._gate = self._gate_of(config, policy)
-        self._resolver = TicketResolver(catalog, tables, config.limits, gate=self._gate)
-        self.bodies = BodyService(config, clock)
-        dispatcher = SubscriptionDispatcher(
-            runtime, tables.journals, limits=config.limits, clock=clock, bodies=self.bodies
-        )
-        self._hub = ExchangeHub(
-            DispatcherPort(runtime, dispatcher),
-            self._resolver,
-            limits=config.limits,
-            bodies=self.bodies,
-        )
-        self._deephaven = DeephavenServices(
-            self._authenticator,
-            self.sessions,
-            self._resolver,
-            tables=tables,
-            gate=self._gate,
-            limits=config.limits,
-            clock=clock,
-            is_naming=elsewhere is None,
-        )
-        self.journals = JournalServices(
-            tables, catalog, gate=self._gate, limits=config.limits, clock=clock
-        )
-        self._puts = PutCalls(
-            tables,
-            config.limits,
-            stages=self.journals.stages,
-            gate=self._gate,
-            elsewhere=elsewhere,
-        )
-        self._connectors = ConnectorWorker(
-            tables,
-            catalog,
-            limits=config.limits,
-            cookie=self.token or "",
-            gate=self._gate,
-            on_death=self.fail,
-        )
+        self._make_services(config, clock)
         self._services = self._all_services()
         self._health = HealthServicer()
         self._clock = clock
         self._tls = tls_of(config, clock)
         self._listener = _listener(config, self._tls)
+        self._web = web_listener(
+            config, self._tls, self._authenticator, is_serving=self._is_healthy
+        )
         self._is_listening = False
-        self._sweeping: asyncio.Task[None] | None = None
-        self._counting: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._trimming: asyncio.Task[None] | None = None
-        self._renewing: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self.failed_stop: BarrageError | None = None
@@ -205,6 +169,52 @@ class ServerApp:
         self._policy = PolicyWatch(Path(config.policy), ends)
         return self._policy.gate
 
+    def _make_services(self, config: ServerConfig, clock: Clock) -> None:
+        """Make what answers calls, each part behind the gate."""
+        self._resolver = TicketResolver(self._catalog, self._tables, config.limits, gate=self._gate)
+        self.bodies = BodyService(config, clock)
+        dispatcher = SubscriptionDispatcher(
+            self._runtime,
+            self._tables.journals,
+            limits=config.limits,
+            clock=clock,
+            bodies=self.bodies,
+        )
+        self._hub = ExchangeHub(
+            DispatcherPort(self._runtime, dispatcher),
+            self._resolver,
+            limits=config.limits,
+            bodies=self.bodies,
+        )
+        self._deephaven = DeephavenServices(
+            self._authenticator,
+            self.sessions,
+            self._resolver,
+            tables=self._tables,
+            gate=self._gate,
+            limits=config.limits,
+            clock=clock,
+            is_naming=self._elsewhere is None,
+        )
+        self.journals = JournalServices(
+            self._tables, self._catalog, gate=self._gate, limits=config.limits, clock=clock
+        )
+        self._puts = PutCalls(
+            self._tables,
+            config.limits,
+            stages=self.journals.stages,
+            gate=self._gate,
+            elsewhere=self._elsewhere,
+        )
+        self._connectors = ConnectorWorker(
+            self._tables,
+            self._catalog,
+            limits=config.limits,
+            cookie=self.token or "",
+            gate=self._gate,
+            on_death=self.fail,
+        )
+
     @property
     def stream_count(self) -> int:
         """Open DoExchange streams."""
@@ -230,6 +240,14 @@ class ServerApp:
         """Where sources of the connector protocol are served; None when they are not."""
         return None if self._config.connector_address is None else self._connectors.port
 
+    @property
+    def web_uri(self) -> str | None:
+        """What browsers open; None when they are not served."""
+        return None if self._web is None else self._web.uri
+
+    async def _is_healthy(self) -> bool:
+        return self._is_listening and self._telling is None and self._stopping is None
+
     async def start(self) -> None:
         """Listen; ConfigError when the address cannot be had, TransportUnavailableError when a way
         of bodies that is switched on cannot."""
@@ -239,31 +257,35 @@ class ServerApp:
         self._runtime.attach(EventOutlet(self._hub.hand_over))
         if self.audit is not None:
             self.audit.start(on_death=self.fail)
-        self._sweeping = start_task(
-            SWEEPER, self._sweep(), on_death=partial(self._counter_died, self._callers)
-        )
         self.journals.start(on_death=self.fail)
-        if self.bodies.is_switched_on:
-            counting = BodyStatistics(self.bodies, self._tables)
-            died = partial(self._counter_died, counting)
-            self._counting = start_task(COUNTER, counting.run(), on_death=died)
-        if self._watchdog is not None:
-            threads = ThreadStatistics(self._watchdog, self._tables)
-            died = partial(self._counter_died, threads)
-            self._watching = start_task(THREADS, threads.run(), on_death=died)
-        allocator = allocator_here()
-        if allocator is not None:
-            spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
-            self._trimming = start_task(TRIMMER, spare.run(), on_death=no_dependants)
-        if self._tls is not None and self._config.tls_reload_ms:
-            renewing = keep_fresh(self._tls, self._clock, interval_ms=self._config.tls_reload_ms)
-            self._renewing = start_task(CERTIFICATES, renewing, on_death=self.fail)
+        self._start_background()
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         loop = asyncio.get_running_loop()
         self._runtime.on_death(partial(_on_loop, loop, self._engine_died))
         self._tables.journals.on_failure(partial(_on_loop, loop, self._journals_failed))
         self._announce()
+
+    def _start_background(self) -> None:
+        """Start what runs beside the calls until the server stops."""
+
+        def start(role: Role, work: Coroutine[Any, Any, None], on_death: OnDeath) -> None:
+            self._background.append(start_task(role, work, on_death=on_death))
+
+        start(SWEEPER, self._sweep(), partial(self._counter_died, self._callers))
+        if self.bodies.is_switched_on:
+            counting = BodyStatistics(self.bodies, self._tables)
+            start(COUNTER, counting.run(), partial(self._counter_died, counting))
+        if self._watchdog is not None:
+            threads = ThreadStatistics(self._watchdog, self._tables)
+            start(THREADS, threads.run(), partial(self._counter_died, threads))
+        allocator = allocator_here()
+        if allocator is not None:
+            spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
+            start(TRIMMER, spare.run(), no_dependants)
+        if self._tls is not None and self._config.tls_reload_ms:
+            renewing = keep_fresh(self._tls, self._clock, interval_ms=self._config.tls_reload_ms)
+            start(CERTIFICATES, renewing, self.fail)
 
     # --- what has died ---
 
@@ -297,26 +319,37 @@ class ServerApp:
 
     async def _listen(self) -> None:
         """Take the address, then calls; neither when one of them fails."""
-        listener = self._listener
+        listener, web = self._listener, self._web
+        services = self._services
         try:
             listener.bind()
-            listener.add_generic_rpc_handlers(
-                tuple(
-                    service_handler(name, methods, self._guard)
-                    for name, methods in self._services.items()
-                )
-            )
+            listener.add_generic_rpc_handlers(self._handlers(services))
+            if web is not None:
+                web.bind()
+                pages = {PAGE_SERVICE: PageCalls().methods()}
+                web.add_generic_rpc_handlers(self._handlers({**services, **pages}))
             server = cast("grpc.aio.Server", listener)
             health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
             if self._config.reflection and listener.runs_generators:
                 offer_reflection((*self._services, _HEALTH_SERVICE), server)
             await self.bodies.start(on_death=self.fail)
             await listener.start()
+            if web is not None:
+                await web.start()
             if self._config.connector_address is not None:
                 await self._connectors.start(*self._config.connector_address)
         except BaseException:
             await listener.stop(0)
+            if web is not None:
+                await web.stop(0)
             raise
+
+    def _handlers(
+        self, services: Mapping[str, Mapping[str, MethodEntry]]
+    ) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
+        return tuple(
+            service_handler(name, methods, self._guard) for name, methods in services.items()
+        )
 
     async def _sweep(self) -> None:
         """End sessions whose time is up, for as long as the server runs."""
@@ -358,10 +391,8 @@ class ServerApp:
         await self._health.enter_graceful_shutdown()
         if not self._is_listening:
             return
-        own = (self._sweeping, self._counting, self._watching, self._trimming, self._renewing)
-        for task in own:
-            if task is not None:
-                task.cancel()
+        for task in self._background:
+            task.cancel()
         await self._flush(grace_s)
         # The last one first, each of them whatever becomes of the others.
         async with contextlib.AsyncExitStack() as ends:
@@ -374,6 +405,8 @@ class ServerApp:
             ends.callback(self._deephaven.close)
             ends.push_async_callback(self.journals.close)
             ends.push_async_callback(self._listener.stop, grace_s)
+            if self._web is not None:
+                ends.push_async_callback(self._web.stop, grace_s)
             ends.callback(self.sessions.close_all, reason)
             ends.callback(self.journals.begin_stop, reason)
             ends.callback(self._puts.begin_stop, reason)

@@ -45,6 +45,7 @@ class _Loaded:
 
     material: TLSMaterial
     context: ssl.SSLContext
+    web_context: ssl.SSLContext
 
 
 class ServerTLS:
@@ -63,6 +64,11 @@ class ServerTLS:
     def context(self) -> ssl.SSLContext:
         """For one connection that begins now."""
         return self._loaded.context
+
+    @property
+    def web_context(self) -> ssl.SSLContext:
+        """For one connection of a browser, which speaks HTTP/1.1."""
+        return self._loaded.web_context
 
     @property
     def material(self) -> TLSMaterial:
@@ -133,12 +139,23 @@ class ServerTLS:
         return data
 
     def _load(self, material: TLSMaterial) -> _Loaded:
-        """A context of what was read. The library reads certificate and key itself, so they are
+        """Contexts of what was read. The library reads certificate and key itself, so they are
         read once more behind it: they may have been replaced in between."""
+        context = self._context_of(material, "h2")
+        web_context = self._context_of(material, "http/1.1")
+        if _digest(self._read()) != _digest(material):
+            raise ConfigError(
+                f"{self.paths.certificate} or {self.paths.key} was changed while it was read; "
+                "it is read again"
+            )
+        return _Loaded(material=material, context=context, web_context=web_context)
+
+    def _context_of(self, material: TLSMaterial, protocol: str) -> ssl.SSLContext:
+        """One for connections that speak ``protocol``."""
         paths = self.paths
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["h2"])
+        context.set_alpn_protocols([protocol])
         # Who comes again shows its certificate again, and is checked again.
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         context.num_tickets = 0
@@ -157,12 +174,7 @@ class ServerTLS:
                 raise ConfigError(
                     f"{paths.client_ca} has no certificates of authorities ({_reason(error)})"
                 ) from error
-        if _digest(self._read()) != _digest(material):
-            raise ConfigError(
-                f"{paths.certificate} or {paths.key} was changed while it was read; "
-                "it is read again"
-            )
-        return _Loaded(material=material, context=context)
+        return context
 
 
 def _digest(material: TLSMaterial) -> bytes:

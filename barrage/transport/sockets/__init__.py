@@ -1,0 +1,1 @@
+"""Ports: how a listener takes them, and what connections on them are called."""
