@@ -5,6 +5,8 @@ import { encapsulated, readTable, STREAM_END, TableReader } from "../client/tabl
 import type { PlacedColumn } from "./column_layout.ts";
 import { columnName } from "./filters.ts";
 import { exactText } from "./formats.ts";
+import type { GridCore } from "./grid_core.ts";
+import { queryOf } from "./grid_state.ts";
 import type { LiveRows } from "./live_rows.ts";
 import type { Block } from "./selection.ts";
 
@@ -40,15 +42,19 @@ export function selecting(query: Query, fields: readonly Field[]): Query {
   return { ...query, operations: [...query.operations, ["select", names]] };
 }
 
-/** Rows of a query as lines of a block: `first` to `stop`, exactly as they are now. */
-export async function fetchedText(
-  connection: Connection,
-  query: Query,
-  { first, stop, hasNames }: { first: number; stop: number; hasNames: boolean },
-): Promise<string> {
-  const slice: Operation = ["slice", first, stop];
+const COPIED_ROWS_MAX = 100_000;
+
+/** The selected cells, rows that are not in the page among them, as they are now. */
+export async function fetchedBlock(core: GridCore, hasNames: boolean): Promise<string> {
+  const { top, bottom, left, right } = core.selection.block;
+  if (bottom - top >= COPIED_ROWS_MAX) {
+    throw new Error(`${bottom - top + 1} rows are too many for the clipboard; download them`);
+  }
+  const fields = core.layout.columns.slice(left, right + 1).map(({ field }) => field);
+  const { table, operations } = selecting(queryOf(core.state, core.fields), fields);
+  const slice: Operation = ["slice", top, bottom + 1];
   const lines: string[] = [];
-  await eachRow(connection, { ...query, operations: [...query.operations, slice] }, {
+  await eachRow(core.connection, { table, operations: [...operations, slice] }, {
     names: (names) => hasNames && lines.push(names.map(tsvCell).join("\t")),
     row: (cells) => lines.push(cells.map(tsvCell).join("\t")),
   });

@@ -57,6 +57,7 @@ export class Frame {
     this.message.append(this.messageText, retry);
     const tools = element("div", { class: "tools", role: "toolbar", "aria-label": "Table" }, [
       this.title, this.search, this.filters, this.goTo, this.follow, this.anchor, this.pause, columns, more, this.pill,
+      element("slot", { name: "tools" }),
     ]);
     this.grid.append(this.body);
     const status = element("div", { class: "status" }, [this.rowsText, this.figures]);

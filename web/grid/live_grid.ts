@@ -2,7 +2,7 @@ import { Connection } from "../client/connection.ts";
 import { defaultWidth, type PlacedColumn, WIDTH_MAX, WIDTH_MIN } from "./column_layout.ts";
 import { columnMenu, columnsMenu } from "./column_menus.ts";
 import { setAttribute, styleSheet } from "./dom.ts";
-import { blockText, fetchedText, type FileFormat, fileOf, save, selecting } from "./export.ts";
+import { blockText, fetchedBlock, type FileFormat, fileOf, save, selecting } from "./export.ts";
 import { shownText } from "./formats.ts";
 import { Frame } from "./frame.ts";
 import css from "./grid.css";
@@ -11,6 +11,7 @@ import { emptyState, type GridState, queryOf } from "./grid_state.ts";
 import { Header } from "./header.ts";
 import { type Command, handleKey, KEY_HELP } from "./keys.ts";
 import { Menu, type MenuEntry } from "./menu.ts";
+import { pressed, turned } from "./pointer.ts";
 import { Painter, ROW_HEIGHT } from "./painter.ts";
 import { pillText } from "./pill.ts";
 import { ScrollBars } from "./scroll_bars.ts";
@@ -19,7 +20,6 @@ import { figuresText } from "./statistics.ts";
 
 const TYPING_MS = 250;
 const TICK_MS = 250;
-const COPIED_ROWS_MAX = 100_000;
 const sheet = styleSheet(css);
 const lessMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -193,78 +193,19 @@ export class LiveGrid extends HTMLElement {
   // Events of the page.
 
   private listen(grid: HTMLElement): void {
-    grid.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    grid.addEventListener("wheel", (event) => this.core !== null && turned(event, this.core), { passive: false });
     grid.addEventListener("keydown", (event) => this.key(event));
     grid.addEventListener("copy", (event) => this.copied(event));
-    this.frame.body.addEventListener("pointerdown", (event) => this.press(event));
-  }
-
-  private wheel(event: WheelEvent): void {
-    const { core } = this;
-    if (core === null || event.ctrlKey) return; // Ctrl zooms the page
-    const unit = event.deltaMode === WheelEvent.DOM_DELTA_PIXEL ? 1 / ROW_HEIGHT : event.deltaMode === WheelEvent.DOM_DELTA_LINE ? 1 : core.window.page;
-    const sideways = event.shiftKey && event.deltaX === 0 ? event.deltaY : event.deltaX;
-    const { top } = core.window;
-    const x = core.scrollX;
-    if (sideways !== 0) this.scrollColumns(core.scrollX + sideways);
-    if (!event.shiftKey && event.deltaY !== 0) core.scrollTo(top + event.deltaY * unit);
-    if (core.window.top !== top || core.scrollX !== x) event.preventDefault();
+    this.frame.body.addEventListener("pointerdown", (event) => {
+      if (this.core === null) return;
+      const { numberWidth } = this;
+      pressed(event, { core: this.core, body: this.frame.body, numberWidth, focusMoved: (isRevealed) => this.focusMoved(isRevealed) });
+    });
   }
 
   private scrollColumns(to: number): void {
     this.core?.scrollColumns(to);
     this.core?.moved();
-  }
-
-  private placeAt(event: PointerEvent): { row: number; column: number } | null {
-    const { core } = this;
-    if (core === null) return null;
-    const box = this.frame.body.getBoundingClientRect();
-    const row = Math.floor(core.window.top + (event.clientY - box.top) / ROW_HEIGHT);
-    const x = event.clientX - box.left - this.numberWidth;
-    const isFrozen = x < core.layout.frozenWidth;
-    const at = isFrozen ? x : x - core.layout.frozenWidth + core.scrollX;
-    const column = core.layout.columns.find(
-      (one) => one.isFrozen === isFrozen && at >= one.left && at < one.left + one.width,
-    );
-    const last = core.window.size - 1;
-    if (last < 0 || core.layout.columns.length === 0) return null;
-    return { row: Math.max(0, Math.min(row, last)), column: column?.place ?? (x < 0 ? 0 : core.layout.columns.length - 1) };
-  }
-
-  private press(event: PointerEvent): void {
-    const place = this.placeAt(event);
-    if (place === null || event.button !== 0 || this.core === null) return;
-    if (event.pointerType === "touch") {
-      this.touch(event);
-      return;
-    }
-    const { selection } = this.core;
-    selection.moveTo(place, event.shiftKey);
-    this.focusMoved(false);
-    const { body } = this.frame;
-    body.setPointerCapture(event.pointerId);
-    const move = (at: PointerEvent): void => {
-      const to = this.placeAt(at);
-      if (to === null || (to.row === selection.focus.row && to.column === selection.focus.column)) return;
-      selection.moveTo(to, true);
-      this.focusMoved();
-    };
-    body.addEventListener("pointermove", move);
-    body.addEventListener("pointerup", () => body.removeEventListener("pointermove", move), { once: true });
-  }
-
-  private touch(event: PointerEvent): void {
-    const { body } = this.frame;
-    let { clientX, clientY } = event;
-    const move = (at: PointerEvent): void => {
-      this.core?.scrollColumns(this.core.scrollX + clientX - at.clientX);
-      this.core?.scrollTo(this.core.window.top + (clientY - at.clientY) / ROW_HEIGHT);
-      ({ clientX, clientY } = at);
-    };
-    body.setPointerCapture(event.pointerId);
-    body.addEventListener("pointermove", move);
-    body.addEventListener("pointerup", () => body.removeEventListener("pointermove", move), { once: true });
   }
 
   private key(event: KeyboardEvent): void {
@@ -457,40 +398,32 @@ export class LiveGrid extends HTMLElement {
   async copy(hasNames: boolean): Promise<void> {
     const { core } = this;
     if (core === null) return;
-    const { block } = core.selection;
-    try {
+    await this.noticing(core, "Not copied", async () => {
+      const { block } = core.selection;
       const here = blockText(core.rows, core.layout.columns, { block, hasNames });
-      await navigator.clipboard.writeText(here ?? (await this.fetchBlock(core, hasNames)));
-      core.notice = "";
-    } catch (error) {
-      core.notice = `Not copied: ${(error as Error).message}`;
-    }
-    this.schedule();
-  }
-
-  private async fetchBlock(core: GridCore, hasNames: boolean): Promise<string> {
-    const { top, bottom, left, right } = core.selection.block;
-    if (bottom - top >= COPIED_ROWS_MAX) {
-      throw new Error(`${bottom - top + 1} rows are too many for the clipboard; download them`);
-    }
-    const fields = core.layout.columns.slice(left, right + 1).map(({ field }) => field);
-    const query = selecting(queryOf(core.state, core.fields), fields);
-    return fetchedText(core.connection, query, { first: top, stop: bottom + 1, hasNames });
+      await navigator.clipboard.writeText(here ?? (await fetchedBlock(core, hasNames)));
+    });
   }
 
   /** All rows as they are now, of the columns that are shown, as a file. */
   async download(format: FileFormat): Promise<void> {
     const { core } = this;
     if (core === null) return;
-    const query = selecting(queryOf(core.state, core.fields), core.layout.columns.map(({ field }) => field));
     core.notice = "The file is being made …";
     this.schedule();
-    try {
+    await this.noticing(core, "No file", async () => {
+      const query = selecting(queryOf(core.state, core.fields), core.layout.columns.map(({ field }) => field));
       const file = await fileOf(core.connection, query, format);
       save(file, `${core.state.table}.${format === "arrow" ? "arrows" : format}`);
+    });
+  }
+
+  private async noticing(core: GridCore, failure: string, act: () => Promise<void>): Promise<void> {
+    try {
+      await act();
       core.notice = "";
     } catch (error) {
-      core.notice = `No file: ${(error as Error).message}`;
+      core.notice = `${failure}: ${(error as Error).message}`;
     }
     this.schedule();
   }
@@ -597,7 +530,7 @@ export class LiveGrid extends HTMLElement {
     if (frame.pill.textContent !== pill.text) frame.pill.textContent = pill.text;
     frame.pill.title = pill.title;
     const refusal = connection.state === "refused" ? connection.reason : "";
-    frame.say([...core.problems.values()][0] ?? (core.error?.message || refusal || core.notice));
+    frame.say([...core.problems.values()][0] ?? [core.error?.message, refusal, core.notice].find(Boolean) ?? "");
     const rows = core.rows.view === null ? "" : `${window.size.toLocaleString()} rows × ${layout.columns.length} columns`;
     const range = window.size === 0 ? "" : ` · ${window.first.toLocaleString()}–${(window.stop - 1).toLocaleString()}`;
     if (frame.rowsText.textContent !== rows + range) frame.rowsText.textContent = rows + range;
