@@ -1,7 +1,6 @@
 import type { Schema } from "./arrow_type.ts";
 import type { Connection } from "./connection.ts";
-import { ProtocolError, ServerError } from "./errors.ts";
-import { readTable } from "./table_read.ts";
+import { ProtocolError } from "./errors.ts";
 import { type Query, ticketText } from "./query.ts";
 import { decodeMessage, readSchema } from "./schema.ts";
 import { utf8 } from "./bytes.ts";
@@ -75,16 +74,7 @@ export async function describeTable(connection: Connection, query: Query): Promi
   const ticket = toBase64(utf8(ticketText(query)));
   const isPlain = query.operations.length === 0;
   const body = isPlain ? { table: query.table } : { ticket };
-  let answer: Members;
-  try {
-    answer = members(await connection.call("barrage.describe", body), "a description");
-  } catch (error) { // TEMPORARY
-    if (!(error instanceof ServerError) || !error.message.startsWith("unknown action")) throw error;
-    for await (const message of readTable(connection, utf8(ticketText({ ...query, operations: [...query.operations, ["head", 0]] })))) {
-      return { kind: "", key: [], description: "", columns: new Map(), schema: readSchema(decodeMessage(message.header!).table) };
-    }
-    throw error;
-  }
+  const answer = members(await connection.call("barrage.describe", body), "a description");
   const columns = (Array.isArray(answer.columns) ? answer.columns : []).map((column) => members(column, "a column"));
   // Before the schema come the four bytes of a continuation and four of its length.
   const schema = readSchema(decodeMessage(fromBase64(text(answer.schema)).slice(8)).table);
