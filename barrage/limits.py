@@ -162,11 +162,14 @@ class Limits:
     web_idle_ns_max: int = 60 * 1_000_000_000
     """How long an HTTP/1.1 connection may be silent between two requests."""
 
-    board_bytes_max: int = 256 * 1024
+    board_bytes_max: int = 64 * 1024
     """Longest content of a saved board."""
 
     boards_max: int = 1_000
     """Boards a server keeps."""
+
+    boards_per_caller_max: int = 100
+    """Those of one caller."""
 
     stall_ns_max: int = 120 * 1_000_000_000
     """How long a subscriber may take nothing before it is disconnected with SlowConsumerError."""

@@ -15,6 +15,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from barrage.server.exchange.exchange_messages import (
+    AnswerAnnounced,
     ChangeViewport,
     EncodedViews,
     ForgetSnapshot,
@@ -104,6 +105,8 @@ class ExchangeHub:
                 streams.end(event)
             elif isinstance(event, EncodedViews):
                 streams.deliver_views(event, full)
+            elif isinstance(event, AnswerAnnounced):
+                streams.announce(event)
             elif isinstance(event, PlanBuilt):
                 self._resume_jobs.plan_built(event)
             else:
@@ -179,6 +182,7 @@ class ExchangeHub:
             way=stream.way,
             resume=stream.resume,
             wants_each_step=stream.wants_each_step,
+            token=event.token if stream.announces else None,
         )
         if request.resume is not None:
             answer = await self._resume_jobs.subscribe(request, request.resume, stream.session)
@@ -193,7 +197,10 @@ class ExchangeHub:
     def change_soon(self, stream: ExchangeStream, event: SubscriptionChanged) -> None:
         """Have a change applied at the next cycle boundary, unless another one follows before."""
         change = ChangeViewport(
-            stream_id=stream.stream_id, columns=event.columns, viewport=event.viewport
+            stream_id=stream.stream_id,
+            columns=event.columns,
+            viewport=event.viewport,
+            token=event.token if stream.announces else None,
         )
         self._engine.tell(change)
 

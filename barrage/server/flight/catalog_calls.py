@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow as pa
 from barrage.errors import ActionNotFoundError, TableAwaitedError, TableNotFoundError
 from barrage.server.access.call_guard import SessionUse
 from barrage.server.access.method_table import Action, MethodEntry
+from barrage.server.flight.described import described
 from barrage.server.flight.dissociated_calls import is_dissociated_request
 from barrage.server.flight.relay_calls import RelayCalls
 from barrage.server.flight.stage_calls import STAGE_ABORT, STAGE_COMMIT
@@ -54,6 +56,7 @@ UNKNOWN_ROWS = -1
 section 4.1). Without a session it is the number of rows at that moment."""
 
 TABLES = "barrage.tables"
+DESCRIBE = "barrage.describe"
 DROP_TABLE = "barrage.drop_table"
 CREATE_TABLE = "barrage.create_table"
 
@@ -82,8 +85,10 @@ class CatalogCalls:
         dissociated: DissociatedCalls,
         gate: AccessGate,
         elsewhere: WritesElsewhere | None = None,
+        further: Mapping[str, Action] = MappingProxyType({}),
     ) -> None:
-        """``elsewhere`` has the tables that other servers own."""
+        """``elsewhere`` has the tables that other servers own; ``further`` actions are about
+        something else."""
         self._elsewhere = elsewhere
         self._gate = gate
         self._resolver = resolver
@@ -97,6 +102,7 @@ class CatalogCalls:
             **journals.actions,
             **bodies.actions,
             **RelayCalls(tables, catalog, gate).actions,
+            **further,
         }
 
     def methods(self) -> dict[str, MethodEntry]:
@@ -116,6 +122,13 @@ class CatalogCalls:
                 "The published tables. No body. Result: JSON list of objects with name, kind, key, "
                 "is_ticking, rows, step.",
                 self._list_tables,
+            ),
+            DESCRIBE: Action(
+                'A table, or what a query gives. Body: JSON {"table"} or {"ticket": base64}. '
+                "Result: JSON with name, kind, key, is_ticking, rows, step, description, columns: "
+                "a list of objects with name, type, is_nullable and description, and schema: "
+                "base64 of an encapsulated Arrow IPC schema message.",
+                self._describe,
             ),
             DROP_TABLE: Action(
                 'Take a table out of the catalog and end its subscriptions. Body: JSON {"table"}.',
@@ -256,6 +269,15 @@ class CatalogCalls:
             for f in listed
         ]
         return json.dumps(told).encode()
+
+    async def _describe(self, body: bytes) -> bytes:
+        fields = Fields.parse(body, "action body")
+        table, ticket = fields.get("table", str, None), fields.get("ticket", bytes, None)
+        fields.finish()
+        if (table is None) == (ticket is None):
+            raise fields.fail("table", "there, or 'ticket', and not both")
+        named = ticket_of(table) if ticket is None else ticket
+        return json.dumps(described(await self._facts(named, None))).encode()
 
     async def _drop_table(self, body: bytes) -> bytes:
         fields = Fields.parse(body, "action body")

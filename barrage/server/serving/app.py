@@ -35,10 +35,12 @@ from barrage.server.flight.data_calls import DataCalls
 from barrage.server.flight.dissociated_calls import DissociatedCalls
 from barrage.server.flight.journal_exchange import JournalExchanges
 from barrage.server.flight.journals_and_stages import JournalServices
-from barrage.server.flight.page_calls import PAGE_SERVICE, PageCalls
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
+from barrage.server.pages.board_calls import BoardCalls
+from barrage.server.pages.board_store import BoardStore
+from barrage.server.pages.page_calls import PAGE_SERVICE, PageCalls
 from barrage.server.policy.access_gate import AccessGate
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.serving import interpreter
@@ -115,10 +117,10 @@ class ServerApp:
         self._tables = tables
         self._let_callers_in(config, clock, authenticate)
         self._gate = self._gate_of(config, policy)
+        self._clock = clock
         self._make_services(config, clock)
         self._services = self._all_services()
         self._health = HealthServicer()
-        self._clock = clock
         self._tls = tls_of(config, clock)
         self._listener = _listener(config, self._tls)
         self._web = web_listener(
@@ -461,6 +463,7 @@ class ServerApp:
             dissociated=DissociatedCalls(self.bodies, self._hub, limits),
             gate=self._gate,
             elsewhere=self._elsewhere,
+            further=BoardCalls(BoardStore(self._config.data, limits), limits, self._clock).actions,
         )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barrage.server.access.page_sessions import TokenSessions
+from barrage.server.pages.page_sessions import TokenSessions
 from barrage.transport.base import ListenOptions
 from barrage.transport.registry import SCHEME_DEFAULT, scheme_of
 from barrage.web.web_door import web_door
