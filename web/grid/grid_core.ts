@@ -13,7 +13,8 @@ import { Selection } from "./selection.ts";
 import { Statistics } from "./statistics.ts";
 import { wantedColumns, wantedRequest } from "./wanted.ts";
 
-const ANCHOR_MARGIN = 150;
+/** Rows around an anchored one: it can move by as many from one update to the next. */
+const ANCHOR_MARGIN = 500;
 const DESCRIBE_AGAIN_MS = 2_000;
 
 /** How a grid is told of its core. */
