@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-HANG_SECONDS = 60
+import os
+
+HANG_SECONDS = float(os.environ.get("HANG", 60))
 
 READ_CELLS = """
 (index) => {

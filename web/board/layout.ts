@@ -73,7 +73,10 @@ export function withoutPanel<P extends Sized>(board: Layout<P>, { row, column }:
 /** A panel taken to the side of another one. */
 export function withMoved<P extends Sized>(board: Layout<P>, from: Spot, to: Spot & { side: Side }): Layout<P> {
   const panel = board.rows[from.row]?.panels[from.column];
-  if (panel === undefined || (from.row === to.row && from.column === to.column)) return board;
+  if (panel === undefined) return board;
+  const isOwn = from.row === to.row && from.column === to.column;
+  const isAlone = board.rows[from.row]!.panels.length === 1;
+  if (isOwn && (isAlone || to.side === "left" || to.side === "right")) return board;
   // A mark keeps the place while the panel is somewhere else.
   const added = withPanel(board, { ...panel }, to);
   const rows = added.rows.map((row) => ({ ...row, panels: row.panels.filter((one) => one !== panel) }));

@@ -41,7 +41,7 @@ const caller = element("span", { class: "caller" });
 document.body.append(
   element("header", { class: "top" }, [
     side,
-    element("span", { class: "brand" }, ["barrage"]),
+    element("h1", { class: "brand" }, ["barrage"]),
     query.element,
     caller,
     boards.element,
