@@ -1,77 +1,55 @@
-"""A browser, servers for it, and what is on its screen."""
+"""Deephaven's JavaScript API, out of its wheel and unmodified; Node and Chromium to run it in."""
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
-from typing import Any
+import subprocess
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
 import pytest
 
-from barrage import Server
-from barrage.server import ServerConfig
-from tests.web.screen import Screen
-
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--js-flags=--expose-gc",
-]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "tests/web/" in item.path.as_posix():
-            item.add_marker(pytest.mark.web)
+NODE_MAJOR_MIN = 20
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    chromium = os.environ.get("BARRAGE_CHROMIUM") or shutil.which("chromium")
-    assert chromium, "the tests of the page need Chromium: apt-get install chromium"
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        yield launched
-        launched.close()
-
-
-def web_server(**config: Any) -> Server:
-    return Server(config=ServerConfig(web=True, **config))
+def web_archive() -> Path:
+    """The archive of the wheel with everything a browser gets of a Deephaven server."""
+    try:
+        files = distribution("deephaven-server").files or []
+    except PackageNotFoundError:
+        pytest.skip("needs deephaven-server (make test-web)")
+    found = [file for file in files if file.name.startswith("deephaven-web-")]
+    return Path(str(found[0].locate()))
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with web_server() as served:
-        yield served
+@pytest.fixture(scope="session")
+def web_files(web_archive, tmp_path_factory) -> Path:
+    """The directory those files are in."""
+    target = tmp_path_factory.mktemp("deephaven-web")
+    with zipfile.ZipFile(web_archive) as archive:
+        archive.extractall(target)
+    return target / "META-INF" / "resources"
 
 
-@pytest.fixture
-def open_screen(browser: Any) -> Iterator[Any]:
-    """Opens pages, and sees at the end that none of them has complained."""
-    opened: list[Screen] = []
-
-    def open_page(server: Server | str, link: str = "", **options: Any) -> Screen:
-        options.setdefault("viewport", {"width": 1280, "height": 760})
-        address = server if isinstance(server, str) else server.web_uri
-        assert address is not None
-        page = browser.new_context(**options).new_page()
-        screen = Screen(page)
-        opened.append(screen)
-        page.goto(address + link)
-        return screen
-
-    yield open_page
-    complaints = [complaint for screen in opened for complaint in screen.complaints]
-    for screen in opened:
-        screen.page.context.close()
-    assert complaints == []
+@pytest.fixture(scope="session")
+def js_api(web_files, tmp_path_factory) -> Path:
+    """The API as a module of Node, which knows modules by their names."""
+    module = tmp_path_factory.mktemp("jsapi") / "dh-core.mjs"
+    shutil.copy(web_files / "jsapi" / "dh-core.js", module)
+    return module
 
 
+@pytest.fixture(scope="session")
+def node() -> list[str]:
+    """How Node is started, so that it has WebSockets."""
+    path = shutil.which("node")
+    if path is None:
+        pytest.skip("needs Node (make test-web)")
+    told = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    major = int(told.lstrip("v").partition(".")[0])
+    if major < NODE_MAJOR_MIN:
+        pytest.skip(f"needs Node {NODE_MAJOR_MIN}, not {told.strip()}")
+    flags = [] if major >= 22 else ["--experimental-websocket"]
+    return [path, "--no-warnings", *flags]

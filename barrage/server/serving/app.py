@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
-from barrage.errors import BarrageError, ConfigError, TransportError
+from barrage.errors import BarrageError, TransportError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.access.call_guard import DRAINING, CallGuard, SessionUse
 from barrage.server.access.method_table import MethodEntry, service_handler
@@ -26,6 +26,7 @@ from barrage.server.access.reflection import offer_reflection
 from barrage.server.access.resolver import TicketResolver
 from barrage.server.access.session_store import SessionStore
 from barrage.server.bodies.body_service import BodyService
+from barrage.server.deephaven.browser_streams import BrowserStreams
 from barrage.server.deephaven.services import DeephavenServices
 from barrage.server.exchange.delivery import EventOutlet
 from barrage.server.exchange.exchange_driver import ExchangeHub
@@ -38,10 +39,10 @@ from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
+from barrage.server.ingest.connector.source_callers import SourceCallers
 from barrage.server.pages.board_calls import BoardCalls
 from barrage.server.pages.board_store import BoardStore
 from barrage.server.pages.page_calls import PAGE_SERVICE, PageCalls
-from barrage.server.policy.access_gate import AccessGate
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
@@ -52,6 +53,7 @@ from barrage.server.statistics.caller_statistics import CallerStatistics
 from barrage.server.statistics.thread_statistics import ThreadStatistics
 from barrage.supervision import Role, no_dependants, start_awaited, start_task
 from barrage.transport.base import ListenOptions
+from barrage.transport.deephaven_messages import BROWSER_SERVICE
 from barrage.transport.flight_messages import SERVICE_NAME
 from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import TRANSPORTS, scheme_of
@@ -116,8 +118,11 @@ class ServerApp:
         self._catalog = catalog
         self._tables = tables
         self._let_callers_in(config, clock, authenticate)
-        self._gate = self._gate_of(config, policy)
         self._clock = clock
+        self.bodies = BodyService(config, clock)
+        self._authenticator.on_revoke(self.bodies.revoke)
+        self._policy = self._policy_of(config, policy)
+        self._gate = self._policy.gate
         self._make_services(config, clock)
         self._services = self._all_services()
         self._health = HealthServicer()
@@ -141,12 +146,6 @@ class ServerApp:
         )
         self._authenticator = authenticator_of(config, clock, hook=hook, is_local=is_local)
         self.token = self._authenticator.key
-        if connector is not None and self.token is None and not self._authenticator.is_open:
-            raise ConfigError(
-                f"connector = {config.connector!r} (from {config.origin('connector')}) needs a "
-                "token: sources of the connector protocol show no user, and would be let in "
-                "without one; set token"
-            )
         self.sessions = SessionStore(
             config.limits,
             clock,
@@ -160,21 +159,24 @@ class ServerApp:
         self._callers = CallerStatistics(self._authenticator, self.sessions, self._tables)
         self._guard = CallGuard(self._authenticator, self.sessions, self.audit)
 
-    def _gate_of(self, config: ServerConfig, policy: Policy | None) -> AccessGate:
-        """What is asked who may do what; ConfigError when the file of the rules is wrong."""
-        self._policy: PolicyWatch | None = None
-        if config.policy is None:
-            return AccessGate(policy)
-        if policy is not None:
-            raise ConfigError("there are two policies: one of the program, one of a file")
-        ends = (self._authenticator.calls.end, self.sessions.revoke)
-        self._policy = PolicyWatch(Path(config.policy), ends)
-        return self._policy.gate
+    def _policy_of(self, config: ServerConfig, policy: Policy | None) -> PolicyWatch:
+        """The rules; ConfigError when the file of them is wrong."""
+        path = None if config.policy is None else Path(config.policy)
+        watch = PolicyWatch(path, policy)
+        self._catalog.suggests_names = watch.gate.policy is None
+        for end in (self._authenticator.calls.end, self.sessions.revoke, self.bodies.revoke):
+            watch.on_change(end)
+        return watch
+
+    def replace_policy(self, policy: Policy) -> None:
+        """Let other rules hold from now on; who has others than before loses what is open.
+        ConfigError where they stand in a file."""
+        self._catalog.suggests_names = False
+        self._policy.replace(policy)
 
     def _make_services(self, config: ServerConfig, clock: Clock) -> None:
         """Make what answers calls, each part behind the gate."""
         self._resolver = TicketResolver(self._catalog, self._tables, config.limits, gate=self._gate)
-        self.bodies = BodyService(config, clock)
         dispatcher = SubscriptionDispatcher(
             self._runtime,
             self._tables.journals,
@@ -212,9 +214,10 @@ class ServerApp:
             self._tables,
             self._catalog,
             limits=config.limits,
-            cookie=self.token or "",
+            callers=SourceCallers(self._authenticator),
             gate=self._gate,
             on_death=self.fail,
+            audit=self.audit,
         )
 
     @property
@@ -286,7 +289,12 @@ class ServerApp:
             spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
             start(TRIMMER, spare.run(), no_dependants)
         if self._tls is not None and self._config.tls_reload_ms:
-            renewing = keep_fresh(self._tls, self._clock, interval_ms=self._config.tls_reload_ms)
+            renewing = keep_fresh(
+                self._tls,
+                self._clock,
+                interval_ms=self._config.tls_reload_ms,
+                on_revoked=self._authenticator.revoke_certificates,
+            )
             start(CERTIFICATES, renewing, self.fail)
 
     # --- what has died ---
@@ -339,7 +347,8 @@ class ServerApp:
             if web is not None:
                 await web.start()
             if self._config.connector_address is not None:
-                await self._connectors.start(*self._config.connector_address)
+                tls = self._tls if self._config.connector_tls else None
+                await self._connectors.start(*self._config.connector_address, tls)
         except BaseException:
             await listener.stop(0)
             if web is not None:
@@ -360,8 +369,7 @@ class ServerApp:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.sweep()
             await self._authenticator.refresh()
-            if self._policy is not None:
-                await self._policy.refresh()
+            await self._policy.refresh()
             await self._callers.refresh()
 
     def _announce(self) -> None:
@@ -412,7 +420,7 @@ class ServerApp:
             ends.callback(self.sessions.close_all, reason)
             ends.callback(self.journals.begin_stop, reason)
             ends.callback(self._puts.begin_stop, reason)
-            ends.callback(self._connectors.close)
+            ends.push_async_callback(self._connectors.stop)
             ends.callback(self._deephaven.announce_stop, DRAINING)
             ends.callback(self._hub.finish_all, reason, is_flushed=True)
 
@@ -467,6 +475,8 @@ class ServerApp:
         )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}
+        if offered:
+            offered[BROWSER_SERVICE] = BrowserStreams(self._puts.do_put, limits).methods()
         return {SERVICE_NAME: methods, **offered}
 
 

@@ -19,8 +19,7 @@ from barrage.transport.over_http2.http2_events import (
     CallRefused,
     MessageTaken,
 )
-from barrage.transport.peer_identity import identity_of_connection
-from barrage.transport.sockets.peer_names import peer_name
+from barrage.transport.peer_identity import identity_of_connection, peer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,7 +80,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = made = cast("asyncio.Transport", transport)
-        self.peer = peer_name(made)
+        self.peer = peer_of(made)
         tls: Any = made.get_extra_info("ssl_object")
         self.identity = identity_of_connection(tls, made.get_extra_info("socket"))
         if not self._owner.connected(self) or (

@@ -20,8 +20,7 @@ from websockets.utils import accept_key
 from barrage.supervision import Role, start_task
 from barrage.transport.over_websocket.http_messages import WebAnswer, WebRequest
 from barrage.transport.over_websocket.web_socket import CloseReason, WebSocket
-from barrage.transport.peer_identity import identity_of_connection
-from barrage.transport.sockets.peer_names import peer_name
+from barrage.transport.peer_identity import identity_of_connection, peer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -181,7 +180,7 @@ class WebConnection(asyncio.Protocol):
                 (name.decode("ascii").lower(), value.decode("latin-1"))
                 for name, value in event.headers
             ),
-            peer=peer_name(made),
+            peer=peer_of(made),
             identity=identity_of_connection(tls, made.get_extra_info("socket")),
             is_tls=tls is not None,
         )

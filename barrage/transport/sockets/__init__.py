@@ -1,1 +1,1 @@
-"""Ports: how a listener takes them, and what connections on them are called."""
+"""Ports, and how a listener takes them."""

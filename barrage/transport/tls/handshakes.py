@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from barrage.supervision import Role, no_dependants, start_task
 
@@ -24,6 +24,17 @@ HANDSHAKE = Role("barrage-tls-handshake", "the connection, which is closed")
 log = logging.getLogger(__name__)
 
 
+class Secured(Protocol):
+    """What a connection is given to once its handshake is done: a protocol of asyncio, of any
+    kind."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def data_received(self, data: bytes) -> None:
+        """What the client has said right behind its part of the handshake."""
+        ...
+
+
 class TlsHandshakes:
     """Of connections that are not one yet. On one event loop."""
 
@@ -32,7 +43,7 @@ class TlsHandshakes:
         context: Callable[[], ssl.SSLContext],
         limits: Limits,
         *,
-        made: Callable[[], asyncio.Protocol],
+        made: Callable[[], Secured],
         room: Callable[[], int],
     ) -> None:
         """``context``: for one connection that begins now. ``made``: the protocol of a connection
@@ -100,7 +111,7 @@ class TlsHandshakes:
     def _hand_over(self, secured: asyncio.Transport, data: bytes) -> None:
         try:
             protocol = self._made()
-            secured.set_protocol(protocol)
+            secured.set_protocol(cast("asyncio.BaseProtocol", protocol))
             protocol.connection_made(secured)
             if data and not secured.is_closing():
                 protocol.data_received(data)

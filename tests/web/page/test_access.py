@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from barrage.web.static_files import STATIC
-from tests.web.screen import wait_until
+from tests.web.page.screen import wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WEB = ROOT / "web"
 FIRST_LOAD_BYTES_MAX = 60_000
 
@@ -122,7 +122,7 @@ PICTURES = Path(os.environ.get("BARRAGE_PICTURES", ""))
 @pytest.mark.skipif("BARRAGE_PICTURES" not in os.environ, reason="only `make pictures` takes them")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pictures_for_the_documents(server, open_screen, scheme):
-    from tests.web.market import Market
+    from tests.web.page.market import Market
 
     market = Market(server)
     screen = open_screen(server, "", color_scheme=scheme, viewport={"width": 1280, "height": 720})

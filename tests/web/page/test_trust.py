@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from tests.web.conftest import web_server
-from tests.web.screen import wait_until
+from tests.web.page.conftest import web_server
+from tests.web.page.screen import wait_until
 
 TABLE = {"id": "int64", "value": "string"}
 

@@ -9,7 +9,7 @@ import urllib.parse
 import pyarrow as pa
 import pytest
 
-from tests.web.screen import wait_until
+from tests.web.page.screen import wait_until
 
 ROWS = 200
 

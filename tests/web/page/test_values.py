@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.web.expected import expected_rows
-from tests.web.screen import Screen, wait_until
+from tests.web.page.expected import expected_rows
+from tests.web.page.screen import Screen, wait_until
 
 SCHEMA = {
     "id": "int64",
