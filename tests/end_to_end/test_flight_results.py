@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.server import ServerConfig
 from barrage.server.serving.app import ServerApp
 from barrage.transport.flight_messages import (
+    FLIGHT,
     CancelStatus,
     Descriptor,
     Endpoint,
@@ -263,6 +265,31 @@ def test_results_of_a_caller_are_bounded(peer: FlightPeer) -> None:
         peer.finished(b"s/few")
     with status(CODE.RESOURCE_EXHAUSTED, "number of results"):
         peer.poll(b"s/few")
+
+
+def test_who_waits_keeps_a_result_however_short_its_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = replace(LIMITS, result_lifetime_ns=200_000_000, poll_wait_ns=10_000_000_000)
+    with barrage.Server("127.0.0.1", config=ServerConfig(limits=limits)) as server:
+        server.create_table("wide", data=wide())
+        results = app_of(server).results.results
+        held = HeldReads(monkeypatch)
+        with FlightPeer(server.address) as peer:
+            call = peer.channel.unary_unary(FLIGHT + "GetFlightInfo", None, None)
+            waiting = call.future(PATH.encode(), timeout=60)
+            told = peer.poll(PATH)
+            wait_until(lambda: results.count == 2)
+            born = min(each.born_ns for each in results._results.values())
+            # Longer than a life of it has passed, and it has been looked at whether that is over.
+            while time.time_ns() < born + 3 * limits.result_lifetime_ns:
+                assert told.descriptor is not None
+                told = peer.poll(told.descriptor)
+            assert results.count == 2
+            held.let_through()
+            assert len(FlightInfo.decode(waiting.result()).endpoints) == 4
+            assert told.descriptor is not None
+            peer.finished(told.descriptor)
 
 
 # --- cancel, renew, end ---------------------------------------------------------------------------
