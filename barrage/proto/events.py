@@ -25,7 +25,7 @@ class SubscriptionRequested:
     """The requested direction; only echoed when there is no viewport."""
     options: SubscriptionOptions
     token: bytes | None
-    """Accepted and never echoed: no message has a field for it."""
+    """No message has a field for it; a transport may have a way of its own to echo it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class SubscriptionChanged:
 
     columns: ColumnSet | None
     viewport: Viewport
+    token: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -293,7 +293,9 @@ class ServerExchange:
     def _subscription_event(self, request: SubscriptionRequest, *, is_change: bool) -> ServerEvent:
         viewport = _viewport(request)
         if is_change and viewport is not None:
-            return SubscriptionChanged(columns=request.columns, viewport=viewport)
+            return SubscriptionChanged(
+                columns=request.columns, viewport=viewport, token=request.subscription_token
+            )
         return SubscriptionRequested(
             ticket=_checked_ticket(request.ticket),
             columns=request.columns,

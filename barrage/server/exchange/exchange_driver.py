@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from barrage.errors import UnsupportedError
 from barrage.server.exchange.exchange_messages import (
+    AnswerAnnounced,
     ChangeViewport,
     EncodedViews,
     ForgetSnapshot,
@@ -125,6 +126,8 @@ class ExchangeHub:
                 streams.end(event)
             elif isinstance(event, EncodedViews):
                 streams.deliver_views(event, full)
+            elif isinstance(event, AnswerAnnounced):
+                streams.announce(event)
             elif isinstance(event, PlanBuilt):
                 self._resume_jobs.plan_built(event)
             else:
@@ -203,6 +206,7 @@ class ExchangeHub:
             way=stream.way,
             resume=stream.resume,
             wants_each_step=stream.wants_each_step,
+            token=event.token if stream.announces else None,
         )
         if request.resume is not None:
             answer = await self._resume_jobs.subscribe(request, request.resume, stream.session)
@@ -217,7 +221,10 @@ class ExchangeHub:
     def change_soon(self, stream: ExchangeStream, event: SubscriptionChanged) -> None:
         """Have a change applied at the next cycle boundary, unless another one follows before."""
         change = ChangeViewport(
-            stream_id=stream.stream_id, columns=event.columns, viewport=event.viewport
+            stream_id=stream.stream_id,
+            columns=event.columns,
+            viewport=event.viewport,
+            token=event.token if stream.announces else None,
         )
         self._engine.tell(change)
 

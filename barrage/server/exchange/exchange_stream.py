@@ -26,7 +26,11 @@ from barrage.proto.server_exchange import ServerExchange
 from barrage.server.access.call_guard import SessionCall
 from barrage.server.access.frame_writing import write_frames
 from barrage.server.access.grpc_calls import END_OF_STREAM
-from barrage.server.exchange.exchange_messages import EncodedUpdate, PlannedUpdate
+from barrage.server.exchange.exchange_messages import (
+    AnswerAnnounced,
+    EncodedUpdate,
+    PlannedUpdate,
+)
 from barrage.server.exchange.lazy_update import LazyUpdate
 from barrage.supervision import Role, start_awaited, start_task
 from barrage.wire.dissociated.ways import BodyWay
@@ -164,6 +168,7 @@ class ExchangeStream:
         self._post: Callable[[Any, Callable[[], None]], bool] | None = (
             getattr(self._context, "post", None) if bodies is None else None
         )
+        self._announce: Callable[[bytes], None] | None = getattr(self._context, "announce", None)
         self._posted: deque[int] = deque()
         """Bytes of each update that was posted and is not taken."""
         self._is_accepted = asyncio.Event()
@@ -176,7 +181,7 @@ class ExchangeStream:
         if bodies is not None:
             self._exchange.claim_body_channel()
         self._loop = asyncio.get_running_loop()
-        self._outbox: deque[EncodedUpdate | LazyUpdate] = deque()
+        self._outbox: deque[EncodedUpdate | LazyUpdate | AnswerAnnounced] = deque()
         self._updates_pending = 0
         self._bytes_pending = 0
         self._is_held = False
@@ -189,6 +194,9 @@ class ExchangeStream:
         self._transform: Transform | None = None
         self._room: asyncio.Future[None] | None = None
         self._error: Exception | None = None
+        while_paused = getattr(self._context, "while_paused", None)
+        if while_paused is not None:
+            while_paused(self._renew_paused)
 
     async def run(self) -> None:
         """Serve the call until it ends; returns for OK, raises what it ends with."""
@@ -267,6 +275,21 @@ class ExchangeStream:
         if self._is_idle:
             return self._post_frame(frame)
         return self._put(EncodedUpdate.of((self.stream_id,), (frame,)))
+
+    @property
+    def announces(self) -> bool:
+        """Whether its client can be told which request an update answers."""
+        return self._announce is not None
+
+    def announce(self, event: AnswerAnnounced) -> None:
+        """Say so of the next update."""
+        if self._announce is None or self._is_finishing:
+            return
+        if self._is_idle:
+            self._announce(event.token)
+        else:
+            self._outbox.append(event)
+            self._wake()
 
     def _put(self, item: EncodedUpdate | LazyUpdate) -> bool:
         self._outbox.append(item)
@@ -355,7 +378,13 @@ class ExchangeStream:
         outbox = self._outbox
         while True:
             while outbox:
-                await self._write_update(write, outbox.popleft())
+                item = outbox.popleft()
+                if isinstance(item, AnswerAnnounced):
+                    if self._announce is not None:
+                        self._announce(item.token)
+                else:
+                    await self._write_update(write, item)
+                del item
             # A status that tells of an error overtakes posted messages that wait.
             if self._is_finishing and not self._posted:
                 self._end()
@@ -384,6 +413,11 @@ class ExchangeStream:
 
     def _renew_hold(self, frames_written: int) -> None:
         if self._is_held and frames_written % FRAMES_BETWEEN_RENEWALS == 0:
+            self._hub.renew_hold(self)
+
+    def _renew_paused(self) -> None:
+        """Its client has said that it takes nothing for now."""
+        if self._is_held:
             self._hub.renew_hold(self)
 
     def _took(self, byte_count: int) -> None:

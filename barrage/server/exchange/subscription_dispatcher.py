@@ -148,7 +148,7 @@ class SubscriptionDispatcher:
         spec = self._spec(asked, encoder)
         schema = EncodedUpdate.of((asked.stream_id,), (encoder.schema_frame(),))
         try:
-            outcome = self._add(asked.stream_id, table, spec, resumption=resumption)
+            outcome = self._add(asked, table, spec, resumption=resumption)
         except BaseException:
             self._runtime.producer_shrank(table)
             raise
@@ -160,7 +160,7 @@ class SubscriptionDispatcher:
 
     def _add(
         self,
-        stream_id: int,
+        asked: Subscribe,
         table: Table,
         spec: SubscriptionSpec,
         *,
@@ -174,11 +174,11 @@ class SubscriptionDispatcher:
             try:
                 if plan.table is not table:
                     raise ResumeRefusedError(OTHER_TABLE)
-                producer.add(stream_id, spec, now_ns, resume=plan)
+                producer.add(asked.stream_id, spec, now_ns, resume=plan)
                 return outcome
             except ResumeRefusedError as error:
                 outcome = Outcome.resnapshot(str(error))
-        producer.add(stream_id, spec, now_ns)
+        producer.add(asked.stream_id, spec, now_ns, token=asked.token)
         return outcome
 
     def _spec(self, asked: Subscribe, encoder: UpdateEncoder[Frame]) -> SubscriptionSpec:
@@ -202,7 +202,9 @@ class SubscriptionDispatcher:
         now_ns = self._clock.monotonic_ns()
 
         def change(producer: Producer) -> None:
-            producer.change(asked.stream_id, asked.columns, asked.viewport, now_ns=now_ns)
+            producer.change(
+                asked.stream_id, asked.columns, asked.viewport, now_ns=now_ns, token=asked.token
+            )
 
         self._act(asked.stream_id, change)
 
