@@ -128,6 +128,49 @@ class Limits:
     tls_file_bytes_max: int = 1024 * 1024
     """A file with certificates or with a key."""
 
+    web_connections_max: int = 10_000
+    """Connections of browsers at a time, WebSockets or not; past it new ones are closed as they
+    come."""
+
+    web_streams_max: int = 512
+    """Streams of one WebSocket at a time."""
+
+    web_calls_max: int = 32
+    """Actions on one WebSocket that have not been answered yet."""
+
+    web_message_bytes_max: int = 1024 * 1024
+    """Longest message of a page."""
+
+    web_upload_bytes_max: int = 16 * 1024 * 1024
+    """Longest message of a gRPC call on a WebSocket, and bytes of all those on one WebSocket of
+    which part has not come."""
+
+    web_window_bytes: int = 4 * 1024 * 1024
+    """Bytes of one stream that a page has been sent and has not acknowledged."""
+
+    web_requests_bytes_max: int = 4 * 1024 * 1024
+    """Bytes of messages on one WebSocket that nobody has read yet, past which nothing more is read
+    from it."""
+
+    web_replies_bytes_max: int = 16 * 1024 * 1024
+    """Bytes that one WebSocket has not taken; what can wait, waits long before. Past it the
+    connection ends."""
+
+    web_head_bytes_max: int = 32 * 1024
+    """Line and headers of one HTTP/1.1 request, and those of a call on a WebSocket."""
+
+    web_idle_ns_max: int = 60 * 1_000_000_000
+    """How long an HTTP/1.1 connection may be silent between two requests."""
+
+    board_bytes_max: int = 64 * 1024
+    """Longest content of a saved board."""
+
+    boards_max: int = 1_000
+    """Boards a server keeps."""
+
+    boards_per_caller_max: int = 100
+    """Those of one caller."""
+
     stall_ns_max: int = 120 * 1_000_000_000
     """How long a subscriber may take nothing before it is disconnected with SlowConsumerError."""
 

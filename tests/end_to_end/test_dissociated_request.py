@@ -35,7 +35,13 @@ def test_a_server_without_ucx_says_so(bodies: str) -> None:
 
 def test_what_a_command_asks_for() -> None:
     request = DissociatedRequest.parse(COMMAND, DEFAULT_LIMITS)
-    assert request == (b"s/t", "packed")
+    assert request == (b"s/t", "packed", False)
+    query = b'{"dissociated": {"query": {"table": "t", "ops": [["head", 1]]}, "locations": 1}}'
+    assert DissociatedRequest.parse(query, DEFAULT_LIMITS) == (
+        b'q/{"table": "t", "ops": [["head", 1]]}',
+        "packed",
+        True,
+    )
     told = b'{"dissociated": {"table": "t", "bodies": "rma"}}'
     assert DissociatedRequest.parse(told, DEFAULT_LIMITS).place == "rma"
     wrongs = (
@@ -44,10 +50,14 @@ def test_what_a_command_asks_for() -> None:
         b'{"dissociated": []}',
         b'{"dissociated": {"table": "t", "x": 1}}',
         b'{"dissociated": {"table": "t"}, "x": 1}',
+        b'{"dissociated": {"table": "t", "locations": 3}}',
+        b'{"dissociated": {"query": [], "locations": 3}}',
     )
     for wrong in wrongs:
         with pytest.raises(RemoteProtocolError):
             DissociatedRequest.parse(wrong, DEFAULT_LIMITS)
+    with pytest.raises(RemoteProtocolError, match=r"commands in JSON are .*q/<query>"):
+        DissociatedRequest.parse(b'{"other": 1}', DEFAULT_LIMITS)
     with pytest.raises((RemoteProtocolError, SchemaError)):
         DissociatedRequest.parse(b'{"dissociated": {"table": ""}}', DEFAULT_LIMITS)
 

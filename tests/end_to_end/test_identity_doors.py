@@ -77,6 +77,11 @@ METHODS = {
 
 ACTIONS = {
     "barrage.tables": (b"", OK),
+    "barrage.describe": (b'{"table": "t"}', OK),
+    "barrage.boards": (b"", OK),
+    "barrage.board": (b'{"name": "none"}', grpc.StatusCode.NOT_FOUND),
+    "barrage.save_board": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
+    "barrage.drop_board": (b'{"name": "none"}', grpc.StatusCode.NOT_FOUND),
     "barrage.relay": (b"", OK),
     "barrage.drop_table": (b'{"table": "none"}', grpc.StatusCode.NOT_FOUND),
     "barrage.create_table": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,8 +23,15 @@ from barrage.errors import (
 )
 from barrage.server import Login, ServerConfig, User
 from barrage.server.policy.policy_watch import PolicyWatch
-from barrage.transport.deephaven_messages import CONSOLE_SERVICE, MESSAGES, SESSION_SERVICE
-from tests.helpers.server_process import wait_until
+from barrage.transport.deephaven_messages import (
+    APPLICATION_SERVICE,
+    CONSOLE_SERVICE,
+    MESSAGES,
+    SESSION_SERVICE,
+    TABLE_SERVICE,
+)
+from barrage.transport.flight_messages import FLIGHT, encode_ticket
+from tests.helpers.server_process import subscription_request, wait_until
 from tests.helpers.wiretap import HANG_S, RawClient, Wiretap, listening
 
 READ, ADMIN = frozenset({Operation.READ}), frozenset({Operation.ADMIN})
@@ -242,6 +250,43 @@ def test_a_snapshot_under_way_ends_with_the_rules_it_began_under() -> None:
         with pytest.raises(PermissionDeniedError, match="rules for you have changed"):
             bob.table("tw").snapshot(on_progress=change)
         assert bob.table("tw").snapshot().num_rows == 0
+
+
+@contextmanager
+def opened(raw: RawClient, method: str, *requests: bytes) -> Iterator[Future[object]]:
+    """A stream that somebody keeps open until the block ends: what it was told last."""
+    with ThreadPoolExecutor(1) as thread:
+        yield thread.submit(lambda: raw.kept_open(method, *requests))
+
+
+def test_whatever_is_open_ends_with_the_rules_it_began_under() -> None:
+    rules = (bob_sees(rows="Owner = 'bob'"), Rule(tables=("u",), users=("bob", "eve"), allow=READ))
+    with served(*rules) as server, as_user(server, "eve") as eve:
+        server.create_table("u", SCHEMA, key="Id")
+        raw = RawClient(server.uri, "Bearer bob")
+        export = MESSAGES.new("Ticket", ticket=b"e" + (1).to_bytes(4, "little"))
+        request = MESSAGES.encode(
+            "ExportRequest",
+            source_id=MESSAGES.new("Ticket", ticket=b"s/t"),
+            result_id=export,
+        )
+        raw.call(f"/{SESSION_SERVICE}/ExportFromTicket", request)
+        wanted = subscription_request("t")
+        with (
+            eve.table("u").subscribe(interval_ms=1) as hers,
+            opened(raw, f"/{APPLICATION_SERVICE}/ListFields", b"") as names,
+            opened(raw, f"/{TABLE_SERVICE}/ExportedTableUpdates", b"") as sizes,
+            opened(RawClient(server.uri, "Bearer bob"), FLIGHT + "DoExchange", wanted) as updates,
+        ):
+            hers.wait_ready(HANG_S)
+            wait_until(lambda: len(server._running._authenticator.calls) >= 4)
+            server.set_policy(Policy((bob_sees(rows="Owner = 'eve'"), rules[1], KEEPER)))
+            for stream in (names, sizes, updates):
+                assert str(stream.result(HANG_S)).endswith("PERMISSION_DENIED")
+            # What bob held is gone with its session.
+            assert raw.call(FLIGHT + "DoGet", encode_ticket(b"e\x01\0\0\0"))[1] is not None
+            server.table("u").upsert(rows(0, 3))
+            wait_until(lambda: len(hers) == 3)
 
 
 def test_a_writer_ends_with_the_rules_it_began_under() -> None:

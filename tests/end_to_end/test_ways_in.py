@@ -191,6 +191,7 @@ def queries(name: str) -> Iterator[Request]:
 def by_name(name: str) -> Iterator[Request]:
     for path in ((name,), ("scope", name), ("app", "scope", "field", name)):
         yield from infos(Descriptor(path=path))
+    yield acted("barrage.describe", table=name)
     yield got(b"s/" + name.encode())
     yield got(b"a/scope/f/" + name.encode())
     yield snapshot(name)
@@ -321,6 +322,7 @@ TRIED: dict[str, Asked] = {
 
 ELSEWHERE = {
     "shared tickets",
+    "boards that were saved",
     "results that are kept",
     "a snapshot over UCX",
     "bodies outside of streams",

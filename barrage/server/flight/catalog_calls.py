@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from barrage.errors import (
 )
 from barrage.server.access.call_guard import SessionUse
 from barrage.server.access.method_table import Action, CallAction, MethodEntry
+from barrage.server.flight.described import described
 from barrage.server.flight.dissociated_calls import PACKED, is_dissociated_request
 from barrage.server.flight.relay_calls import RelayCalls
 from barrage.server.flight.result_calls import is_poll_command
@@ -73,6 +75,7 @@ UNKNOWN_ROWS = -1
 section 4.1). Without a session it is the number of rows at that moment."""
 
 TABLES = "barrage.tables"
+DESCRIBE = "barrage.describe"
 DROP_TABLE = "barrage.drop_table"
 CREATE_TABLE = "barrage.create_table"
 
@@ -104,9 +107,10 @@ class CatalogCalls:
         gate: AccessGate,
         epoch_of: Callable[[Table], str | None],
         elsewhere: WritesElsewhere | None = None,
+        further: Mapping[str, Action] = MappingProxyType({}),
     ) -> None:
         """``elsewhere`` has the tables that other servers own; ``epoch_of`` knows, on the engine
-        thread, which history a table has."""
+        thread, which history a table has; ``further`` actions are about something else."""
         self._elsewhere = elsewhere
         self._results = results
         self._options = options
@@ -125,6 +129,7 @@ class CatalogCalls:
             **journals.actions,
             **bodies.actions,
             **RelayCalls(tables, catalog, gate).actions,
+            **further,
         }
 
     def methods(self) -> dict[str, MethodEntry]:
@@ -145,6 +150,13 @@ class CatalogCalls:
                 "The published tables. No body. Result: JSON list of objects with name, kind, key, "
                 "is_ticking, rows, step.",
                 self._list_tables,
+            ),
+            DESCRIBE: Action(
+                'A table, or what a query gives. Body: JSON {"table"} or {"ticket": base64}. '
+                "Result: JSON with name, kind, key, is_ticking, rows, step, description, columns: "
+                "a list of objects with name, type, is_nullable and description, and schema: "
+                "base64 of an encapsulated Arrow IPC schema message.",
+                self._describe,
             ),
             DROP_TABLE: Action(
                 'Take a table out of the catalog and end its subscriptions. Body: JSON {"table"}.',
@@ -378,6 +390,15 @@ class CatalogCalls:
             for f in listed
         ]
         return json.dumps(told).encode()
+
+    async def _describe(self, body: bytes) -> bytes:
+        fields = Fields.parse(body, "action body")
+        table, ticket = fields.get("table", str, None), fields.get("ticket", bytes, None)
+        fields.finish()
+        if (table is None) == (ticket is None):
+            raise fields.fail("table", "there, or 'ticket', and not both")
+        named = ticket_of(table) if ticket is None else ticket
+        return json.dumps(described(await self._facts(named, None))).encode()
 
     async def _drop_table(self, body: bytes) -> bytes:
         fields = Fields.parse(body, "action body")

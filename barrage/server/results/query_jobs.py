@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -225,7 +226,7 @@ class QueryJobs:
         """Nobody was told of it: forget it at once."""
         self.cancel(job)
         self.results.drop(job.result)
-        del self._jobs[job.result.id]
+        self._jobs.pop(job.result.id, None)
 
     def sweep(self) -> None:
         """Forget what has run out, and end the jobs among it."""
@@ -270,7 +271,7 @@ class QueryJobs:
             self._loop.call_soon_threadsafe(job.tell, done * DERIVED)
 
         source = await self._resolver.source(ticket, session, progress=QueryProgress(told))
-        options = EncodeOptions.for_snapshot(SnapshotOptions(), self._limits)
+        options = replace(EncodeOptions.for_snapshot(SnapshotOptions(), self._limits), is_bulk=True)
         async with self._hub.held(source, session, options, is_parted=True) as begun:
             del source  # What is held is enough.
             await self._read(job, begun)

@@ -41,13 +41,18 @@ from barrage.server.flight.session_calls import SessionOptionCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
 from barrage.server.ingest.connector.source_callers import SourceCallers
+from barrage.server.pages.board_calls import BoardCalls
+from barrage.server.pages.board_store import BoardStore
+from barrage.server.pages.page_calls import PAGE_SERVICE, PageCalls
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.results.flight_sessions import FlightSessions
 from barrage.server.results.pinned_results import PinnedResults
 from barrage.server.results.query_jobs import QueryJobs
+from barrage.server.results.row_transform import RowTransforms
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
+from barrage.server.serving.web_serving import web_listener
 from barrage.server.statistics.body_statistics import BodyStatistics
 from barrage.server.statistics.caller_statistics import CallerStatistics
 from barrage.server.statistics.thread_statistics import ThreadStatistics
@@ -58,7 +63,7 @@ from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import TRANSPORTS, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
     import grpc.aio
 
@@ -119,6 +124,7 @@ class ServerApp:
         self._catalog = catalog
         self._tables = tables
         self._let_callers_in(config, clock, authenticate)
+        self._clock = clock
         self.bodies = BodyService(config, clock)
         self._authenticator.on_revoke(self.bodies.revoke)
         self._policy = self._policy_of(config, policy)
@@ -128,6 +134,9 @@ class ServerApp:
         self._health = HealthServicer()
         self._tls = tls_of(config, clock)
         self._listener = _listener(config, self._tls)
+        self._web = web_listener(
+            config, self._tls, self._authenticator, is_serving=self._is_healthy
+        )
         self._is_listening = False
         self._background: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Task[None] | None = None
@@ -174,6 +183,7 @@ class ServerApp:
     def _make_services(self, config: ServerConfig, clock: Clock) -> None:
         """Make what answers calls, each part behind the gate."""
         self._resolver = TicketResolver(self._catalog, self._tables, config.limits, gate=self._gate)
+        self.transforms = RowTransforms(config.limits)
         dispatcher = SubscriptionDispatcher(
             self._runtime,
             self._tables.journals,
@@ -186,6 +196,8 @@ class ServerApp:
             self._resolver,
             limits=config.limits,
             bodies=self.bodies,
+            transform=self.transforms.open,
+            session_info=lambda event, session: self._data.session_info(event, session),
         )
         self._deephaven = DeephavenServices(
             self._authenticator,
@@ -256,6 +268,14 @@ class ServerApp:
     def connector_port(self) -> int | None:
         """Where sources of the connector protocol are served; None when they are not."""
         return None if self._config.connector_address is None else self._connectors.port
+
+    @property
+    def web_uri(self) -> str | None:
+        """What browsers open; None when they are not served."""
+        return None if self._web is None else self._web.uri
+
+    async def _is_healthy(self) -> bool:
+        return self._is_listening and self._telling is None and self._stopping is None
 
     async def start(self) -> None:
         """Listen; ConfigError when the address cannot be had, TransportUnavailableError when a way
@@ -333,27 +353,38 @@ class ServerApp:
 
     async def _listen(self) -> None:
         """Take the address, then calls; neither when one of them fails."""
-        listener = self._listener
+        listener, web = self._listener, self._web
+        services = self._services
         try:
             listener.bind()
-            listener.add_generic_rpc_handlers(
-                tuple(
-                    service_handler(name, methods, self._guard)
-                    for name, methods in self._services.items()
-                )
-            )
+            listener.add_generic_rpc_handlers(self._handlers(services))
+            if web is not None:
+                web.bind()
+                pages = {PAGE_SERVICE: PageCalls().methods()}
+                web.add_generic_rpc_handlers(self._handlers({**services, **pages}))
             server = cast("grpc.aio.Server", listener)
             health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
             if self._config.reflection and listener.runs_generators:
                 offer_reflection((*self._services, _HEALTH_SERVICE), server)
             await self.bodies.start(on_death=self.fail)
             await listener.start()
+            if web is not None:
+                await web.start()
             if self._config.connector_address is not None:
                 tls = self._tls if self._config.connector_tls else None
                 await self._connectors.start(*self._config.connector_address, tls)
         except BaseException:
             await listener.stop(0)
+            if web is not None:
+                await web.stop(0)
             raise
+
+    def _handlers(
+        self, services: Mapping[str, Mapping[str, MethodEntry]]
+    ) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
+        return tuple(
+            service_handler(name, methods, self._guard) for name, methods in services.items()
+        )
 
     async def _sweep(self) -> None:
         """End sessions whose time is up, for as long as the server runs."""
@@ -411,6 +442,8 @@ class ServerApp:
             ends.push_async_callback(self.journals.close)
             ends.push_async_callback(self._listener.stop, grace_s)
             ends.callback(self.results.close, reason)
+            if self._web is not None:
+                ends.push_async_callback(self._web.stop, grace_s)
             ends.callback(self.sessions.close_all, reason)
             ends.callback(self.journals.begin_stop, reason)
             ends.callback(self._puts.begin_stop, reason)
@@ -451,7 +484,7 @@ class ServerApp:
         results = ResultCalls(
             self.results, self._hub, limits=limits, location=self._config.flight_location
         )
-        data = DataCalls(
+        self._data = data = DataCalls(
             self._hub,
             self._authenticator,
             self.sessions,
@@ -472,6 +505,7 @@ class ServerApp:
             epoch_of=self._epoch_of,
             gate=self._gate,
             elsewhere=self._elsewhere,
+            further=BoardCalls(BoardStore(self._config.data, limits), limits, self._clock).actions,
         )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}
