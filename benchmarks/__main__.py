@@ -42,6 +42,7 @@ NAMES = (
     "call_check",
     "flight_get",
     "policy",
+    "web_door",
 )
 
 

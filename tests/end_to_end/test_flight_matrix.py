@@ -23,6 +23,9 @@ from barrage.transport import flight_messages
 from barrage.transport.flight_messages import FLIGHT, Descriptor
 from barrage.wire.flight_data import encode_flight_data
 from barrage.wire.frame import FlightFrame
+from barrage.wire.messages import SerializationOptions, SubscriptionOptions
+from barrage.wire.metadata import encode_wrapper
+from barrage.wire.revision import WireRevision
 from tests.helpers.flight_peer import FlightPeer, HeldReads, status
 from tests.helpers.server_process import subscription_request, wait_until
 
@@ -201,6 +204,30 @@ def test_uploads_and_exchanges_of_what_is_not_known(peer: FlightPeer) -> None:
         list(bidi(peer, "DoExchange", upload(command)))
     with status(CODE.INVALID_ARGUMENT, "failed to receive Barrage request metadata"):
         list(bidi(peer, "DoExchange", [data(metadata=b""), data(metadata=b"")]))
+
+
+def test_a_table_that_is_made_twice(peer: FlightPeer) -> None:
+    command = Descriptor(command=b'{"table": "wide", "mode": "create"}')
+    with status(CODE.ALREADY_EXISTS, "'wide' exists"):
+        list(bidi(peer, "DoPut", upload(command)))
+
+
+def test_an_upload_with_deephaven_nulls(server: barrage.Server, peer: FlightPeer) -> None:
+    """What says so comes before the schema, as Deephaven's own clients have it."""
+    said = SerializationOptions(options=SubscriptionOptions(use_deephaven_nulls=True))
+    metadata = encode_wrapper(said, WireRevision.R1_0_0)
+    least = -(2**63)
+    rows = pa.table({"x": pa.array([1, least, 3], pa.int64()), "s": ["a", None, "c"]})
+    frames = [data(header=header, body=body) for header, body in ipc_messages(rows)]
+    named = data(descriptor=Descriptor(path=("sentinels",)).encode(), metadata=metadata)
+    answers = [
+        json.loads(flight_messages.decode_put_result(each))
+        for each in bidi(peer, "DoPut", [named, *frames])
+    ]
+    assert answers[0] == {"rows": 0}
+    assert answers[1]["rows"] == 3
+    assert server.table("sentinels").to_arrow()["x"].to_pylist() == [1, None, 3]
+    server.drop_table("sentinels")
 
 
 @pytest.mark.parametrize("method", [*ONE_REQUEST, "Handshake", "DoPut", "DoExchange"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.server import ServerConfig
 from barrage.server.serving.app import ServerApp
 from barrage.transport.flight_messages import (
+    FLIGHT,
     CancelStatus,
     Descriptor,
     Endpoint,
@@ -27,6 +29,7 @@ from barrage.transport.flight_messages import (
 from tests.helpers.flight_peer import FlightPeer, HeldReads, status
 from tests.helpers.server_process import wait_until
 from tests.helpers.users import ALICE_PASSWORD, users_file
+from tests.helpers.virtual_clock import VirtualClock
 
 EACH = 1000
 LIMITS = replace(
@@ -263,6 +266,32 @@ def test_results_of_a_caller_are_bounded(peer: FlightPeer) -> None:
         peer.finished(b"s/few")
     with status(CODE.RESOURCE_EXHAUSTED, "number of results"):
         peer.poll(b"s/few")
+
+
+def test_who_waits_for_a_result_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    life = 100_000_000
+    limits = replace(LIMITS, result_lifetime_ns=life)
+    with barrage.Server("127.0.0.1", config=ServerConfig(limits=limits)) as server:
+        server.create_table("wide", data=wide())
+        results = app_of(server).results.results
+        # Time passes for results when the test says so, and really for who waits.
+        clock = VirtualClock(time.time_ns())
+        monkeypatch.setattr(results, "_clock", clock)
+        held = HeldReads(monkeypatch)
+        with FlightPeer(server.address) as peer:
+            call = peer.channel.unary_unary(FLIGHT + "GetFlightInfo", None, None)
+            waiting = call.future(PATH.encode(), timeout=60)
+            wait_until(lambda: results.count == 1)
+            [result] = results._results.values()
+            for _ in range(4):
+                clock.advance(life * 3 // 4)
+                wait_until(lambda: result.expires_ns == clock.wall_ns() + life)
+            held.let_through()
+            info = FlightInfo.decode(waiting.result())
+            assert len(info.endpoints) == 4
+            clock.advance(life)
+            with pytest.raises(KeyError, match="its time was up"):
+                peer.get(info.endpoints[0].ticket)
 
 
 # --- cancel, renew, end ---------------------------------------------------------------------------

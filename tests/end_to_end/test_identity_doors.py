@@ -50,6 +50,7 @@ METHODS = {
         "Handshake DoGet DoExchange DoPut ListFlights GetFlightInfo PollFlightInfo GetSchema "
         "DoAction ListActions"
     ),
+    "io.deephaven.flightjs.protocol.BrowserFlightService": "OpenDoPut NextDoPut",
     f"{_DEEPHAVEN}.grpc.ConfigService": "GetAuthenticationConstants GetConfigurationConstants",
     f"{_DEEPHAVEN}.grpc.SessionService": (
         "NewSession RefreshSessionToken CloseSession Release ExportFromTicket PublishFromTicket "

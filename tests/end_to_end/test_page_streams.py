@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import barrage
-from barrage.limits import DEFAULT_LIMITS
+from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.model.schema_message import read_schema_message
 from barrage.model.viewport import Viewport
 from barrage.proto.client_exchange import ClientExchange
@@ -226,7 +226,7 @@ async def test_what_is_not_acknowledged_is_merged(server, table, name):
         await page.messages(1, 2)
         for number in range(1, 41):
             table.upsert(rows_table(0, 1, factor=1.0).set_column(1, "v", pa.array([float(number)])))
-            await until_told(server, number, name)
+            await until_told(server, name)
         # The schema, the first state, one update; two wait in the outbox.
         assert len(page.received[1]) == 3
         page.acknowledges = True
@@ -235,7 +235,7 @@ async def test_what_is_not_acknowledged_is_merged(server, table, name):
         assert shown.updates <= 5
 
 
-async def until_told(server, number, name):
+async def until_told(server, name):
     """Until another subscriber has been told of a change, so that each is an update by itself."""
     grpc = RawExchange(server)
     await grpc.open(name, Viewport.of(0, 1))
@@ -257,11 +257,43 @@ async def test_a_paused_page_gets_the_latest_state_once(server, table, name):
         await page.call(1, "barrage.tables")
         for number in range(1, 30):
             table.upsert(rows_table(1, 2, factor=float(number)))
-            await until_told(server, number, name)
+            await until_told(server, name)
         assert len(page.received[1]) == before
         await page.say(type="resume")
         await shown.shows([*rows_of(0, 1), *rows_of(1, 2, 29.0), *rows_of(2, 3)])
         assert len(page.received[1]) <= before + 4
+
+
+@on_a_loop
+async def test_only_a_page_that_has_said_so_may_take_nothing():
+    limits = Limits(stall_ns_max=400_000_000)
+    with barrage.Server(config=ServerConfig(host="inproc://", web=True, limits=limits)) as server:
+        table = server.create_table("t", SCHEMA, key=["k"])
+        table.upsert(rows_table(0, 3))
+        async with page_at(server.web_uri) as page:
+            await page.hello()
+            silent, paused = PageTable(page, 1), PageTable(page, 2)
+            for shown in (silent, paused):
+                await shown.open(ticket("t"), viewport=Viewport.of(0, 3), window=2)
+                await page.messages(shown.stream, 2)
+                await page.acknowledge(shown.stream)
+            await page.say(type="pause", streams=[2])
+            await page.call(1, "barrage.tables")
+            last = 0.0
+            for stream in (1, 3):
+                # Once the first one is over, another one is as silent for as long.
+                if stream == 3:
+                    await PageTable(page, 3).open(ticket("t"), viewport=Viewport.of(0, 3), window=2)
+                async with asyncio.timeout(HANG_S):
+                    while not any(told["type"] == "error" for told in page.texts):
+                        last += 1.0
+                        table.upsert(rows_table(1, 2, factor=last))
+                        await until_told(server, "t")
+                told = await page.text("error")
+                assert (told["stream"], told["code"]) == (stream, "RESOURCE_EXHAUSTED")
+            page.acknowledges = True
+            await page.say(type="resume")
+            await paused.shows([*rows_of(0, 1), *rows_of(1, 2, last), *rows_of(2, 3)])
 
 
 @on_a_loop
@@ -273,7 +305,7 @@ async def test_a_stream_that_is_opened_while_all_are_paused_waits(server, table,
         shown = PageTable(page, 1)
         await shown.open(ticket(name), viewport=Viewport.of(0, 3))
         await page.call(1, "barrage.tables")
-        await until_told(server, 0, name)
+        await until_told(server, name)
         assert page.received[1] == []
         await page.say(type="resume", streams=[1])
         await shown.shows(rows_of(0, 3))
@@ -405,7 +437,7 @@ async def test_a_cancelled_stream_says_nothing_more(server, table, name):
         await page.call(1, "barrage.tables")
         count = len(page.order)
         table.upsert(rows_table(0, 3, factor=9.0))
-        await until_told(server, 1, name)
+        await until_told(server, name)
         # Late messages for it are no offence.
         await page.send(1, b"anything")
         await page.say(type="half_close", stream=1)

@@ -209,11 +209,11 @@ def on_a_loop(test):
 
 
 @asynccontextmanager
-async def page_at(web_uri, *, origin=None, headers=None, protocol=PROTOCOL):
+async def page_at(web_uri, *, origin=None, headers=None, protocol=PROTOCOL, query=""):
     """A page of the server's own origin that has not said anything yet."""
     own = web_uri.rstrip("/")
     async with connect(
-        own.replace("http", "ws", 1) + "/socket",
+        own.replace("http", "ws", 1) + "/socket" + query,
         subprotocols=[protocol],
         origin=own if origin is None else origin,
         additional_headers=headers,

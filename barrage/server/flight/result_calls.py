@@ -123,7 +123,9 @@ class ResultCalls:
         job = self._begin(ticket, descriptor, session, options=options)
         try:
             assert job.task is not None
-            await asyncio.wait([job.task])
+            while job.is_under_way:
+                await asyncio.wait([job.task], timeout=options.lifetime_ns / 2e9)
+                self.jobs.poll(job)
             job.check()
         except BaseException:
             self.jobs.give_up(job)
@@ -137,7 +139,9 @@ class ResultCalls:
         caller = current_caller()
         job = self.jobs.find(job_id, caller)
         self.jobs.poll(job)
-        await job.news(version, self._limits.poll_wait_ns)
+        # Whoever waits for it keeps it.
+        wait_ns = min(self._limits.poll_wait_ns, job.result.lifetime_ns // 2)
+        await job.news(version, wait_ns)
         job.check()
         self.jobs.find(job_id, caller)
         return self._told(job)

@@ -294,6 +294,8 @@ class QueryJobs:
             if stop < rows:
                 job.tell(DERIVED + (1 - DERIVED) * stop / rows)
         job.progress = 1.0
+        # Its time begins now: nobody could read all of it before.
+        self.results.renew(job.result)
         job.move(JobState.FINISHED)
 
 

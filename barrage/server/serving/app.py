@@ -26,6 +26,7 @@ from barrage.server.access.reflection import offer_reflection
 from barrage.server.access.resolver import TicketResolver
 from barrage.server.access.session_store import SessionStore
 from barrage.server.bodies.body_service import BodyService
+from barrage.server.deephaven.browser_streams import BrowserStreams
 from barrage.server.deephaven.services import DeephavenServices
 from barrage.server.exchange.delivery import EventOutlet
 from barrage.server.exchange.exchange_driver import ExchangeHub
@@ -58,6 +59,7 @@ from barrage.server.statistics.caller_statistics import CallerStatistics
 from barrage.server.statistics.thread_statistics import ThreadStatistics
 from barrage.supervision import Role, no_dependants, start_awaited, start_task
 from barrage.transport.base import ListenOptions
+from barrage.transport.deephaven_messages import BROWSER_SERVICE
 from barrage.transport.flight_messages import SERVICE_NAME
 from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import TRANSPORTS, scheme_of
@@ -509,6 +511,8 @@ class ServerApp:
         )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}
+        if offered:
+            offered[BROWSER_SERVICE] = BrowserStreams(self._puts.do_put, limits).methods()
         return {SERVICE_NAME: methods, **offered}
 
 

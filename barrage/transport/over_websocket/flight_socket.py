@@ -55,9 +55,6 @@ HEADERS = frozenset(
 _HELLO_BYTES_MAX = 32 * 1024
 """Longest message of somebody who has not said who it is."""
 
-_PATIENCE_S = 20.0
-"""How often those who hold something for a paused stream are told that it is there."""
-
 
 class _State(Enum):
     """Of a socket."""
@@ -86,6 +83,8 @@ class FlightSocket(CallSocket):
         self._is_paused = False
         """Whether streams that are opened now are paused."""
         self._patience: asyncio.TimerHandle | None = None
+        self._patience_s = limits.stall_ns_max / 4e9
+        """How often those who hold something for a paused stream are told that it is there."""
         self._hello_timer = self._loop.call_later(
             limits.http2_preface_ns_max / 1e9, self._miss_hello
         )
@@ -249,7 +248,9 @@ class FlightSocket(CallSocket):
         for call in paused:
             call.be_patient()
         is_needed = (paused or self._is_paused) and self._state is not _State.OVER
-        self._patience = self._loop.call_later(_PATIENCE_S, self._be_patient) if is_needed else None
+        self._patience = (
+            self._loop.call_later(self._patience_s, self._be_patient) if is_needed else None
+        )
 
     # --- actions ----------------------------------------------------------------------------------
 

@@ -99,6 +99,26 @@ def frame_head(kind: int, size: int) -> bytes:
     return bytes((kind, 127)) + size.to_bytes(8, "big")
 
 
+class TurnEnd:
+    """What the sockets of one listener have made in a turn of the loop is written at its end, by
+    one callback for all of them."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._due: list[WebSocket] = []
+
+    def add(self, socket: WebSocket) -> None:
+        """It has something to send."""
+        if not self._due:
+            self._loop.call_soon(self._flush)
+        self._due.append(socket)
+
+    def _flush(self) -> None:
+        due, self._due = self._due, []
+        for socket in due:
+            socket.flush()
+
+
 class WebSocket:
     """On the loop of its connection."""
 
@@ -108,6 +128,7 @@ class WebSocket:
         *,
         name: str,
         limits: Limits,
+        turn_end: TurnEnd,
         message_bytes_max: int,
         keepalive_ms: int,
     ) -> None:
@@ -116,6 +137,7 @@ class WebSocket:
         self.name = name
         self._transport = transport
         self._limits = limits
+        self._turn_end = turn_end
         self._core = FrameProtocol(Side.SERVER, max_size=message_bytes_max)
         self._peer: SocketPeer | None = None
         self._loop = asyncio.get_running_loop()
@@ -210,25 +232,28 @@ class WebSocket:
     def send_text(self, data: bytes) -> None:
         """One message of text; nothing when the socket is closed."""
         if self.is_open:
-            self._put(frame_head(_TEXT, len(data)), data)
+            self._put(frame_head(_TEXT, len(data)) + data)
 
     def send_binary(self, head: bytes, data: bytes) -> None:
         """One binary message, of two parts; nothing when the socket is closed."""
-        if self.is_open:
-            size = len(head) + len(data)
-            if size < _JOINED_BYTES_MAX:
-                self._put(b"".join((frame_head(_BINARY, size), head, data)))
-            else:
-                self._put(frame_head(_BINARY, size) + head, data)
+        if self._is_gone or self._core.state is not State.OPEN:
+            return
+        size = len(head) + len(data)
+        if size < _JOINED_BYTES_MAX:
+            self._put(b"".join((frame_head(_BINARY, size), head, data)))
+        else:
+            self._out.append(frame_head(_BINARY, size) + head)
+            self._out_bytes += len(head)
+            self._put(data)
 
-    def _put(self, *parts: bytes) -> None:
-        self._out += parts
-        self._out_bytes += sum(map(len, parts))
-        if self._out_bytes > _FLUSH_BYTES and not self.is_clogged:
-            self._flush()
-        elif not self._is_flush_due:
+    def _put(self, data: bytes) -> None:
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if not self._is_flush_due:
             self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+            self._turn_end.add(self)
+        elif self._out_bytes > _FLUSH_BYTES and not self.is_clogged:
+            self.flush()
         if self.is_clogged and self._waiting_bytes > self._limits.web_replies_bytes_max:
             log.info("%s does not read what it is answered", self.name)
             self.abort()
@@ -238,12 +263,17 @@ class WebSocket:
         """What was sent and the system has not taken."""
         return self._out_bytes + self._transport.get_write_buffer_size()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what there is, as far as the socket takes it."""
         self._is_flush_due = False
-        if self._out and not self._is_gone and not self.is_clogged:
-            out, self._out = self._out, []
+        out = self._out
+        if out and not self._is_gone and not self.is_clogged:
+            self._out = []
             self._out_bytes = 0
-            self._transport.writelines(out)
+            if len(out) == 1:
+                self._transport.write(out[0])
+            else:
+                self._transport.writelines(out)
 
     def pause_writing(self) -> None:
         """The system takes no more for now."""
@@ -255,7 +285,7 @@ class WebSocket:
         self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        self._flush()
+        self.flush()
         if not self.is_clogged and self.is_open and self._peer is not None:
             self._peer.writable()
 
@@ -300,7 +330,7 @@ class WebSocket:
         """Nothing more is said. What was sent still goes out, and what comes is still read, for a
         while: a connection that is closed with something unread takes our last words with it."""
         self.is_clogged = False
-        self._flush()
+        self.flush()
         if self._core.close_rcvd is not None or self._core.reader.eof:
             self._transport.close()
         elif self._core.eof_sent and self._transport.can_write_eof():
