@@ -73,3 +73,5 @@ def open_screen(browser: Any) -> Iterator[Any]:
     for screen in opened:
         screen.page.context.close()
     assert complaints == []
+
+

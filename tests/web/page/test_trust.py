@@ -89,9 +89,7 @@ def test_a_table_that_does_not_exist_yet(server, open_screen):
 def test_markup_is_text_everywhere(server, open_screen):
     evil = "<img src=x onerror=alert(1)><script>window.hurt=1</script>"
     server.create_table(
-        "evil",
-        kind="static",
-        data={evil: [evil, "javascript:alert(1)", "\u202eabc"], "b": [evil] * 3},
+        "evil", kind="static", data={evil: [evil, "javascript:alert(1)", "\u202eabc"], "b": [evil] * 3}
     )
     server.create_table(f"t{evil}"[:60], kind="static", data={"x": [1]})
     screen = open_screen(server, "#table=evil")
@@ -108,9 +106,7 @@ def test_markup_is_text_everywhere(server, open_screen):
 
 def test_very_long_cells_and_strange_texts(server, open_screen):
     texts = ["x" * 1_000_000, "🦀" * 1000, "שלום עולם", "a\nb\tc", "\u0000\u0007", "é" * 3, ""]
-    server.create_table(
-        "strange", kind="static", data={"text": [*texts, None], "n": list(range(8))}
-    )
+    server.create_table("strange", kind="static", data={"text": [*texts, None], "n": list(range(8))})
     screen = open_screen(server, "#table=strange")
     screen.wait_ready()
     shown = screen.column_values("text")
@@ -231,12 +227,7 @@ def test_a_slow_socket_falls_behind_and_catches_up(server, open_screen):
     network.send("Network.enable")
     network.send(
         "Network.emulateNetworkConditions",
-        {
-            "offline": False,
-            "latency": 200,
-            "downloadThroughput": 20_000,
-            "uploadThroughput": 20_000,
-        },
+        {"offline": False, "latency": 200, "downloadThroughput": 20_000, "uploadThroughput": 20_000},
     )
     for round_ in range(200):
         table.upsert({"id": list(range(60)), "value": [f"round {round_}"] * 60})
