@@ -253,6 +253,12 @@ class ConnectorWorker:
         connection.expires_s = None
         connection.caller = caller
         connection.call = self._callers.calls.begin(caller, partial(self._end, connection))
+        try:
+            self._landings.check(name, caller)
+        except BarrageError as error:
+            _refuse(connection, error)
+            self.touch(connection)
+            return
         program = self._programs.get(name)
         if program is None:
             if len(self._programs) >= self.limits.connector_programs_max:
@@ -294,18 +300,24 @@ class ConnectorWorker:
             while program.waiting:
                 self._welcome(program.waiting.popleft(), program.name, desk)
         elif desk is None and not program.is_opening:
-            if not program.waiting:
-                self._programs.pop(program.name, None)
-                return
-            first = program.waiting[0].caller
-            assert first is not None
-            program.is_opening = True
-            try:
-                future = self._landings.open(program.name, first)
-            except BarrageError as error:
-                self._not_opened(program, error)
-            else:
-                future.add_done_callback(partial(self._on_loop, self._opened, program))
+            self._open(program)
+
+    def _open(self, program: _Program) -> None:
+        """For the first that waits and is still there."""
+        while program.waiting and program.waiting[0].session.state is not WorkerState.GREETED:
+            program.waiting.popleft()
+        if not program.waiting:
+            self._programs.pop(program.name, None)
+            return
+        first = program.waiting[0].caller
+        assert first is not None
+        program.is_opening = True
+        try:
+            future = self._landings.open(program.name, first)
+        except BarrageError as error:
+            self._not_opened(program, error)
+        else:
+            future.add_done_callback(partial(self._on_loop, self._opened, program))
 
     def _welcome(self, connection: ConnectorConnection, program: str, desk: StreamDesk) -> None:
         """Its table was opened for another one, perhaps."""
@@ -340,9 +352,9 @@ class ConnectorWorker:
         log.warning("program %r of a connector has no table: %s", program.name, error)
         program.is_opening = False
         if isinstance(error, PermissionDeniedError):
-            # Somebody else may be allowed to.
+            # Somebody else may be allowed to. Not at once: many may wait that are not.
             _refuse(program.waiting.popleft(), error)
-            self._advance(program)
+            self.loop.call_soon(self._guarded, partial(self._advance, program))
             return
         self._programs.pop(program.name, None)
         for connection in program.waiting:
