@@ -6,8 +6,9 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,12 +16,14 @@ import pytest
 
 import barrage
 from barrage import Operation, Policy, Rule
+from barrage.engine.operators.restrict import RestrictTable
 from barrage.errors import (
     BarrageError,
     ConfigError,
     PermissionDeniedError,
     TableNotFoundError,
 )
+from barrage.limits import Limits
 from barrage.server import Login, ServerConfig, User
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.transport.deephaven_messages import (
@@ -180,6 +183,56 @@ def test_callers_see_of_tables_about_the_server_what_concerns_them() -> None:
             hers.wait_ready(HANG_S)
             wait_until(lambda: names(bob, "_callers", "user") == {"bob"})
             wait_until(lambda: names(bob, "_journal", "table") == {"t"})
+
+
+def test_what_is_shown_is_one_table_for_all_who_see_the_same() -> None:
+    rules = (
+        Rule(tables=("t",), users=("bob", "eve"), allow=READ, rows="Id < 5"),
+        Rule(tables=("u",), users=("bob", "eve"), allow=READ, rows="Owner = caller()"),
+    )
+    with served(*rules) as server, ExitStack() as stack:
+        server.create_table("u", SCHEMA).add(rows_of_u := rows(0, 9))
+        for name in ("bob", "eve", "bob"):
+            session = stack.enter_context(as_user(server, name))
+            for table in ("t", "u"):
+                live = stack.enter_context(session.table(table).subscribe(interval_ms=1))
+                live.wait_ready(HANG_S)
+                assert 0 < len(live) < len(rows_of_u)
+
+        def shown(name: str) -> int:
+            publication = server._parts.catalog.get(name)
+            children = publication.table.live_children()
+            return sum(isinstance(each, RestrictTable) for each in children)
+
+        assert [server._parts.tables.run(partial(shown, name)).result() for name in "tu"] == [1, 2]
+
+
+def test_who_comes_back_under_the_same_rules_goes_on() -> None:
+    with listening() as tap, served(bob_sees(rows="Owner = 'bob'")) as server:
+        with as_user(server) as bob:
+            with bob.table("t").subscribe(interval_ms=1) as live:
+                live.wait_ready(HANG_S)
+                cursor, held = live.checkpoint()
+            server.table("t").upsert(rows(3, 1, owner="eve"))
+            server.table("t").upsert(rows(30, 6))
+            with bob.table("t").subscribe(resume_from=cursor, rows=held) as live:
+                live.wait_ready(HANG_S)
+                assert str(live.resumption).startswith("replayed")
+                assert live.to_arrow()["Id"].to_pylist() == [0, 6, 30, 33]
+        assert notes_in(tap) == {0, 3, 6, 30, 33}
+
+
+def test_who_has_missed_much_is_not_told_how_much() -> None:
+    few = Limits(resume_rows_max=2)
+    with served(bob_sees(rows="Owner = 'bob'"), limits=few) as server, as_user(server) as bob:
+        with bob.table("t").subscribe(interval_ms=1) as live:
+            live.wait_ready(HANG_S)
+            cursor, held = live.checkpoint()
+        server.table("t").upsert(rows(30, 77, owner="eve"))
+        with bob.table("t").subscribe(resume_from=cursor, rows=held) as live:
+            live.wait_ready(HANG_S)
+            assert live.resumption == "resnapshot (more was missed than a snapshot is)"
+            assert len(live) == 3
 
 
 # --- names ---

@@ -30,6 +30,10 @@ _LAST_WORDS_SECONDS = 1.0
 """How long a listener that stops waits for its connections to say what they have to say."""
 
 
+_RECEIVE_BYTES = 64 * 1024
+"""What is read from a connection at a time."""
+
+
 class WebListener(CallRunner):
     """A server on one port, at all addresses of its host."""
 
@@ -43,6 +47,7 @@ class WebListener(CallRunner):
         self.origins = origins
         self.keepalive_ms = options.keepalive_ms
         self.turn_end = TurnEnd()
+        self.receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self.speakers: Mapping[str, MakeSpeaker] = {
             flight_socket.PROTOCOL: partial(FlightSocket, runner=self, limits=options.limits),
             multiplexed_grpc.PROTOCOL: partial(MultiplexedGrpc, runner=self, limits=options.limits),
@@ -84,7 +89,7 @@ class WebListener(CallRunner):
     async def start(self) -> None:
         """Take calls."""
         loop = asyncio.get_running_loop()
-        made: Callable[[], asyncio.Protocol] = self._made
+        made: Callable[[], asyncio.BaseProtocol] = self._made
         if self._options.tls is not None:
             self._handshakes = TlsHandshakes(
                 self._context, self.limits, made=self._made, room=self._room
