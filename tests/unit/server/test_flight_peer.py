@@ -201,6 +201,10 @@ def test_actions_create_and_drop(server, flight_client):
         *(f"barrage.{name}" for name in ("tables", "drop_table", "create_table", "relay")),
         *(f"journal.{name}" for name in ("info", "bound", "version", "cursor", "release")),
         *(f"stage.{name}" for name in ("commit", "abort")),
+        *(
+            f"barrage.{name}"
+            for name in ("describe", "boards", "board", "save_board", "drop_board")
+        ),
         *("CancelFlightInfo", "RenewFlightEndpoint"),
         *("SetSessionOptions", "GetSessionOptions", "CloseSession"),
     }
