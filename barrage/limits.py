@@ -300,6 +300,60 @@ class Limits:
     time_tables_max: int = 500
     """Most tables of timestamps the clients of one server may have at a time."""
 
+    endpoint_rows: int = 1024 * 1024
+    """Rows of one endpoint of a flight, unless a session says otherwise; a smaller table has one
+    endpoint."""
+
+    endpoints_max: int = 256
+    """Most endpoints of one flight: a larger table has more rows in each."""
+
+    results_max: int = 10_000
+    """Results of queries that are kept for their readers, and queries under way, at a time."""
+
+    results_per_caller_max: int = 1_000
+    """The same for one caller."""
+
+    result_bytes_max: int = 4 * 1024 * 1024 * 1024
+    """Bytes of all results that are kept, those included that have run out and are still read. What
+    a result has in common with its table counts as well."""
+
+    result_bytes_per_caller_max: int = 2 * 1024 * 1024 * 1024
+    """The same for one caller."""
+
+    result_lifetime_ns: int = 60 * 1_000_000_000
+    """How long a result is kept, unless a session says otherwise; renewing it begins anew."""
+
+    result_lifetime_ns_max: int = 3600 * 1_000_000_000
+    """Longest time that a session may say."""
+
+    result_age_ns_max: int = 24 * 3600 * 1_000_000_000
+    """Longest time a result is kept, however often it is renewed."""
+
+    result_jobs_max: int = 1_000
+    """Queries under way whose results are to be kept."""
+
+    result_jobs_per_caller_max: int = 100
+    """The same for one caller."""
+
+    poll_wait_ns: int = 10 * 1_000_000_000
+    """How long PollFlightInfo waits for something new before it tells what there is."""
+
+    flight_sessions_max: int = 10_000
+    """Sessions of Flight clients that have set options."""
+
+    flight_session_ns: int = 3600 * 1_000_000_000
+    """How long such a session is kept after its last call."""
+
+    session_options_max: int = 64
+    """Options in one request."""
+
+    transforms_max: int = 64
+    """Exchanges that transform rows, at a time."""
+
+    transform_bytes_max: int = 256 * 1024 * 1024
+    """Bytes of rows that one of them may gather: an operator that looks at all rows needs all of
+    them."""
+
     resume_rows_max: int = 50_000_000
     """Rows of an older version that are derived anew to resume a subscription; also the most rows
     told step by step. Past it a snapshot is cheaper."""

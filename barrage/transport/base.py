@@ -37,6 +37,18 @@ def is_path_of_pem(text: str) -> bool:
     return bool(text) and "\n" not in text and "-----BEGIN" not in text
 
 
+ENDPOINTS_HEADER = "x-barrage-endpoints"
+ENDPOINTS_ONE = "one"
+"""A client that says so wants tickets of tables as they are when they are read, and no rows kept
+for it: what it asks information for is not yet to read."""
+
+REUSE_CONNECTION = "arrow-flight-reuse-connection://"
+"""What the location of an endpoint begins with that is where its information came from."""
+
+INFORMATION_HEADERS = {ENDPOINTS_HEADER: ENDPOINTS_ONE}
+"""What our client says with every call of one request and one answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TLS:
     """How to check the server and who we are. Paths of PEM files; all None: the system's

@@ -192,6 +192,7 @@ def queries(name: str) -> Iterator[Request]:
 def by_name(name: str) -> Iterator[Request]:
     for path in ((name,), ("scope", name), ("app", "scope", "field", name)):
         yield from infos(Descriptor(path=path))
+    yield acted("barrage.describe", table=name)
     yield got(b"s/" + name.encode())
     yield got(b"a/scope/f/" + name.encode())
     yield snapshot(name)
@@ -323,6 +324,7 @@ TRIED: dict[str, Asked] = {
 
 ELSEWHERE = {
     "shared tickets",
+    "results that are kept",
     "a snapshot over UCX",
     "bodies outside of streams",
     "tables about the server",
@@ -338,7 +340,8 @@ ELSEWHERE = {
     "who a page is",
 }
 """Rows that are about no table, or need more than a call: they have tests of their own, below, in
-tests/ucx/test_rules.py, test_connector_callers.py, test_page_boards.py, test_page_hostile.py and
+tests/ucx/test_rules.py, test_flight_results.py, test_connector_callers.py, test_page_boards.py,
+test_page_hostile.py and
 tests/unit/relay/test_relays_log_in.py."""
 
 SHOWN_WITHOUT = {"lists of tables"}

@@ -74,9 +74,17 @@ def resolves(name: str) -> bool:
     return False
 
 
+def actions() -> set[str]:
+    """Names of what peers may have done, which look like modules."""
+    declared = re.compile(r'^[A-Z_]+(?:: Final)? = "(barrage\.[a-z_]+)"', re.MULTILINE)
+    files = (ROOT / "barrage" / "server").rglob("*.py")
+    return {name for file in files for name in declared.findall(file.read_text())}
+
+
 def dead_names(text: str) -> list[str]:
     told = {match.group(1) for match in _DOTTED.finditer(text)}
     told |= {re.sub(r"\s", "", match.group(1)) for match in _ROLE.finditer(text)}
+    told -= actions()
     return sorted(
         name for name in told if not _NOT_OURS.fullmatch(name) and not resolves(name.rstrip("."))
     )

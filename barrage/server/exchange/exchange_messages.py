@@ -266,6 +266,8 @@ class ReadSnapshot(EngineRequest["SnapshotBegun"]):
     options: EncodeOptions
     types: SessionTypes | None
     way: BodyWay
+    is_parted: bool = False
+    """Its rows are to be read part by part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +277,8 @@ class SnapshotBegun:
     snapshot_id: int
     encoder: UpdateEncoder[Frame]
     work: SnapshotWork
+    epoch: str | None
+    """Of the table's history; None when it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import WeakKeyDictionary
@@ -79,6 +80,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _EncoderKey: TypeAlias = "tuple[EncodeOptions, BodyWay, bool, bool]"
+
+BULK_FACTOR = 2
+"""How much larger messages of a DoGet are than those of subscriptions."""
 
 ENCODERS_REMEMBERED = 64
 """Encoders kept per table; clients choose the options, so their number is bounded."""
@@ -294,9 +298,15 @@ class SubscriptionDispatcher:
             viewport=asked.viewport,
             is_reverse=asked.is_reverse,
             step=table.present_step,
+            is_parted=asked.is_parted,
         ).begun(table, self._limits)
         self._snapshots[asked.snapshot_id] = work
-        return SnapshotBegun(snapshot_id=asked.snapshot_id, encoder=encoder, work=work)
+        return SnapshotBegun(
+            snapshot_id=asked.snapshot_id,
+            encoder=encoder,
+            work=work,
+            epoch=self.planner.epoch_of(table),
+        )
 
     def forget_snapshot(self, asked: ForgetSnapshot) -> None:
         """Free what the snapshot was read from."""
@@ -332,6 +342,10 @@ class SubscriptionDispatcher:
     def _new_encoder(
         self, schema: pa.Schema, options: EncodeOptions, way: BodyWay
     ) -> UpdateEncoder[Frame]:
+        if options.is_bulk:
+            target = self._limits.message_bytes_target * BULK_FACTOR
+            limits = replace(self._limits, message_bytes_target=target)
+            return UpdateEncoder(schema, options, limits)
         if self._bodies is None:
             return UpdateEncoder(schema, options, self._limits)
         encoding = self._bodies.encoding(way)

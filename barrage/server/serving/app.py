@@ -37,6 +37,8 @@ from barrage.server.flight.dissociated_calls import DissociatedCalls
 from barrage.server.flight.journal_exchange import JournalExchanges
 from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
+from barrage.server.flight.result_calls import ResultCalls
+from barrage.server.flight.session_calls import SessionOptionCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
 from barrage.server.ingest.connector.source_callers import SourceCallers
@@ -44,6 +46,10 @@ from barrage.server.pages.board_calls import BoardCalls
 from barrage.server.pages.board_store import BoardStore
 from barrage.server.pages.page_calls import PAGE_SERVICE, PageCalls
 from barrage.server.policy.policy_watch import PolicyWatch
+from barrage.server.results.flight_sessions import FlightSessions
+from barrage.server.results.pinned_results import PinnedResults
+from barrage.server.results.query_jobs import QueryJobs
+from barrage.server.results.row_transform import RowTransforms
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
@@ -64,6 +70,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from barrage.clock import Clock
+    from barrage.engine.tables.table import Table
     from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.identity.ways import Hook
     from barrage.server.policy.rules import Policy
@@ -112,6 +119,7 @@ class ServerApp:
         """``elsewhere`` passes writes on to the servers that own the tables; ``authenticate`` is a
         further way to say who calls, and ``policy`` the rules, of the program."""
         self._config = config
+        self._clock = clock
         self._elsewhere = elsewhere
         self._watchdog = watchdog
         self._runtime = runtime
@@ -177,6 +185,7 @@ class ServerApp:
     def _make_services(self, config: ServerConfig, clock: Clock) -> None:
         """Make what answers calls, each part behind the gate."""
         self._resolver = TicketResolver(self._catalog, self._tables, config.limits, gate=self._gate)
+        self.transforms = RowTransforms(config.limits)
         dispatcher = SubscriptionDispatcher(
             self._runtime,
             self._tables.journals,
@@ -189,6 +198,8 @@ class ServerApp:
             self._resolver,
             limits=config.limits,
             bodies=self.bodies,
+            transform=self.transforms.open,
+            session_info=lambda event, session: self._data.session_info(event, session),
         )
         self._deephaven = DeephavenServices(
             self._authenticator,
@@ -203,6 +214,7 @@ class ServerApp:
         self.journals = JournalServices(
             self._tables, self._catalog, gate=self._gate, limits=config.limits, clock=clock
         )
+        self.results = self._keep_results(dispatcher.planner.epoch_of)
         self._puts = PutCalls(
             self._tables,
             config.limits,
@@ -219,6 +231,20 @@ class ServerApp:
             on_death=self.fail,
             audit=self.audit,
         )
+
+    def _keep_results(self, epoch_of: Callable[[Table], str | None]) -> QueryJobs:
+        """Make what keeps results of queries for their callers."""
+        limits, clock = self._config.limits, self._clock
+        self._epoch_of = epoch_of
+        self.flight_sessions = FlightSessions(limits, clock)
+        jobs = QueryJobs(
+            *(self._hub, self._resolver, PinnedResults(limits, clock)), limits=limits, clock=clock
+        )
+        for revoke in (jobs.revoke, self.flight_sessions.revoke):
+            self._authenticator.on_revoke(revoke)
+            if self._policy is not None:
+                self._policy.on_change(revoke)
+        return jobs
 
     @property
     def stream_count(self) -> int:
@@ -368,6 +394,8 @@ class ServerApp:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.sweep()
+            self.results.sweep()
+            self.flight_sessions.sweep()
             await self._authenticator.refresh()
             await self._policy.refresh()
             await self._callers.refresh()
@@ -415,6 +443,7 @@ class ServerApp:
             ends.callback(self._deephaven.close)
             ends.push_async_callback(self.journals.close)
             ends.push_async_callback(self._listener.stop, grace_s)
+            ends.callback(self.results.close, reason)
             if self._web is not None:
                 ends.push_async_callback(self._web.stop, grace_s)
             ends.callback(self.sessions.close_all, reason)
@@ -454,7 +483,10 @@ class ServerApp:
     def _all_services(self) -> dict[str, dict[str, MethodEntry]]:
         """Every service behind the guard with its methods."""
         limits = self._config.limits
-        data = DataCalls(
+        results = ResultCalls(
+            self.results, self._hub, limits=limits, location=self._config.flight_location
+        )
+        self._data = data = DataCalls(
             self._hub,
             self._authenticator,
             self.sessions,
@@ -462,6 +494,7 @@ class ServerApp:
             draft_2020=self._config.draft_2020,
             journals=self.journals.calls,
             journal_exchanges=JournalExchanges(self.journals.calls, self.bodies, limits),
+            results=results,
         )
         put = MethodEntry("bidi", self._puts.do_put, SessionUse.OPTIONAL)
         catalog = CatalogCalls(
@@ -469,6 +502,9 @@ class ServerApp:
             journals=self.journals,
             bodies=self.bodies,
             dissociated=DissociatedCalls(self.bodies, self._hub, limits),
+            results=results,
+            options=SessionOptionCalls(self.flight_sessions, self.sessions, limits),
+            epoch_of=self._epoch_of,
             gate=self._gate,
             elsewhere=self._elsewhere,
             further=BoardCalls(BoardStore(self._config.data, limits), limits, self._clock).actions,

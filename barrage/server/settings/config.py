@@ -62,6 +62,13 @@ AuditBytes = Annotated[int, Meta(ge=4096)]
 File = Annotated[str, Meta(min_length=1, description="a file")]
 CertificateName = Literal["cn", "dns", "email", "uri", "none"]
 PemFile = Annotated[str, Meta(min_length=1, description="a PEM file")]
+FlightLocation = Annotated[
+    str,
+    Meta(
+        pattern=r"^(grpc(\+(tcp|tls|unix))?://.+|arrow-flight-reuse-connection://\?)$",
+        description="a URI such as grpc+tls://host:port, or arrow-flight-reuse-connection://?",
+    ),
+]
 Devices = Annotated[str, Meta(min_length=1, description="names of network devices")]
 
 
@@ -77,6 +84,11 @@ class ServerConfig:
 
     port: Port = 0
     """TCP port; 0 lets the system choose."""
+
+    flight_location: FlightLocation | None = None
+    """Where endpoints of Flight say that they are to be had: this server's address as its clients
+    reach it, for a server behind others, or ``arrow-flight-reuse-connection://?``. When nothing is
+    said, endpoints say nothing, which means where their information came from."""
 
     token: str | None = field(default=None, repr=False)
     """Bearer token every call must carry."""
