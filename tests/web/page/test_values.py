@@ -132,7 +132,9 @@ def test_a_row_stays_where_it_is_while_rows_come_above_it(server, open_screen):
 
 def test_a_wide_table_asks_for_the_columns_in_sight_alone(server, open_screen):
     names = [f"c{i}" for i in range(10_000)]
-    server.create_table("wide", kind="static", data={name: [i, None] for i, name in enumerate(names)})
+    server.create_table(
+        "wide", kind="static", data={name: [i, None] for i, name in enumerate(names)}
+    )
     screen = open_screen(server, "#table=wide")
     screen.wait_ready()
     asked = "document.querySelector('live-grid').core.rows.request.columns.length"
