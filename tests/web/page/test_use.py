@@ -8,6 +8,7 @@ import urllib.parse
 
 import pyarrow as pa
 import pytest
+from pyarrow import csv, parquet
 
 from tests.web.page.screen import wait_until
 
@@ -208,14 +209,14 @@ def test_all_rows_are_downloaded(screen, quotes, format_):
     expected = quotes.sort("-id").to_arrow().select(["id", "price", "note"])
     path = waiting.value.path()
     if format_ == "CSV":
-        options = pa.csv.ConvertOptions(
+        options = csv.ConvertOptions(
             column_types=expected.schema, strings_can_be_null=True, quoted_strings_can_be_null=False
         )
-        found = pa.csv.read_csv(path, convert_options=options)
+        found = csv.read_csv(path, convert_options=options)
     elif format_ == "Arrow":
         found = pa.ipc.open_stream(io.BytesIO(path.read_bytes())).read_all()
     else:
-        found = pa.parquet.read_table(path)
+        found = parquet.read_table(path)
     assert found.to_pylist() == expected.to_pylist()
 
 
