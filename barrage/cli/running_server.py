@@ -42,31 +42,11 @@ _NO_SETTINGS = {
 """What clients among the commands are told."""
 
 
-def settings(
-    config_file: Path | None,
-    *,
-    host: str | None,
-    port: int | None,
-    token: str | None,
-    data: Path | None = None,
-    journal: str | None = None,
-    bodies: str | None = None,
-    **further: str | bool | None,
-) -> ServerConfig:
-    """Defaults < file < environment < flags; the port is 10000 unless something says otherwise.
-    ``further``: settings that flags of the same name give."""
+def settings(config_file: Path | None, **flags: str | int | bool | None) -> ServerConfig:
+    """Defaults < file < environment < ``flags`` of the settings' names, of which None says
+    nothing; the port is 10000 unless something says otherwise."""
     from barrage.server.settings.config import DEFAULT_ORIGIN, load_config
 
-    directory = None if data is None else str(data)
-    flags = {
-        "host": host,
-        "port": port,
-        "token": token,
-        "data": directory,
-        "journal": journal,
-        "bodies": bodies,
-        **further,
-    }
     environment = {name: value for name, value in os.environ.items() if name not in _NO_SETTINGS}
     config = load_config(config_file, environment=environment, flags=flags)
     if config.origin("port") != DEFAULT_ORIGIN:

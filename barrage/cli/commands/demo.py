@@ -2,7 +2,7 @@
 
 import typer
 
-from barrage.cli.commands.serve import BodiesOption, HostOption, PortOption
+from barrage.cli.commands.setting_options import BodiesOption, HostOption, PortOption
 from barrage.cli.commands.watch import (
     OnceOption,
     RowCountOption,
