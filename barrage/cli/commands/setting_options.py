@@ -159,6 +159,16 @@ ConnectorOption = Annotated[
         show_default=False,
     ),
 ]
+ConnectorConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--connector-config",
+        metavar="FILE",
+        help="Programs that sources may have, and what their messages become (docs/connectors.md).",
+        show_default=False,
+        dir_okay=False,
+    ),
+]
 
 
 SETTING_OPTIONS: dict[str, Any] = {
@@ -176,6 +186,7 @@ SETTING_OPTIONS: dict[str, Any] = {
     "tls_key": TlsKeyOption,
     "tls_client_ca": TlsClientCaOption,
     "connector": ConnectorOption,
+    "connector_config": ConnectorConfigOption,
 }
 """By the name of the setting, in the order of ``--help``."""
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from barrage.wire.payloads.payload_batch import PayloadBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from barrage.limits import Limits
     from barrage.wire.connector.frame_values import SentMessage
@@ -50,6 +50,10 @@ class StreamOwner(Protocol):
 
     def give_credits(self) -> None:
         """Give back what may be given back by now."""
+        ...
+
+    def fail(self, reason: str) -> None:
+        """Say ERROR and end."""
         ...
 
     def close(self) -> None:
@@ -175,7 +179,10 @@ class StreamDesk:
         *,
         limits: Limits,
         newest_owns: bool = True,
+        takes: Callable[[str], bool] | None = None,
     ) -> None:
+        """``takes``: whether a stream of this name may be announced."""
+        self._takes = takes
         self.program = program
         self.limits = limits
         self.newest_owns = newest_owns
@@ -219,14 +226,18 @@ class StreamDesk:
         """Whether there is room for more than is under way."""
         return not self.is_full and self.unsafe_bytes < self.limits.connector_room_bytes
 
-    def close(self) -> None:
-        """Nothing more of this desk can be written. Idempotent."""
+    def close(self, reason: str | None = None) -> None:
+        """Nothing more of this desk can be written. Sessions end without a word, or with a
+        reason. Idempotent."""
         self.is_open = False
         self.unsafe_bytes -= self._batch.byte_count
         self._batch = StreamBatch()
         sessions, self._sessions = self._sessions, set()
         for session in sessions:
-            session.close()
+            if reason is None:
+                session.close()
+            else:
+                session.fail(reason)
 
     # --- streams ---
 
@@ -244,8 +255,10 @@ class StreamDesk:
         return None if stream is None else stream.last_safe
 
     def claim(self, session: StreamOwner, number: int, name: str) -> Stream | None:
-        """The stream, owned by ``session`` from here on; None when somebody else keeps it or there
-        are too many."""
+        """The stream, owned by ``session`` from here on; None when somebody else keeps it, there
+        are too many, or it is none of this program."""
+        if self._takes is not None and not self._takes(name):
+            return None
         stream = self._streams.get(number)
         if stream is None:
             if len(self._streams) >= self.limits.connector_streams_max:
@@ -355,8 +368,9 @@ class StreamDesk:
         for session in self._sessions:
             session.give_credits()
 
-    def fail(self, batch: StreamBatch) -> None:
-        """A batch could not be written: nor can what came after it."""
+    def fail(self, batch: StreamBatch, reason: str | None = None) -> None:
+        """A batch could not be written: nor can what came after it. ``reason`` is for sources that
+        cannot help it by sending it again."""
         self.batches_under_way -= 1
         self.unsafe_bytes -= batch.byte_count
-        self.close()
+        self.close(reason)

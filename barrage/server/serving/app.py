@@ -38,6 +38,7 @@ from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
+from barrage.server.ingest.connector.sources_file import read_sources
 from barrage.server.policy.access_gate import AccessGate
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.serving import interpreter
@@ -53,7 +54,7 @@ from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import TRANSPORTS, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     import grpc.aio
 
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from barrage.supervision import OnDeath
     from barrage.transport.base import Listener, Transport
     from barrage.transport.tls.server_tls import ServerTLS
+    from barrage.wire.payloads.source_mapping import SourceMapping
 
 log = logging.getLogger(__name__)
 
@@ -102,9 +104,13 @@ class ServerApp:
         elsewhere: WritesElsewhere | None = None,
         authenticate: Hook | None = None,
         policy: Policy | None = None,
+        sources: Sequence[SourceMapping] = (),
     ) -> None:
         """``elsewhere`` passes writes on to the servers that own the tables; ``authenticate`` is a
-        further way to say who calls, and ``policy`` the rules, of the program."""
+        further way to say who calls, and ``policy`` the rules, of the program, ``sources``
+        what connectors may send beside those of the configuration's file."""
+        of_file = config.connector_config
+        self._sources = (*sources, *(() if of_file is None else read_sources(Path(of_file))))
         self._config = config
         self._elsewhere = elsewhere
         self._watchdog = watchdog
@@ -208,6 +214,7 @@ class ServerApp:
             cookie=self.token or "",
             gate=self._gate,
             on_death=self.fail,
+            sources=self._sources,
         )
 
     @property

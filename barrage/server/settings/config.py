@@ -256,6 +256,10 @@ class ServerConfig:
     """``host:port`` on which sources of the connector protocol are served; none by default. Their
     cookie is the token. Any other host than loopback needs one."""
 
+    connector_config: File | None = None
+    """TOML file of the programs that sources may have, and of what their messages become
+    (docs/connectors.md); without one all are taken, and land as they are."""
+
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""
 

@@ -9,7 +9,7 @@ tables, and connectors that write to a server by themselves use it on their side
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -71,9 +71,10 @@ LANDING_SCHEMA = pa.schema(
 """Of tables that messages land in as they are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SourceMapping:
-    """What one program's messages are, and the table they go to.
+    """What one program's messages are, and the table they go to. Two are the same when they are one
+    object.
 
     ConfigError for what does not go together.
     """
@@ -118,7 +119,7 @@ class SourceMapping:
     """A serialized FileDescriptorSet."""
     protobuf_message: str | None = None
     """The full name of the message."""
-    function: PayloadFunction | None = field(default=None, compare=False)
+    function: PayloadFunction | None = None
     """Of format python: bytes to a row or rows."""
 
     def __post_init__(self) -> None:
@@ -140,10 +141,11 @@ class SourceMapping:
             raise ConfigError(f"delimiter is {self.delimiter!r}, it must be one ASCII character")
 
     @classmethod
-    def landing(cls, program: str) -> SourceMapping:
-        """How messages land as they are, in a table with :data:`LANDING_SCHEMA`."""
+    def landing(cls) -> SourceMapping:
+        """How messages of any program land as they are, in a table of its name with
+        :data:`LANDING_SCHEMA`."""
         return cls(
-            program=program,
+            program="*",
             format="raw",
             columns=LANDING_SCHEMA,
             stream_column="stream",

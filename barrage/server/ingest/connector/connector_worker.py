@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +28,19 @@ from barrage.proto.connector.worker_session import WorkerSession
 from barrage.server.identity.caller import ANYBODY, KEY_NAME, Caller, Proof
 from barrage.server.ingest.connector.stream_landings import StreamLandings
 from barrage.server.runtime.failure import unexpected_failure
+from barrage.supervision import WorkerPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from barrage.limits import Limits
     from barrage.proto.connector.stream_desk import StreamBatch
-    from barrage.server.ingest.connector.stream_landings import Landing
+    from barrage.server.ingest.connector.stream_landings import Landing, LandingTarget
     from barrage.server.policy.access_gate import AccessGate
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.tables.table_service import TableService
+    from barrage.wire.payloads.source_mapping import MappedRows, SourceMapping
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +51,17 @@ LOOK_SECONDS = 0.5
 """Between two looks for connections whose time is up and for room in the engine."""
 
 
-_FOR_SOURCES = (SchemaError, UnsupportedError, PermissionDeniedError, TableExistsError)
+_FOR_SOURCES = (
+    *(SchemaError, UnsupportedError, PermissionDeniedError, TableExistsError, ConfigError),
+)
 """Why a program can have no table, that only somebody who looks at it can help."""
 
+READ_BYTES = 256 * 1024
+"""Taken from one connection at a time: some milliseconds of work, were all messages small and each
+of another stream."""
 
-READ_BYTES = 64 * 1024
-"""Taken from one connection at a time, as a small message costs some microseconds."""
+BESIDE_BYTES = 16 * 1024
+"""Payloads from which on they are decoded beside the event loop."""
 
 
 class ConnectorConnection(asyncio.BufferedProtocol):
@@ -67,7 +75,6 @@ class ConnectorConnection(asyncio.BufferedProtocol):
         """When it is cut: before its HELLO, and after its ERROR."""
         self._is_greeted = False
         self._is_ending = False
-        self._buffer = bytearray(READ_BYTES)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -77,10 +84,10 @@ class ConnectorConnection(asyncio.BufferedProtocol):
             transport.abort()
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
+        return self._worker.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.session.receive_data(memoryview(self._buffer)[:nbytes])
+        self.session.receive_data(memoryview(self._worker.buffer)[:nbytes])
         if self.session.state is WorkerState.GREETED and not self._is_greeted:
             self._is_greeted = True
             self.expires_s = None
@@ -118,16 +125,26 @@ class ConnectorConnection(asyncio.BufferedProtocol):
 
 
 class _Program:
-    """A program that connectors have begun with."""
+    """A target that connectors have begun with; the programs that share it are one."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, target: LandingTarget) -> None:
+        self.target = target
         self.landing: Landing | None = None
         self.desk: StreamDesk | None = None
-        self.held: StreamBatch | None = None
-        """A batch the engine had no room for."""
+        self.held: _Mapped | None = None
+        """What the engine had no room for."""
         self.waiting: deque[ConnectorConnection] = deque()
         self.is_opening = False
+        self.is_mapping = False
+        """Whether payloads are being decoded beside the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapped:
+    """A batch and what its messages become."""
+
+    batch: StreamBatch
+    rows: MappedRows | None
 
 
 class ConnectorWorker:
@@ -143,14 +160,20 @@ class ConnectorWorker:
         cookie: str,
         gate: AccessGate,
         on_death: Callable[[BarrageError], object],
+        sources: Sequence[SourceMapping] = (),
     ) -> None:
         self.limits = limits
         caller = Caller(name=KEY_NAME, proof=Proof.KEY) if cookie else ANYBODY
-        self._landings = StreamLandings(tables, catalog, gate=gate, caller=caller)
+        self._landings = StreamLandings(
+            tables, catalog, gate=gate, caller=caller, limits=limits, sources=sources
+        )
+        self._decoding = WorkerPool(1, thread_name_prefix="barrage-payloads")
+        self.buffer = bytearray(READ_BYTES)
+        """What a connection has brought, until it has looked at it."""
         self._cookie = cookie
         self._on_death = on_death
         self._connections: set[ConnectorConnection] = set()
-        self._programs: dict[str, _Program] = {}
+        self._programs: dict[LandingTarget, _Program] = {}
         self._touched: set[ConnectorConnection] = set()
         self._has_turn = False
         self._server: asyncio.Server | None = None
@@ -197,6 +220,7 @@ class ConnectorWorker:
         for connection in tuple(self._connections):
             connection.session.close()
             connection.flush()
+        self._decoding.shutdown(wait=False, cancel_futures=True)
 
     # --- connections ---
 
@@ -230,12 +254,17 @@ class ConnectorWorker:
         """HELLO has come: welcome it once its table is open."""
         hello = connection.session.hello
         assert hello is not None
-        program = self._programs.get(hello.program)
+        try:
+            target = self._landings.target(hello.program, hello.instance)
+        except PermissionDeniedError as error:
+            connection.session.fail(f"unknown program: {error}")
+            return
+        program = self._programs.get(target)
         if program is None:
             if len(self._programs) >= self.limits.connector_programs_max:
                 connection.session.fail("there are too many programs")
                 return
-            program = self._programs[hello.program] = _Program(hello.program)
+            program = self._programs[target] = _Program(target)
         program.waiting.append(connection)
         self._advance(program)
 
@@ -270,11 +299,11 @@ class ConnectorWorker:
                     connection.session.welcome(desk)
         elif desk is None and not program.is_opening:
             if not program.waiting:
-                self._programs.pop(program.name, None)
+                self._programs.pop(program.target, None)
                 return
             program.is_opening = True
             try:
-                future = self._landings.open(program.name)
+                future = self._landings.open(program.target)
             except BarrageError as error:
                 self._not_opened(program, error)
             else:
@@ -295,12 +324,18 @@ class ConnectorWorker:
             self._not_opened(program, error)
             return
         program.is_opening = False
-        program.desk = StreamDesk(program.name, landing.positions, limits=self.limits)
+        mapping = landing.target.mapping
+        program.desk = StreamDesk(
+            landing.target.table,
+            landing.positions,
+            limits=self.limits,
+            takes=mapping.takes_stream,
+        )
         self._advance(program)
 
     def _not_opened(self, program: _Program, error: BarrageError) -> None:
-        log.warning("program %r of a connector has no table: %s", program.name, error)
-        self._programs.pop(program.name, None)
+        log.warning("a connector has no table %r: %s", program.target.table, error)
+        self._programs.pop(program.target, None)
         for connection in program.waiting:
             if isinstance(error, _FOR_SOURCES):
                 connection.session.fail(f"unknown program: {error}")
@@ -311,17 +346,50 @@ class ConnectorWorker:
     def _submit(self, program: _Program) -> None:
         """Hand the engine what has come for a program, if it has room."""
         desk, landing = program.desk, program.landing
-        if desk is None or landing is None or not desk.is_open:
+        if desk is None or landing is None or not desk.is_open or program.is_mapping:
             return
-        if program.held is None and desk.batches_under_way >= BATCHES_UNDER_WAY_MAX:
+        if program.held is not None:
+            self._write(program, program.held)
             return
-        batch = program.held or desk.take_batch()
+        if desk.batches_under_way >= BATCHES_UNDER_WAY_MAX:
+            return
+        batch = desk.take_batch()
         if batch is None:
             return
+        messages = batch.messages()
+        if messages is None:
+            self._write(program, _Mapped(batch, None))
+        elif landing.target.is_raw or batch.byte_count < BESIDE_BYTES:
+            self._write(program, _Mapped(batch, landing.mapper.map(messages)))
+        else:
+            program.is_mapping = True
+            future = self._decoding.submit(landing.mapper.map, messages)
+            future.add_done_callback(partial(self._on_loop, partial(self._mapped, batch), program))
+
+    def _mapped(self, batch: StreamBatch, program: _Program, future: Future[MappedRows]) -> None:
+        """Payloads were decoded beside the loop, and nothing of the program meanwhile."""
+        assert program.desk is not None
+        program.is_mapping = False
+        if future.cancelled() or not program.desk.is_open:
+            program.desk.fail(batch)
+            self._advance(program)
+            return
+        self._write(program, _Mapped(batch, future.result()))
+        self._submit(program)
+
+    def _write(self, program: _Program, mapped: _Mapped) -> None:
+        desk, landing = program.desk, program.landing
+        assert desk is not None
+        assert landing is not None
+        rows, batch = mapped.rows, mapped.batch
+        if rows is not None and len(rows.rejected) and _ends_by_bad(landing):
+            desk.fail(batch, f"payload rejected: {rows.rejected['reason'][0].as_py()}")
+            self._advance(program)
+            return
         try:
-            future = self._landings.write(landing, batch)
+            future = self._landings.write(landing, rows, batch.positions)
         except LimitExceededError:
-            program.held, desk.is_full = batch, True
+            program.held, desk.is_full = mapped, True
             return
         except BarrageError as error:
             self._failed(program, batch, error)
@@ -347,10 +415,10 @@ class ConnectorWorker:
         """Sources come again, and are told where their streams stand then."""
         assert program.desk is not None
         if program.desk.is_open:
-            log.error("rows for table %r could not be written: %s", program.name, error)
+            log.error("rows for table %r could not be written: %s", program.target.table, error)
         program.desk.fail(batch)
-        if program.held is not None and program.held is not batch:
-            program.desk.fail(program.held)
+        if program.held is not None and program.held.batch is not batch:
+            program.desk.fail(program.held.batch)
         program.held = None
         self._advance(program)
 
@@ -372,3 +440,7 @@ class ConnectorWorker:
             self._submit(program)
             if program.desk is not None and program.desk.is_open:
                 program.desk.give_credits()
+
+
+def _ends_by_bad(landing: Landing) -> bool:
+    return landing.target.mapping.on_bad_payload == "error"

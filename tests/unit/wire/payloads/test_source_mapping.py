@@ -172,7 +172,7 @@ def test_upserts_and_deletions_are_those_of_messages_one_by_one(seed) -> None:
 
 
 def test_raw_messages_land_as_they_are() -> None:
-    done = mapped(SourceMapping.landing("p"), (b"k", b"\xff"), (b"", b"x"), times=(5, None))
+    done = mapped(SourceMapping.landing(), (b"k", b"\xff"), (b"", b"x"), times=(5, None))
     assert done.rows.schema == LANDING_SCHEMA
     assert done.rows.to_pylist()[0] == {
         "stream": "s",
