@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from barrage.wire.connector.frame_values import SentMessage
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
+
+    from barrage.wire.payloads.payload_batch import PayloadBatch
 
     UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 
@@ -91,8 +94,8 @@ def read_run(data: bytearray, start: int, *, frame_bytes_max: int) -> tuple[Mess
     if count >= RUN_MIN:
         stop = start + stride * count
         raw = bytes(memoryview(data)[start:stop])
-        layout = np.dtype(
-            {
+        layout: Any = np.dtype(
+            {  # type: ignore[call-overload]
                 "names": _HEAD.names,
                 "formats": [kind for _, kind in _HEAD_FIELDS],
                 "offsets": [_HEAD.fields[name][1] for name, _ in _HEAD_FIELDS],  # type: ignore[index]
@@ -119,6 +122,29 @@ def read_run(data: bytearray, start: int, *, frame_bytes_max: int) -> tuple[Mess
         heads, starts, ends = heads[:count], starts[:count], ends[:count]
         key_sizes, stop = key_sizes[:count], start + int(ends[-1])
     return _run(raw, heads, starts=starts, ends=ends, key_sizes=key_sizes), stop
+
+
+def encode_run(stream: int, batch: PayloadBatch) -> pa.Buffer:
+    """The frames of messages of one stream, one after the other."""
+    count = len(batch)
+    key_sizes = pc.fill_null(pc.binary_length(batch.keys), 0).to_numpy()
+    payload_sizes = pc.binary_length(batch.payloads).to_numpy()
+    heads = np.empty(count, _HEAD)
+    heads["length"] = key_sizes.astype(np.int64) + payload_sizes + (HEAD_BYTES - 4)
+    heads["tag"] = _MESSAGE_TAG
+    heads["stream"] = stream
+    heads["id"] = batch.ids.to_numpy()
+    heads["event_time"] = pc.fill_null(batch.event_times, 0).to_numpy()
+    heads["key_size"] = key_sizes
+    offsets = np.arange(0, HEAD_BYTES * (count + 1), HEAD_BYTES, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(heads)]
+    parts = [pa.BinaryArray.from_buffers(pa.binary(), count, buffers)]
+    if key_sizes.any():
+        parts.append(pc.fill_null(batch.keys, b""))
+    frames = pc.binary_join_element_wise(*parts, batch.payloads, pa.scalar(b"", pa.binary()))
+    bounds = np.frombuffer(frames.buffers()[1], np.int32)[frames.offset :]
+    first, last = int(bounds[0]), int(bounds[count])
+    return frames.buffers()[2].slice(first, last - first)
 
 
 def _equal_frames(data: bytearray, start: int, frame_bytes_max: int) -> tuple[int, int]:

@@ -66,3 +66,13 @@ class PayloadBatch:
             keys=self.keys.take(chosen),
             payloads=self.payloads.take(chosen),
         )
+
+    def slice(self, start: int, count: int) -> PayloadBatch:
+        """At most ``count`` messages from ``start`` on."""
+        return PayloadBatch(
+            streams=self.streams.slice(start, count),
+            ids=self.ids.slice(start, count),
+            event_times=self.event_times.slice(start, count),
+            keys=self.keys.slice(start, count),
+            payloads=self.payloads.slice(start, count),
+        )

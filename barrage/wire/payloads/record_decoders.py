@@ -141,10 +141,11 @@ def avro_decoder(
             raise ValueError("the head of a schema registry is missing")
         stream = BytesIO(payload)
         stream.seek(skipped)
-        record: Mapping[str, Any] = read(stream, parsed, None)
+        record: Any = read(stream, parsed, None)
         if stream.tell() != len(payload):
             raise ValueError(f"{len(payload) - stream.tell()} bytes are left over")
-        return record
+        found: Mapping[str, Any] = record
+        return found
 
     return FunctionDecoder(schema, row, what="Avro")
 
