@@ -186,8 +186,8 @@ class _Lane:
                 mapping.table, mapped.deleted, key=list(mapping.key), mode="delete"
             )
         last = batch.ids[-1].as_py()
-        if len(mapped.rows):
-            await self._writer.write(mapped.rows.combine_chunks(), sequence=last)
+        # Without rows it is the position alone that moves.
+        await self._writer.write(mapped.rows.combine_chunks(), sequence=last)
         self.last = last
         return rejected
 

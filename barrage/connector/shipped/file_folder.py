@@ -59,6 +59,7 @@ class FileFolder(Source):
             raise SourceLostError(f"{self._state.path}, which says what was read, is gone")
         while True:
             names = await in_thread(self._look)
+            is_new = any(self._files[name][3] < 0 for name in names)
             for name in names:
                 base, _, _, rows = self._files[name]
                 if rows >= 0 and base + rows <= position:
@@ -66,6 +67,9 @@ class FileFolder(Source):
                 async for batch in self._messages(name, base, position):
                     yield batch
                 position = max(position, base + self._files[name][3])
+            if is_new:
+                # There may be another one.
+                continue
             if not self._follows:
                 return
             await asyncio.sleep(self._poll_seconds)

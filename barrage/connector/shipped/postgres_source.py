@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import select
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -124,8 +125,7 @@ class PostgresChanges(SyncSource):
         name: str | None = None,
         stops_at: int | None = None,
     ) -> None:
-        """``stops_at``: end with the first transaction that commits at this position of the log or
-        later."""
+        """``stops_at``: end when the log has been read up to this position, and all is safe."""
         self._dsn = dsn
         self._table = table
         self._slot = slot
@@ -197,7 +197,7 @@ class PostgresChanges(SyncSource):
         """Make the slot, and copy what is there as it stood then; returns the id of the last
         part."""
         cursor.execute(
-            f"create_replication_slot {_quoted(self._slot)} logical pgoutput export_snapshot"
+            f"CREATE_REPLICATION_SLOT {_quoted(self._slot)} LOGICAL pgoutput EXPORT_SNAPSHOT"
         )
         _, point, snapshot, _ = cursor.fetchone()
         start = _lsn_of(point) << PART_BITS
@@ -254,23 +254,22 @@ class PostgresChanges(SyncSource):
             options={"proto_version": "1", "publication_names": self._publication},
             decode=False,
         )
-        feedback = _Feedback(self, cursor)
+        feedback = _Feedback(cursor)
         reader = _Transactions(self._table, after)
         while not self.is_stopping:
-            batches = []
-            while (message := cursor.read_message()) is not None:
+            batches: list[MessageBatch] = []
+            while not batches and (message := cursor.read_message()) is not None:
                 batches += reader.take(message.payload, self._ends)
-                if batches:
-                    break
-            for batch in batches:
-                if len(batch):
-                    yield batch
-                if self._stops_at is not None and reader.committed >= self._stops_at:
-                    feedback.send()
-                    return
-            feedback.send_if_due()
+            yield from batches
             if not batches:
+                # Transactions of other tables are not told: the log has come so far without ours.
+                if not self._ends and not reader.is_within:
+                    self._confirmed = max(self._confirmed, cursor.wal_end)
+                    if self._stops_at is not None and cursor.wal_end >= self._stops_at:
+                        feedback.send(self._confirmed)
+                        return
                 select.select([cursor], [], [], WAIT_SECONDS)
+            feedback.send(self._confirmed)
 
     def _is_in_log(self, after: int) -> bool:
         """Whether a position within a transaction is one of the log, not of the first copy."""
@@ -283,28 +282,21 @@ class PostgresChanges(SyncSource):
             (confirmed,) = cursor.fetchone()
         return after >> PART_BITS > _lsn_of(confirmed)
 
-    @property
-    def confirmed(self) -> int:
-        """Up to which position of the log all is safe."""
-        return self._confirmed
-
 
 class _Feedback:
-    """Confirms to the server what is safe."""
+    """Confirms to the server what is safe, and that somebody is there."""
 
-    def __init__(self, source: PostgresChanges, cursor: Any) -> None:
-        self._source = source
+    def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
         self._told = 0
+        self._due = time.monotonic()
 
-    def send_if_due(self) -> None:
-        if self._source.confirmed > self._told:
-            self.send()
-
-    def send(self) -> None:
-        self._told = self._source.confirmed
-        if self._told:
-            self._cursor.send_feedback(flush_lsn=self._told, apply_lsn=self._told)
+    def send(self, confirmed: int) -> None:
+        """Up to ``confirmed`` all is safe."""
+        now = time.monotonic()
+        if confirmed > self._told or now >= self._due:
+            self._told, self._due = confirmed, now + FEEDBACK_SECONDS
+            self._cursor.send_feedback(flush_lsn=confirmed, apply_lsn=confirmed, reply=False)
 
 
 class _Transactions:
@@ -318,14 +310,14 @@ class _Transactions:
         self._part = 0
         self._lines: list[bytes] = []
         self._size = 0
-        self.committed = 0
-        """End of the last transaction."""
+        self.is_within = False
+        """Whether a transaction has begun and not ended."""
 
     def take(self, payload: bytes, ends: dict[int, int]) -> list[MessageBatch]:
         """Messages that are complete with this one of the log."""
         message = decode_pgoutput(payload)
         if isinstance(message, TransactionBegin):
-            self._lsn, self._part = message.lsn, 0
+            self._lsn, self._part, self.is_within = message.lsn, 0, True
             self._lines, self._size = [], 0
         elif isinstance(message, Relation):
             self._relations[message.oid] = message
@@ -343,9 +335,10 @@ class _Transactions:
                     "not told; drop the slot and the target to begin anew"
                 )
         elif isinstance(message, Commit):
-            self.committed = message.end_lsn
+            self.is_within = False
             found = self._message(LAST_PART)
-            ends[(self._lsn << PART_BITS) + LAST_PART] = message.end_lsn
+            if found:
+                ends[(self._lsn << PART_BITS) + LAST_PART] = message.end_lsn
             return found
         return []
 
