@@ -8,6 +8,7 @@ worker says.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
@@ -127,7 +128,7 @@ class WorkerDelivery(Delivery):
                 logger.info("the worker at %s:%d: %s", *where, error or type(error).__name__)
                 is_lost = True
             finally:
-                connection.close()
+                await connection.close()
             left = [each for each in left if each not in connection.finished]
             if left and is_lost:
                 await asyncio.sleep(self._backoff.next_delay())
@@ -155,9 +156,11 @@ class _Connection:
             self._reader, self._writer = await asyncio.open_connection(*where, ssl=tls)
         self._writer.transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._writer is not None:
             self._writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
 
     async def greet(self, program: str, instance: str, cookie: str) -> None:
         self._session.greet(program, instance=instance, cookie=cookie)

@@ -72,6 +72,10 @@ class Stream:
     last_safe: int | None = None
     """The last whose rows are safe."""
     owner: StreamOwner | None = None
+    message_count: int = 0
+    """That were taken since the desk began."""
+    last_error: str | None = None
+    """Why a message of it could not be decoded, the last time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class StreamSpan:
     stream: Stream
     first: int
     last: int
+    count: int
 
 
 @dataclass(slots=True)
@@ -249,6 +254,10 @@ class StreamDesk:
             if stream.last_safe is not None
         )
 
+    def streams(self) -> Iterable[Stream]:
+        """All that are known."""
+        return self._streams.values()
+
     def last_safe(self, number: int) -> int | None:
         """The last safe id of a stream; None when it has none, or is not known."""
         stream = self._streams.get(number)
@@ -293,6 +302,7 @@ class StreamDesk:
             self._batch.add_message(stream.name, message)
         self._batch.move(stream.id, message.id)
         stream.last_seen = message.id
+        stream.message_count += 1
 
     def take_run(self, session: StreamOwner, run: MessageRun, spans: Sequence[StreamSpan]) -> None:
         """The same for many: ``spans`` are the streams of the run, each with its first and last id
@@ -312,6 +322,7 @@ class StreamDesk:
             self._batch.move(span.stream.id, span.first)
             self._batch.move(span.stream.id, span.last)
             span.stream.last_seen = span.last
+            span.stream.message_count += span.count
 
     def take_ephemeral(self, session: StreamOwner, stream: Stream, message: SentMessage) -> None:
         """A message that leaves the position where it is."""
@@ -362,6 +373,15 @@ class StreamDesk:
                 streams=streams,
                 ephemeral=share.ephemeral,
             )
+
+    def note_rejected(self, rejected: pa.Table) -> None:
+        """Messages that could not be decoded, with ``stream`` (its name) and ``reason``."""
+        reasons = dict(
+            zip(rejected["stream"].to_pylist(), rejected["reason"].to_pylist(), strict=True)
+        )
+        for stream in self._streams.values():
+            if stream.name in reasons:
+                stream.last_error = reasons[stream.name]
 
     def give_credits(self) -> None:
         """There may be room again: give back what was held back."""

@@ -99,6 +99,8 @@ class WorkerSession:
         self._under_way = 0
         """Messages that are received and not safe."""
         self.unsafe_bytes = 0
+        self.message_count = 0
+        """Messages that were taken."""
         self._unstable_bytes = 0
         self.has_refused = False
         """Whether a stream was refused since the session began. Published sources ask again when
@@ -117,6 +119,16 @@ class WorkerSession:
     def dialect(self) -> Dialect | None:
         """None until the connection has said."""
         return self._reader.dialect
+
+    @property
+    def credits(self) -> int:
+        """What the connector may still send; below 0 what it owes."""
+        return self._balance
+
+    @property
+    def under_way(self) -> int:
+        """Messages that are received and not safe."""
+        return self._under_way
 
     @property
     def stream_count(self) -> int:
@@ -288,6 +300,7 @@ class WorkerSession:
         assert self._desk is not None
         self._balance -= len(run)
         self._under_way += len(run)
+        self.message_count += len(run)
         self._add_unsafe(run.byte_count)
         self._desk.take_run(self, run, spans)
         for span in spans:
@@ -317,7 +330,7 @@ class WorkerSession:
             seen = link.stream.last_seen
             if seen is not None and first <= seen:
                 return None
-            spans.append(StreamSpan(link.stream, first, last))
+            spans.append(StreamSpan(link.stream, first, last, stop - start))
         return spans
 
     def _keep_unstable(self, link: _Link, message: SentMessage) -> None:
@@ -379,6 +392,7 @@ class WorkerSession:
 
     def _count(self, message: SentMessage) -> None:
         self._under_way += 1
+        self.message_count += 1
         self._add_unsafe(len(message.payload) + len(message.key or b""))
 
     def _add_unsafe(self, byte_count: int) -> None:

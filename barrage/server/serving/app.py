@@ -46,6 +46,7 @@ from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
 from barrage.server.statistics.body_statistics import BodyStatistics
 from barrage.server.statistics.caller_statistics import CallerStatistics
+from barrage.server.statistics.connector_statistics import ConnectorStatistics
 from barrage.server.statistics.thread_statistics import ThreadStatistics
 from barrage.supervision import Role, no_dependants, start_awaited, start_task
 from barrage.transport.base import ListenOptions
@@ -79,6 +80,9 @@ SWEEPER = Role(
 )
 STOP = Role("barrage-stop", "health, and whoever waits for the server to end")
 COUNTER = Role("barrage-body-statistics", "subscriptions of the table of bodies; health")
+CONNECTORS = Role(
+    "barrage-connector-statistics", "subscriptions of the tables of connectors; health"
+)
 THREADS = Role("barrage-thread-statistics", "subscriptions of the table of threads; health")
 TRIMMER = Role("barrage-spare-memory", "nothing: memory that is free is kept")
 
@@ -270,6 +274,9 @@ class ServerApp:
         if self.bodies.is_switched_on:
             counting = BodyStatistics(self.bodies, self._tables)
             start(COUNTER, counting.run(), partial(self._counter_died, counting))
+        if self._config.connector_address is not None:
+            streams = ConnectorStatistics(self._connectors, self._tables)
+            start(CONNECTORS, streams.run(), partial(self._counter_died, streams))
         if self._watchdog is not None:
             threads = ThreadStatistics(self._watchdog, self._tables)
             start(THREADS, threads.run(), partial(self._counter_died, threads))
@@ -291,7 +298,9 @@ class ServerApp:
             self._telling = start_awaited(self._health.enter_graceful_shutdown())
 
     def _counter_died(
-        self, counting: BodyStatistics | CallerStatistics | ThreadStatistics, error: BarrageError
+        self,
+        counting: BodyStatistics | CallerStatistics | ConnectorStatistics | ThreadStatistics,
+        error: BarrageError,
     ) -> None:
         counting.fail(error)
         self.fail(error)
@@ -391,7 +400,7 @@ class ServerApp:
             ends.callback(self.sessions.close_all, reason)
             ends.callback(self.journals.begin_stop, reason)
             ends.callback(self._puts.begin_stop, reason)
-            ends.callback(self._connectors.close)
+            ends.callback(self._connectors.close, self._config.connector_restart)
             ends.callback(self._deephaven.announce_stop, DRAINING)
             ends.callback(self._hub.finish_all, reason, is_flushed=True)
 

@@ -256,6 +256,11 @@ class ServerConfig:
     """``host:port`` on which sources of the connector protocol are served; none by default. Their
     cookie is the token. Any other host than loopback needs one."""
 
+    connector_restart: str | None = None
+    """What sources are told when the server stops as planned: the ``host:port`` of another worker,
+    or nothing for this one again (RESTART). When nothing is said their connections just end, which
+    is what the published library comes back from."""
+
     connector_config: File | None = None
     """TOML file of the programs that sources may have, and of what their messages become
     (docs/connectors.md); without one all are taken, and land as they are."""

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import (
@@ -31,11 +32,11 @@ from barrage.server.runtime.failure import unexpected_failure
 from barrage.supervision import WorkerPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     from barrage.limits import Limits
-    from barrage.proto.connector.stream_desk import StreamBatch
+    from barrage.proto.connector.stream_desk import Stream, StreamBatch
     from barrage.server.ingest.connector.stream_landings import Landing, LandingTarget
     from barrage.server.policy.access_gate import AccessGate
     from barrage.server.runtime.catalog import Catalog
@@ -64,6 +65,27 @@ BESIDE_BYTES = 16 * 1024
 """Payloads from which on they are decoded beside the event loop."""
 
 
+FAILED_SHOWN = 100
+"""Connections that ended by an error and are still told of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorFacts:
+    """What is told of one connection."""
+
+    number: int
+    program: str
+    instance: str
+    state: str
+    streams: int
+    credits: int
+    waiting: int
+    """Messages that are received and not safe."""
+    waiting_bytes: int
+    messages: int
+    last_error: str | None
+
+
 class ConnectorConnection(asyncio.BufferedProtocol):
     """One connection of a source."""
 
@@ -73,6 +95,8 @@ class ConnectorConnection(asyncio.BufferedProtocol):
         self.session = worker.new_session(self)
         self.expires_s: float | None = None
         """When it is cut: before its HELLO, and after its ERROR."""
+        self.number = 0
+        """Of the connections of this server."""
         self._is_greeted = False
         self._is_ending = False
 
@@ -122,6 +146,21 @@ class ConnectorConnection(asyncio.BufferedProtocol):
     def cut(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def facts(self) -> ConnectorFacts:
+        hello = self.session.hello
+        return ConnectorFacts(
+            number=self.number,
+            program="" if hello is None else hello.program,
+            instance="" if hello is None else hello.instance,
+            state=self.session.state.name.lower(),
+            streams=self.session.stream_count,
+            credits=self.session.credits,
+            waiting=self.session.under_way,
+            waiting_bytes=self.session.unsafe_bytes,
+            messages=self.session.message_count,
+            last_error=self.session.failure,
+        )
 
 
 class _Program:
@@ -175,6 +214,8 @@ class ConnectorWorker:
         self._connections: set[ConnectorConnection] = set()
         self._programs: dict[LandingTarget, _Program] = {}
         self._touched: set[ConnectorConnection] = set()
+        self._failed_sessions: deque[ConnectorFacts] = deque(maxlen=FAILED_SHOWN)
+        self._numbers = count(1)
         self._has_turn = False
         self._server: asyncio.Server | None = None
         self._look: asyncio.TimerHandle | None = None
@@ -207,18 +248,23 @@ class ConnectorWorker:
             raise ConfigError(f"cannot listen for connectors on {host}:{port}: {error}") from error
         self._look = self._loop.call_later(LOOK_SECONDS, self._look_around)
 
-    def close(self) -> None:
-        """Take no more; connections end without a word, so that sources come again. What the engine
-        has is written. Idempotent."""
+    def close(self, restart: str | None = None) -> None:
+        """Take no more; connections end without a word, so that sources come again, or with RESTART
+        and that address (empty for this one). What the engine has is written. Idempotent."""
         if self._look is not None:
             self._look.cancel()
         if self._server is not None:
             self._server.close()
+        if restart is not None:
+            for connection in tuple(self._connections):
+                connection.session.restart(restart)
+                connection.flush()
         for program in self._programs.values():
             if program.desk is not None:
                 program.desk.close()
         for connection in tuple(self._connections):
-            connection.session.close()
+            if connection.session.state is not WorkerState.FAILING:
+                connection.session.close()
             connection.flush()
         self._decoding.shutdown(wait=False, cancel_futures=True)
 
@@ -238,10 +284,24 @@ class ConnectorWorker:
             log.warning("a connector was turned away: there are %d", len(self._connections))
             return None
         self._connections.add(connection)
+        connection.number = next(self._numbers)
         return self.deadline_s()
 
     def left(self, connection: ConnectorConnection) -> None:
         self._connections.discard(connection)
+        if connection.session.failure is not None:
+            self._failed_sessions.append(connection.facts())
+
+    def connections(self) -> list[ConnectorFacts]:
+        """The connections there are, and the last of those that ended by an error."""
+        return [*self._failed_sessions, *(each.facts() for each in self._connections)]
+
+    def streams(self) -> Iterator[tuple[str, Stream]]:
+        """The streams of all targets, with the names of their tables."""
+        for program in self._programs.values():
+            if program.desk is not None:
+                for stream in program.desk.streams():
+                    yield program.target.table, stream
 
     def touch(self, connection: ConnectorConnection) -> None:
         """Something of a connection has changed: the next turn looks at it."""
@@ -382,6 +442,8 @@ class ConnectorWorker:
         assert desk is not None
         assert landing is not None
         rows, batch = mapped.rows, mapped.batch
+        if rows is not None and len(rows.rejected):
+            desk.note_rejected(rows.rejected)
         if rows is not None and len(rows.rejected) and _ends_by_bad(landing):
             desk.fail(batch, f"payload rejected: {rows.rejected['reason'][0].as_py()}")
             self._advance(program)

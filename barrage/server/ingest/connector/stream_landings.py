@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
+    import pyarrow as pa
+
     from barrage.engine.tables.source import SourceTable
     from barrage.engine.tables.table import Table
     from barrage.limits import Limits
@@ -121,22 +123,17 @@ class StreamLandings:
 
     def _opened(self, target: LandingTarget) -> tuple[tuple[Table, ...], Callable[[int], Landing]]:
         mapping = target.mapping
-        if self._catalog.find(target.table) is None:
-            schema = mapping.new_schema()
-        else:
-            schema = LANDING_SCHEMA
-        recipe = TableRecipe.checked(target.table, schema, key=mapping.key)
-        table = self._found_or_made(recipe, key=mapping.key)
+        table = self._found_or_made(target.table, mapping.new_schema, key=mapping.key)
         if target.is_raw and _columns(table) != [(f.name, f.type) for f in LANDING_SCHEMA]:
             raise SchemaError(
-                f"table {recipe.name!r} takes no streams: its columns are not "
+                f"table {target.table!r} takes no streams: its columns are not "
                 f"{', '.join(LANDING_SCHEMA.names)}"
             )
         mapper = mapping.mapper(table.schema, limits=self._limits)
         rejected = None
         if _keeps_rejected(target):
             name = target.table + REJECTED_SUFFIX
-            rejected = self._found_or_made(TableRecipe.checked(name, REJECTED_SCHEMA), key=())
+            rejected = self._found_or_made(name, lambda: REJECTED_SCHEMA, key=())
             if _columns(rejected) != [(f.name, f.type) for f in REJECTED_SCHEMA]:
                 raise SchemaError(f"table {name!r} has other columns than those of dead letters")
         streams = self._tables.journals.positions.streams(table)
@@ -144,17 +141,21 @@ class StreamLandings:
         tables = (table,) if rejected is None else (table, rejected)
         return tables, lambda _: landing
 
-    def _found_or_made(self, recipe: TableRecipe, *, key: Sequence[str]) -> SourceTable:
-        found = self._catalog.find(recipe.name)
-        needed = Operation.CREATE if found is None else Operation.WRITE
-        self._gate.check(recipe.name, needed, caller=self._caller)
-        publication = self._tables.create_now(recipe, None) if found is None else found
+    def _found_or_made(
+        self, name: str, schema: Callable[[], pa.Schema], *, key: Sequence[str]
+    ) -> SourceTable:
+        publication = self._catalog.find(name)
+        needed = Operation.CREATE if publication is None else Operation.WRITE
+        self._gate.check(name, needed, caller=self._caller)
+        if publication is None:
+            recipe = TableRecipe.checked(name, schema(), key=key)
+            publication = self._tables.create_now(recipe, None)
         check_ours(publication)
         table = source_for_peers(publication)
         if publication.kind == "static" or tuple(table.key_columns) != tuple(key):
             has = f"the key {', '.join(table.key_columns)}" if table.key_columns else "no key"
             raise UnsupportedError(
-                f"table {recipe.name!r} takes no streams: it is {publication.kind} and has {has}, "
+                f"table {name!r} takes no streams: it is {publication.kind} and has {has}, "
                 f"{'its source ' + ', '.join(key) if key else 'its source appends'}"
             )
         return table
