@@ -4,6 +4,7 @@ memory."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from barrage.limits import DEFAULT_LIMITS
@@ -96,3 +97,5 @@ class LocalWorker:
             if self._sessions.pop(writer, None) is not None:
                 session.close()
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()

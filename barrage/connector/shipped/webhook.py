@@ -70,6 +70,8 @@ class Webhook(Source):
         self._last: int | None = None
         """The last id that was given out; None until the worker has said where it stands."""
         self._pending: dict[int, tuple[bytes, asyncio.Future[None]]] = {}
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._has_more = asyncio.Event()
         self._begun = asyncio.Event()
 
@@ -82,6 +84,10 @@ class Webhook(Source):
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+        if self._serving:
+            await asyncio.wait(self._serving)
 
     @property
     def port(self) -> int:
@@ -118,6 +124,10 @@ class Webhook(Source):
     # --- requests -------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        self._writers.add(writer)
         try:
             goes_on = True
             while goes_on:
@@ -133,6 +143,10 @@ class Webhook(Source):
             return
         finally:
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            self._writers.discard(writer)
+            self._serving.discard(task)
 
     async def _one(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

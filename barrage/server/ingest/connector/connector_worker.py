@@ -259,12 +259,13 @@ class ConnectorWorker:
             for connection in tuple(self._connections):
                 connection.session.restart(restart)
                 connection.flush()
+        # What is written by now is sent before a connection ends.
         for program in self._programs.values():
             if program.desk is not None:
                 program.desk.close()
         for connection in tuple(self._connections):
-            if connection.session.state is not WorkerState.FAILING:
-                connection.session.close()
+            connection.flush()
+            connection.session.close()
             connection.flush()
         self._decoding.shutdown(wait=False, cancel_futures=True)
 
