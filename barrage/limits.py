@@ -417,7 +417,7 @@ class Limits:
     connector_name_bytes_max: int = 1024
     """Longest name of a stream."""
 
-    connector_credits_max: int = 4_096
+    connector_credits_max: int = 16_384
     """Messages of one connector that may be under way, received and not yet safe included."""
 
     connector_credits_min: int = 16

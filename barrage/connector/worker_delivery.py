@@ -143,6 +143,10 @@ class _Connection:
         self._streams: dict[int, _Stream] = {}
         self._refused: set[int] = set()
         """Streams to announce again when the next acknowledgement comes."""
+        self._moved: set[int] = set()
+        """Streams of which more is safe than their sources were told."""
+        self._turn = asyncio.Lock()
+        """Held by the stream that sends, or waits for credits; the others wait for it in order."""
         self._has_credits = asyncio.Event()
         self._is_finished = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
@@ -199,7 +203,9 @@ class _Connection:
     async def _listen(self) -> None:
         while self.restart_at is None:
             await self._receive()
-            for stream in tuple(self._streams.values()):
+            moved, self._moved = self._moved, set()
+            for number in moved:
+                stream = self._streams[number]
                 if stream.safe is not None and stream.safe != stream.told:
                     stream.told = stream.safe
                     await stream.source.acknowledged(stream.safe)
@@ -232,6 +238,7 @@ class _Connection:
             for number, last in event.positions:
                 if number in self._streams:
                     self._streams[number].safe = last
+                    self._moved.add(number)
             for number in self._refused:
                 self._session.announce(number, self._streams[number].source.name.encode())
             self._refused.clear()
@@ -268,18 +275,19 @@ class _Connection:
     async def _send(self, stream: _Stream, batch: PayloadBatch) -> None:
         at = 0
         while at < len(batch):
-            await self._may_send()
-            while self._session.credits < 1:
-                self._has_credits.clear()
-                await self._has_credits.wait()
+            async with self._turn:
                 await self._may_send()
-            part = batch.slice(at, min(self._session.credits, RUN_MESSAGES))
-            self._session.send_run(stream.id, part)
-            at += len(part)
-            stream.last = part.ids[-1].as_py()
-            self._progress.messages_sent += len(part)
-            self._progress.bytes_sent += part.payloads.nbytes
-            await self._flush()
+                while self._session.credits < 1:
+                    self._has_credits.clear()
+                    await self._has_credits.wait()
+                    await self._may_send()
+                part = batch.slice(at, min(self._session.credits, RUN_MESSAGES))
+                self._session.send_run(stream.id, part)
+                at += len(part)
+                stream.last = part.ids[-1].as_py()
+                self._progress.messages_sent += len(part)
+                self._progress.bytes_sent += part.payloads.nbytes
+                await self._flush()
 
     async def _flush(self) -> None:
         assert self._writer is not None
