@@ -2,8 +2,8 @@
 the connectors that ship; a client of servers, never a part of one."""
 
 from barrage.connector.delivery import (
-    Delivery,
     DeliveryProgress,
+    SourceDelivery,
     run_sources,
     run_sources_blocking,
 )
@@ -16,13 +16,13 @@ from barrage.connector.worker_delivery import WorkerDelivery
 from barrage.wire.payloads.source_mapping import SourceMapping
 
 __all__ = [
-    "Delivery",
     "DeliveryProgress",
     "MessageBatch",
     "Sink",
     "SinkBatch",
     "SinkFollower",
     "Source",
+    "SourceDelivery",
     "SourceMapping",
     "StateFile",
     "SyncSink",

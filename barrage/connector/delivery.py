@@ -27,7 +27,7 @@ class DeliveryProgress:
     is_done: bool = False
 
 
-class Delivery(ABC):
+class SourceDelivery(ABC):
     """One destination. Made for one run."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ def check_names(sources: Sequence[Source]) -> None:
 
 async def run_sources(
     sources: Source | Sequence[Source],
-    delivery: Delivery,
+    delivery: SourceDelivery,
     *,
     on_progress: Callable[[DeliveryProgress], None] | None = None,
     progress_seconds: float = 0.5,
@@ -76,7 +76,7 @@ async def run_sources(
 
 def run_sources_blocking(
     sources: Source | Sequence[Source],
-    delivery: Delivery,
+    delivery: SourceDelivery,
     *,
     on_progress: Callable[[DeliveryProgress], None] | None = None,
 ) -> DeliveryProgress:

@@ -1,4 +1,4 @@
-"""Delivery to a table of a server over gRPC: payloads become rows on this side.
+"""SourceDelivery to a table of a server over gRPC: payloads become rows on this side.
 
 The table remembers the last id with the rows, as that of a producer (the name of the source). What
 cannot be decoded goes to the table of dead letters first, under numbers of its own; keys are
@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from barrage.client.connection.reconnect import Backoff
 from barrage.client.session import aconnect
-from barrage.connector.delivery import Delivery
+from barrage.connector.delivery import SourceDelivery
 from barrage.errors import ConfigError, ConnectionLostError, TableNotFoundError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.supervision import in_thread
+from barrage.supervision import in_thread, start_awaited
 from barrage.wire.payloads.source_mapping import REJECTED_SUFFIX
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ FLUSH_ROWS = 65_536
 """Rows after which the source is told what is safe, when it never pauses."""
 
 
-class TableDelivery(Delivery):
+class TableDelivery(SourceDelivery):
     """To the table of ``mapping`` at a server. The table is made when there is none.
 
     What the server refuses (a schema that does not fit, rights that are missing) is raised.
@@ -67,7 +67,7 @@ class TableDelivery(Delivery):
             raise ConfigError("the mapping must name its table: there is no program")
 
     async def run(self, sources: Sequence[Source]) -> None:
-        """See :class:`~barrage.connector.delivery.Delivery`."""
+        """See :class:`~barrage.connector.delivery.SourceDelivery`."""
         while True:
             try:
                 opened = await aconnect(self._address, auth=self._auth, tls=self._tls)
@@ -82,7 +82,7 @@ class TableDelivery(Delivery):
 
     async def _serve(self, session: AsyncSession, sources: Sequence[Source]) -> None:
         schema = await _schema_of(session, self._mapping)
-        tasks = {asyncio.ensure_future(self._deliver(session, schema, each)) for each in sources}
+        tasks = {start_awaited(self._deliver(session, schema, each)) for each in sources}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:

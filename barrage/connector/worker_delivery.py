@@ -1,4 +1,4 @@
-"""Delivery to a worker by the connector protocol.
+"""SourceDelivery to a worker by the connector protocol.
 
 Each source is read by a task that waits for credits, so a worker without room slows the source down
 and nobody else. After a lost connection every source is read again from the position that the
@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from barrage.client.connection.reconnect import Backoff
-from barrage.connector.delivery import Delivery
+from barrage.connector.delivery import SourceDelivery
 from barrage.connector.messages import stream_id_of
 from barrage.errors import (
     ConfigError,
@@ -32,6 +32,7 @@ from barrage.proto.connector.source_session import (
     Welcomed,
     WorkerFailed,
 )
+from barrage.supervision import start_awaited
 
 if TYPE_CHECKING:
     import ssl
@@ -83,7 +84,7 @@ class _Stream:
         return self.is_ended and (self.last is None or self.safe == self.last)
 
 
-class WorkerDelivery(Delivery):
+class WorkerDelivery(SourceDelivery):
     """To the worker at ``host:port`` (``barrage serve --connector``), as a program it knows.
 
     What the worker refuses (a wrong cookie, an unknown program, a newer connection that announced
@@ -111,7 +112,7 @@ class WorkerDelivery(Delivery):
         self._backoff = backoff or Backoff(seconds_max=2.0)
 
     async def run(self, sources: Sequence[Source]) -> None:
-        """See :class:`~barrage.connector.delivery.Delivery`."""
+        """See :class:`~barrage.connector.delivery.SourceDelivery`."""
         left = list(sources)
         where = (self._host, self._port)
         while left:
@@ -181,10 +182,10 @@ class _Connection:
             self._session.announce(each.id, each.source.name.encode())
         await self._flush()
         ends = {
-            asyncio.ensure_future(self._listen()),
-            asyncio.ensure_future(self._is_finished.wait()),
+            start_awaited(self._listen()),
+            start_awaited(self._is_finished.wait()),
         }
-        pumps = {asyncio.ensure_future(self._pump(each)) for each in streams}
+        pumps = {start_awaited(self._pump(each)) for each in streams}
         try:
             while True:
                 done, _ = await asyncio.wait(ends | pumps, return_when=asyncio.FIRST_COMPLETED)

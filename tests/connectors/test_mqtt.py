@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from barrage.connector import StateFile, WorkerDelivery, run_sources
+from barrage.connector.local_worker import LocalWorker
 from barrage.connector.shipped.mqtt import MqttTopics
-from barrage.connector.testing import LocalWorker
 from tests.connectors.peers import Peer, mosquitto
 from tests.helpers.restless_server import HANG_SECONDS
 

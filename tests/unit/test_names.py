@@ -31,7 +31,7 @@ EXERCISE = {"barrage.echo", "barrage/engine/operators/every_nth.py"}
 """What CONTRIBUTING.md lets the newcomer write."""
 
 _NOT_OURS = re.compile(
-    r"barrage\.(?:flatbuf\b.*|toml|sock|bodies|transports|service|proto|fbs|log|md|py|json)"
+    r"barrage\.(?:flatbuf\b.*|toml|sock|bodies|decoders|transports|service|proto|fbs|log|md|py|json)"
 )
 """Entry point groups, names of files and of Deephaven's packages."""
 

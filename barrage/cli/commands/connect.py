@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from barrage.cli.command_errors import OneLineGroup
-from barrage.cli.connecting import (
+from barrage.cli.connect.destination_options import (
     Destination,
     FromServerOption,
     OnceOption,

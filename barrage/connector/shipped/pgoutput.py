@@ -51,7 +51,7 @@ class TransactionBegin:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class TransactionEnd:
     """It ends; ``end_lsn`` is what may be confirmed once it is safe."""
 
     end_lsn: int
@@ -76,7 +76,7 @@ class Truncated:
     oids: tuple[int, ...]
 
 
-PgMessage: TypeAlias = Relation | TransactionBegin | Commit | RowChange | Truncated
+PgMessage: TypeAlias = Relation | TransactionBegin | TransactionEnd | RowChange | Truncated
 
 
 class _PgReader:
@@ -136,7 +136,7 @@ def decode_pgoutput(data: bytes) -> PgMessage | None:
         return TransactionBegin(reader.number("Q"))
     if kind == b"C":
         reader.raw(9)
-        return Commit(reader.number("Q"))
+        return TransactionEnd(reader.number("Q"))
     if kind == b"R":
         return _relation(reader)
     if kind in (b"I", b"U", b"D"):

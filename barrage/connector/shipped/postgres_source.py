@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from barrage.connector.messages import MessageBatch
 from barrage.connector.shipped.pgoutput import (
-    Commit,
     Relation,
     RowChange,
     TransactionBegin,
+    TransactionEnd,
     Truncated,
     Unchanged,
     decode_pgoutput,
@@ -334,7 +334,7 @@ class _Transactions:
                     f"PostgreSQL table {self._table.name!r} was truncated: which rows are gone is "
                     "not told; drop the slot and the target to begin anew"
                 )
-        elif isinstance(message, Commit):
+        elif isinstance(message, TransactionEnd):
             self.is_within = False
             found = self._message(LAST_PART)
             if found:

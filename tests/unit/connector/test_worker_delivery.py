@@ -19,7 +19,7 @@ from barrage.connector import (
     run_sources_blocking,
     stream_id_of,
 )
-from barrage.connector.testing import LocalWorker
+from barrage.connector.local_worker import LocalWorker
 from barrage.errors import ConfigError, ConnectorRefusedError, LocalProtocolError
 from barrage.limits import Limits
 

@@ -29,7 +29,7 @@ from barrage.connector import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from barrage.connector import Delivery, DeliveryProgress
+    from barrage.connector import DeliveryProgress, SourceDelivery
 
 DRY_MESSAGES = 10
 DRY_SECONDS = 5.0
@@ -194,7 +194,7 @@ def column_types(text: str | None) -> dict[str, str] | None:
     return found
 
 
-def delivery_to(destination: Destination, mapping: SourceMapping) -> Delivery:
+def delivery_to(destination: Destination, mapping: SourceMapping) -> SourceDelivery:
     """To a server's table, or to a worker."""
     if "://" in destination.to:
         if destination.table is None:
