@@ -26,8 +26,8 @@ from tests.helpers.server_process import wait_until
 pytestmark = pytest.mark.chaos
 
 SEED = 20_261_125
-KILLS = 12
-STEPS = 60
+KILLS = 10
+STEPS = 40
 """Between two of them something new comes; a kill after each, on average every fifth."""
 
 
@@ -117,7 +117,8 @@ def _uri(port: int) -> str:
 @pytest.mark.parametrize("is_worker", [True, False])
 def test_files(tmp_path, is_worker) -> None:
     path = tmp_path / "a.jsonl"
-    path.touch()
+    # What stands there when it is read first is where it begins: it is not rotated before that.
+    path.write_bytes(b'{"n":0}\n')
     ports: list[int] = []
 
     def words(port: int, door: int) -> list[str]:
@@ -128,7 +129,7 @@ def test_files(tmp_path, is_worker) -> None:
         return ["files", str(path), "--to", to, "--table", "t", *state, *more]
 
     scene = Scene(tmp_path, words)
-    numbers = itertools.count()
+    numbers = itertools.count(1)
 
     def add(step: int) -> None:
         if step % 20 == 19:
@@ -136,14 +137,16 @@ def test_files(tmp_path, is_worker) -> None:
         with path.open("ab") as file:
             file.write(b"".join(b'{"n":%d}\n' % next(numbers) for _ in range(500)))
 
+    total = 500 * STEPS + 1
     with counted(_uri(ports[0]), "t") as count:
-        through(scene, add, lambda: count() >= 500 * STEPS)
+        wait_until(lambda: count() > 0, HANG_SECONDS)
+        through(scene, add, lambda: count() >= total)
     found = rows(tmp_path / "data", "t")
     if is_worker:
-        wanted = [b'{"n":%d}' % n for n in range(500 * STEPS)]
+        wanted = [b'{"n":%d}' % n for n in range(total)]
         assert [row["payload"] for row in found] == wanted
     else:
-        assert [row["n"] for row in found] == list(range(500 * STEPS))
+        assert [row["n"] for row in found] == list(range(total))
 
 
 def test_redis(tmp_path) -> None:
@@ -235,8 +238,7 @@ def test_postgres(tmp_path) -> None:
                     f"delete from t where id = {100 * step - 50}",
                 )
 
-            wanted = 101 * STEPS - STEPS - (STEPS - 1) + 1
-            through(scene, add, lambda: count() == wanted and _same(postgres, ports[0]))
+            through(scene, add, lambda: _same(postgres, ports[0]))
         found = sorted((row["id"], row["v"]) for row in rows(tmp_path / "data", "t"))
         assert found == postgres.sql("select id, v from t order by id")
     finally:
