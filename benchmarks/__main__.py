@@ -41,6 +41,9 @@ NAMES = (
     "kept_queries",
     "call_check",
     "connector",
+    "flight_get",
+    "policy",
+    "web_door",
 )
 
 

@@ -15,11 +15,18 @@ from barrage.cli.command_errors import CommandError, usage_error
 from barrage.cli.data_file import read_data_file
 from barrage.cli.host_tables import HostTables
 from barrage.cli.progress import table_progress
-from barrage.cli.target import NEW_PASSWORD_VARIABLE, PASSWORD_VARIABLE, PORT_DEFAULT, USER_VARIABLE
-from barrage.cli.tls.tls_options import VARIABLES
+from barrage.cli.target import (
+    NEW_PASSWORD_VARIABLE,
+    PASSWORD_VARIABLE,
+    PORT_DEFAULT,
+    USER_VARIABLE,
+    password_variable,
+)
+from barrage.cli.tls.tls_options import UPSTREAM, VARIABLES
 from barrage.errors import ConfigError
 from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import SCHEME_DEFAULT, scheme_of
+from barrage.transport.sockets.listening_sockets import ListeningSockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,10 +37,16 @@ if TYPE_CHECKING:
 
 
 UPSTREAM_TOKEN_VARIABLE = "BARRAGE_UPSTREAM_TOKEN"
-"""What `barrage relay` shows to others; no setting of a server."""
+UPSTREAM_USER_VARIABLE = "BARRAGE_UPSTREAM_USER"
+"""What `barrage relay` shows to others; no settings of a server."""
+
+WEB_PORT_DEFAULT = 10080
+"""Where browsers are served, if nothing else is said and nobody is there."""
 
 _NO_SETTINGS = {
     UPSTREAM_TOKEN_VARIABLE,
+    UPSTREAM_USER_VARIABLE,
+    password_variable(UPSTREAM),
     USER_VARIABLE,
     PASSWORD_VARIABLE,
     NEW_PASSWORD_VARIABLE,
@@ -42,16 +55,44 @@ _NO_SETTINGS = {
 """What clients among the commands are told."""
 
 
-def settings(config_file: Path | None, **flags: str | int | bool | None) -> ServerConfig:
+def settings(
+    config_file: Path | None, *, is_for_people: bool = False, **flags: str | int | bool | None
+) -> ServerConfig:
     """Defaults < file < environment < ``flags`` of the settings' names, of which None says
-    nothing; the port is 10000 unless something says otherwise."""
+    nothing; the port is 10000 unless something says otherwise.
+
+    ``is_for_people``: browsers are served, unless something says otherwise, where only this machine
+    can reach the server; on port 10080 if it is free.
+    """
     from barrage.server.settings.config import DEFAULT_ORIGIN, load_config
 
     environment = {name: value for name, value in os.environ.items() if name not in _NO_SETTINGS}
     config = load_config(config_file, environment=environment, flags=flags)
-    if config.origin("port") != DEFAULT_ORIGIN:
+    chosen: dict[str, int | bool] = {}
+    if config.origin("port") == DEFAULT_ORIGIN:
+        chosen["port"] = PORT_DEFAULT
+    if is_for_people and config.web is None:
+        chosen["web"] = scheme_of(config.host) == SCHEME_DEFAULT and is_loopback(config.host)
+    if config.web or chosen.get("web"):
+        is_port_open = config.origin("web_port") == DEFAULT_ORIGIN
+        is_any_port = config.origin("port") != DEFAULT_ORIGIN and config.port == 0
+        if is_port_open and not is_any_port and _is_free(config.host, WEB_PORT_DEFAULT):
+            chosen["web_port"] = WEB_PORT_DEFAULT
+    if not chosen:
         return config
-    return load_config(config_file, environment=environment, flags={**flags, "port": PORT_DEFAULT})
+    return load_config(config_file, environment=environment, flags={**flags, **chosen})
+
+
+def _is_free(host: str, port: int) -> bool:
+    """Whether a port can be had at this moment."""
+    sockets = ListeningSockets(host, port)
+    try:
+        sockets.bind()
+    except ConfigError:
+        return False
+    finally:
+        sockets.close()
+    return True
 
 
 def parse_table_option(text: str) -> tuple[str, Path]:
@@ -112,12 +153,20 @@ def listen(server: Server) -> None:
     warn_of_plain_text(server.config)
 
 
+def asks_who_calls(config: ServerConfig) -> bool:
+    """Whether callers must show something other than the token."""
+    return any((config.users, config.jwt_keys, config.tls_client_ca, config.unix_peers))
+
+
 def warn_of_plain_text(config: ServerConfig) -> None:
     """One line where everything could be read on the way."""
-    is_port = scheme_of(config.host) == SCHEME_DEFAULT
-    if is_port and config.tls_cert is None and not is_loopback(config.host):
+    hosts = [config.host] if scheme_of(config.host) == SCHEME_DEFAULT else []
+    if config.connector_address is not None:
+        hosts.append(config.connector_address[0])
+    reached = [host for host in hosts if not is_loopback(host)]
+    if reached and config.tls_cert is None:
         typer.echo(
-            f"barrage: {config.host} can be reached by others and there is no TLS: tokens and "
+            f"barrage: {reached[0]} can be reached by others and there is no TLS: tokens and "
             "data travel in the clear; use --tls-cert and --tls-key, or a TLS proxy",
             err=True,
         )

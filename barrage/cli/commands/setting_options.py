@@ -149,6 +149,15 @@ TlsClientCaOption = Annotated[
         show_default=False,
     ),
 ]
+TlsCrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-crl",
+        metavar="FILE",
+        help="Lists of revoked certificates of clients, one of each of these authorities.",
+        show_default=False,
+    ),
+]
 ConnectorOption = Annotated[
     str | None,
     typer.Option(
@@ -169,6 +178,35 @@ ConnectorConfigOption = Annotated[
         dir_okay=False,
     ),
 ]
+WebOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--web/--no-web",
+        help="Whether browsers are served: the page with live tables. On by default where only "
+        "this machine can reach the server.",
+        show_default=False,
+    ),
+]
+WebPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--web-port",
+        metavar="N",
+        min=0,
+        max=65535,
+        help="Port for browsers, 10080 by default, or any free one where it is taken.",
+        show_default=False,
+    ),
+]
+WebOriginsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--web-origins",
+        metavar="URLS",
+        help="Origins of other pages that may call the server, with commas between them.",
+        show_default=False,
+    ),
+]
 
 
 SETTING_OPTIONS: dict[str, Any] = {
@@ -185,8 +223,12 @@ SETTING_OPTIONS: dict[str, Any] = {
     "tls_cert": TlsCertOption,
     "tls_key": TlsKeyOption,
     "tls_client_ca": TlsClientCaOption,
+    "tls_crl": TlsCrlOption,
     "connector": ConnectorOption,
     "connector_config": ConnectorConfigOption,
+    "web": WebOption,
+    "web_port": WebPortOption,
+    "web_origins": WebOriginsOption,
 }
 """By the name of the setting, in the order of ``--help``."""
 

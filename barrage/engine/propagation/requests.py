@@ -1,6 +1,6 @@
 """Subscription requests that await their snapshots, and how they are answered.
 
-* First requests of contiguous views are answered together.
+* First requests of contiguous views are answered together, and so are views that jump.
 * A view that changes is told what happened to its rows before, and then what the new one lacks.
 * A view that jumps, of which nothing stays, is told the new rows alone: nobody looks for changes
   of rows that go at once, and one message goes out instead of two.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from barrage.engine.changelog.making import MakingPlace
+from barrage.engine.changelog.making import MakingPlace, ViewAnswered
 from barrage.engine.changelog.span_updates import first_kind
 from barrage.engine.changelog.subscription import FLOWING, IS_SILENT, NOWHERE, ShapeKind
 from barrage.engine.propagation.spreading import spread_views
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from barrage.engine.changelog.making import Makings, Told
     from barrage.engine.changelog.subscription import Shape, SubscriberTable
     from barrage.engine.propagation.telling import Teller
-    from barrage.rowset.arrays import BoolArray
+    from barrage.rowset.arrays import BoolArray, Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,18 @@ class _Request:
 
     shape: int | None
     asked_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Jump:
+    """Subscribers that show the same rows, none of which they want to keep."""
+
+    slots: list[int]
+    old: Shape
+    new: Shape
+    new_number: int
+    size_known: int
+    """Rows the table had when they were told of it last."""
 
 
 class SnapshotRequests:
@@ -53,6 +65,8 @@ class SnapshotRequests:
         self._makings = makings
         self._teller = teller
         self._waiting: dict[int, _Request] = {}
+        self._tokens: dict[int, bytes] = {}
+        """Those of requests whose answers are to be announced."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -61,6 +75,13 @@ class SnapshotRequests:
         return iter(self._waiting)
 
     # --- asking -----------------------------------------------------------------------------------
+
+    def announce(self, slot: int, token: bytes | None) -> None:
+        """The answer to what ``slot`` has asked last is announced by this token, or not at all."""
+        if token is not None:
+            self._tokens[slot] = token
+        elif self._tokens:
+            self._tokens.pop(slot, None)
 
     def ask_first(self, slot: int, now_ns: int) -> None:
         """A new subscription wants its first state."""
@@ -80,6 +101,7 @@ class SnapshotRequests:
 
     def forget(self, slot: int) -> None:
         """The subscription has gone."""
+        self._tokens.pop(slot, None)
         request = self._waiting.pop(slot, None)
         if request is not None and request.shape is not None:
             self._subscribers.shapes.drop(request.shape)
@@ -119,7 +141,9 @@ class SnapshotRequests:
             if old is not None:
                 for slot in slots:
                     self._clear(slot, old, output)
+            place_of_answer, announced = len(output), self._announcements(slots)
             if self._teller.told(place, slots, methodcaller("snapshot", shape, old), output=output):
+                output[place_of_answer:place_of_answer] = announced
                 self._settle(slots, None if old_number is None else number)
         for kind, asked in first.items():
             self._send_first(kind, asked, output)
@@ -127,13 +151,54 @@ class SnapshotRequests:
     def send_jumps(self, waiting: Container[int], is_due: BoolArray, output: list[Told]) -> None:
         """Answer those whose views jump; they are not due any more."""
         shapes, changelog = self._subscribers.shapes, self._changelog
+        together: dict[Hashable, list[_Jump]] = {}
+        sizes: dict[int, int] = {}
         for (point, old, new), slots in self._jumps(waiting).items():
             if self._makings.place_for(changelog.snapshot_work(shapes[new])) is MakingPlace.NOW:
-                size_known = changelog.known(point, with_keys=False).size
-                message = changelog.present.jump(shapes[new], shapes[old], size_known)
-                self._teller.tell(message, slots, output)
-                self._settle(slots, new)
-                is_due[slots] = False
+                if point not in sizes:
+                    sizes[point] = changelog.known(point, with_keys=False).size
+                jump = _Jump(
+                    slots=slots,
+                    old=shapes[old],
+                    new=shapes[new],
+                    new_number=new,
+                    size_known=sizes[point],
+                )
+                together.setdefault(first_kind(jump.new), []).append(jump)
+        for kind, jumps in together.items():
+            for jump in jumps:
+                output += self._announcements(jump.slots)
+            self._send_alike(kind, jumps, output)
+            for jump in jumps:
+                self._settle(jump.slots, jump.new_number)
+                is_due[jump.slots] = False
+
+    def _send_alike(self, kind: Hashable, jumps: list[_Jump], output: list[Told]) -> None:
+        """Tell of jumps: together where the views are of a kind, and many."""
+        views = None
+        if kind is not None:
+            views = self._changelog.jumps(
+                [jump.new for jump in jumps],
+                [jump.old for jump in jumps],
+                [jump.size_known for jump in jumps],
+            )
+        if views is None:
+            for jump in jumps:
+                message = self._changelog.present.jump(jump.new, jump.old, jump.size_known)
+                self._teller.tell(message, jump.slots, output)
+            return
+        slots, which = _numbered([jump.slots for jump in jumps])
+        spread_views(self._subscribers, views, which, slots=slots, output=output)
+
+    def _announcements(self, slots: list[int]) -> list[ViewAnswered]:
+        """What is said ahead of the answer to ``slots``."""
+        if not self._tokens:
+            return []
+        return [
+            ViewAnswered(subscription_id=int(self._subscribers.ids[slot]), token=self._tokens[slot])
+            for slot in slots
+            if slot in self._tokens
+        ]
 
     def _equal(self, waiting: Container[int]) -> dict[tuple[int | None, int], list[int]]:
         """Slots by the numbers of the shape they have (None for a first request) and of the one
@@ -159,7 +224,6 @@ class SnapshotRequests:
                 and point != NOWHERE
                 and subscribers.state[slot] == FLOWING
                 and slot not in waiting
-                and self._changelog.has_news(point)
                 and _is_jump(subscribers.shape_of(slot), subscribers.shapes[wanted])
             ):
                 key = point, int(subscribers.shape[slot]), wanted
@@ -170,19 +234,20 @@ class SnapshotRequests:
         self, kind: Hashable, asked: list[tuple[Shape, list[int]]], output: list[Told]
     ) -> None:
         """Answer first requests: together where the views are of a kind, and many."""
+        for _, alike in asked:
+            output += self._announcements(alike)
         views = None
         if kind is not None:
             views = self._changelog.first_states([shape for shape, _ in asked])
-        slots = [slot for _, alike in asked for slot in alike]
+        slots, which = _numbered([alike for _, alike in asked])
         if views is None:
             for shape, alike in asked:
                 message = self._changelog.present.snapshot(shape, None)
                 self._teller.tell(message, alike, output)
         else:
-            which = np.repeat(np.arange(len(asked)), [len(alike) for _, alike in asked])
-            spread_views(self._subscribers, views, which, slots=np.array(slots), output=output)
-        self._subscribers.sent(np.array(slots))
-        self._settle(slots, None)
+            spread_views(self._subscribers, views, which, slots=slots, output=output)
+        self._subscribers.sent(slots)
+        self._settle(slots.tolist(), None)
 
     def _clear(self, slot: int, shape: Shape, output: list[Told]) -> None:
         """Take away what a blink subscriber still shows, since the snapshot will say that there is
@@ -197,12 +262,20 @@ class SnapshotRequests:
         subscribers = self._subscribers
         for slot in slots:
             del self._waiting[slot]
+            if self._tokens:
+                self._tokens.pop(slot, None)
             point = int(subscribers.point[slot])
             if point != NOWHERE:
                 self._changelog.leave(point, 1)
             if new_shape is not None:
                 subscribers.reshape(slot, new_shape)
         subscribers.place(np.array(slots), self._changelog.join(len(slots)))
+
+
+def _numbered(groups: list[list[int]]) -> tuple[Int64Array, Int64Array]:
+    """The slots of all groups, and for each of them which group it is of."""
+    slots = np.array([slot for group in groups for slot in group], dtype=np.int64)
+    return slots, np.repeat(np.arange(len(groups)), [len(group) for group in groups])
 
 
 def _is_jump(old: Shape, new: Shape) -> bool:

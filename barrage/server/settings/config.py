@@ -31,7 +31,7 @@ from barrage.errors import ConfigError, near_miss
 from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.server.settings.declared import Count, converted, declarations, plain_type
 from barrage.transport.base import HttpServer, is_path_of_pem
-from barrage.transport.host_names import is_loopback
+from barrage.transport.host_names import is_loopback, normal_origin
 from barrage.transport.registry import BODIES, body_transport, body_way
 from barrage.wire.dissociated.ways import BodyWay
 
@@ -62,6 +62,13 @@ AuditBytes = Annotated[int, Meta(ge=4096)]
 File = Annotated[str, Meta(min_length=1, description="a file")]
 CertificateName = Literal["cn", "dns", "email", "uri", "none"]
 PemFile = Annotated[str, Meta(min_length=1, description="a PEM file")]
+FlightLocation = Annotated[
+    str,
+    Meta(
+        pattern=r"^(grpc(\+(tcp|tls|unix))?://.+|arrow-flight-reuse-connection://\?)$",
+        description="a URI such as grpc+tls://host:port, or arrow-flight-reuse-connection://?",
+    ),
+]
 Devices = Annotated[str, Meta(min_length=1, description="names of network devices")]
 
 
@@ -77,6 +84,11 @@ class ServerConfig:
 
     port: Port = 0
     """TCP port; 0 lets the system choose."""
+
+    flight_location: FlightLocation | None = None
+    """Where endpoints of Flight say that they are to be had: this server's address as its clients
+    reach it, for a server behind others, or ``arrow-flight-reuse-connection://?``. When nothing is
+    said, endpoints say nothing, which means where their information came from."""
 
     token: str | None = field(default=None, repr=False)
     """Bearer token every call must carry."""
@@ -150,6 +162,10 @@ class ServerConfig:
     tls_client_ca: PemFile | None = None
     """File with authorities of clients. With it a client that shows no certificate one of them has
     signed is refused in the handshake."""
+
+    tls_crl: PemFile | None = None
+    """File with lists of revoked certificates of clients, one of each authority in
+    ``tls_client_ca``; certificates of an authority without one are refused."""
 
     tls_reload_ms: Count = 5_000
     """How often these files are looked at. When they have changed, new connections get what they
@@ -254,7 +270,24 @@ class ServerConfig:
 
     connector: str | None = None
     """``host:port`` on which sources of the connector protocol are served; none by default. Their
-    cookie is the token. Any other host than loopback needs one."""
+    cookie is what they log in with: the token, ``USER:PASSWORD``, or a token of theirs."""
+
+    connector_tls: bool = True
+    """Whether these sources speak TLS where there is a certificate. Without, they are served on
+    loopback only."""
+
+    web: bool | None = None
+    """Whether browsers are served: the page, and calls over WebSockets. When nothing is said,
+    ``barrage serve`` and ``barrage demo`` do so where only this machine can reach them, and servers
+    of programs do not."""
+
+    web_port: Port = 0
+    """TCP port for browsers, on ``host``, or on loopback where that is no address of a network; 0
+    lets the system choose."""
+
+    web_origins: str = ""
+    """Origins of pages that may call the server besides its own, as ``https://host:port``, with
+    commas between them."""
 
     connector_restart: str | None = None
     """What sources are told when the server stops as planned: the ``host:port`` of another worker,
@@ -297,15 +330,24 @@ class ServerConfig:
             )
         self._check_tls()
         self._check_bodies()
+        for origin in self.web_origins_listed:
+            if normal_origin(origin) is None:
+                raise self._wrong("web_origins", f"origins as https://host:port, not {origin!r}")
         if self.connector is not None and self.connector_address is None:
             raise self._wrong("connector", "host:port, the port from 0 to 65535")
         address = self.connector_address
-        if address is not None and self.tls_cert is not None and not is_loopback(address[0]):
+        is_open = address is not None and not is_loopback(address[0])
+        if is_open and self.tls_cert is not None and not self.connector_tls:
             raise ConfigError(
                 f"connector = {self.connector!r} (from {self.origin('connector')}) can be reached "
-                "by others and has no TLS: its cookie and rows would travel in the clear beside a "
-                "server with a certificate; serve it on loopback"
+                "by others: with connector_tls = false its cookie and rows would travel in the "
+                "clear beside a server with a certificate; serve it on loopback, or with TLS"
             )
+
+    @property
+    def web_origins_listed(self) -> tuple[str, ...]:
+        """Each of ``web_origins``."""
+        return tuple(filter(None, map(str.strip, self.web_origins.split(","))))
 
     @property
     def connector_address(self) -> tuple[str, int] | None:
@@ -323,7 +365,7 @@ class ServerConfig:
                 f"{given[0]} (from {self.origin(given[0])}) needs {missing} as well: a certificate "
                 "and its key belong together"
             )
-        for name in (*together, "tls_client_ca"):
+        for name in (*together, "tls_client_ca", "tls_crl"):
             value = getattr(self, name)
             if value is not None and not is_path_of_pem(value):
                 # What was given may be a key.
@@ -334,6 +376,12 @@ class ServerConfig:
             raise ConfigError(
                 f"tls_client_ca (from {self.origin('tls_client_ca')}) needs tls_cert and tls_key "
                 "as well: only a server with TLS can ask clients for certificates"
+            )
+
+        if self.tls_crl is not None and (self.tls_client_ca is None or self.http != "own"):
+            raise ConfigError(
+                f"tls_crl (from {self.origin('tls_crl')}) needs tls_client_ca as well, and "
+                'http = "own": it is about certificates of clients, and gRPC reads no such lists'
             )
 
     def _check_bodies(self) -> None:

@@ -43,6 +43,9 @@ HEAD_BYTES = _HEAD.itemsize
 RUN_MIN = 4
 """Fewer are not worth it."""
 
+PROBE = 64
+"""Frames of one length that are worth a run of their own, when others follow."""
+
 RUN_BYTES_MAX = 2**31 - 1
 """Offsets of an Arrow array of bytes."""
 
@@ -159,11 +162,20 @@ def _equal_frames(data: bytearray, start: int, frame_bytes_max: int) -> tuple[in
     count = available // stride
     if count < RUN_MIN:
         return stride, 0
-    # Copied: a view of the buffer would keep it from growing.
-    cells = np.frombuffer(data, np.uint8, stride * count, start).reshape(count, stride)
-    differs = (cells[:, :5] != cells[0, :5]).any(axis=1)
-    del cells
-    return stride, int(np.argmax(differs)) if differs.any() else count
+    size = PROBE
+    while True:
+        # Looked at in doubling steps, so that a change of length soon costs little.
+        looked = min(size, count)
+        cells = np.frombuffer(data, np.uint8, stride * looked, start).reshape(looked, stride)
+        differs = (cells[:, :5] != cells[0, :5]).any(axis=1)
+        # A view of the buffer would keep it from growing.
+        del cells
+        if differs.any():
+            found = int(np.argmax(differs))
+            return stride, found if found >= PROBE else 0
+        if looked == count:
+            return stride, count
+        size *= 4
 
 
 def _frames(data: bytearray, start: int, frame_bytes_max: int) -> tuple[list[int], int]:

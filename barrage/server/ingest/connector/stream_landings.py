@@ -80,14 +80,12 @@ class StreamLandings:
         catalog: Catalog,
         *,
         gate: AccessGate,
-        caller: Caller,
         limits: Limits,
         sources: Sequence[SourceMapping] = (),
     ) -> None:
-        """``caller``: as whom sources write. ``sources``: the programs that are served; without
-        any, all are, and land as they are."""
+        """``sources``: the programs that are served; without any, all are, and land as they
+        are."""
         self._gate = gate
-        self._caller = caller
         self._tables = tables
         self._catalog = catalog
         self._limits = limits
@@ -103,27 +101,37 @@ class StreamLandings:
                 return LandingTarget(each.table_of(program), each, is_raw=False)
         raise PermissionDeniedError(f"no source is declared for program {program!r}")
 
-    def open(self, target: LandingTarget) -> Future[Landing]:
-        """The table of a target, made when there is none. What it says of positions is as safe as
-        the table's journal makes it. SchemaError when the name or the table cannot be used,
-        ConfigError when nothing says how to make it, ReadOnlyTableError, UnsupportedError,
-        TableExistsError."""
+    def open(self, target: LandingTarget, caller: Caller) -> Future[Landing]:
+        """The table of a target for a caller, made when there is none. What it says of positions
+        is as safe as the table's journal makes it. SchemaError when the name or the table cannot be
+        used, ConfigError when nothing says how to make it, ReadOnlyTableError, UnsupportedError,
+        TableExistsError, PermissionDeniedError."""
+        self.check(target, caller)
+        return self._tables.commit(partial(self._opened, target, caller))
+
+    def check(self, target: LandingTarget, caller: Caller | None) -> None:
+        """Let through who may write to the tables of a target. PermissionDeniedError, in the same
+        words whether there is such a table or not."""
         for name in _names(target):
-            self._gate.check(name, Operation.WRITE, Operation.CREATE, caller=self._caller)
-        return self._tables.commit(partial(self._opened, target))
+            self._gate.check(name, Operation.WRITE, Operation.CREATE, caller=caller)
+            self._gate.check(name, Operation.WRITE, caller=caller)
 
     def write(
         self, landing: Landing, mapped: MappedRows | None, positions: Mapping[int, tuple[int, int]]
     ) -> Future[int]:
         """Rows and positions of a batch, all of it or nothing; resolves once they are as safe as
-        the table's journal makes them. Once one has failed those after it do."""
+        the table's journal makes them. Once one has failed those after it do. Whose they are was
+        looked at when they were welcomed; they are cut off when the rules are others."""
         return self._tables.commit(partial(self._staged, landing, mapped, dict(positions)))
 
     # --- engine thread ---
 
-    def _opened(self, target: LandingTarget) -> tuple[tuple[Table, ...], Callable[[int], Landing]]:
+    def _opened(
+        self, target: LandingTarget, caller: Caller
+    ) -> tuple[tuple[Table, ...], Callable[[int], Landing]]:
         mapping = target.mapping
-        table = self._found_or_made(target.table, mapping.new_schema, key=mapping.key)
+        made = partial(self._found_or_made, caller=caller)
+        table = made(target.table, mapping.new_schema, key=mapping.key)
         if target.is_raw and _columns(table) != [(f.name, f.type) for f in LANDING_SCHEMA]:
             raise SchemaError(
                 f"table {target.table!r} takes no streams: its columns are not "
@@ -133,7 +141,7 @@ class StreamLandings:
         rejected = None
         if _keeps_rejected(target):
             name = target.table + REJECTED_SUFFIX
-            rejected = self._found_or_made(name, lambda: REJECTED_SCHEMA, key=())
+            rejected = made(name, lambda: REJECTED_SCHEMA, key=())
             if _columns(rejected) != [(f.name, f.type) for f in REJECTED_SCHEMA]:
                 raise SchemaError(f"table {name!r} has other columns than those of dead letters")
         streams = self._tables.journals.positions.streams(table)
@@ -142,12 +150,16 @@ class StreamLandings:
         return tables, lambda _: landing
 
     def _found_or_made(
-        self, name: str, schema: Callable[[], pa.Schema], *, key: Sequence[str]
+        self,
+        name: str,
+        schema: Callable[[], pa.Schema],
+        *,
+        key: Sequence[str],
+        caller: Caller,
     ) -> SourceTable:
         publication = self._catalog.find(name)
-        needed = Operation.CREATE if publication is None else Operation.WRITE
-        self._gate.check(name, needed, caller=self._caller)
         if publication is None:
+            self._gate.check(name, Operation.CREATE, caller=caller)
             recipe = TableRecipe.checked(name, schema(), key=key)
             publication = self._tables.create_now(recipe, None)
         check_ours(publication)

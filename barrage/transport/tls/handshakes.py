@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from barrage.supervision import Role, no_dependants, start_task
 
@@ -18,12 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barrage.limits import Limits
-    from barrage.transport.base import ServerCertificates
-    from barrage.transport.over_http2.http2_protocol import Http2Protocol
 
 HANDSHAKE = Role("barrage-tls-handshake", "the connection, which is closed")
 
 log = logging.getLogger(__name__)
+
+
+class Secured(Protocol):
+    """What a connection is given to once its handshake is done: a protocol of asyncio, of any
+    kind."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def data_received(self, data: bytes) -> None:
+        """What the client has said right behind its part of the handshake."""
+        ...
 
 
 class TlsHandshakes:
@@ -31,15 +40,16 @@ class TlsHandshakes:
 
     def __init__(
         self,
-        tls: ServerCertificates,
+        context: Callable[[], ssl.SSLContext],
         limits: Limits,
         *,
-        made: Callable[[], Http2Protocol],
+        made: Callable[[], Secured],
         room: Callable[[], int],
     ) -> None:
-        """``made``: the protocol of a connection whose handshake is done. ``room``: how many more
-        connections there may be, those not counted that are here."""
-        self._tls = tls
+        """``context``: for one connection that begins now. ``made``: the protocol of a connection
+        whose handshake is done. ``room``: how many more connections there may be, those not counted
+        that are here."""
+        self._context = context
         self._seconds_max = limits.http2_preface_ns_max / 1e9
         self._turns = asyncio.Semaphore(limits.tls_handshakes_max)
         self._made = made
@@ -83,7 +93,7 @@ class TlsHandshakes:
                     secured = await asyncio.get_running_loop().start_tls(
                         transport,
                         early,
-                        self._tls.context,
+                        self._context(),
                         server_side=True,
                         ssl_handshake_timeout=self._seconds_max,
                     )
@@ -101,7 +111,7 @@ class TlsHandshakes:
     def _hand_over(self, secured: asyncio.Transport, data: bytes) -> None:
         try:
             protocol = self._made()
-            secured.set_protocol(protocol)
+            secured.set_protocol(cast("asyncio.BaseProtocol", protocol))
             protocol.connection_made(secured)
             if data and not secured.is_closing():
                 protocol.data_received(data)
