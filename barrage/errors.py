@@ -312,6 +312,18 @@ class ConfigError(BarrageError):
     status_code = StatusCode.INVALID_ARGUMENT
 
 
+class ConnectorRefusedError(BarrageError):
+    """A worker has ended the connection of a source, and would do so again."""
+
+    status_code = StatusCode.FAILED_PRECONDITION
+
+
+class SourceLostError(BarrageError):
+    """What a source would have to go on from is not there any more: rows would be missing."""
+
+    status_code = StatusCode.DATA_LOSS
+
+
 class CursorError(BarrageError):
     """A text is not a cursor, or the cursor is of another table."""
 

@@ -514,7 +514,7 @@ class Limits:
     connector_name_bytes_max: int = 1024
     """Longest name of a stream."""
 
-    connector_credits_max: int = 4_096
+    connector_credits_max: int = 16_384
     """Messages of one connector that may be under way, received and not yet safe included."""
 
     connector_credits_min: int = 16
@@ -533,6 +533,9 @@ class Limits:
 
     connector_unstable_bytes_max: int = 16 * 1024 * 1024
     """Bytes of one connector that wait for a point its streams can go on from."""
+
+    connector_payload_rows_max: int = 1_000_000
+    """Rows of one payload of Arrow IPC."""
 
     connector_replies_bytes_max: int = 4 * 1024 * 1024
     """Bytes that wait for a connector that does not read; past it the connection is cut."""

@@ -40,6 +40,7 @@ NAMES = (
     "never_blocked",
     "kept_queries",
     "call_check",
+    "connector",
     "flight_get",
     "policy",
     "web_door",

@@ -26,6 +26,7 @@ COMMANDS = (
     "watch",
     "put",
     "replay",
+    "connect",
     "doctor",
     "version",
     "journal",

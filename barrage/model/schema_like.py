@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from barrage.errors import SchemaError
+
+_ZONED_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns), ?(?:tz=)?([\w/+:-]+)\]")
+"""Arrow has no alias for these; written as it prints them."""
 
 SchemaLike: TypeAlias = "pa.Schema | Mapping[str, Any]"
 """A schema, or a mapping from column name to Arrow type or alias (``"int64"``)."""
@@ -29,6 +33,8 @@ def schema_of(schema: SchemaLike) -> pa.Schema:
 def _type_of(name: str, kind: Any) -> pa.DataType:
     if isinstance(kind, pa.DataType):
         return kind
+    if isinstance(kind, str) and (zoned := _ZONED_TIMESTAMP.fullmatch(kind)):
+        return pa.timestamp(zoned[1], zoned[2])
     try:
         return pa.type_for_alias(kind)
     except (ValueError, TypeError, KeyError) as error:

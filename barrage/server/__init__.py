@@ -6,6 +6,7 @@ from barrage.server.api.publish_tables import PublishedTable, Transaction, View
 from barrage.server.api.publish_tables_async import AsyncPublishedTable, AsyncView
 from barrage.server.identity.ways import Login, User
 from barrage.server.settings.config import ServerConfig, load_config
+from barrage.wire.payloads.source_mapping import SourceMapping
 
 __all__ = [
     "AsyncPublishedTable",
@@ -15,6 +16,7 @@ __all__ = [
     "PublishedTable",
     "Server",
     "ServerConfig",
+    "SourceMapping",
     "Transaction",
     "User",
     "View",

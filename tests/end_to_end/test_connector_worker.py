@@ -15,7 +15,8 @@ from barrage.journal.disk.storage import SystemCalls
 from barrage.limits import Limits
 from barrage.proto.connector.source_session import StreamRewound, WorkerFailed
 from barrage.server import Server, ServerConfig
-from barrage.server.ingest.connector import source_connection
+from barrage.server.ingest.connector import connector_worker
+from barrage.server.statistics.connector_statistics import ConnectorStatistics
 from barrage.wire.connector.frame_values import Dialect
 from tests.helpers.connector_source import SocketSource, source, text_of
 from tests.helpers.restless_server import HANG_SECONDS
@@ -252,7 +253,7 @@ def test_bad_peers_end_alone_and_late_ones_are_cut() -> None:
 
 def test_a_source_that_does_not_read_is_cut_and_its_rows_stay(monkeypatch) -> None:
     # An answer to every few messages, and little room for answers that nobody reads.
-    monkeypatch.setattr(source_connection, "READ_BYTES", 256)
+    monkeypatch.setattr(connector_worker, "READ_BYTES", 256)
     with serving(limits=Limits(connector_replies_bytes_max=1)) as server:
         with source(server.connector_port) as s:
             (connection,) = server._app._connectors._connections
@@ -270,7 +271,11 @@ def test_a_source_that_does_not_read_is_cut_and_its_rows_stay(monkeypatch) -> No
         wait_until(lambda: len(rows(server, "feed")) == 99)
 
 
-def test_an_engine_without_room_gives_no_credits_and_loses_nothing() -> None:
+def test_an_engine_without_room_gives_no_credits_and_loses_nothing(monkeypatch) -> None:
+    async def told_nothing(_: ConnectorStatistics) -> None:
+        """The one place in the queue is for what is tested."""
+
+    monkeypatch.setattr(ConnectorStatistics, "run", told_nothing)
     limits = Limits(command_queue_max=1, connector_credits_max=64)
     with serving(limits=limits) as server, source(server.connector_port) as s:
         s.announce(1)

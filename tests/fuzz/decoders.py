@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from barrage.connector.shipped.pgoutput import decode_pgoutput
 from barrage.journal.disk.framing import FramingError
 from barrage.journal.files.file_history import read_witness, witness
 from barrage.journal.files.segment import read_header, scan
@@ -50,9 +51,19 @@ from barrage.wire.dissociated.references import BodyReference
 from barrage.wire.dissociated.untagged import decode_untagged
 from barrage.wire.ipc import decode_batch_header
 from barrage.wire.ipc_schema import encode_schema
+from barrage.wire.payloads.payload_batch import PayloadBatch
+from barrage.wire.payloads.source_mapping import SourceMapping
 from tests.fuzz import test_body_fuzz, test_row_set_fuzz, test_wire_fuzz
 from tests.fuzz.test_formula_fuzz import message_of
 from tests.helpers.frame_factory import assembler_for, subscription_frame
+from tests.helpers.payload_samples import (
+    AVRO,
+    AVRO_RECORDS,
+    DESCRIPTORS,
+    arrow_stream,
+    avro_payload,
+    protobuf_payload,
+)
 from tests.interop.expression_cases import CONDITIONS, DATA, FILTERS, FORMULAS
 
 LIMITS = Limits(
@@ -170,6 +181,70 @@ def _connector_stream(raw: bytes) -> None:
         pass
 
 
+_PAYLOAD_COLUMNS = {
+    "a": pa.int64(),
+    "f": pa.float64(),
+    "t": pa.string(),
+    "ts": pa.timestamp("us", "UTC"),
+    "d": pa.date32(),
+    "n": pa.decimal128(9, 2),
+    "l": pa.list_(pa.int64()),
+}
+_PAYLOADS = {
+    "json": [b'{"a":1,"f":2.5,"t":"x","ts":"2026-01-02T03:04:05Z"}', b'{"d":"2026-01-02","l":[1]}'],
+    "csv": [b'1,2.5,"x ""y""",2026-01-02T03:04:05Z,2026-01-02,1.50', b"1,,a,,,"],
+    "arrow": [arrow_stream(pa.table({"a": [1, 2], "t": ["x", None], "l": [[1], None]}))],
+    "avro": [avro_payload(each) for each in AVRO_RECORDS],
+    "protobuf": [protobuf_payload(id=1, who="x", tags=["a"]), protobuf_payload(price=2.5)],
+}
+
+
+def _payloads(payload_format: Any) -> Decoder:
+    """Messages of a format in one batch with a good one: every one becomes rows or is rejected."""
+    own = {
+        "avro": {"avro_schema": AVRO},
+        "protobuf": {"protobuf_descriptors": DESCRIPTORS, "protobuf_message": "t.Order"},
+    }
+    columns = {k: v for k, v in _PAYLOAD_COLUMNS.items() if payload_format != "csv" or k != "l"}
+    fields = own.get(payload_format, {"columns": columns})
+    mapping = SourceMapping(program="p", format=payload_format, **fields)
+    mapper = mapping.mapper(mapping.new_schema(), limits=LIMITS)
+    samples = _PAYLOADS[payload_format]
+
+    def decode(raw: bytes) -> None:
+        payloads = [samples[0], raw, samples[0]]
+        done = mapper.map(
+            PayloadBatch.of(
+                streams=["s"] * 3,
+                ids=[1, 2, 3],
+                event_times=[0] * 3,
+                keys=[b""] * 3,
+                payloads=payloads,
+            )
+        )
+        done.rows.validate(full=True)
+        ids = set(done.row_ids.to_pylist())
+        assert {1, 3} <= ids
+        assert not ids & set(done.rejected["message_id"].to_pylist())
+
+    return Decoder(decode, samples)
+
+
+PGOUTPUT = [
+    bytes.fromhex(each)
+    for each in (
+        "42" + "00000000016b3740" + "0002d1a2b3c4d5e6" + "000002f1",
+        "43" + "00" + "00000000016b3740" + "00000000016b3770" + "0002d1a2b3c4d5e6",
+        "5200004002" + b"public\0orders\0".hex() + "64" + "0002"
+        "01" + b"id\0".hex() + "00000014ffffffff" + "00" + b"who\0".hex() + "00000019ffffffff",
+        "49000040024e0002" + "7400000001" + "31" + "6e",
+        "55000040024b0002" + "7400000001316e" + "4e0002" + "740000000132" + "75",
+        "44000040024b0002" + "740000000131" + "6e",
+        "54000000010000004002",
+        "59000040027075620061006262",
+    )
+]
+
 QUERIES = [
     _json(table="t", ops=[["where", "a > 1"], ["sort", "-a"], ["head", 10]]),
     _json(table="t", ops=[["where", "a > 1"], ["natural_join", {"table": "u"}, ["k"], ["v"]]]),
@@ -247,8 +322,11 @@ def decoders() -> dict[str, Decoder]:
         "connector stream": Decoder(
             _connector_stream, [b"".join(_connector_frames(dialect)) for dialect in Dialect]
         ),
+        "pgoutput": Decoder(decode_pgoutput, PGOUTPUT),
         "journal witness": Decoder(lambda b: read_witness(b, "0" * 16), [witness("0" * 16, 42)]),
     }
+    for payload_format in _PAYLOADS:
+        made[f"payload of {payload_format}"] = _payloads(payload_format)
     for kind in sorted(test_wire_fuzz._KINDS):
         made[f"update of {kind}"] = _update(kind)
     return made

@@ -38,7 +38,10 @@ class Store:
     def sync(self) -> StreamBatch:
         """One batch becomes safe: rows and positions together."""
         batch = self.waiting.popleft()
-        self.rows += zip(batch.streams, batch.ids, strict=True)
+        messages = batch.messages()
+        if messages is not None:
+            names, ids = messages.streams.to_pylist(), messages.ids.to_pylist()
+            self.rows += zip(names, ids, strict=True)
         for stream, (first, last) in batch.positions.items():
             assert first > self.positions.get(stream, -1), "positions only grow"
             self.positions[stream] = last

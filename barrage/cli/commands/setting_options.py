@@ -168,6 +168,16 @@ ConnectorOption = Annotated[
         show_default=False,
     ),
 ]
+ConnectorConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--connector-config",
+        metavar="FILE",
+        help="Programs that sources may have, and what their messages become (docs/connectors.md).",
+        show_default=False,
+        dir_okay=False,
+    ),
+]
 WebOption = Annotated[
     bool | None,
     typer.Option(
@@ -215,6 +225,7 @@ SETTING_OPTIONS: dict[str, Any] = {
     "tls_client_ca": TlsClientCaOption,
     "tls_crl": TlsCrlOption,
     "connector": ConnectorOption,
+    "connector_config": ConnectorConfigOption,
     "web": WebOption,
     "web_port": WebPortOption,
     "web_origins": WebOriginsOption,

@@ -47,8 +47,9 @@ class Writer(WriterOnThread):
         in the order in which they came, and one that is cancelled has sent all of its rows or none.
 
         ``sequence`` numbers them with a number of the caller's, which must grow; rows whose number
-        has been committed are left out, so a source may be read again from anywhere before. What
-        the server refuses is raised by this or a later call, and ends the writer.
+        has been committed are left out, so a source may be read again from anywhere before; without
+        rows it moves the position alone. What the server refuses is raised by this or a later call,
+        and ends the writer.
         """
         return self._thread.call(self._writer.write(rows, sequence=sequence), timeout)
 

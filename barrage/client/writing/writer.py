@@ -17,6 +17,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow as pa
+
 from barrage.client.connection.reconnect import Backoff
 from barrage.client.updates.waiting import Changes
 from barrage.client.writing.arrow_input import to_arrow_table, without_dictionaries
@@ -44,8 +46,6 @@ from barrage.wire.frame import FlightFrame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
     from barrage.client.connection.table_info import TableInfo
     from barrage.client.writing.arrow_input import TableLike
@@ -192,13 +192,16 @@ class AsyncWriter:
         in the order in which they came, and one that is cancelled has sent all of its rows or none.
 
         ``sequence`` numbers them with a number of the caller's, which must grow; rows whose number
-        has been committed are left out, so a source may be read again from anywhere before. What
+        has been committed are left out, so a source may be read again from anywhere before; without
+        rows it moves the position alone. What
         the server refuses is raised by this or a later call, and ends the writer.
         """
         table = without_dictionaries(to_arrow_table(rows))
         batches = list(batches_of(table))
-        if not batches:
+        if not batches and sequence is None:
             return self._next - 1
+        if not batches:
+            batches = [pa.RecordBatch.from_pylist([], schema=table.schema)]
         if len(batches) > 1 and (sequence is not None or self._settings.mode == "replace"):
             # One number is one batch, and every numbered batch of a replacement replaces.
             batches = table.combine_chunks().to_batches()

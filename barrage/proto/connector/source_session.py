@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+import pyarrow.compute as pc
+
 from barrage.errors import LocalProtocolError, RemoteProtocolError
 from barrage.proto.connector.session_states import (
     SOURCE_INPUT_OF_FRAME,
@@ -16,7 +18,7 @@ from barrage.proto.connector.session_states import (
     SenderInput,
     SenderState,
 )
-from barrage.wire.connector.codec import encode_frame, failure_reason
+from barrage.wire.connector.codec import SHORT_BYTES_MAX, encode_frame, failure_reason
 from barrage.wire.connector.frame_reader import ConnectorFrames
 from barrage.wire.connector.frame_values import (
     DRAFT_VERSION,
@@ -37,9 +39,11 @@ from barrage.wire.connector.frame_values import (
     SentMessage,
     Welcome,
 )
+from barrage.wire.connector.message_run import HEAD_BYTES, encode_run
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
+    from barrage.wire.payloads.payload_batch import PayloadBatch
 
 _EOS = MessageFlag.EOS.value
 
@@ -176,6 +180,29 @@ class SourceSession:
         self.credits -= 1
         if message.flags & _EOS:
             self._open.discard(message.stream)
+
+    def send_run(self, stream: int, batch: PayloadBatch) -> None:
+        """Messages of one open stream, which take a credit each. Published dialect."""
+        if stream not in self._open:
+            raise LocalProtocolError(f"stream {stream} is not open")
+        if self.credits < len(batch):
+            raise LocalProtocolError(f"there are no credits for {len(batch)} messages")
+        if self._dialect is not Dialect.PUBLISHED:
+            raise LocalProtocolError("the draft sends its messages one by one")
+        if not len(batch):
+            return
+        sizes = [
+            pc.max(pc.binary_length(each)).as_py() or 0 for each in (batch.keys, batch.payloads)
+        ]
+        if sizes[0] > SHORT_BYTES_MAX:
+            raise LocalProtocolError(f"a key has at most {SHORT_BYTES_MAX} bytes")
+        if pc.max(batch.ids).as_py() > MESSAGE_ID_MAX:
+            raise LocalProtocolError(f"a message's id is at most {MESSAGE_ID_MAX}")
+        if sum(sizes) + HEAD_BYTES - 4 > self._frame_bytes_max:
+            raise LocalProtocolError(f"a frame has at most {self._frame_bytes_max} bytes")
+        self._move(SenderInput.SEND)
+        self._outgoing += encode_run(stream, batch)
+        self.credits -= len(batch)
 
     def end(self, stream: int) -> None:
         """The stream ends. It is safe as a whole once its last id is acknowledged. Published

@@ -16,11 +16,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import pyarrow as pa
+
+from barrage.wire.payloads.payload_batch import PayloadBatch
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from barrage.limits import Limits
     from barrage.wire.connector.frame_values import SentMessage
+    from barrage.wire.connector.message_run import MessageRun
 
 
 class StreamOwner(Protocol):
@@ -46,6 +52,10 @@ class StreamOwner(Protocol):
         """Give back what may be given back by now."""
         ...
 
+    def fail(self, reason: str) -> None:
+        """Say ERROR and end."""
+        ...
+
     def close(self) -> None:
         """End without a word."""
         ...
@@ -62,6 +72,20 @@ class Stream:
     last_safe: int | None = None
     """The last whose rows are safe."""
     owner: StreamOwner | None = None
+    message_count: int = 0
+    """That were taken since the desk began."""
+    last_error: str | None = None
+    """Why a message of it could not be decoded, the last time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpan:
+    """A stream in a run of messages, and its first and last id there."""
+
+    stream: Stream
+    first: int
+    last: int
+    count: int
 
 
 @dataclass(slots=True)
@@ -75,37 +99,76 @@ class _Share:
 
 
 @dataclass(slots=True)
-class StreamBatch:
-    """Rows as columns, and the positions that go with them in one durable record."""
+class _Singles:
+    """Messages that came one by one, as columns."""
 
     streams: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     event_times: list[int | None] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
+
+    def columns(self) -> PayloadBatch:
+        return PayloadBatch.of(
+            streams=self.streams,
+            ids=self.ids,
+            event_times=self.event_times,
+            keys=self.keys,
+            payloads=self.payloads,
+        )
+
+
+@dataclass(slots=True)
+class StreamBatch:
+    """Messages as columns, and the positions that go with them in one durable record."""
+
     positions: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Stream to the first and the last id that it moves to."""
     byte_count: int = 0
     shares: dict[StreamOwner, _Share] = field(default_factory=dict)
+    _parts: list[PayloadBatch] = field(default_factory=list)
+    _singles: _Singles = field(default_factory=_Singles)
 
-    def add_row(self, name: str, message: SentMessage) -> None:
-        self.streams.append(name)
-        self.ids.append(message.id)
-        self.event_times.append(message.event_time)
-        self.keys.append(message.key)
-        self.payloads.append(message.payload)
+    def messages(self) -> PayloadBatch | None:
+        """All messages, in the order in which they came; None when there is nothing but
+        positions."""
+        parts = [*self._parts, *([self._singles.columns()] if self._singles.ids else [])]
+        return PayloadBatch.concatenated(parts) if parts else None
+
+    def add_message(self, name: str, message: SentMessage) -> None:
+        singles = self._singles
+        singles.streams.append(name)
+        singles.ids.append(message.id)
+        singles.event_times.append(message.event_time)
+        singles.keys.append(message.key)
+        singles.payloads.append(message.payload)
+
+    def add_run(self, names: pa.StringArray, run: MessageRun) -> None:
+        """Many messages, each with the name of its stream."""
+        if self._singles.ids:
+            self._parts.append(self._singles.columns())
+            self._singles = _Singles()
+        self._parts.append(
+            PayloadBatch(
+                streams=names,
+                ids=pa.array(run.ids),
+                event_times=pa.array(run.event_times),
+                keys=run.keys,
+                payloads=run.payloads,
+            )
+        )
 
     def move(self, stream: int, number: int) -> None:
         """The position of a stream becomes ``number``."""
         before = self.positions.get(stream)
         self.positions[stream] = (number if before is None else before[0], number)
 
-    def count(self, owner: StreamOwner, byte_count: int) -> _Share:
-        """One message of ``owner`` is in the batch."""
+    def count(self, owner: StreamOwner, byte_count: int, messages: int = 1) -> _Share:
+        """So many messages of ``owner`` are in the batch."""
         share = self.shares.get(owner)
         if share is None:
             share = self.shares[owner] = _Share()
-        share.credits += 1
+        share.credits += messages
         share.byte_count += byte_count
         self.byte_count += byte_count
         return share
@@ -121,7 +184,10 @@ class StreamDesk:
         *,
         limits: Limits,
         newest_owns: bool = True,
+        takes: Callable[[str], bool] | None = None,
     ) -> None:
+        """``takes``: whether a stream of this name may be announced."""
+        self._takes = takes
         self.program = program
         self.limits = limits
         self.newest_owns = newest_owns
@@ -165,14 +231,18 @@ class StreamDesk:
         """Whether there is room for more than is under way."""
         return not self.is_full and self.unsafe_bytes < self.limits.connector_room_bytes
 
-    def close(self) -> None:
-        """Nothing more of this desk can be written. Idempotent."""
+    def close(self, reason: str | None = None) -> None:
+        """Nothing more of this desk can be written. Sessions end without a word, or with a
+        reason. Idempotent."""
         self.is_open = False
         self.unsafe_bytes -= self._batch.byte_count
         self._batch = StreamBatch()
         sessions, self._sessions = self._sessions, set()
         for session in sessions:
-            session.close()
+            if reason is None:
+                session.close()
+            else:
+                session.fail(reason)
 
     # --- streams ---
 
@@ -184,14 +254,20 @@ class StreamDesk:
             if stream.last_safe is not None
         )
 
+    def streams(self) -> Iterable[Stream]:
+        """All that are known."""
+        return self._streams.values()
+
     def last_safe(self, number: int) -> int | None:
         """The last safe id of a stream; None when it has none, or is not known."""
         stream = self._streams.get(number)
         return None if stream is None else stream.last_safe
 
     def claim(self, session: StreamOwner, number: int, name: str) -> Stream | None:
-        """The stream, owned by ``session`` from here on; None when somebody else keeps it or there
-        are too many."""
+        """The stream, owned by ``session`` from here on; None when somebody else keeps it, there
+        are too many, or it is none of this program."""
+        if self._takes is not None and not self._takes(name):
+            return None
         stream = self._streams.get(number)
         if stream is None:
             if len(self._streams) >= self.limits.connector_streams_max:
@@ -219,26 +295,47 @@ class StreamDesk:
 
     def take_message(self, session: StreamOwner, stream: Stream, message: SentMessage) -> None:
         """A message whose id is a place to go on from, and larger than the last one. Without a
-        payload only the position moves."""
+        payload and a key only the position moves."""
         size = len(message.payload) + len(message.key or b"")
         self._count(session, size)
-        if message.payload:
-            self._batch.add_row(stream.name, message)
+        if message.payload or message.key:
+            self._batch.add_message(stream.name, message)
         self._batch.move(stream.id, message.id)
         stream.last_seen = message.id
+        stream.message_count += 1
+
+    def take_run(self, session: StreamOwner, run: MessageRun, spans: Sequence[StreamSpan]) -> None:
+        """The same for many: ``spans`` are the streams of the run, each with its first and last id
+        in it, ids growing between them."""
+        size = run.byte_count
+        self.unsafe_bytes += size
+        self._batch.count(session, size, len(run))
+        names = pa.array([span.stream.name for span in spans], pa.string())
+        if len(spans) == 1:
+            self._batch.add_run(pa.repeat(names[0], len(run)), run)
+        else:
+            places = np.argsort([span.stream.id for span in spans])
+            numbers = np.array([spans[at].stream.id for at in places], np.uint64)
+            found = places[np.searchsorted(numbers, run.streams)]
+            self._batch.add_run(names.take(pa.array(found)), run)
+        for span in spans:
+            self._batch.move(span.stream.id, span.first)
+            self._batch.move(span.stream.id, span.last)
+            span.stream.last_seen = span.last
+            span.stream.message_count += span.count
 
     def take_ephemeral(self, session: StreamOwner, stream: Stream, message: SentMessage) -> None:
         """A message that leaves the position where it is."""
         share = self._count(session, len(message.payload))
         share.ephemeral[stream.id] = message.id
         if message.payload:
-            self._batch.add_row(stream.name, message)
+            self._batch.add_message(stream.name, message)
 
     def take_unstable(self, stream: Stream, messages: Iterable[SentMessage]) -> None:
         """Messages that waited for the one that comes next, in the same batch; their credits have
         been given back."""
         for message in messages:
-            self._batch.add_row(stream.name, message)
+            self._batch.add_message(stream.name, message)
             self._batch.byte_count += len(message.payload)
             self.unsafe_bytes += len(message.payload)
 
@@ -277,13 +374,23 @@ class StreamDesk:
                 ephemeral=share.ephemeral,
             )
 
+    def note_rejected(self, rejected: pa.Table) -> None:
+        """Messages that could not be decoded, with ``stream`` (its name) and ``reason``."""
+        reasons = dict(
+            zip(rejected["stream"].to_pylist(), rejected["reason"].to_pylist(), strict=True)
+        )
+        for stream in self._streams.values():
+            if stream.name in reasons:
+                stream.last_error = reasons[stream.name]
+
     def give_credits(self) -> None:
         """There may be room again: give back what was held back."""
         for session in self._sessions:
             session.give_credits()
 
-    def fail(self, batch: StreamBatch) -> None:
-        """A batch could not be written: nor can what came after it."""
+    def fail(self, batch: StreamBatch, reason: str | None = None) -> None:
+        """A batch could not be written: nor can what came after it. ``reason`` is for sources that
+        cannot help it by sending it again."""
         self.batches_under_way -= 1
         self.unsafe_bytes -= batch.byte_count
-        self.close()
+        self.close(reason)

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from barrage.errors import LocalProtocolError, RemoteProtocolError
 from barrage.proto.connector.session_states import (
@@ -19,6 +22,7 @@ from barrage.proto.connector.session_states import (
     WorkerInput,
     WorkerState,
 )
+from barrage.proto.connector.stream_desk import StreamSpan
 from barrage.wire.connector.codec import encode_frame, failure_reason
 from barrage.wire.connector.frame_reader import ConnectorFrames, UnknownDialectError
 from barrage.wire.connector.frame_values import (
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 
     from barrage.limits import Limits
     from barrage.proto.connector.stream_desk import Stream, StreamDesk
+    from barrage.wire.connector.message_run import MessageRun
 
 VERSIONS = {Dialect.PUBLISHED: PUBLISHED_VERSION, Dialect.DRAFT: DRAFT_VERSION}
 DEBT_MIN = 64
@@ -99,6 +104,8 @@ class WorkerSession:
         self._under_way = 0
         """Messages that are received and not safe."""
         self.unsafe_bytes = 0
+        self.message_count = 0
+        """Messages that were taken."""
         self._unstable_bytes = 0
         self.has_refused = False
         """Whether a stream was refused since the session began. Published sources ask again when
@@ -117,6 +124,16 @@ class WorkerSession:
     def dialect(self) -> Dialect | None:
         """None until the connection has said."""
         return self._reader.dialect
+
+    @property
+    def credits(self) -> int:
+        """What the connector may still send; below 0 what it owes."""
+        return self._balance
+
+    @property
+    def under_way(self) -> int:
+        """Messages that are received and not safe."""
+        return self._under_way
 
     @property
     def stream_count(self) -> int:
@@ -145,6 +162,11 @@ class WorkerSession:
     def _read_frames(self) -> None:
         try:
             while self._state in (WorkerState.CONNECTED, WorkerState.STREAMING):
+                if self._state is WorkerState.STREAMING:
+                    run = self._reader.next_run()
+                    if run is not None:
+                        self._take_run(run)
+                        continue
                 frame = self._reader.next_frame()
                 if frame is None:
                     break
@@ -270,6 +292,54 @@ class WorkerSession:
         if flags & _EOS:
             self._end_stream(link)
 
+    def _take_run(self, run: MessageRun) -> None:
+        """Many messages of the published dialect. What is not plain about them is done one by
+        one."""
+        spans = self._spans(run)
+        room = self._balance + self._debt_max
+        if spans is None or len(run) > room:
+            for message in run.messages():
+                self._spend()
+                self._take_message(message)
+                if self._state is not WorkerState.STREAMING:
+                    return
+            return
+        assert self._desk is not None
+        self._balance -= len(run)
+        self._under_way += len(run)
+        self.message_count += len(run)
+        self._add_unsafe(run.byte_count)
+        self._desk.take_run(self, run, spans)
+        for span in spans:
+            self._links[span.stream.id].last = span.last
+
+    def _spans(self, run: MessageRun) -> list[StreamSpan] | None:
+        """The streams of a run; None when one is not open, or has a message that was seen."""
+        streams, ids = run.streams, run.ids
+        if (streams == streams[0]).all():
+            bounds = [(0, len(ids))]
+        else:
+            order = np.argsort(streams, kind="stable")
+            streams, ids = streams[order], ids[order]
+            edges = [0, *(np.flatnonzero(streams[1:] != streams[:-1]) + 1).tolist(), len(ids)]
+            bounds = list(pairwise(edges))
+        grows = ids[1:] > ids[:-1]
+        if len(bounds) > 1:
+            grows[[stop - 1 for _, stop in bounds[:-1]]] = True
+        if not grows.all():
+            return None
+        spans = []
+        for start, stop in bounds:
+            link = self._links.get(int(streams[start]))
+            first, last = int(ids[start]), int(ids[stop - 1])
+            if link is None or link.is_ending or last > MESSAGE_ID_MAX:
+                return None
+            seen = link.stream.last_seen
+            if seen is not None and first <= seen:
+                return None
+            spans.append(StreamSpan(link.stream, first, last, stop - start))
+        return spans
+
     def _keep_unstable(self, link: _Link, message: SentMessage) -> None:
         """Its credit comes back at once: what it waits for may be further away than all credits."""
         self._due += 1
@@ -320,13 +390,20 @@ class WorkerSession:
 
     def _spend(self) -> None:
         self._balance -= 1
-        window = self._limits.connector_credits_max
-        if self._balance < -max(DEBT_MIN, window):
+        if self._balance < -self._debt_max:
             raise RemoteProtocolError("credits exceeded")
+
+    @property
+    def _debt_max(self) -> int:
+        return max(DEBT_MIN, self._limits.connector_credits_max)
 
     def _count(self, message: SentMessage) -> None:
         self._under_way += 1
-        self.unsafe_bytes += len(message.payload) + len(message.key or b"")
+        self.message_count += 1
+        self._add_unsafe(len(message.payload) + len(message.key or b""))
+
+    def _add_unsafe(self, byte_count: int) -> None:
+        self.unsafe_bytes += byte_count
         if self.unsafe_bytes > self._limits.connector_unsafe_bytes_max:
             raise RemoteProtocolError(
                 f"more than {self._limits.connector_unsafe_bytes_max} bytes are under way"

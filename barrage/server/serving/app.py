@@ -42,6 +42,7 @@ from barrage.server.flight.session_calls import SessionOptionCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
 from barrage.server.ingest.connector.source_callers import SourceCallers
+from barrage.server.ingest.connector.sources_file import read_sources
 from barrage.server.pages.board_calls import BoardCalls
 from barrage.server.pages.board_store import BoardStore
 from barrage.server.pages.page_calls import PAGE_SERVICE, PageCalls
@@ -56,6 +57,7 @@ from barrage.server.serving.spare_memory import SpareMemory, allocator_here
 from barrage.server.serving.web_serving import web_listener
 from barrage.server.statistics.body_statistics import BodyStatistics
 from barrage.server.statistics.caller_statistics import CallerStatistics
+from barrage.server.statistics.connector_statistics import ConnectorStatistics
 from barrage.server.statistics.thread_statistics import ThreadStatistics
 from barrage.supervision import Role, no_dependants, start_awaited, start_task
 from barrage.transport.base import ListenOptions
@@ -65,7 +67,7 @@ from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import TRANSPORTS, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     import grpc.aio
 
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from barrage.supervision import OnDeath
     from barrage.transport.base import Listener, Transport
     from barrage.transport.tls.server_tls import ServerTLS
+    from barrage.wire.payloads.source_mapping import SourceMapping
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +93,9 @@ SWEEPER = Role(
 )
 STOP = Role("barrage-stop", "health, and whoever waits for the server to end")
 COUNTER = Role("barrage-body-statistics", "subscriptions of the table of bodies; health")
+CONNECTORS = Role(
+    "barrage-connector-statistics", "subscriptions of the tables of connectors; health"
+)
 THREADS = Role("barrage-thread-statistics", "subscriptions of the table of threads; health")
 TRIMMER = Role("barrage-spare-memory", "nothing: memory that is free is kept")
 
@@ -115,9 +121,13 @@ class ServerApp:
         elsewhere: WritesElsewhere | None = None,
         authenticate: Hook | None = None,
         policy: Policy | None = None,
+        sources: Sequence[SourceMapping] = (),
     ) -> None:
         """``elsewhere`` passes writes on to the servers that own the tables; ``authenticate`` is a
-        further way to say who calls, and ``policy`` the rules, of the program."""
+        further way to say who calls, and ``policy`` the rules, of the program, ``sources``
+        what connectors may send beside those of the configuration's file."""
+        of_file = config.connector_config
+        self._sources = (*sources, *(() if of_file is None else read_sources(Path(of_file))))
         self._config = config
         self._clock = clock
         self._elsewhere = elsewhere
@@ -229,6 +239,7 @@ class ServerApp:
             callers=SourceCallers(self._authenticator),
             gate=self._gate,
             on_death=self.fail,
+            sources=self._sources,
             audit=self.audit,
         )
 
@@ -307,6 +318,9 @@ class ServerApp:
         if self.bodies.is_switched_on:
             counting = BodyStatistics(self.bodies, self._tables)
             start(COUNTER, counting.run(), partial(self._counter_died, counting))
+        if self._config.connector_address is not None:
+            streams = ConnectorStatistics(self._connectors, self._tables)
+            start(CONNECTORS, streams.run(), partial(self._counter_died, streams))
         if self._watchdog is not None:
             threads = ThreadStatistics(self._watchdog, self._tables)
             start(THREADS, threads.run(), partial(self._counter_died, threads))
@@ -333,7 +347,9 @@ class ServerApp:
             self._telling = start_awaited(self._health.enter_graceful_shutdown())
 
     def _counter_died(
-        self, counting: BodyStatistics | CallerStatistics | ThreadStatistics, error: BarrageError
+        self,
+        counting: BodyStatistics | CallerStatistics | ConnectorStatistics | ThreadStatistics,
+        error: BarrageError,
     ) -> None:
         counting.fail(error)
         self.fail(error)
@@ -449,7 +465,7 @@ class ServerApp:
             ends.callback(self.sessions.close_all, reason)
             ends.callback(self.journals.begin_stop, reason)
             ends.callback(self._puts.begin_stop, reason)
-            ends.push_async_callback(self._connectors.stop)
+            ends.push_async_callback(self._connectors.stop, self._config.connector_restart)
             ends.callback(self._deephaven.announce_stop, DRAINING)
             ends.callback(self._hub.finish_all, reason, is_flushed=True)
 

@@ -26,7 +26,7 @@ from barrage.server.settings.config import ServerConfig
 from barrage.server.tables.table_service import TableService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from barrage.clock import Clock
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from barrage.server.journaling.journal_opening import Recovery
     from barrage.server.policy.rules import Policy
     from barrage.server.runtime.runtime import RuntimeStats
+    from barrage.wire.payloads.source_mapping import SourceMapping
 
 
 class ServingParts:
@@ -53,10 +54,12 @@ class ServingParts:
         on_progress: Callable[[Recovery], None] | None = None,
         authenticate: Hook | None = None,
         policy: Policy | None = None,
+        sources: Sequence[SourceMapping] = (),
     ) -> None:
         self.config = config
         self._authenticate = authenticate
         self._policy = policy
+        self._sources = tuple(sources)
         self.clock = clock or SystemClock()
         self.catalog = Catalog()
         self.watchdog = Watchdog()
@@ -107,6 +110,7 @@ class ServingParts:
             elsewhere=elsewhere,
             authenticate=self._authenticate,
             policy=self._policy,
+            sources=self._sources,
         )
 
     def close(self) -> None:
@@ -140,9 +144,11 @@ class ServerBase(ABC):
         on_progress: Callable[[Recovery], None] | None = None,
         authenticate: Hook | None = None,
         policy: Policy | None = None,
+        sources: Sequence[SourceMapping] = (),
     ) -> None:
         self._authenticate = authenticate
         self._policy = policy
+        self._sources = tuple(sources)
         self._config = effective_config(
             config,
             host=host,
@@ -170,6 +176,7 @@ class ServerBase(ABC):
             on_progress=self._on_progress,
             authenticate=self._authenticate,
             policy=self._policy,
+            sources=self._sources,
         )
 
     @property

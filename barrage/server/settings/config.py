@@ -289,6 +289,15 @@ class ServerConfig:
     """Origins of pages that may call the server besides its own, as ``https://host:port``, with
     commas between them."""
 
+    connector_restart: str | None = None
+    """What sources are told when the server stops as planned: the ``host:port`` of another worker,
+    or nothing for this one again (RESTART). When nothing is said their connections just end, which
+    is what the published library comes back from."""
+
+    connector_config: File | None = None
+    """TOML file of the programs that sources may have, and of what their messages become
+    (docs/connectors.md); without one all are taken, and land as they are."""
+
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Literal
 from barrage.errors import RemoteProtocolError
 from barrage.wire.connector.codec import DIALECT_OF_TAG, decode_frame
 from barrage.wire.connector.frame_values import Dialect
+from barrage.wire.connector.message_run import read_run
 
 if TYPE_CHECKING:
     from barrage.wire.connector.frame_values import Frame
+    from barrage.wire.connector.message_run import MessageRun
 
 _HEAD_BYTES = 5
 _COMPACTED_BYTES = 1024 * 1024
@@ -64,8 +66,21 @@ class ConnectorFrames:
         if waiting < 4 + length:
             return None
         body = bytes(memoryview(self._buffer)[start : start + length])
-        self._at = start + length
-        if self._at == len(self._buffer) or self._at > _COMPACTED_BYTES:
-            del self._buffer[: self._at]
-            self._at = 0
+        self._move_to(start + length)
         return decode_frame(body, self.dialect)
+
+    def next_run(self) -> MessageRun | None:
+        """The messages that come next, when they are several; None when one is to ask for the next
+        frame. Never raises: what is wrong is the next frame's."""
+        if self.dialect is not Dialect.PUBLISHED:
+            return None
+        run, end = read_run(self._buffer, self._at, frame_bytes_max=self.frame_bytes_max)
+        if run is not None:
+            self._move_to(end)
+        return run
+
+    def _move_to(self, at: int) -> None:
+        self._at = at
+        if at == len(self._buffer) or at > _COMPACTED_BYTES:
+            del self._buffer[:at]
+            self._at = 0

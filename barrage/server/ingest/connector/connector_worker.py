@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import (
@@ -25,27 +27,29 @@ from barrage.errors import (
 from barrage.proto.connector.session_states import WorkerState
 from barrage.proto.connector.stream_desk import StreamDesk
 from barrage.proto.connector.worker_session import WorkerSession
-from barrage.server.ingest.connector.source_connection import ConnectorConnection
+from barrage.server.ingest.connector.source_connection import READ_BYTES, ConnectorConnection
 from barrage.server.ingest.connector.stream_landings import StreamLandings
 from barrage.server.runtime.failure import unexpected_failure
-from barrage.supervision import Role, no_dependants, start_task
+from barrage.supervision import Role, WorkerPool, no_dependants, start_task
 from barrage.transport.tls.handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     from barrage.limits import Limits
-    from barrage.proto.connector.stream_desk import StreamBatch
+    from barrage.proto.connector.stream_desk import Stream, StreamBatch
     from barrage.server.identity.audit import AuditLog
     from barrage.server.identity.caller import Caller
     from barrage.server.ingest.connector.source_callers import SourceCallers
-    from barrage.server.ingest.connector.stream_landings import Landing
+    from barrage.server.ingest.connector.source_connection import ConnectorFacts
+    from barrage.server.ingest.connector.stream_landings import Landing, LandingTarget
     from barrage.server.policy.access_gate import AccessGate
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.tables.table_service import TableService
     from barrage.transport.base import ServerCertificates
     from barrage.wire.connector.frame_values import Hello
+    from barrage.wire.payloads.source_mapping import MappedRows, SourceMapping
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +60,16 @@ LOOK_SECONDS = 0.5
 """Between two looks for connections whose time is up and for room in the engine."""
 
 
-_FOR_SOURCES = (SchemaError, UnsupportedError, PermissionDeniedError, TableExistsError)
+_FOR_SOURCES = (
+    *(SchemaError, UnsupportedError, PermissionDeniedError, TableExistsError, ConfigError),
+)
 """Why a program can have no table, that only somebody who looks at it can help."""
+
+BESIDE_BYTES = 16 * 1024
+"""Payloads from which on they are decoded beside the event loop."""
+
+FAILED_SHOWN = 100
+"""Connections that ended by an error and are still told of."""
 
 BAD_COOKIE = "bad cookie: it must be the server's key, USER:PASSWORD or a token that holds"
 
@@ -65,16 +77,26 @@ ADMISSION = Role("barrage-connector-admission", "the connection, which is cut")
 
 
 class _Program:
-    """A program that connectors have begun with."""
+    """A target that connectors have begun with; the programs that share it are one."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, target: LandingTarget) -> None:
+        self.target = target
         self.landing: Landing | None = None
         self.desk: StreamDesk | None = None
-        self.held: StreamBatch | None = None
-        """A batch the engine had no room for."""
+        self.held: _Mapped | None = None
+        """What the engine had no room for."""
         self.waiting: deque[ConnectorConnection] = deque()
         self.is_opening = False
+        self.is_mapping = False
+        """Whether payloads are being decoded beside the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapped:
+    """A batch and what its messages become."""
+
+    batch: StreamBatch
+    rows: MappedRows | None
 
 
 class ConnectorWorker:
@@ -91,17 +113,24 @@ class ConnectorWorker:
         gate: AccessGate,
         on_death: Callable[[BarrageError], object],
         audit: AuditLog | None = None,
+        sources: Sequence[SourceMapping] = (),
     ) -> None:
         self.limits = limits
-        self._landings = StreamLandings(tables, catalog, gate=gate)
+        self._landings = StreamLandings(tables, catalog, gate=gate, limits=limits, sources=sources)
+        self._decoding = WorkerPool(1, thread_name_prefix="barrage-payloads")
+        # A view: asyncio's TLS fills it in parts, and a part of a bytearray is a copy.
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        """What a connection has brought, until it has looked at it."""
         self._callers = callers
         self._audit = audit
         self._admitting: set[asyncio.Task[None]] = set()
         self._handshakes: TlsHandshakes | None = None
         self._on_death = on_death
         self._connections: set[ConnectorConnection] = set()
-        self._programs: dict[str, _Program] = {}
+        self._programs: dict[LandingTarget, _Program] = {}
         self._touched: set[ConnectorConnection] = set()
+        self._failed_sessions: deque[ConnectorFacts] = deque(maxlen=FAILED_SHOWN)
+        self._numbers = count(1)
         self._has_turn = False
         self._server: asyncio.Server | None = None
         self._look: asyncio.TimerHandle | None = None
@@ -144,29 +173,36 @@ class ConnectorWorker:
     def _room(self) -> int:
         return self.limits.connector_connections_max - len(self._connections)
 
-    async def stop(self) -> None:
+    async def stop(self, restart: str | None = None) -> None:
         """Close, and wait for what looks at who comes. Idempotent."""
-        self.close()
+        self.close(restart)
         if self._handshakes is not None:
             await self._handshakes.stop()
         if self._admitting:
             await asyncio.wait(self._admitting)
 
-    def close(self) -> None:
-        """Take no more; connections end without a word, so that sources come again. What the engine
-        has is written. Idempotent."""
+    def close(self, restart: str | None = None) -> None:
+        """Take no more; connections end without a word, so that sources come again, or with RESTART
+        and that address (empty for this one). What the engine has is written. Idempotent."""
         for task in self._admitting:
             task.cancel()
         if self._look is not None:
             self._look.cancel()
         if self._server is not None:
             self._server.close()
+        if restart is not None:
+            for connection in tuple(self._connections):
+                connection.session.restart(restart)
+                connection.flush()
+        # What is written by now is sent before a connection ends.
         for program in self._programs.values():
             if program.desk is not None:
                 program.desk.close()
         for connection in tuple(self._connections):
+            connection.flush()
             connection.session.close()
             connection.flush()
+        self._decoding.shutdown(wait=False, cancel_futures=True)
 
     # --- connections ---
 
@@ -184,6 +220,7 @@ class ConnectorWorker:
             log.warning("a connector was turned away: there are %d", len(self._connections))
             return None
         self._connections.add(connection)
+        connection.number = next(self._numbers)
         return self.deadline_s()
 
     def left(self, connection: ConnectorConnection) -> None:
@@ -191,6 +228,8 @@ class ConnectorWorker:
         if connection not in self._connections:
             return
         self._connections.discard(connection)
+        if connection.session.failure is not None:
+            self._failed_sessions.append(connection.facts())
         self._callers.calls.finish(connection.call)
         hello = connection.session.hello
         if self._audit is not None and hello is not None:
@@ -203,6 +242,17 @@ class ConnectorWorker:
                 tables=[hello.program],
                 outcome="OK" if connection.outcome is None else connection.outcome.name,
             )
+
+    def connections(self) -> list[ConnectorFacts]:
+        """The connections there are, and the last of those that ended by an error."""
+        return [*self._failed_sessions, *(each.facts() for each in self._connections)]
+
+    def streams(self) -> Iterator[tuple[str, Stream]]:
+        """The streams of all targets, with the names of their tables."""
+        for program in self._programs.values():
+            if program.desk is not None:
+                for stream in program.desk.streams():
+                    yield program.target.table, stream
 
     def touch(self, connection: ConnectorConnection) -> None:
         """Something of a connection has changed: the next turn looks at it."""
@@ -221,7 +271,7 @@ class ConnectorWorker:
             self._turn_away(connection, error)
             return
         if caller is not None:
-            self._admit(connection, hello.program, caller)
+            self._admit(connection, hello, caller)
             return
         connection.pause()
         task = start_task(ADMISSION, self._look_at(connection, hello), on_death=no_dependants)
@@ -234,7 +284,7 @@ class ConnectorWorker:
         except BarrageError as error:
             self._turn_away(connection, error)
         else:
-            self._admit(connection, hello.program, caller)
+            self._admit(connection, hello, caller)
         finally:
             connection.resume()
 
@@ -247,24 +297,25 @@ class ConnectorWorker:
             connection.session.close()
         self.touch(connection)
 
-    def _admit(self, connection: ConnectorConnection, name: str, caller: Caller) -> None:
+    def _admit(self, connection: ConnectorConnection, hello: Hello, caller: Caller) -> None:
         if connection.session.state is not WorkerState.GREETED:
             return
         connection.expires_s = None
         connection.caller = caller
         connection.call = self._callers.calls.begin(caller, partial(self._end, connection))
         try:
-            self._landings.check(name, caller)
+            target = self._landings.target(hello.program, hello.instance)
+            self._landings.check(target, caller)
         except BarrageError as error:
             _refuse(connection, error)
             self.touch(connection)
             return
-        program = self._programs.get(name)
+        program = self._programs.get(target)
         if program is None:
             if len(self._programs) >= self.limits.connector_programs_max:
                 connection.session.fail("there are too many programs")
                 return
-            program = self._programs[name] = _Program(name)
+            program = self._programs[target] = _Program(target)
         program.waiting.append(connection)
         self._advance(program)
 
@@ -298,7 +349,7 @@ class ConnectorWorker:
             desk = program.desk = program.landing = program.held = None
         if desk is not None and desk.is_open:
             while program.waiting:
-                self._welcome(program.waiting.popleft(), program.name, desk)
+                self._welcome(program.waiting.popleft(), program.target, desk)
         elif desk is None and not program.is_opening:
             self._open(program)
 
@@ -307,24 +358,26 @@ class ConnectorWorker:
         while program.waiting and program.waiting[0].session.state is not WorkerState.GREETED:
             program.waiting.popleft()
         if not program.waiting:
-            self._programs.pop(program.name, None)
+            self._programs.pop(program.target, None)
             return
         first = program.waiting[0].caller
         assert first is not None
         program.is_opening = True
         try:
-            future = self._landings.open(program.name, first)
+            future = self._landings.open(program.target, first)
         except BarrageError as error:
             self._not_opened(program, error)
         else:
             future.add_done_callback(partial(self._on_loop, self._opened, program))
 
-    def _welcome(self, connection: ConnectorConnection, program: str, desk: StreamDesk) -> None:
+    def _welcome(
+        self, connection: ConnectorConnection, target: LandingTarget, desk: StreamDesk
+    ) -> None:
         """Its table was opened for another one, perhaps."""
         if connection.session.state is not WorkerState.GREETED:
             return
         try:
-            self._landings.check(program, connection.caller)
+            self._landings.check(target, connection.caller)
         except BarrageError as error:
             _refuse(connection, error)
         else:
@@ -345,18 +398,24 @@ class ConnectorWorker:
             self._not_opened(program, error)
             return
         program.is_opening = False
-        program.desk = StreamDesk(program.name, landing.positions, limits=self.limits)
+        mapping = landing.target.mapping
+        program.desk = StreamDesk(
+            landing.target.table,
+            landing.positions,
+            limits=self.limits,
+            takes=mapping.takes_stream,
+        )
         self._advance(program)
 
     def _not_opened(self, program: _Program, error: BarrageError) -> None:
-        log.warning("program %r of a connector has no table: %s", program.name, error)
+        log.warning("a connector has no table %r: %s", program.target.table, error)
         program.is_opening = False
         if isinstance(error, PermissionDeniedError):
             # Somebody else may be allowed to. Not at once: many may wait that are not.
             _refuse(program.waiting.popleft(), error)
             self.loop.call_soon(self._guarded, partial(self._advance, program))
             return
-        self._programs.pop(program.name, None)
+        self._programs.pop(program.target, None)
         for connection in program.waiting:
             if isinstance(error, _FOR_SOURCES):
                 _refuse(connection, error)
@@ -367,17 +426,52 @@ class ConnectorWorker:
     def _submit(self, program: _Program) -> None:
         """Hand the engine what has come for a program, if it has room."""
         desk, landing = program.desk, program.landing
-        if desk is None or landing is None or not desk.is_open:
+        if desk is None or landing is None or not desk.is_open or program.is_mapping:
             return
-        if program.held is None and desk.batches_under_way >= BATCHES_UNDER_WAY_MAX:
+        if program.held is not None:
+            self._write(program, program.held)
             return
-        batch = program.held or desk.take_batch()
+        if desk.batches_under_way >= BATCHES_UNDER_WAY_MAX:
+            return
+        batch = desk.take_batch()
         if batch is None:
             return
+        messages = batch.messages()
+        if messages is None:
+            self._write(program, _Mapped(batch, None))
+        elif landing.target.is_raw or batch.byte_count < BESIDE_BYTES:
+            self._write(program, _Mapped(batch, landing.mapper.map(messages)))
+        else:
+            program.is_mapping = True
+            future = self._decoding.submit(landing.mapper.map, messages)
+            future.add_done_callback(partial(self._on_loop, partial(self._mapped, batch), program))
+
+    def _mapped(self, batch: StreamBatch, program: _Program, future: Future[MappedRows]) -> None:
+        """Payloads were decoded beside the loop, and nothing of the program meanwhile."""
+        assert program.desk is not None
+        program.is_mapping = False
+        if future.cancelled() or not program.desk.is_open:
+            program.desk.fail(batch)
+            self._advance(program)
+            return
+        self._write(program, _Mapped(batch, future.result()))
+        self._submit(program)
+
+    def _write(self, program: _Program, mapped: _Mapped) -> None:
+        desk, landing = program.desk, program.landing
+        assert desk is not None
+        assert landing is not None
+        rows, batch = mapped.rows, mapped.batch
+        if rows is not None and len(rows.rejected):
+            desk.note_rejected(rows.rejected)
+        if rows is not None and len(rows.rejected) and _ends_by_bad(landing):
+            desk.fail(batch, f"payload rejected: {rows.rejected['reason'][0].as_py()}")
+            self._advance(program)
+            return
         try:
-            future = self._landings.write(landing, batch)
+            future = self._landings.write(landing, rows, batch.positions)
         except LimitExceededError:
-            program.held, desk.is_full = batch, True
+            program.held, desk.is_full = mapped, True
             return
         except BarrageError as error:
             self._failed(program, batch, error)
@@ -403,10 +497,10 @@ class ConnectorWorker:
         """Sources come again, and are told where their streams stand then."""
         assert program.desk is not None
         if program.desk.is_open:
-            log.error("rows for table %r could not be written: %s", program.name, error)
+            log.error("rows for table %r could not be written: %s", program.target.table, error)
         program.desk.fail(batch)
-        if program.held is not None and program.held is not batch:
-            program.desk.fail(program.held)
+        if program.held is not None and program.held.batch is not batch:
+            program.desk.fail(program.held.batch)
         program.held = None
         self._advance(program)
 
@@ -433,3 +527,7 @@ class ConnectorWorker:
 def _refuse(connection: ConnectorConnection, error: BarrageError) -> None:
     connection.outcome = error.status_code
     connection.session.fail(f"unknown program: {error}")
+
+
+def _ends_by_bad(landing: Landing) -> bool:
+    return landing.target.mapping.on_bad_payload == "error"

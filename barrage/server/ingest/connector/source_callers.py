@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourcePeer:
     """What a connection shows, in the form in which calls do."""
 
     name: str
     identity: PeerIdentity
 
     @classmethod
-    def of(cls, transport: asyncio.Transport) -> Source:
+    def of(cls, transport: asyncio.Transport) -> SourcePeer:
         tls = transport.get_extra_info("ssl_object")
         made = transport.get_extra_info("socket")
         return cls(peer_of(transport), identity_of_connection(tls, made))
@@ -49,11 +49,11 @@ class SourceCallers:
         self.calls = authenticator.calls
         """A connection is a call that stays: it ends when its caller is none any more."""
 
-    def known(self, cookie: str, source: Source) -> Caller | None:
+    def known(self, cookie: str, source: SourcePeer) -> Caller | None:
         """The caller, if nothing has to be tried for that. CredentialsExpiredError."""
         return self._authenticator.known(self._credentials(cookie), source)
 
-    async def caller(self, cookie: str, source: Source) -> Caller:
+    async def caller(self, cookie: str, source: SourcePeer) -> Caller:
         """As :meth:`~barrage.server.identity.authenticator.Authenticator.authenticate`."""
         return await self._authenticator.authenticate(self._credentials(cookie), source)
 

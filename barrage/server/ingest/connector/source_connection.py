@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from barrage.proto.connector.session_states import WorkerState
-from barrage.server.ingest.connector.source_callers import Source
+from barrage.server.ingest.connector.source_callers import SourcePeer
 
 if TYPE_CHECKING:
     from barrage.errors import StatusCode
@@ -17,14 +18,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-READ_BYTES = 64 * 1024
-"""Taken from one connection at a time, as a small message costs some microseconds."""
+READ_BYTES = 256 * 1024
+"""Taken from one connection at a time: some milliseconds of work, were all messages small and each
+of another stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorFacts:
+    """What is told of one connection."""
+
+    number: int
+    program: str
+    instance: str
+    state: str
+    streams: int
+    credits: int
+    waiting: int
+    """Messages that are received and not safe."""
+    waiting_bytes: int
+    messages: int
+    last_error: str | None
 
 
 class ConnectionOwner(Protocol):
     """Who is told what happens to connections."""
 
     limits: Limits
+    buffer: memoryview
+    """What a connection has brought, until it has looked at it."""
 
     def new_session(self, connection: ConnectorConnection) -> WorkerSession: ...
 
@@ -54,7 +75,7 @@ class ConnectorConnection(asyncio.BufferedProtocol):
         self.session = worker.new_session(self)
         self.expires_s: float | None = None
         """When it is cut: before it is known who it is, and after its ERROR."""
-        self.source: Source
+        self.source: SourcePeer
         """What it shows, from the moment it is made."""
         self.caller: Caller | None = None
         """Who it is, once that is known."""
@@ -64,22 +85,22 @@ class ConnectorConnection(asyncio.BufferedProtocol):
         """Why it was turned away; None when it was not."""
         self._is_greeted = False
         self._is_ending = False
-        # A view: asyncio's TLS fills it in parts, and a part of a bytearray is a copy.
-        self._buffer = memoryview(bytearray(READ_BYTES))
+        self.number = 0
+        """Of the connections of this server."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self.source = Source.of(transport)
+        self.source = SourcePeer.of(transport)
         self.expires_s = self._worker.joined(self)
         if self.expires_s is None:
             transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        return self._worker.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._received(self._buffer[:nbytes])
+        self._received(self._worker.buffer[:nbytes])
 
     def _received(self, data: memoryview) -> None:
         self.session.receive_data(data)
@@ -138,3 +159,18 @@ class ConnectorConnection(asyncio.BufferedProtocol):
     def cut(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def facts(self) -> ConnectorFacts:
+        hello = self.session.hello
+        return ConnectorFacts(
+            number=self.number,
+            program="" if hello is None else hello.program,
+            instance="" if hello is None else hello.instance,
+            state=self.session.state.name.lower(),
+            streams=self.session.stream_count,
+            credits=self.session.credits,
+            waiting=self.session.under_way,
+            waiting_bytes=self.session.unsafe_bytes,
+            messages=self.session.message_count,
+            last_error=self.session.failure,
+        )

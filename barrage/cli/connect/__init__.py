@@ -1,0 +1,1 @@
+"""Options and running of `barrage connect`."""

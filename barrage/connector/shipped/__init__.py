@@ -1,0 +1,1 @@
+"""The connectors that ship: files, HTTP, PostgreSQL, Redis, MQTT and Kafka."""
