@@ -5,7 +5,7 @@ import signal
 from contextlib import ExitStack, nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,12 +14,16 @@ from barrage.cli.commands.setting_options import GivenSettings, with_setting_opt
 from barrage.cli.running_server import (
     host_tables,
     listen,
+    log_to_stderr,
     new_server,
     parse_table_option,
     publish_files,
     settings,
 )
 from barrage.cli.target import JsonOption
+
+if TYPE_CHECKING:
+    from barrage import Server
 
 ConfigOption = Annotated[
     Path | None,
@@ -75,12 +79,15 @@ def serve(
       barrage serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key
       barrage serve --bodies shm
       barrage serve --data tables --connector 127.0.0.1:10020
+      barrage serve --data tables --metrics-port 9464 --log-json
       barrage serve --config barrage.toml
       barrage serve --port 0 --json
     """
     files = [parse_table_option(text) for text in table or []]
     with ExitStack() as stack:
-        server = stack.enter_context(new_server(settings(config, **given)))
+        chosen = settings(config, **given)
+        stack.enter_context(log_to_stderr(chosen))
+        server = stack.enter_context(new_server(chosen))
         publish_files(server, files)
         live = host_tables(server) if demo is Demo.HOST else nullcontext()
         listen(server)
@@ -89,16 +96,18 @@ def serve(
         from barrage.server.serving.stop_signals import StopSignals
 
         signals = stack.enter_context(StopSignals())
-        _announce(server.address, server.port, as_json=as_json, connector=server.connector_port)
+        _announce(server, as_json=as_json)
         if signals.wait() == signal.SIGINT:
             raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _announce(address: str, port: int, *, as_json: bool, connector: int | None) -> None:
+def _announce(server: "Server", *, as_json: bool) -> None:
     """Say where the server listens: a JSON line on stdout for scripts, words on stderr else."""
+    address = server.address
     if as_json:
-        doors = {} if connector is None else {"connector_port": connector}
-        typer.echo(json.dumps({"address": address, "port": port, **doors}))
+        doors = {"connector_port": server.connector_port, "metrics_port": server.metrics_port}
+        told = {name: port for name, port in doors.items() if port is not None}
+        typer.echo(json.dumps({"address": address, "port": server.port, **told}))
         return
     typer.echo(
         f"serving on {address}; `barrage ls {address}` lists the tables; Ctrl+C stops", err=True

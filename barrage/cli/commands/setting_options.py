@@ -159,6 +159,40 @@ ConnectorOption = Annotated[
         show_default=False,
     ),
 ]
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="N",
+        min=0,
+        max=65535,
+        help="Answer Prometheus and probes there by HTTP: /metrics, /healthz, /readyz; on loopback "
+        "unless metrics_host says otherwise.",
+        show_default=False,
+    ),
+]
+TraceOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--trace/--no-trace",
+        help="Remember what the updates of the last minute went through (`barrage trace`).",
+        show_default=False,
+    ),
+]
+LogLevelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        help="debug, info, warning (the default) or error, and those of parts: "
+        "'warning,journal=debug'.",
+        show_default=False,
+    ),
+]
+LogJsonOption = Annotated[
+    bool | None,
+    typer.Option("--log-json/--no-log-json", help="Lines of the log are JSON.", show_default=False),
+]
 
 
 SETTING_OPTIONS: dict[str, Any] = {
@@ -176,6 +210,10 @@ SETTING_OPTIONS: dict[str, Any] = {
     "tls_key": TlsKeyOption,
     "tls_client_ca": TlsClientCaOption,
     "connector": ConnectorOption,
+    "metrics_port": MetricsPortOption,
+    "trace": TraceOption,
+    "log_level": LogLevelOption,
+    "log_json": LogJsonOption,
 }
 """By the name of the setting, in the order of ``--help``."""
 

@@ -30,6 +30,7 @@ from barrage.server.exchange.exchange_messages import (
 )
 from barrage.server.exchange.exchange_stream import ExchangeStream
 from barrage.server.exchange.resume_jobs import ResumeJobs
+from barrage.server.exchange.stream_sending import SendingAccount
 from barrage.server.exchange.stream_table import StreamTable
 from barrage.supervision import in_thread
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
@@ -37,7 +38,7 @@ from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.updates.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from barrage.errors import BarrageError
     from barrage.limits import Limits
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from barrage.server.bodies.body_service import BodyService
     from barrage.server.bodies.body_writer import BodyWriter
     from barrage.server.exchange.exchange_messages import EnginePort, Headers, StreamEvent
+    from barrage.server.identity.current_call import CurrentCall
     from barrage.transport.base import CallContext
     from barrage.wire.revision import WireRevision
     from barrage.wire.updates.update_codec import UpdateEncoder, UpdatePlan
@@ -67,14 +69,17 @@ class ExchangeHub:
         *,
         limits: Limits,
         bodies: BodyService | None = None,
+        account: SendingAccount | None = None,
     ) -> None:
-        """``bodies``: without one, bodies stay in their messages."""
+        """``bodies``: without one, bodies stay in their messages. ``account`` counts what is
+        sent."""
+        self._account = SendingAccount() if account is None else account
         self._engine = engine
         self._resolver = resolver
         self._limits = limits
         self._bodies = bodies
         self._loop = asyncio.get_running_loop()
-        self._streams = StreamTable(limits.subscriptions_max)
+        self._streams = StreamTable(limits.subscriptions_max, self._account)
         self._resume_jobs = ResumeJobs(engine, self._streams)
         self._ids = itertools.count(1)
         self._releases: list[int] = []
@@ -85,6 +90,15 @@ class ExchangeHub:
     def stream_count(self) -> int:
         """Streams that have not ended."""
         return len(self._streams)
+
+    @property
+    def streams(self) -> Iterable[ExchangeStream]:
+        """Those that are open now."""
+        return self._streams
+
+    def call_of(self, stream_id: int) -> CurrentCall | None:
+        """The call that a stream is; None for one that has ended."""
+        return self._streams.call_of(stream_id)
 
     def new_stream_id(self) -> int:
         """A number no other stream of this server has."""
@@ -146,6 +160,7 @@ class ExchangeHub:
             wants_each_step=wants_each_step,
             bodies=writer,
             body_headers=headers,
+            account=self._account,
         )
         self._streams.add(stream)
         return stream

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -64,6 +65,8 @@ _OPERATION_OF = {
     STAGE_ABORT: Operation.WRITE,
 }
 
+NO_ACTIONS: Mapping[str, Action] = MappingProxyType({})
+
 WRITES = frozenset(_OPERATION_OF)
 """Actions that belong to the server that owns their table."""
 
@@ -82,8 +85,10 @@ class CatalogCalls:
         dissociated: DissociatedCalls,
         gate: AccessGate,
         elsewhere: WritesElsewhere | None = None,
+        further: Mapping[str, Action] = NO_ACTIONS,
     ) -> None:
-        """``elsewhere`` has the tables that other servers own."""
+        """``elsewhere`` has the tables that other servers own; ``further`` are actions about the
+        server itself."""
         self._elsewhere = elsewhere
         self._gate = gate
         self._resolver = resolver
@@ -97,6 +102,7 @@ class CatalogCalls:
             **journals.actions,
             **bodies.actions,
             **RelayCalls(tables, catalog, gate).actions,
+            **further,
         }
 
     def methods(self) -> dict[str, MethodEntry]:

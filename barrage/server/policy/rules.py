@@ -199,7 +199,7 @@ class Policy:
                     restriction=None if restriction.is_nothing else restriction,
                     rule=number,
                 )
-        return UNKNOWN
+        return _about_oneself(caller, table)
 
     def has_all(self, caller: Caller) -> bool:
         """Whether the caller keeps the server: the first rule for it about all tables gives
@@ -210,6 +210,21 @@ class Policy:
             if rule.covers_all:
                 return True
         return False
+
+
+OF_CALLERS = ("_callers", "_subscriptions")
+"""Tables about the server with a row for each caller or stream, which has columns ``user`` and
+``proof``. Where no rule says otherwise, a caller sees its own."""
+
+
+def _about_oneself(caller: Caller, table: str) -> Decision:
+    """What may be done where no rule decides."""
+    if table not in OF_CALLERS:
+        return UNKNOWN
+    own = f"user = caller() and proof = '{caller.proof.value}'"
+    return Decision(
+        allow=frozenset({Operation.READ}), restriction=Restriction(rows=_condition(own, caller))
+    )
 
 
 @lru_cache(4096)

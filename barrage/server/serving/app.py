@@ -27,8 +27,9 @@ from barrage.server.access.resolver import TicketResolver
 from barrage.server.access.session_store import SessionStore
 from barrage.server.bodies.body_service import BodyService
 from barrage.server.deephaven.services import DeephavenServices
-from barrage.server.exchange.delivery import EventOutlet
+from barrage.server.exchange.delivery import EncodeTiming, EventOutlet
 from barrage.server.exchange.exchange_driver import ExchangeHub
+from barrage.server.exchange.stream_sending import SendingAccount
 from barrage.server.exchange.subscription_dispatcher import DispatcherPort, SubscriptionDispatcher
 from barrage.server.flight.catalog_calls import CatalogCalls
 from barrage.server.flight.data_calls import DataCalls
@@ -38,6 +39,7 @@ from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
+from barrage.server.operations.server_operations import ServerOperations
 from barrage.server.policy.access_gate import AccessGate
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.serving import interpreter
@@ -120,6 +122,14 @@ class ServerApp:
         self._tls = tls_of(config, clock)
         self._listener = _listener(config, self._tls)
         self._is_listening = False
+        self.operations.measure(
+            authenticator=self._authenticator,
+            sessions=self.sessions,
+            connections=lambda: getattr(self._listener, "connections_count", 0),
+            audit=self.audit,
+            watchdog=watchdog,
+            bodies=self.bodies,
+        )
         self._background: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
@@ -151,7 +161,9 @@ class ServerApp:
         if self.audit is not None:
             self._authenticator.on_tried(partial(note_login, self.audit))
         self._callers = CallerStatistics(self._authenticator, self.sessions, self._tables)
-        self._guard = CallGuard(self._authenticator, self.sessions, self.audit)
+        self._guard = CallGuard(
+            self._authenticator, self.sessions, self.audit, measures=self._runtime.measures.calls
+        )
 
     def _gate_of(self, config: ServerConfig, policy: Policy | None) -> AccessGate:
         """What is asked who may do what; ConfigError when the file of the rules is wrong."""
@@ -180,7 +192,18 @@ class ServerApp:
             self._resolver,
             limits=config.limits,
             bodies=self.bodies,
+            account=SendingAccount(
+                self._runtime.measures.sending, self._runtime.observation, clock
+            ),
         )
+        self.operations = ServerOperations(
+            *(config, self._runtime, self._catalog),
+            tables=self._tables,
+            hub=self._hub,
+            gate=self._gate,
+            clock=clock,
+        )
+        self._resolver.on_demand = self.operations.on_demand
         self._deephaven = DeephavenServices(
             self._authenticator,
             self.sessions,
@@ -241,7 +264,9 @@ class ServerApp:
         await self._listen()
         self._is_listening = True
         interpreter.OF_THIS_PROCESS.begin_serving()
-        self._runtime.attach(EventOutlet(self._hub.hand_over))
+        timing = EncodeTiming(self._runtime.measures.sending, self._clock)
+        self._runtime.attach(EventOutlet(self._hub.hand_over, timing))
+        await self.operations.start(self._guard, on_death=self.fail)
         if self.audit is not None:
             self.audit.start(on_death=self.fail)
         self.journals.start(on_death=self.fail)
@@ -280,6 +305,7 @@ class ServerApp:
         """Something everybody depends on has died: only a restart brings it back, and who asks for
         the server's health is told so."""
         log.error("the server is not healthy any more: %s", error)
+        self.operations.readiness.fail(error)
         if self._telling is None:
             self._telling = start_awaited(self._health.enter_graceful_shutdown())
 
@@ -320,10 +346,12 @@ class ServerApp:
             if self._config.reflection and listener.runs_generators:
                 offer_reflection((*self._services, _HEALTH_SERVICE), server)
             await self.bodies.start(on_death=self.fail)
+            await self.operations.listen()
             await listener.start()
             if self._config.connector_address is not None:
                 await self._connectors.start(*self._config.connector_address)
         except BaseException:
+            await self.operations.close()
             await listener.stop(0)
             raise
 
@@ -364,6 +392,7 @@ class ServerApp:
     async def _stop(self, grace_s: float) -> None:
         reason = TransportError(DRAINING)
         self._guard.is_draining = True
+        self.operations.begin_stop()
         await self._health.enter_graceful_shutdown()
         if not self._is_listening:
             return
@@ -373,6 +402,7 @@ class ServerApp:
         # The last one first, each of them whatever becomes of the others.
         async with contextlib.AsyncExitStack() as ends:
             ends.callback(interpreter.OF_THIS_PROCESS.end_serving)
+            ends.push_async_callback(self.operations.close)
             ends.push_async_callback(self.bodies.close)
             ends.callback(self._authenticator.close)
             if self.audit is not None:
@@ -435,6 +465,7 @@ class ServerApp:
             dissociated=DissociatedCalls(self.bodies, self._hub, limits),
             gate=self._gate,
             elsewhere=self._elsewhere,
+            further=self.operations.actions,
         )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}

@@ -62,6 +62,8 @@ AuditBytes = Annotated[int, Meta(ge=4096)]
 File = Annotated[str, Meta(min_length=1, description="a file")]
 CertificateName = Literal["cn", "dns", "email", "uri", "none"]
 PemFile = Annotated[str, Meta(min_length=1, description="a PEM file")]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Word = Annotated[str, Meta(min_length=1, description="a level")]
 Devices = Annotated[str, Meta(min_length=1, description="names of network devices")]
 
 
@@ -255,6 +257,33 @@ class ServerConfig:
     connector: str | None = None
     """``host:port`` on which sources of the connector protocol are served; none by default. Their
     cookie is the token. Any other host than loopback needs one."""
+
+    statistics: bool = False
+    """Whether the tables ``_server`` and ``_subscriptions`` are there from the start. Otherwise
+    they are made when somebody asks for one of them."""
+
+    metrics_port: Port | None = None
+    """Port on which Prometheus and probes are answered by HTTP (``/metrics``, ``/healthz``,
+    ``/readyz``); 0 lets the system choose, none by default. Needs the extra ``metrics``."""
+
+    metrics_host: Address = "127.0.0.1"
+    """Address of that port. Who can reach it needs no credentials and reads names of tables."""
+
+    trace: bool = False
+    """Whether cycles and updates are remembered one by one, for ``barrage trace``. Otherwise that
+    begins when it asks."""
+
+    otel: bool = False
+    """Whether calls, cycles and updates are told to OpenTelemetry. Needs the extra ``otel``."""
+
+    otel_sample_percent: Percent = 100
+    """How many of a hundred calls and cycles are told to it."""
+
+    log_level: Word = "warning"
+    """What is logged: a level, and levels of parts behind it: ``warning,journal=debug``."""
+
+    log_json: bool = False
+    """Whether lines of the log are JSON."""
 
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""

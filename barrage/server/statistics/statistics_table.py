@@ -58,7 +58,9 @@ class StatisticsTable:
             log.warning("table %r exists; the server's statistics are not published", self._name)
             self._is_taken = True
             return None
-        return source_of(publication.table, self._name)
+        table = source_of(publication.table, self._name)
+        self._tables.tells_of_server(table)
+        return table
 
     def fail(self, error: BarrageError) -> None:
         """Nothing keeps the table any more: whoever follows it is told."""

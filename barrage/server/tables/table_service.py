@@ -229,6 +229,11 @@ class TableService:
         check_table_name(name)
         return self._runtime.submit(partial(self._bind, name, table, is_read_only))
 
+    def tells_of_server(self, table: Table) -> None:
+        """The table is about the server itself: what it costs is not counted, as what is counted
+        of an idle server would never come to rest."""
+        self._runtime.measures.engine.about_itself.add(table)
+
     def drop(self, name: str) -> Future[None]:
         """Take a table out of the catalog and end its subscriptions; TableNotFoundError."""
         return self._runtime.submit_kept(partial(self._drop, name))
