@@ -149,6 +149,15 @@ TlsClientCaOption = Annotated[
         show_default=False,
     ),
 ]
+TlsCrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-crl",
+        metavar="FILE",
+        help="Lists of revoked certificates of clients, one of each of these authorities.",
+        show_default=False,
+    ),
+]
 ConnectorOption = Annotated[
     str | None,
     typer.Option(
@@ -209,6 +218,7 @@ SETTING_OPTIONS: dict[str, Any] = {
     "tls_cert": TlsCertOption,
     "tls_key": TlsKeyOption,
     "tls_client_ca": TlsClientCaOption,
+    "tls_crl": TlsCrlOption,
     "connector": ConnectorOption,
     "metrics_port": MetricsPortOption,
     "trace": TraceOption,

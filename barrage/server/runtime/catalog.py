@@ -49,6 +49,9 @@ class Catalog:
     """Names and what they stand for."""
 
     def __init__(self) -> None:
+        self.suggests_names = True
+        """Whether who asks for a name there is not is told of one like it; not where some names
+        are hidden from some."""
         self._publications: dict[str, Publication] = {}
         self._serials: dict[str, int] = {}
         self._serial_next = itertools.count(1)
@@ -103,7 +106,8 @@ class Catalog:
         publication = self._publications.get(name)
         if publication is None:
             self.check_usable(name)
-            raise self.absence(name) or TableNotFoundError(name, known=self._publications)
+            known = self._publications if self.suggests_names else ()
+            raise self.absence(name) or TableNotFoundError(name, known=known)
         return publication
 
     def live(self, name: str) -> Publication:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
-from barrage.errors import BarrageError, ConfigError, TransportError
+from barrage.errors import BarrageError, TransportError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.access.call_guard import DRAINING, CallGuard, SessionUse
 from barrage.server.access.method_table import MethodEntry, service_handler
@@ -39,8 +39,8 @@ from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
+from barrage.server.ingest.connector.source_callers import SourceCallers
 from barrage.server.operations.server_operations import ServerOperations
-from barrage.server.policy.access_gate import AccessGate
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
@@ -114,7 +114,10 @@ class ServerApp:
         self._catalog = catalog
         self._tables = tables
         self._let_callers_in(config, clock, authenticate)
-        self._gate = self._gate_of(config, policy)
+        self.bodies = BodyService(config, clock)
+        self._authenticator.on_revoke(self.bodies.revoke)
+        self._policy = self._policy_of(config, policy)
+        self._gate = self._policy.gate
         self._make_services(config, clock)
         self._services = self._all_services()
         self._health = HealthServicer()
@@ -144,12 +147,6 @@ class ServerApp:
         )
         self._authenticator = authenticator_of(config, clock, hook=hook, is_local=is_local)
         self.token = self._authenticator.key
-        if connector is not None and self.token is None and not self._authenticator.is_open:
-            raise ConfigError(
-                f"connector = {config.connector!r} (from {config.origin('connector')}) needs a "
-                "token: sources of the connector protocol show no user, and would be let in "
-                "without one; set token"
-            )
         self.sessions = SessionStore(
             config.limits,
             clock,
@@ -165,21 +162,24 @@ class ServerApp:
             self._authenticator, self.sessions, self.audit, measures=self._runtime.measures.calls
         )
 
-    def _gate_of(self, config: ServerConfig, policy: Policy | None) -> AccessGate:
-        """What is asked who may do what; ConfigError when the file of the rules is wrong."""
-        self._policy: PolicyWatch | None = None
-        if config.policy is None:
-            return AccessGate(policy)
-        if policy is not None:
-            raise ConfigError("there are two policies: one of the program, one of a file")
-        ends = (self._authenticator.calls.end, self.sessions.revoke)
-        self._policy = PolicyWatch(Path(config.policy), ends)
-        return self._policy.gate
+    def _policy_of(self, config: ServerConfig, policy: Policy | None) -> PolicyWatch:
+        """The rules; ConfigError when the file of them is wrong."""
+        path = None if config.policy is None else Path(config.policy)
+        watch = PolicyWatch(path, policy)
+        self._catalog.suggests_names = watch.gate.policy is None
+        for end in (self._authenticator.calls.end, self.sessions.revoke, self.bodies.revoke):
+            watch.on_change(end)
+        return watch
+
+    def replace_policy(self, policy: Policy) -> None:
+        """Let other rules hold from now on; who has others than before loses what is open.
+        ConfigError where they stand in a file."""
+        self._catalog.suggests_names = False
+        self._policy.replace(policy)
 
     def _make_services(self, config: ServerConfig, clock: Clock) -> None:
         """Make what answers calls, each part behind the gate."""
         self._resolver = TicketResolver(self._catalog, self._tables, config.limits, gate=self._gate)
-        self.bodies = BodyService(config, clock)
         dispatcher = SubscriptionDispatcher(
             self._runtime,
             self._tables.journals,
@@ -228,9 +228,10 @@ class ServerApp:
             self._tables,
             self._catalog,
             limits=config.limits,
-            cookie=self.token or "",
+            callers=SourceCallers(self._authenticator),
             gate=self._gate,
             on_death=self.fail,
+            audit=self.audit,
         )
 
     @property
@@ -296,7 +297,12 @@ class ServerApp:
             spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
             start(TRIMMER, spare.run(), no_dependants)
         if self._tls is not None and self._config.tls_reload_ms:
-            renewing = keep_fresh(self._tls, self._clock, interval_ms=self._config.tls_reload_ms)
+            renewing = keep_fresh(
+                self._tls,
+                self._clock,
+                interval_ms=self._config.tls_reload_ms,
+                on_revoked=self._authenticator.revoke_certificates,
+            )
             start(CERTIFICATES, renewing, self.fail)
 
     # --- what has died ---
@@ -349,7 +355,8 @@ class ServerApp:
             await self.operations.listen()
             await listener.start()
             if self._config.connector_address is not None:
-                await self._connectors.start(*self._config.connector_address)
+                tls = self._tls if self._config.connector_tls else None
+                await self._connectors.start(*self._config.connector_address, tls)
         except BaseException:
             await self.operations.close()
             await listener.stop(0)
@@ -362,8 +369,7 @@ class ServerApp:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.sweep()
             await self._authenticator.refresh()
-            if self._policy is not None:
-                await self._policy.refresh()
+            await self._policy.refresh()
             await self._callers.refresh()
 
     def _announce(self) -> None:
@@ -414,7 +420,7 @@ class ServerApp:
             ends.callback(self.sessions.close_all, reason)
             ends.callback(self.journals.begin_stop, reason)
             ends.callback(self._puts.begin_stop, reason)
-            ends.callback(self._connectors.close)
+            ends.push_async_callback(self._connectors.stop)
             ends.callback(self._deephaven.announce_stop, DRAINING)
             ends.callback(self._hub.finish_all, reason, is_flushed=True)
 

@@ -104,7 +104,7 @@ def test_an_idle_server_ticks_nothing(served):
 def test_rules_show_each_caller_its_own(tmp_path):
     rules = (
         Rule(tables=("*", "_*"), roles=("writer",), allow=frozenset({Operation.ADMIN})),
-        Rule(tables=("quotes",), allow=frozenset({Operation.READ})),
+        Rule(tables=("quotes", "_callers", "_subscriptions"), allow=frozenset({Operation.READ})),
     )
     config = ServerConfig(users=str(users_file(tmp_path / "users")))
     with barrage.Server(config=config, policy=Policy(rules)) as server:
