@@ -148,10 +148,11 @@ class OtelSpans:
 
         if not cycle.writes and not self._is_chosen():
             return
-        contexts: list[Any] = list(dict.fromkeys(cycle.writes))
+        writes: tuple[Any, ...] = cycle.writes
+        contexts = {context.span_id: context for context in writes}
         span = self._tracer.start_span(
             "barrage.cycle",
-            links=[Link(context) for context in contexts],
+            links=[Link(context) for context in contexts.values()],
             start_time=cycle.begun_ns + self._epoch_ns,
             attributes={"barrage.step": cycle.step, "barrage.tables": len(cycle.tables)},
         )

@@ -7,13 +7,16 @@ comparison in each of these places.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from barrage.engine import CycleResult, Table
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ class UpdateOrigin:
 
 
 class Observer(Protocol):
-    """Told of what happens, on the thread on which it does. Must not raise, nor take long."""
+    """Told of what happens, on the thread on which it does, and must not take long."""
 
     def write_begins(self) -> object | None:
         """Any thread, in the call that writes: what the write is to be known by."""
@@ -109,34 +112,38 @@ class Observation:
 
     def _set(self, observers: tuple[Observer, ...]) -> None:
         self._observers = observers
-        if len(observers) > 1:
-            self.observer = _Several(observers)
-        else:
-            self.observer = observers[0] if observers else None
+        self.observer = _Contained(self, observers) if observers else None
 
 
-class _Several:
-    """Tells several observers. At most one of them knows writes by something."""
+class _Contained:
+    """Tells the observers. One that raises is told no more, and what is observed goes on. At most
+    one of them knows writes by something."""
 
-    def __init__(self, observers: tuple[Observer, ...]) -> None:
+    def __init__(self, observation: Observation, observers: tuple[Observer, ...]) -> None:
+        self._observation = observation
         self._observers = observers
 
+    def _tell(self, tell: Callable[[Observer], object | None]) -> object | None:
+        answer = None
+        for each in self._observers:
+            try:
+                answer = tell(each) or answer
+            except Exception:
+                log.exception("an observer has failed and is told no more")
+                self._observation.remove(each)
+        return answer
+
     def write_begins(self) -> object | None:
-        told = [each.write_begins() for each in self._observers]
-        return next((one for one in told if one is not None), None)
+        return self._tell(lambda each: each.write_begins())
 
     def cycle_ended(self, cycle: CycleSeen) -> None:
-        for each in self._observers:
-            each.cycle_ended(cycle)
+        self._tell(lambda each: each.cycle_ended(cycle))
 
     def propagated(self, table: Table, begun_ns: int, ended_ns: int) -> None:
-        for each in self._observers:
-            each.propagated(table, begun_ns, ended_ns)
+        self._tell(lambda each: each.propagated(table, begun_ns, ended_ns))
 
     def delivered(self, origin: UpdateOrigin, stream_ids: Sequence[int]) -> None:
-        for each in self._observers:
-            each.delivered(origin, stream_ids)
+        self._tell(lambda each: each.delivered(origin, stream_ids))
 
     def written(self, origin: UpdateOrigin, stream_ids: Sequence[int]) -> None:
-        for each in self._observers:
-            each.written(origin, stream_ids)
+        self._tell(lambda each: each.written(origin, stream_ids))

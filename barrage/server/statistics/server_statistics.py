@@ -82,7 +82,7 @@ class ServerStatistics:
         self._bytes_before: dict[int, int] = {}
         self._looked_ns: int | None = None
         self._has_tables = False
-        self._looking = asyncio.Lock()
+        self._looking, self._beginning = asyncio.Lock(), asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._on_death: OnDeath | None = None
 
@@ -97,10 +97,11 @@ class ServerStatistics:
 
     async def begin_tables(self) -> None:
         """Make the tables and tell what is true now, unless they are there. BarrageError."""
-        if not self._has_tables:
-            self._has_tables = True
-            self.start()
-            await self.refresh()
+        async with self._beginning:
+            if not self._has_tables:
+                self._has_tables = True
+                self.start()
+                await self.refresh()
 
     def close(self) -> None:
         """Look no more. Idempotent."""

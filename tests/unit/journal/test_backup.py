@@ -46,7 +46,7 @@ def written(tmp_path: Path) -> Path:
         keyed = server.create_table("keyed", SCHEMA, key="a")
         events = server.create_table("events/of 2026", SCHEMA)
         server.create_table("empty", SCHEMA)
-        for number in range(30):
+        for number in range(16):
             rows = {"a": [number, 1000], "text": ["x" * 8000, "y" * number]}
             with server.transaction() as changes:
                 changes.upsert(keyed, rows)
