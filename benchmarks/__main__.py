@@ -41,7 +41,9 @@ NAMES = (
     "statistics_cost",
     "kept_queries",
     "call_check",
+    "flight_get",
     "policy",
+    "web_door",
 )
 
 

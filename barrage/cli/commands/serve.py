@@ -82,10 +82,12 @@ def serve(
       barrage serve --data tables --metrics-port 9464 --log-json
       barrage serve --config barrage.toml
       barrage serve --port 0 --json
+      barrage serve --host 0.0.0.0 --token secret --web --web-port 8080
+      barrage serve --no-web
     """
     files = [parse_table_option(text) for text in table or []]
     with ExitStack() as stack:
-        chosen = settings(config, **given)
+        chosen = settings(config, is_for_people=True, **given)
         stack.enter_context(log_to_stderr(chosen))
         server = stack.enter_context(new_server(chosen))
         publish_files(server, files)
@@ -103,12 +105,18 @@ def serve(
 
 def _announce(server: "Server", *, as_json: bool) -> None:
     """Say where the server listens: a JSON line on stdout for scripts, words on stderr else."""
-    address = server.address
+    address, web = server.address, server.web_uri
     if as_json:
-        doors = {"connector_port": server.connector_port, "metrics_port": server.metrics_port}
-        told = {name: port for name, port in doors.items() if port is not None}
+        doors = {
+            "connector_port": server.connector_port,
+            "metrics_port": server.metrics_port,
+            "web": web,
+        }
+        told = {name: value for name, value in doors.items() if value is not None}
         typer.echo(json.dumps({"address": address, "port": server.port, **told}))
         return
+    page = "" if web is None else f"; {web} shows them in a browser"
     typer.echo(
-        f"serving on {address}; `barrage ls {address}` lists the tables; Ctrl+C stops", err=True
+        f"serving on {address}; `barrage ls {address}` lists the tables{page}; Ctrl+C stops",
+        err=True,
     )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from barrage.limits import Limits
     from barrage.server.access.exports import Export
+    from barrage.server.access.query import QueryProgress
     from barrage.server.access.session_store import ClientSession
     from barrage.server.identity.caller import Caller
     from barrage.server.policy.access_gate import AccessGate, Tables
@@ -86,9 +87,16 @@ class TicketResolver:
             return source
         return await asyncio.wrap_future(self._tables.run(source))
 
-    async def source(self, ticket: bytes | None, session: ClientSession | None) -> TableSource:
+    async def source(
+        self,
+        ticket: bytes | None,
+        session: ClientSession | None,
+        *,
+        progress: QueryProgress | None = None,
+    ) -> TableSource:
         """Like :meth:`resolve`, without the visit to the engine thread that names need: for a
-        caller who goes there anyway. A query is derived now, which may take a while."""
+        caller who goes there anyway. A query is derived now, which may take a while; ``progress``
+        is told how far it has got."""
         route = route_of(ticket, self._limits)
         assert ticket is not None
         await self._make_demanded(ticket)
@@ -98,7 +106,8 @@ class TicketResolver:
         if route is Route.SHARED:
             return await self._shared_export(ticket, session).table_lease()
         if route is Route.QUERY:
-            run = QueryRun(tables, bytes(ticket[len(QUERY_ROUTE) :]), self._limits)
+            text = bytes(ticket[len(QUERY_ROUTE) :])
+            run = QueryRun(tables, text, self._limits, progress=progress)
             work = partial(self._queried, run)
             return await asyncio.wrap_future(self._tables.derive(work, session))
         if route is Route.APPLICATION:

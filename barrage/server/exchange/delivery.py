@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from barrage.clock import SystemClock
-from barrage.engine.changelog.making import Delivery, Disconnect, ViewDelivery
+from barrage.engine.changelog.making import Delivery, Disconnect, ViewAnswered, ViewDelivery
 from barrage.errors import BarrageError
 from barrage.model.update import STATIC_STEP
 from barrage.server.exchange.exchange_messages import (
+    AnswerAnnounced,
     EncodedUpdate,
     EncodedViews,
     PlannedUpdate,
@@ -47,7 +48,7 @@ class Encoder(Protocol):
 
 
 def convert(
-    item: Delivery | ViewDelivery | Disconnect, timing: EncodeTiming | None = None
+    item: Delivery | ViewDelivery | ViewAnswered | Disconnect, timing: EncodeTiming | None = None
 ) -> Iterable[StreamEvent]:
     """Events for what a producer said. An update that cannot be encoded ends its subscriptions."""
     if isinstance(item, Disconnect):
@@ -55,6 +56,8 @@ def convert(
     timing = EncodeTiming() if timing is None else timing
     if isinstance(item, ViewDelivery):
         return _convert_views(item, timing)
+    if isinstance(item, ViewAnswered):
+        return (AnswerAnnounced(stream_id=item.subscription_id, token=item.token),)
     encoder = cast("Encoder", item.encoding)
     stream_ids = item.subscription_ids
     begun_ns = timing.now_ns()
@@ -130,6 +133,8 @@ class EventOutlet:
         self.hand_over = hand_over
         self._timing = EncodeTiming() if timing is None else timing
 
-    def convert(self, item: Delivery | ViewDelivery | Disconnect) -> Iterable[StreamEvent]:
+    def convert(
+        self, item: Delivery | ViewDelivery | ViewAnswered | Disconnect
+    ) -> Iterable[StreamEvent]:
         """Events for what a producer said. Any thread."""
         return convert(item, self._timing)

@@ -16,7 +16,12 @@ from barrage.server.exchange.lazy_update import LazyUpdate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from barrage.server.exchange.exchange_messages import EncodedViews, StreamEnded, StreamUpdate
+    from barrage.server.exchange.exchange_messages import (
+        AnswerAnnounced,
+        EncodedViews,
+        StreamEnded,
+        StreamUpdate,
+    )
     from barrage.server.exchange.exchange_stream import ExchangeStream
     from barrage.server.exchange.stream_sending import SendingAccount
     from barrage.server.identity.current_call import CurrentCall
@@ -98,6 +103,12 @@ class StreamTable:
     def _is_waiting(self, stream_id: int) -> bool:
         stream = self._streams.get(stream_id)
         return stream is None or stream.has_pending
+
+    def announce(self, event: AnswerAnnounced) -> None:
+        """Say on a stream what its next update answers."""
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.announce(event)
 
     def held(self, stream_ids: Iterable[int]) -> list[int]:
         """Those of them whose outbox is full still."""

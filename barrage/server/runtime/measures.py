@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 CYCLES_REMEMBERED = 1024
 
+ABOUT_SERVERS: WeakSet[Table] = WeakSet()
+"""Tables in which servers tell about themselves. What they cost is not counted: what is told of an
+idle server would never come to rest."""
+
 
 @dataclass(slots=True)
 class RuntimeStats:
@@ -64,19 +68,15 @@ class EngineMeasures:
         """From the cycle that made a change to when its journals had it on disk."""
         self.rows_changed = 0
         """Rows that cycles added, changed or removed in all tables, views among them."""
-        self.about_itself: WeakSet[Table] = WeakSet()
-        """Tables in which the server tells about itself."""
 
     def propagated(self, table: Table, took_ns: int) -> None:
         """What the subscribers of a table are told was worked out."""
-        if table not in self.about_itself:
+        if table not in ABOUT_SERVERS:
             self.propagations.observe(took_ns)
 
     def cycle_ended(self, result: CycleResult, took_ns: int) -> None:
         """A cycle has changed these tables."""
-        updates = [
-            update for table, update in result.updates.items() if table not in self.about_itself
-        ]
+        updates = [update for table, update in result.updates.items() if table not in ABOUT_SERVERS]
         if result.updates and not updates:
             return
         self.cycles.observe(took_ns)

@@ -4,14 +4,7 @@ Unknown names are errors that say where the name stood. The origin of every valu
 user can see why a setting has its value. Limits are set in the table ``[limits]`` or as
 ``BARRAGE_LIMITS__<NAME>``.
 
-Example file::
-
-    host = "0.0.0.0"
-    port = 10000
-    token_file = "/run/secrets/barrage-token"
-
-    [limits]
-    exchange_outbox_bytes_max = 8_388_608
+An example is in docs/cli.md.
 """
 
 from __future__ import annotations
@@ -31,7 +24,7 @@ from barrage.errors import ConfigError, near_miss
 from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.server.settings.declared import Count, converted, declarations, plain_type
 from barrage.transport.base import HttpServer, is_path_of_pem
-from barrage.transport.host_names import is_loopback
+from barrage.transport.host_names import is_loopback, normal_origin
 from barrage.transport.registry import BODIES, body_transport, body_way
 from barrage.wire.dissociated.ways import BodyWay
 
@@ -64,6 +57,13 @@ CertificateName = Literal["cn", "dns", "email", "uri", "none"]
 PemFile = Annotated[str, Meta(min_length=1, description="a PEM file")]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Word = Annotated[str, Meta(min_length=1, description="a level")]
+FlightLocation = Annotated[
+    str,
+    Meta(
+        pattern=r"^(grpc(\+(tcp|tls|unix))?://.+|arrow-flight-reuse-connection://\?)$",
+        description="a URI such as grpc+tls://host:port, or arrow-flight-reuse-connection://?",
+    ),
+]
 Devices = Annotated[str, Meta(min_length=1, description="names of network devices")]
 
 
@@ -79,6 +79,11 @@ class ServerConfig:
 
     port: Port = 0
     """TCP port; 0 lets the system choose."""
+
+    flight_location: FlightLocation | None = None
+    """Where endpoints of Flight say that they are to be had: this server's address as its clients
+    reach it, for a server behind others, or ``arrow-flight-reuse-connection://?``. When nothing is
+    said, endpoints say nothing, which means where their information came from."""
 
     token: str | None = field(default=None, repr=False)
     """Bearer token every call must carry."""
@@ -267,31 +272,41 @@ class ServerConfig:
     loopback only."""
 
     statistics: bool = False
-    """Whether the tables ``_server`` and ``_subscriptions`` are there from the start. Otherwise
-    they are made when somebody asks for one of them."""
+    """Whether ``_server`` and ``_subscriptions`` are made at the start, not when asked for."""
 
     metrics_port: Port | None = None
-    """Port on which Prometheus and probes are answered by HTTP (``/metrics``, ``/healthz``,
-    ``/readyz``); 0 lets the system choose, none by default. Needs the extra ``metrics``."""
+    """HTTP port for Prometheus and probes (extra ``metrics``); 0 lets the system choose."""
 
     metrics_host: Address = "127.0.0.1"
-    """Address of that port. Who can reach it needs no credentials and reads names of tables."""
+    """Who can reach it needs no credentials and reads names of tables."""
 
     trace: bool = False
-    """Whether cycles and updates are remembered one by one, for ``barrage trace``. Otherwise that
-    begins when it asks."""
+    """Whether updates are remembered for ``barrage trace`` always, not when it asks."""
 
     otel: bool = False
     """Whether calls, cycles and updates are told to OpenTelemetry. Needs the extra ``otel``."""
 
     otel_sample_percent: Percent = 100
-    """How many of a hundred calls and cycles are told to it."""
+    """Share of calls and cycles that are."""
 
     log_level: Word = "warning"
     """What is logged: a level, and levels of parts behind it: ``warning,journal=debug``."""
 
     log_json: bool = False
     """Whether lines of the log are JSON."""
+
+    web: bool | None = None
+    """Whether browsers are served: the page, and calls over WebSockets. When nothing is said,
+    ``barrage serve`` and ``barrage demo`` do so where only this machine can reach them, and servers
+    of programs do not."""
+
+    web_port: Port = 0
+    """TCP port for browsers, on ``host``, or on loopback where that is no address of a network; 0
+    lets the system choose."""
+
+    web_origins: str = ""
+    """Origins of pages that may call the server besides its own, as ``https://host:port``, with
+    commas between them."""
 
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""
@@ -325,6 +340,9 @@ class ServerConfig:
             )
         self._check_tls()
         self._check_bodies()
+        for origin in self.web_origins_listed:
+            if normal_origin(origin) is None:
+                raise self._wrong("web_origins", f"origins as https://host:port, not {origin!r}")
         if self.connector is not None and self.connector_address is None:
             raise self._wrong("connector", "host:port, the port from 0 to 65535")
         address = self.connector_address
@@ -335,6 +353,11 @@ class ServerConfig:
                 "by others: with connector_tls = false its cookie and rows would travel in the "
                 "clear beside a server with a certificate; serve it on loopback, or with TLS"
             )
+
+    @property
+    def web_origins_listed(self) -> tuple[str, ...]:
+        """Each of ``web_origins``."""
+        return tuple(filter(None, map(str.strip, self.web_origins.split(","))))
 
     @property
     def connector_address(self) -> tuple[str, int] | None:

@@ -9,6 +9,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from barrage.errors import TableExistsError
+from barrage.server.runtime.measures import ABOUT_SERVERS
 from barrage.server.tables.table_service import Change, TableRecipe, source_of
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class StatisticsTable:
             self._is_taken = True
             return None
         table = source_of(publication.table, self._name)
-        self._tables.tells_of_server(table)
+        ABOUT_SERVERS.add(table)
         return table
 
     def fail(self, error: BarrageError) -> None:
