@@ -24,6 +24,8 @@ COMMANDS = (
     "schema",
     "snapshot",
     "watch",
+    "top",
+    "trace",
     "put",
     "replay",
     "connect",

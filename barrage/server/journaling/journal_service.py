@@ -428,6 +428,17 @@ class JournalService:
         return 0 if self._store is None else self._store.synced_ticket
 
     @property
+    def refusal(self) -> BarrageError | None:
+        """Why durable tables take no writes now; None when they do, or there can be none."""
+        if self._failure is not None or self._store is None:
+            return self._failure
+        try:
+            self._store.check_writable()
+        except JournalError as error:
+            return error
+        return None
+
+    @property
     def failure(self) -> BarrageError | None:
         """Why nothing more will be on disk."""
         if self._failure is not None or self._store is None:

@@ -27,7 +27,7 @@ SYSTEM = "_"
 """Names that begin so are tables about the server; only patterns that begin so are meant for
 them."""
 
-ABOUT_USERS = frozenset(("_callers",))
+ABOUT_USERS = frozenset(("_callers", "_subscriptions"))
 """Tables about the server with a column ``user``."""
 
 ABOUT_TABLES = frozenset(("_journal", "_journal_consumers", "_relayed"))
