@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from spark_sink.remote_journal import SourceFacts
 
-APPENDED_KINDS = ("append_only", "static", "blink")
-"""Kinds of tables whose changes are all inserts."""
-
 
 def source_schema(given: Mapping[str, str]) -> tuple[StructType, tuple[str, int]]:
     """The schema of ``load()``, and the epoch and version the table had; asks the server once."""

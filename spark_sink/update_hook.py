@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from barrage.errors import ConfigError
 from spark_sink.sink_columns import sent_schema, table_schema
-from spark_sink.sink_errors import SinkWriteError, staging_error
+from spark_sink.sink_errors import SinkWriteError, is_stop, staging_error, stop_error
 from spark_sink.sink_flight import BatchKey, TaskPart, abort, commit, stage_task
 from spark_sink.sink_identity import required_key
 from spark_sink.sink_options import SinkOptions
@@ -59,6 +59,8 @@ class UpdateSink:
             with contextlib.suppress(SinkWriteError):
                 abort(options, key)
             _log.debug("staging batch %d of %s failed", batch, options.table, exc_info=error)
+            if is_stop(error):
+                raise stop_error(table=options.table, batch=batch) from None
             raise staging_error(error, table=options.table, batch=batch) from None
         parts = [
             TaskPart(partition=row.partition, attempt=row.attempt, rows=row.staged) for row in told
