@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark generated test-ucx test-spark test-spark-oldest chaos slow night proto flatbuf fmt check coverage clean
+.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark generated test-ucx test-spark test-spark-oldest chaos slow busy night proto flatbuf fmt check coverage clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,6 +80,9 @@ chaos: $(VENV)/.spark ## kill servers, Spark drivers and executors at random poi
 
 slow: $(VENV)/.dev ## the tests that are too long for the default suite, among them all ends and failures of a journal's calls
 	$(BIN)/python -m pytest -n 2 -m slow tests
+
+busy: $(VENV)/.dev ## the default suite, twenty times in a row beside six busy loops (hours)
+	$(BIN)/python -m scripts.busy_suite --rounds 20
 
 NIGHT ?= --kills 1000 --cuts 2000 --calls 500 --inputs 10000000 --seeds 10000 --interleavings 2000 --soak 60
 night: $(VENV)/.dev ## the machines of docs/reliability.md for hours; puts their figures into the page

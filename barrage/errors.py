@@ -282,6 +282,14 @@ class TLSFailedError(ConnectionLostError):
     not accept the other's certificate. Says which, and what to pass."""
 
 
+class TableAwaitedError(ConnectionLostError):
+    """A table that this server follows elsewhere and cannot serve yet; trying again helps."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self.name = name
+        super().__init__(f"table {name!r} is not here yet: {why}; try again")
+
+
 class ServerFailedError(ConnectionLostError):
     """The server answers, but its engine or its journal has failed for good: it must be restarted.
     Subscriptions and writers go on when it has been; calls that wait for it do not wait longer."""

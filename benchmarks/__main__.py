@@ -40,6 +40,7 @@ NAMES = (
     "never_blocked",
     "kept_queries",
     "call_check",
+    "policy",
 )
 
 

@@ -6,6 +6,7 @@ window before and after, the rows it keeps, and one read of the values it lacks.
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph
+from barrage.engine.changelog.present import Present
 from barrage.engine.changelog.reader import Stamp, TableReader
 from barrage.engine.changelog.subscription import Shape, SubscriptionSpec
 from barrage.engine.changelog.view_messages import view_message
@@ -25,7 +27,7 @@ from barrage.engine.propagation.producer import Producer
 from barrage.limits import DEFAULT_LIMITS
 from barrage.model.viewport import Viewport
 from benchmarks import shapes
-from benchmarks.report import compared, result
+from benchmarks.report import Measurement, compared, result
 
 ROWS_SHOWN = 50
 INTERVAL_NS = DEFAULT_LIMITS.interval_ns_min
@@ -50,14 +52,7 @@ def measure(load: Load, rounds: int) -> tuple[float, float, dict[str, Any]]:
     """Seconds per propagation, seconds of the baseline, details."""
     producer = Producer(load.table)
     for number, viewport in enumerate(load.viewports):
-        spec = SubscriptionSpec(
-            columns=None,
-            viewport=viewport,
-            interval_ns=INTERVAL_NS,
-            is_key_space=False,
-            encoding="plain",
-        )
-        producer.add(number, spec, 0)
+        producer.add(number, spec_of(viewport), 0)
     started = time.perf_counter()
     producer.propagate(0)
     first_state = time.perf_counter() - started
@@ -85,6 +80,16 @@ def measure(load: Load, rounds: int) -> tuple[float, float, dict[str, Any]]:
             "first_state_ms": first_state * 1e3,
             "rounds": rounds,
         },
+    )
+
+
+def spec_of(viewport: Viewport) -> SubscriptionSpec:
+    return SubscriptionSpec(
+        columns=None,
+        viewport=viewport,
+        interval_ns=INTERVAL_NS,
+        is_key_space=False,
+        encoding="plain",
     )
 
 
@@ -180,6 +185,44 @@ def sorted_load(rows: int, changes: int, views: int) -> Load:
     )
 
 
+def measure_jumps(rows: int, views: int, rounds: int) -> Measurement:
+    """Viewports that all go elsewhere in one turn, bookkeeping of subscriptions included, against
+    the bare snapshots alone; what it saves is in encoding them together."""
+    _, table = keyed_table(rows)
+    producer = Producer(table)
+    places = spread(views, rows)
+    for number, viewport in enumerate(places):
+        producer.add(number, spec_of(viewport), 0)
+    producer.propagate(0)
+    spent: list[float] = []
+    alone: list[float] = []
+    wide = [
+        Shape.of(None, each, column_count=len(table.schema), is_key_space=False) for each in places
+    ]
+    present = Present(table, step=1, source_time_ns=None)
+    for number in range(1, rounds + 1):
+        started = time.perf_counter()
+        # None of the rows a view shows is among those it shows next.
+        wanted = places[number % 7 + 1 :] + places[: number % 7 + 1]
+        for view, viewport in enumerate(wanted):
+            producer.change(view, None, viewport, now_ns=number)
+        sent = producer.propagate(number * 10 * INTERVAL_NS)
+        spent.append(time.perf_counter() - started)
+        assert sum(len(each.subscription_ids) for each in sent) == views
+        started = time.perf_counter()
+        for old, new in itertools.pairwise(wide):
+            present.jump(new, old, rows)
+        alone.append((time.perf_counter() - started) / (views - 1) * views)
+    return compared(
+        f"{views} different viewports that jump in one turn, {rows:,} keyed rows",
+        float(np.median(spent)) * 1e6 / views,
+        "us/view",
+        baseline=BASELINE,
+        baseline_value=float(np.median(alone)) * 1e6 / views,
+        at_most=2.0,
+    )
+
+
 def run(*, quick: bool = False) -> dict[str, Any]:
     scale = 10 if quick else 1
     loads = [
@@ -204,6 +247,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
                 detail=detail,
             )
         )
+    measurements.append(measure_jumps(1_000_000 // scale, 2000 // scale, 5 if quick else 20))
     return result("propagation", measurements)
 
 

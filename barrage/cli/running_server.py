@@ -15,8 +15,14 @@ from barrage.cli.command_errors import CommandError, usage_error
 from barrage.cli.data_file import read_data_file
 from barrage.cli.host_tables import HostTables
 from barrage.cli.progress import table_progress
-from barrage.cli.target import NEW_PASSWORD_VARIABLE, PASSWORD_VARIABLE, PORT_DEFAULT, USER_VARIABLE
-from barrage.cli.tls.tls_options import VARIABLES
+from barrage.cli.target import (
+    NEW_PASSWORD_VARIABLE,
+    PASSWORD_VARIABLE,
+    PORT_DEFAULT,
+    USER_VARIABLE,
+    password_variable,
+)
+from barrage.cli.tls.tls_options import UPSTREAM, VARIABLES
 from barrage.errors import ConfigError
 from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import SCHEME_DEFAULT, scheme_of
@@ -30,10 +36,13 @@ if TYPE_CHECKING:
 
 
 UPSTREAM_TOKEN_VARIABLE = "BARRAGE_UPSTREAM_TOKEN"
-"""What `barrage relay` shows to others; no setting of a server."""
+UPSTREAM_USER_VARIABLE = "BARRAGE_UPSTREAM_USER"
+"""What `barrage relay` shows to others; no settings of a server."""
 
 _NO_SETTINGS = {
     UPSTREAM_TOKEN_VARIABLE,
+    UPSTREAM_USER_VARIABLE,
+    password_variable(UPSTREAM),
     USER_VARIABLE,
     PASSWORD_VARIABLE,
     NEW_PASSWORD_VARIABLE,
@@ -42,31 +51,11 @@ _NO_SETTINGS = {
 """What clients among the commands are told."""
 
 
-def settings(
-    config_file: Path | None,
-    *,
-    host: str | None,
-    port: int | None,
-    token: str | None,
-    data: Path | None = None,
-    journal: str | None = None,
-    bodies: str | None = None,
-    **further: str | bool | None,
-) -> ServerConfig:
-    """Defaults < file < environment < flags; the port is 10000 unless something says otherwise.
-    ``further``: settings that flags of the same name give."""
+def settings(config_file: Path | None, **flags: str | int | bool | None) -> ServerConfig:
+    """Defaults < file < environment < ``flags`` of the settings' names, of which None says
+    nothing; the port is 10000 unless something says otherwise."""
     from barrage.server.settings.config import DEFAULT_ORIGIN, load_config
 
-    directory = None if data is None else str(data)
-    flags = {
-        "host": host,
-        "port": port,
-        "token": token,
-        "data": directory,
-        "journal": journal,
-        "bodies": bodies,
-        **further,
-    }
     environment = {name: value for name, value in os.environ.items() if name not in _NO_SETTINGS}
     config = load_config(config_file, environment=environment, flags=flags)
     if config.origin("port") != DEFAULT_ORIGIN:
@@ -132,12 +121,20 @@ def listen(server: Server) -> None:
     warn_of_plain_text(server.config)
 
 
+def asks_who_calls(config: ServerConfig) -> bool:
+    """Whether callers must show something other than the token."""
+    return any((config.users, config.jwt_keys, config.tls_client_ca, config.unix_peers))
+
+
 def warn_of_plain_text(config: ServerConfig) -> None:
     """One line where everything could be read on the way."""
-    is_port = scheme_of(config.host) == SCHEME_DEFAULT
-    if is_port and config.tls_cert is None and not is_loopback(config.host):
+    hosts = [config.host] if scheme_of(config.host) == SCHEME_DEFAULT else []
+    if config.connector_address is not None:
+        hosts.append(config.connector_address[0])
+    reached = [host for host in hosts if not is_loopback(host)]
+    if reached and config.tls_cert is None:
         typer.echo(
-            f"barrage: {config.host} can be reached by others and there is no TLS: tokens and "
+            f"barrage: {reached[0]} can be reached by others and there is no TLS: tokens and "
             "data travel in the clear; use --tls-cert and --tls-key, or a TLS proxy",
             err=True,
         )

@@ -64,17 +64,28 @@ def _keep_user(user: str | None) -> str | None:
 
 def credentials(token: str | None) -> Auth:
     """What a client command logs in with: the token, or else the user that was named."""
-    user = _user.get()
+    return login(token, _user.get())
+
+
+def login(token: str | None, user: str | None, *, prefix: str = "") -> Auth:
+    """The token, or else the user, whose password an environment variable has or somebody is asked
+    for. ``prefix``: of the options that said so."""
     if user is None:
         return token
+    flags, variable = f"--{prefix}token and --{prefix}user", password_variable(prefix)
     if token is not None:
-        raise usage_error("--token and --user exclude each other (or what the environment has)")
-    password = os.environ.get(PASSWORD_VARIABLE)
+        raise usage_error(f"{flags} exclude each other (or what the environment has)")
+    password = os.environ.get(variable)
     if password is None:
         if not sys.stdin.isatty():
-            raise usage_error(f"--user {user}: set {PASSWORD_VARIABLE}, or run it in a terminal")
+            raise usage_error(f"--{prefix}user {user}: set {variable}, or run it in a terminal")
         password = typer.prompt(f"Password of {user}", hide_input=True, err=True)
     return barrage.Basic(user, password)
+
+
+def password_variable(prefix: str) -> str:
+    """Which variable has the password of the user that ``--PREFIXuser`` names."""
+    return f"BARRAGE_{prefix.replace('-', '_').upper()}PASSWORD"
 
 
 UserOption = Annotated[

@@ -35,7 +35,7 @@ Argument: TypeAlias = Union[str, int, Texts, Pairs, "Query"]
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class AppliedOperator:
     """One operator and its arguments, all of them given."""
 
     name: str
@@ -48,7 +48,7 @@ class Query:
     equal values."""
 
     table: str
-    operations: tuple[Operation, ...] = ()
+    operations: tuple[AppliedOperator, ...] = ()
 
     @classmethod
     def parse(cls, text: bytes | str, limits: Limits = DEFAULT_LIMITS) -> Query:
@@ -135,7 +135,7 @@ class _Parser:
         self._depth -= 1
         return Query(table, operations)
 
-    def _operation(self, number: int, step: Any) -> Operation:
+    def _operation(self, number: int, step: Any) -> AppliedOperator:
         if not isinstance(step, list) or isinstance(step, _Object) or not step:
             raise ExpressionError(f"operation {number} of the query is a list: name, arguments")
         name, *values = step
@@ -156,7 +156,7 @@ class _Parser:
         )
         # What was left out is always an empty list or object.
         missing = len(spec.parameters) - len(arguments)
-        return Operation(name, (*arguments, *((),) * missing))
+        return AppliedOperator(name, (*arguments, *((),) * missing))
 
     def _argument(self, where: str, spec: OperatorSpec, index: int, *, value: Any) -> Argument:
         parameter = spec.parameter(index)

@@ -109,7 +109,7 @@ class PassedOnWrites:
             raise LimitExceededError(
                 "number of writes passed on", actual=count, maximum=most, unit="calls"
             )
-        is_known = self._is_listed(table.name)
+        is_known = self.knows(table.name)
         stream = self._link.writing(table.name).open_put(table.name)
         call = _PutCall(stream, context, has_producer=table.has_producer)
         self._calls.add(call)
@@ -122,7 +122,7 @@ class PassedOnWrites:
         if not is_known:
             await self._served(table.name)
 
-    def _is_listed(self, name: str) -> bool:
+    def knows(self, name: str) -> bool:
         listing = self._link.listing
         return listing is not None and name in listing.tables
 

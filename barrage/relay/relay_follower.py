@@ -125,6 +125,9 @@ class RelayFollower:
         """Streams that went on from where the one before had broken."""
         self.snapshots = 0
         """Whole states taken."""
+        self.kept_step: int | None = None
+        """Step of the state that is kept for the next start; None where none is."""
+        self._offered: PastState | None = None
         self.lag_ns: int | None = None
         """From the commit at the upstream server to the one here, of the newest update."""
 
@@ -144,6 +147,21 @@ class RelayFollower:
             self._paused_at_ns = self._clock.monotonic_ns() if is_paused else None
             changes, self._changes = self._changes, asyncio.Event()
             changes.set()
+
+    @property
+    def table(self) -> RelayedTable | None:
+        """What is served; None while nothing is."""
+        return self._table
+
+    def adopt(self, table: RelayedTable, cursor: Cursor) -> None:
+        """Go on with a table that is served already, at this cursor. Before :meth:`run`."""
+        self._table = table
+        self._note_step(cursor.version, cursor.epoch)
+        self._set_state(FollowerState.PAUSED)
+
+    def offer(self, state: PastState) -> None:
+        """Begin with this state, if the upstream server can go on from it. Before :meth:`run`."""
+        self._offered = state
 
     @property
     def step(self) -> int:
@@ -248,12 +266,15 @@ class RelayFollower:
             raise TableNotFoundError(self.name)
         form = form_of(told, (await session.info(self.name)).schema)
         past = None
-        if self._cursor is None and not (form.traits.is_blink or form.traits.is_static):
+        if self._cursor is None and self._offered is not None:
+            past = self._offered
+        elif self._cursor is None and not (form.traits.is_blink or form.traits.is_static):
             past = await past_state(session, self.name, seconds=PAST_SECONDS)
         cursor = self._cursor if past is None else past.cursor
         options = SubscriptionOptions(min_update_interval_ms=INTERVAL_MS)
         async with session.follow(self.name, options, cursor) as stream:
             beginning = await stream.begin()
+            self._offered = None
             self._serial = listing.server, told.serial
             self._stream = stream
             try:

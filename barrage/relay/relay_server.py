@@ -22,20 +22,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from barrage.engine.resume.relayed import RelayedTable
-from barrage.errors import LimitExceededError
+from barrage.errors import BarrageError, ConnectionLostError, LimitExceededError, TableAwaitedError
 from barrage.limits import NANOS_PER_MS
+from barrage.model.cursor import Cursor
+from barrage.relay.kept_states import KeptStates
 from barrage.relay.passed_on import PassedOnWrites
+from barrage.relay.past_state import PastState
 from barrage.relay.relay_follower import FollowerState, RelayFollower
 from barrage.relay.relay_statistics import RelayStatistics
+from barrage.relay.state_keeping import StateKeeping
 from barrage.relay.upstream_link import UpstreamLink
 from barrage.server.api.publish_async import AsyncServer
-from barrage.server.tables.relayed_tables import RelayedTables
-from barrage.supervision import Role, start_task
+from barrage.server.tables.relayed_tables import RelayedState, RelayedTables
+from barrage.supervision import Role, in_thread, start_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from barrage.errors import WorkerDiedError
+    from barrage.relay.kept_states import KeptTable
     from barrage.relay.listing import Listing
     from barrage.relay.settings import RelaySettings
     from barrage.server.serving.app import ServerApp
@@ -47,6 +52,7 @@ LINK = Role("barrage-relay-link", "relayed tables: they stand still; health")
 FOLLOWER = Role("barrage-relay-follower", "one relayed table: it stands still; health")
 
 COUNTER = Role("barrage-relay-statistics", "subscriptions of the table of relayed tables")
+KEEPER = Role("barrage-relay-keeper", "states kept for the next start of a relay; health")
 LAGS = Role("barrage-relay-lags", "relayed tables: the limit of their lag; health")
 
 TABLES_MAX: Final = 10_000
@@ -74,6 +80,8 @@ class Relay(AsyncServer):
         self._unmatched: list[str] | None = None
         self._has_changed = asyncio.Event()
         self._is_ending = False
+        self._states: KeptStates | None = None
+        self._keeping: StateKeeping | None = None
 
     @property
     def link(self) -> UpstreamLink:
@@ -87,12 +95,20 @@ class Relay(AsyncServer):
         return self._followers
 
     async def start(self) -> Self:
-        """Listen and begin to follow. Does not wait for the upstream server."""
-        await super().start()
+        """Listen and begin to follow. Does not wait for the upstream server. ConfigError for a
+        directory that cannot be had."""
+        kept = await self._open_states()
+        try:
+            await super().start()
+        except BaseException:
+            self._close_states()
+            raise
         parts = self._parts
+        parts.catalog.absence = self._absence
         self._relayed = RelayedTables(
             parts.runtime, parts.catalog, tables=parts.tables, limits=self.config.limits
         )
+        await self._begin_with(kept)
         self._linking = start_task(LINK, self.link.run(), on_death=self._died)
         counting = RelayStatistics(self.link, self._followers.values, parts.tables)
         self._tasks.append(start_task(COUNTER, counting.run(), on_death=counting.fail))
@@ -135,10 +151,92 @@ class Relay(AsyncServer):
         tasks, self._tasks = self._tasks, []
         await _ended(tasks)
         try:
+            if self._keeping is not None:
+                self._keeping.end()
+                await asyncio.wait([self._keeper])
             await super().stop(grace)
         finally:
+            self._close_states()
             linking, self._linking = self._linking, None
             await _ended([] if linking is None else [linking])
+
+    # --- states that are kept ---
+
+    async def _open_states(self) -> list[KeptTable]:
+        if self._settings.data is None or self._states is not None:
+            return []
+        states = KeptStates(self._settings.data)
+        kept = await in_thread(states.open)
+        self._states = states
+        return kept
+
+    def _close_states(self) -> None:
+        self._keeping = None
+        if self._states is not None:
+            self._states.close()
+            self._states = None
+
+    async def _begin_with(self, kept: list[KeptTable]) -> None:
+        """Serve what was kept, unless it may not be old: then it waits for what came since."""
+        states, parts = self._states, self._parts
+        if states is None:
+            return
+        for each in kept:
+            if not self._patterns.matches(each.name):
+                await in_thread(states.forget, each.name)
+                continue
+            await self._begin_at(each, states)
+        self._keeping = keeping = StateKeeping(
+            states,
+            self._followers.values,
+            journals=parts.journals,
+            clock=parts.clock,
+            seconds=self._settings.keep_seconds,
+        )
+        self._keeper = start_task(KEEPER, keeping.run(self._present), on_death=self._died)
+
+    async def _begin_at(self, kept: KeptTable, states: KeptStates) -> None:
+        """Follow a table from the state that was kept of it."""
+        follower = self._add_follower(kept.name)
+        if follower is None:
+            return
+        state, cursor = kept.state, Cursor(kept.epoch, kept.state.version)
+        follower.kept_step = state.version
+        if self._settings.lag_ms_max is not None:
+            follower.offer(PastState(cursor=cursor, keys=state.keys, rows=state.rows))
+        else:
+            served = RelayedState(
+                form=kept.form,
+                keys=state.keys,
+                rows=state.rows,
+                step=state.version,
+                epoch=kept.epoch,
+            )
+            try:
+                publishing = self._relayed.publish(kept.name, served, ended=_never_ends)
+                follower.adopt(await asyncio.wrap_future(publishing), cursor)
+            except BarrageError as error:
+                log.warning("table %s is fetched anew: %s", kept.name, error)
+                await in_thread(states.forget, kept.name)
+                follower.kept_step = None
+        self._run_follower(follower)
+
+    def _present(self) -> Listing | None:
+        """What the upstream server has, while there is one."""
+        return None if self.link.address is None else self.link.listing
+
+    def _absence(self, name: str) -> BarrageError | None:
+        """Why a table is not served that may be soon; on the engine thread."""
+        if not self._patterns.matches(name):
+            return None
+        listing = self.link.listing
+        if listing is None:
+            why = "this relay has not reached its upstream server yet"
+        elif name in listing.tables:
+            why = "this relay is about to serve it"
+        else:
+            return None
+        return TableAwaitedError(name, why)
 
     async def wait_live(self, name: str) -> RelayFollower:
         """Until the table is served and follows its upstream server."""
@@ -167,6 +265,12 @@ class Relay(AsyncServer):
                 log.warning("no table of the upstream server matches %r; waiting for one", pattern)
 
     def _begin(self, name: str) -> None:
+        follower = self._add_follower(name)
+        if follower is not None:
+            self._run_follower(follower)
+
+    def _add_follower(self, name: str) -> RelayFollower | None:
+        """One that is to be run; None when there are too many."""
         if len(self._followers) >= TABLES_MAX:
             error = LimitExceededError(
                 "number of relayed tables",
@@ -175,7 +279,7 @@ class Relay(AsyncServer):
                 unit="tables",
             )
             log.error("table %s is not followed: %s", name, error)
-            return
+            return None
         lag_ms_max = self._settings.lag_ms_max
         follower = RelayFollower(
             name,
@@ -185,6 +289,9 @@ class Relay(AsyncServer):
             lag_ns_max=None if lag_ms_max is None else lag_ms_max * NANOS_PER_MS,
         )
         self._followers[name] = follower
+        return follower
+
+    def _run_follower(self, follower: RelayFollower) -> None:
         task = start_task(FOLLOWER, follower.run(), on_death=self._died)
         self._tasks.append(task)
         changed, self._has_changed = self._has_changed, asyncio.Event()
@@ -193,6 +300,11 @@ class Relay(AsyncServer):
     def _died(self, error: WorkerDiedError) -> None:
         """Nothing brings its tables on any more: who asks for the relay's health is told."""
         self._running.fail(error)
+
+
+def _never_ends() -> BarrageError:
+    """Nothing was served before what was kept."""
+    return ConnectionLostError("the relay has been started again")
 
 
 async def _ended(tasks: list[asyncio.Task[None]]) -> None:

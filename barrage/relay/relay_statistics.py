@@ -41,12 +41,14 @@ RELAYED_SCHEMA = pa.schema(
         "resumes": pa.int64(),
         "snapshots": pa.int64(),
         "lag_ms": pa.float64(),
+        "kept_step": pa.int64(),
         "trouble": pa.string(),
     }
 )
 """``upstream`` is the server followed now, null while there is none; ``merged`` counts updates that
 covered several steps, from between which nobody resumes here; ``lag_ms`` is from the commit there
-to the one here, of the newest update (clocks must agree); ``trouble`` is why nothing comes."""
+to the one here, of the newest update (clocks must agree); ``kept_step`` is that of the state kept
+for the next start, null where none is; ``trouble`` is why nothing comes."""
 
 UPSTREAMS_SCHEMA = pa.schema(
     {
@@ -109,6 +111,7 @@ class RelayStatistics:
             "resumes": follower.resumes,
             "snapshots": follower.snapshots,
             "lag_ms": None if lag_ns is None else round(lag_ns / NANOS_PER_MS, 3),
+            "kept_step": follower.kept_step,
             "trouble": None if error is None else str(error),
         }
 

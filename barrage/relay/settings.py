@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from barrage.errors import ConfigError
+from barrage.relay.state_keeping import KEEP_SECONDS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from barrage.relay.patterns import TablePatterns
     from barrage.relay.upstream_link import UpstreamSettings
     from barrage.server.settings.config import ServerConfig
@@ -27,6 +30,11 @@ class RelaySettings:
     is_read_only: bool = False
     """Whether writes are refused instead of passed on to the server that owns the tables."""
 
+    data: Path | None = None
+    """Directory in which the newest states of the tables are kept for the next start."""
+    keep_seconds: float = KEEP_SECONDS
+    """How often they are kept at most."""
+
     def check(self) -> None:
         """ConfigError for what cannot be."""
         self.upstream.check()
@@ -39,8 +47,8 @@ def relay_config(config: ServerConfig) -> ServerConfig:
     directory, or for none at all."""
     if config.data is not None or config.journal == "durable":
         raise ConfigError(
-            "a relay keeps the history of its tables in memory: it has no data directory, and "
-            "takes what it needs from its upstream server when it starts"
+            "a relay keeps the history of its tables in memory: its directory (RelaySettings.data, "
+            "`barrage relay --data DIR`) has their newest states, and no journals"
         )
     if config.journal == "none":
         raise ConfigError("a relay keeps a history of its tables: journal must not be none")

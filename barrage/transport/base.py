@@ -70,6 +70,8 @@ class PeerCertificate:
     """SHA-256 of the whole certificate, in lower-case hexadecimal digits."""
     not_after_s: int | None
     """When it ends, in seconds since 1970; None where that cannot be read."""
+    identifier: bytes | None = None
+    """Its issuer and number, by which lists of revoked certificates name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +149,8 @@ class TLSMaterial:
     key: bytes = field(repr=False)
     client_ca: bytes | None = None
     """Authorities of clients, each of which must then show a certificate."""
+    crl: bytes | None = None
+    """Lists of certificates of clients that are revoked."""
 
 
 class ServerCertificates(Protocol):

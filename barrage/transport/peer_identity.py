@@ -14,9 +14,10 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from barrage.transport.base import NOBODY, PeerCertificate, PeerIdentity
-from barrage.transport.tls.certificate_end import not_after_of
+from barrage.transport.tls.certificate_fields import identifier_of, not_after_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterable, Mapping
 
 _UCRED = struct.Struct("iII")
@@ -49,6 +50,18 @@ def identity_of_connection(tls: ssl.SSLObject | None, made: Any) -> PeerIdentity
     )
 
 
+def peer_of(transport: asyncio.Transport) -> str:
+    """Who calls, as gRPC names it."""
+    name: Any = transport.get_extra_info("peername")
+    made: Any = transport.get_extra_info("socket")
+    if made is None or not name or made.family == getattr(socket, "AF_UNIX", None):
+        return f"unix:{name if isinstance(name, str) else ''}"
+    host, port = name[0], name[1]
+    if made.family == socket.AF_INET6 and not host.startswith("::ffff:"):
+        return f"ipv6:%5B{host.replace('%', '%25')}%5D:{port}"
+    return f"ipv4:{host.removeprefix('::ffff:')}:{port}"
+
+
 def identity_of_properties(properties: Mapping[str, Iterable[bytes]]) -> PeerIdentity:
     """Of a call of gRPC, by what its security layer has found. gRPC does not say who is at the
     other end of a socket of the file system."""
@@ -70,6 +83,7 @@ def identity_of_properties(properties: Mapping[str, Iterable[bytes]]) -> PeerIde
             names=tuple(sorted(names)),
             fingerprint=hashlib.sha256(der).hexdigest(),
             not_after_s=not_after_of(der),
+            identifier=identifier_of(der),
         )
     )
 
@@ -93,6 +107,7 @@ def _certificate_of(tls: ssl.SSLObject) -> PeerCertificate | None:
         names=tuple(sorted(names)),
         fingerprint=hashlib.sha256(der).hexdigest(),
         not_after_s=int(ssl.cert_time_to_seconds(told["notAfter"])),
+        identifier=identifier_of(der),
     )
 
 

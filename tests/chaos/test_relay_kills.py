@@ -190,7 +190,7 @@ async def reachable(place: Place) -> None:
 async def story(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     engine = Place(("serve", "--data", str(tmp_path / "data")))
-    first = Place(("relay", engine.uri, "--quiet"))
+    first = Place(("relay", engine.uri, "--quiet", "--data", str(tmp_path / "states")))
     second = Place(("relay", engine.uri, "--quiet"))
     third = Place(("relay", first.uri, second.uri, "--quiet"))
     places = [engine, first, second, third]

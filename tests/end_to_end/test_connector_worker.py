@@ -15,12 +15,11 @@ from barrage.journal.disk.storage import SystemCalls
 from barrage.limits import Limits
 from barrage.proto.connector.source_session import StreamRewound, WorkerFailed
 from barrage.server import Server, ServerConfig
-from barrage.server.ingest.connector import connector_worker
+from barrage.server.ingest.connector import source_connection
 from barrage.wire.connector.frame_values import Dialect
 from tests.helpers.connector_source import SocketSource, source, text_of
 from tests.helpers.restless_server import HANG_SECONDS
 from tests.helpers.server_process import wait_until
-from tests.helpers.users import users_file
 
 ANYWHERE = "127.0.0.1:0"
 
@@ -206,16 +205,6 @@ def test_an_address_others_can_reach_gets_a_token(connector, token, is_made_up) 
         assert (server.token not in (None, token)) is is_made_up
 
 
-def test_where_there_are_users_sources_need_a_token(tmp_path) -> None:
-    users = users_file(tmp_path / "users")
-    with pytest.raises(ConfigError, match="needs a token: sources of the connector protocol"):
-        serving(users=str(users)).start()
-    with serving(users=str(users), token="secret") as server:
-        with pytest.raises(EOFError):
-            SocketSource(server.connector_port, "feed")
-        SocketSource(server.connector_port, "feed", cookie="secret").close()
-
-
 @pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:65536", "host:x"])
 def test_addresses_that_are_none(address) -> None:
     with pytest.raises(ConfigError, match="host:port"):
@@ -223,9 +212,11 @@ def test_addresses_that_are_none(address) -> None:
 
 
 def test_a_server_with_a_certificate_serves_no_connectors_in_the_clear() -> None:
-    with pytest.raises(ConfigError, match=r"can be reached by others and has no TLS"):
-        ServerConfig(connector="0.0.0.0:0", tls_cert="cert.pem", tls_key="key.pem")
-    assert ServerConfig(connector=ANYWHERE, tls_cert="cert.pem", tls_key="key.pem")
+    files = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
+    with pytest.raises(ConfigError, match=r"can be reached by others: with connector_tls = false"):
+        ServerConfig(connector="0.0.0.0:0", connector_tls=False, **files)
+    assert ServerConfig(connector="0.0.0.0:0", **files)
+    assert ServerConfig(connector=ANYWHERE, connector_tls=False, **files)
 
 
 def test_an_address_in_use_is_an_error(server) -> None:
@@ -261,7 +252,7 @@ def test_bad_peers_end_alone_and_late_ones_are_cut() -> None:
 
 def test_a_source_that_does_not_read_is_cut_and_its_rows_stay(monkeypatch) -> None:
     # An answer to every few messages, and little room for answers that nobody reads.
-    monkeypatch.setattr(connector_worker, "READ_BYTES", 256)
+    monkeypatch.setattr(source_connection, "READ_BYTES", 256)
     with serving(limits=Limits(connector_replies_bytes_max=1)) as server:
         with source(server.connector_port) as s:
             (connection,) = server._app._connectors._connections

@@ -7,12 +7,9 @@ called.
 from __future__ import annotations
 
 import base64
-import datetime
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +17,7 @@ import grpc
 import jwt
 import pyarrow.flight as flight
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import barrage
 from barrage.errors import AuthenticationError
@@ -33,13 +29,13 @@ from barrage.transport.flight_messages import encode_action
 from barrage.wire.dissociated.ways import BodyWay
 from tests.helpers.logging_in import basic
 from tests.helpers.server_process import wait_until
+from tests.helpers.token_issuer import AUDIENCE, ISSUER, Issuer
 from tests.helpers.users import ALICE_PASSWORD, users_file
 
 OK = grpc.StatusCode.OK
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 SCHEMA = {"x": "int64"}
 HANG_SECONDS = 120
-ISSUER, AUDIENCE = "https://issuer.example", "barrage"
 
 NO_CREDENTIALS = {
     "/arrow.flight.protocol.FlightService/Handshake",
@@ -93,67 +89,6 @@ ACTIONS = {
     "stage.abort": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
 }
 """Every action there is: a body, and what it comes to for somebody who may call."""
-
-
-class Issuer:
-    """Signs tokens, and tells its keys by HTTP on loopback."""
-
-    def __init__(self) -> None:
-        self.keys: dict[str, tuple[str, Any]] = {}
-        self.asked = 0
-        self.rotate("first")
-        issuer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                issuer.asked += 1
-                body = issuer.key_set()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.uri = f"http://127.0.0.1:{self.server.server_port}/keys"
-        self._thread = threading.Thread(target=self.server.serve_forever)
-        self._thread.start()
-
-    def rotate(self, number: str, algorithm: str = "ES256") -> None:
-        made = (
-            ec.generate_private_key(ec.SECP256R1())
-            if algorithm == "ES256"
-            else rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        )
-        self.keys = {number: (algorithm, made)}
-
-    def key_set(self) -> bytes:
-        told = []
-        for number, (algorithm, key) in self.keys.items():
-            kind = ECAlgorithm if algorithm == "ES256" else RSAAlgorithm
-            public = kind.to_jwk(key.public_key(), as_dict=True)
-            told.append({**public, "kid": number, "alg": algorithm, "use": "sig"})
-        return json.dumps({"keys": told}).encode()
-
-    def token(self, *, lives_s: int = 600, **changed: Any) -> str:
-        [(number, (algorithm, key))] = self.keys.items()
-        now = datetime.datetime.now(datetime.UTC)
-        claims = {
-            "iss": ISSUER,
-            "aud": AUDIENCE,
-            "sub": "dave",
-            "roles": ["reader"],
-            "exp": now + datetime.timedelta(seconds=lives_s),
-        }
-        claims = {name: value for name, value in {**claims, **changed}.items() if value is not None}
-        return jwt.encode(claims, key, algorithm=algorithm, headers={"kid": number})
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self._thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -506,7 +441,7 @@ def test_a_body_channel_is_its_callers_alone(own):
         session.table("t").subscribe().wait_ready(HANG_SECONDS)
         [channel] = app.bodies._channels._channels.values()
         assert channel.way is BodyWay.SHM
-        assert channel.owner[0] == "alice"
+        assert channel.caller.name == "alice"
 
 
 # --- what is kept of it ---

@@ -17,6 +17,7 @@ from pyarrow import flight
 
 import barrage
 from barrage.limits import Limits
+from barrage.server.serving.app import THREADS
 from barrage.server.settings.config import ServerConfig
 from barrage.server.statistics.statistics_table import StatisticsTable
 from barrage.server.statistics.thread_statistics import ThreadStatistics
@@ -417,7 +418,10 @@ def test_statistics_of_an_idle_server_cost_no_cycles(server, client):
 
     async def take_over() -> None:
         """From here on they are looked at when this test says so."""
-        for keeping in (journals._keeping, server._running._watching):
+        (watching,) = [
+            task for task in server._running._background if task.get_name() == THREADS.name
+        ]
+        for keeping in (journals._keeping, watching):
             keeping.cancel()
             await asyncio.wait([keeping])
         await journals._statistics.refresh()

@@ -85,6 +85,17 @@ class Authority:
     def for_client(self, common_name: str = "alice", **options) -> Pair:
         return self.signs(common_name, is_client=True, **options)
 
+    def revokes(self, *pairs: Pair, ends: datetime.timedelta = DAY) -> bytes:
+        """A list of these certificates as revoked, as PEM."""
+        now = datetime.datetime.now(datetime.UTC)
+        made = x509.CertificateRevocationListBuilder().issuer_name(self._name)
+        made = made.last_update(now - 2 * DAY).next_update(now + ends)
+        for pair in pairs:
+            entry = x509.RevokedCertificateBuilder().serial_number(pair.parsed.serial_number)
+            made = made.add_revoked_certificate(entry.revocation_date(now - DAY).build())
+        signed = made.sign(self._key, hashes.SHA256())
+        return signed.public_bytes(serialization.Encoding.PEM)
+
     def write(self, folder: Path, name: str = "ca") -> str:
         """The path of its certificate."""
         path = folder / f"{name}.pem"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from typing import TYPE_CHECKING
 
 from barrage.limits import Limits
@@ -32,9 +33,21 @@ class SocketSource:
     """One connection."""
 
     def __init__(
-        self, port: int, program: str, *, dialect: Dialect = Dialect.PUBLISHED, cookie: str = ""
+        self,
+        port: int,
+        program: str,
+        *,
+        dialect: Dialect = Dialect.PUBLISHED,
+        cookie: str = "",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS)
+        if tls is not None:
+            try:
+                self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
+            except BaseException:
+                self.socket.close()
+                raise
         self.session = SourceSession(limits=LIMITS, dialect=dialect)
         self.key = b"k" if dialect is Dialect.PUBLISHED else None
         self.safe: dict[int, int] = {}

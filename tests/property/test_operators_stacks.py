@@ -24,6 +24,7 @@ from barrage.engine import (
     UpdateGraph,
 )
 from barrage.engine.aggregation import grouping as grouping_module
+from barrage.engine.expressions.expression import Expression
 from barrage.engine.keys import gaps as gaps_module
 from barrage.engine.keys import key_map as key_map_module
 from barrage.engine.operators import derive
@@ -31,6 +32,9 @@ from barrage.engine.operators import select as select_module
 from barrage.engine.operators.convert import ColumnConversion, convert
 from barrage.engine.operators.sort import SortKey
 from barrage.model.operators import OPERATORS
+from barrage.server.policy.keyed_hash import hashed_cells
+from barrage.server.policy.restricted_tables import restricted_table
+from barrage.server.policy.rules import Restriction
 from tests.helpers import model
 
 if TYPE_CHECKING:
@@ -243,6 +247,44 @@ def convert_step() -> Step:
     )
 
 
+def restrict_step(text: str, condition: Callable[[model.Row], bool | None]) -> Step:
+    """What a rule shows: some rows, a column left out, others masked or hashed."""
+    key = bytes(range(16))
+    shown = Restriction(
+        rows=Expression.parse(text) if text else None,
+        hide=("more",),
+        mask=(("f", 0.5), ("d", "z")),
+        hash=("s",),
+    )
+
+    def apply(table: Table) -> Table:
+        wider = derive.select(table, *SCHEMA.names, more="a")
+        return restricted_table(wider, "t", shown, key=key)
+
+    def hashed(cell: str | None) -> str | None:
+        return hashed_cells(pa.array([cell], pa.string()), key)[0].as_py()
+
+    def naive(rows: list[model.Row]) -> list[model.Row]:
+        return [
+            {name: row[name] for name in SCHEMA.names} | {"f": 0.5, "d": "z", "s": hashed(row["s"])}
+            for row in model.where_rows(rows, condition)
+        ]
+
+    return Step(apply, naive)
+
+
+restricted_steps = st.sampled_from(
+    [
+        restrict_step("", lambda _: True),
+        restrict_step("a > 1", lambda row: None if row["a"] is None else row["a"] > 1),
+        restrict_step(
+            "d in ('u', 'z') or k < 9", lambda row: row["d"] in ("u", "z") or row["k"] < 9
+        ),
+    ]
+)
+"""No operator somebody can ask for, but below all that some may ask for."""
+
+
 def drop_step() -> Step:
     """A column more, which goes again."""
 
@@ -297,7 +339,7 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
 OF_SEVERAL_TABLES = {"natural_join", "merge"}
 """What tests/property/test_operators_combined.py is about."""
 
-steps = st.one_of(*STEPS.values(), st.builds(convert_step))
+steps = st.one_of(*STEPS.values(), st.builds(convert_step), restricted_steps)
 
 
 def test_every_operator_has_a_step() -> None:

@@ -1,15 +1,18 @@
 """``barrage demo``: a server with live tables of this machine, and one of them on the screen."""
 
+from dataclasses import replace
+from secrets import token_urlsafe
+
 import typer
 
-from barrage.cli.commands.serve import BodiesOption, HostOption, PortOption
+from barrage.cli.commands.setting_options import BodiesOption, HostOption, PortOption
 from barrage.cli.commands.watch import (
     OnceOption,
     RowCountOption,
     SecondsOption,
     plain_options,
 )
-from barrage.cli.running_server import host_tables, listen, new_server, settings
+from barrage.cli.running_server import asks_who_calls, host_tables, listen, new_server, settings
 from barrage.cli.target import JsonOption, TableAddress, TokenOption, parse_server
 from barrage.cli.watch.run import PLAIN_ROWS, watch_table
 
@@ -41,6 +44,9 @@ def demo(
     """
     plain = plain_options(rows=rows, seconds=seconds, is_once=once, is_json=as_json)
     config = settings(None, host=host, port=port, token=token, journal="memory", bodies=bodies)
+    if config.token is None and asks_who_calls(config):
+        # It watches its own server with a key that nobody else knows.
+        config = replace(config, token=token_urlsafe(32))
     with new_server(config) as server:
         live = host_tables(server)
         listen(server)

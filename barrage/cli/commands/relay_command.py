@@ -8,14 +8,26 @@ import logging
 import signal
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from barrage.cli.command_errors import EXIT_INTERRUPTED, CommandError, usage_error
-from barrage.cli.running_server import UPSTREAM_TOKEN_VARIABLE, check_host
+from barrage.cli.running_server import (
+    UPSTREAM_TOKEN_VARIABLE,
+    UPSTREAM_USER_VARIABLE,
+    check_host,
+)
 from barrage.cli.running_server import settings as server_settings
-from barrage.cli.target import JsonOption, QuietOption, TokenOption, parse_server
+from barrage.cli.target import (
+    JsonOption,
+    QuietOption,
+    TokenOption,
+    login,
+    parse_server,
+    password_variable,
+)
 from barrage.cli.tls.tls_options import UPSTREAM, TlsChoice, with_tls_options
 from barrage.errors import ConfigError
 
@@ -45,6 +57,17 @@ UpstreamTokenOption = Annotated[
         help="Token the upstream servers ask for.",
     ),
 ]
+UpstreamUserOption = Annotated[
+    str | None,
+    typer.Option(
+        "--upstream-user",
+        envvar=UPSTREAM_USER_VARIABLE,
+        show_envvar=True,
+        metavar="NAME",
+        help=f"User the relay is there, with the password in {password_variable(UPSTREAM)}.",
+        show_default=False,
+    ),
+]
 LagOption = Annotated[
     int | None,
     typer.Option(
@@ -53,6 +76,17 @@ LagOption = Annotated[
         min=1,
         help="Do not serve a table that is further behind, until it has caught up.",
         show_default=False,
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Keep the newest states of the tables in this directory: the next start serves them "
+        "at once and asks upstream only for what changed since.",
+        show_default=False,
+        file_okay=False,
     ),
 ]
 ReadOnlyOption = Annotated[
@@ -91,7 +125,9 @@ def relay(
     host: HostOption = None,
     token: TokenOption = None,
     upstream_token: UpstreamTokenOption = None,
+    upstream_user: UpstreamUserOption = None,
     lag_ms_max: LagOption = None,
+    data: DataOption = None,
     read_only: ReadOnlyOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -101,7 +137,8 @@ def relay(
     Each table is followed once, however many read it here, and every step of it: clients that lose
     one relay, or the server itself, resume at another with nothing missed. The servers need a
     journal for that (`barrage serve --data DIR` or `--journal memory`). What is written here is
-    passed on to the server that owns the table, with the upstream token, and so are its answers.
+    passed on to the server that owns the table, with the upstream credentials, and so are its
+    answers.
 
     \b
     Examples:
@@ -109,11 +146,14 @@ def relay(
       barrage relay engine:10000 --tables 'quotes,trades*' --port 10001
       barrage relay relay-1:10000 relay-2:10000 --host 0.0.0.0 --token secret
       barrage relay engine:10000 --upstream-token secret --lag-ms-max 2000
+      barrage relay grpcs://engine:10000 --upstream-user relay
       barrage relay engine:10000 --read-only
+      barrage relay engine:10000 --data relay-states
       barrage watch localhost:10000/_relayed                 where each table stands
     """
     servers = [parse_server(text, tls) for text in upstreams]
     addresses = tuple(each.uri for each in servers)
+    auth = login(upstream_token, upstream_user, prefix=UPSTREAM)
     config = server_settings(None, host=host, port=port, token=token)
     check_host(config)
     # What a server is made of is loaded only once there is to be one.
@@ -124,10 +164,11 @@ def relay(
 
     try:
         chosen = RelaySettings(
-            upstream=UpstreamSettings(addresses=addresses, auth=upstream_token, tls=tls.tls),
+            upstream=UpstreamSettings(addresses=addresses, auth=auth, tls=tls.tls),
             patterns=TablePatterns.parse(tables),
             lag_ms_max=lag_ms_max,
             is_read_only=read_only,
+            data=data,
         )
         made = Relay(chosen, config=relay_config(config))
     except ConfigError as error:

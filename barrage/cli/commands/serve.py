@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from barrage.cli.command_errors import EXIT_INTERRUPTED
+from barrage.cli.commands.setting_options import GivenSettings, with_setting_options
 from barrage.cli.running_server import (
     host_tables,
     listen,
@@ -18,28 +19,8 @@ from barrage.cli.running_server import (
     publish_files,
     settings,
 )
-from barrage.cli.target import JsonOption, TokenOption
+from barrage.cli.target import JsonOption
 
-PortOption = Annotated[
-    int | None,
-    typer.Option(
-        "--port",
-        metavar="N",
-        min=0,
-        max=65535,
-        help="Port to listen on, 10000 by default; 0 takes any free one.",
-        show_default=False,
-    ),
-]
-HostOption = Annotated[
-    str | None,
-    typer.Option(
-        "--host",
-        metavar="ADDRESS",
-        help="Address to listen on, 127.0.0.1 by default; any but loopback gets a token.",
-        show_default=False,
-    ),
-]
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
@@ -57,123 +38,6 @@ TablesOption = Annotated[
 ]
 
 
-DataOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        metavar="DIR",
-        help="Keep tables in this directory; they are back after a restart.",
-        show_default=False,
-        file_okay=False,
-    ),
-]
-
-
-class JournalChoice(StrEnum):
-    """What keeps the changes of tables for which nothing else is said."""
-
-    DURABLE = "durable"
-    MEMORY = "memory"
-    NONE = "none"
-
-
-JournalOption = Annotated[
-    JournalChoice | None,
-    typer.Option(
-        "--journal",
-        help="Where changes are kept: on disk (default with --data), in memory, or not at all.",
-        show_default=False,
-    ),
-]
-
-
-BodiesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--bodies",
-        metavar="WAYS",
-        help="Faster ways for large messages to our own clients: shm (shared memory, same host), "
-        "ucx (only where every caller is trusted: see docs/security.md), or shm,ucx; off by "
-        "default.",
-        show_default=False,
-    ),
-]
-
-
-UsersOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--users",
-        metavar="FILE",
-        help="Users with passwords (`barrage user add`); read again when it changes.",
-        show_default=False,
-        dir_okay=False,
-    ),
-]
-PolicyOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--policy",
-        metavar="FILE",
-        help="Rules of who may see and do what (`barrage policy check`); read again when the file "
-        "changes.",
-        show_default=False,
-        dir_okay=False,
-    ),
-]
-AnonymousOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--anonymous/--no-anonymous",
-        help="Whether callers that show nothing pass; by default only where others cannot reach "
-        "the server and no other way to log in is set up.",
-        show_default=False,
-    ),
-]
-AuditOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--audit",
-        metavar="FILE",
-        help="Write who did what to which table to this file, in lines of JSON.",
-        show_default=False,
-        dir_okay=False,
-    ),
-]
-TlsCertOption = Annotated[
-    str | None,
-    typer.Option(
-        "--tls-cert",
-        metavar="FILE",
-        help="Certificate in PEM; with --tls-key all connections are TLS.",
-        show_default=False,
-    ),
-]
-TlsKeyOption = Annotated[
-    str | None,
-    typer.Option("--tls-key", metavar="FILE", help="Key of --tls-cert in PEM.", show_default=False),
-]
-TlsClientCaOption = Annotated[
-    str | None,
-    typer.Option(
-        "--tls-client-ca",
-        metavar="FILE",
-        help="Authorities of clients; every client must show a certificate of one of them.",
-        show_default=False,
-    ),
-]
-ConnectorOption = Annotated[
-    str | None,
-    typer.Option(
-        "--connector",
-        metavar="HOST:PORT",
-        help="Serve sources of the connector protocol there; each program's streams land in a "
-        "table of its name.",
-        show_default=False,
-    ),
-]
-
-
 class Demo(StrEnum):
     """Tables that tick by themselves."""
 
@@ -186,25 +50,13 @@ DemoOption = Annotated[
 ]
 
 
+@with_setting_options
 def serve(
     *,
-    port: PortOption = None,
-    host: HostOption = None,
-    token: TokenOption = None,
+    given: GivenSettings,
     config: ConfigOption = None,
     demo: DemoOption = None,
     table: TablesOption = None,
-    data: DataOption = None,
-    journal: JournalOption = None,
-    bodies: BodiesOption = None,
-    users: UsersOption = None,
-    policy: PolicyOption = None,
-    anonymous: AnonymousOption = None,
-    audit: AuditOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_client_ca: TlsClientCaOption = None,
-    connector: ConnectorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve tables until Ctrl+C. Settings: defaults, then --config, then BARRAGE_… variables, then
@@ -228,24 +80,7 @@ def serve(
     """
     files = [parse_table_option(text) for text in table or []]
     with ExitStack() as stack:
-        chosen = settings(
-            config,
-            host=host,
-            port=port,
-            token=token,
-            data=data,
-            journal=None if journal is None else journal.value,
-            bodies=bodies,
-            users=None if users is None else str(users),
-            policy=None if policy is None else str(policy),
-            anonymous=anonymous,
-            audit=None if audit is None else str(audit),
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            tls_client_ca=tls_client_ca,
-            connector=connector,
-        )
-        server = stack.enter_context(new_server(chosen))
+        server = stack.enter_context(new_server(settings(config, **given)))
         publish_files(server, files)
         live = host_tables(server) if demo is Demo.HOST else nullcontext()
         listen(server)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from barrage.client.connection.table_sources import NamedSource, TableSource
 from barrage.errors import ConfigError, ExpressionError
 from barrage.model.operators import OPERATORS, Form
-from barrage.model.query import Operation, Query
+from barrage.model.query import AppliedOperator, Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -156,7 +156,8 @@ def query_ticket(name: str, steps: Sequence[Step]) -> bytes:
 
 def _query(name: str, steps: Sequence[Step]) -> Query:
     return Query(
-        name, tuple(Operation(step.name, tuple(map(_argument, step.arguments))) for step in steps)
+        name,
+        tuple(AppliedOperator(step.name, tuple(map(_argument, step.arguments))) for step in steps),
     )
 
 

@@ -167,6 +167,11 @@ class BlinkChangelog:
     def first_states(self, shapes: list[Shape]) -> ViewUpdates | None:
         return None
 
+    def jumps(
+        self, shapes: list[Shape], olds: list[Shape], sizes_known: list[int]
+    ) -> ViewUpdates | None:
+        return None
+
     def snapshot_work(self, shape: Shape) -> int:
         return 0
 

@@ -156,6 +156,13 @@ class Changelog(Protocol):
         (:func:`barrage.engine.changelog.span_updates.first_kind`); None where they are to be told
         one by one."""
 
+    def jumps(
+        self, shapes: list[Shape], olds: list[Shape], sizes_known: list[int]
+    ) -> ViewUpdates | None:
+        """The present for many views, all of one kind, to those who hold the rows of ``olds`` as
+        they were when the table had ``sizes_known``: none of them stays. None where they are to be
+        told one by one."""
+
     @property
     def present(self) -> TableMoment:
         """What the table is now; the next cycle changes it."""

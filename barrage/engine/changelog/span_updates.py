@@ -227,13 +227,33 @@ def first_kind(shape: Shape) -> Hashable | None:
     return shape.columns, shape.is_reverse
 
 
-def first_views(reader: TableReader, shapes: list[Shape], *, stamp: Stamp) -> ViewUpdates:
+def window_sizes(shapes: list[Shape], table_sizes: list[int]) -> Int64Array:
+    """How many rows contiguous views show of tables of these sizes, each of its own."""
+    start, stop = _spans_of(shapes).windows(np.array(table_sizes, dtype=np.int64))
+    return stop - start
+
+
+def _spans_of(shapes: list[Shape]) -> Spans:
+    return Spans(
+        start=np.array([shape.start for shape in shapes], dtype=np.int64),
+        stop=np.array([shape.stop for shape in shapes], dtype=np.int64),
+        is_reverse=np.array([shape.is_reverse for shape in shapes], dtype=np.bool_),
+    )
+
+
+def first_views(
+    reader: TableReader,
+    shapes: list[Shape],
+    *,
+    stamp: Stamp,
+    held_sizes: Int64Array | None = None,
+) -> ViewUpdates:
     """The snapshots of ``shapes``, which are of one :func:`first_kind`, in their order: everybody
-    who joins in one turn is told from one reading of the table (section 9.1)."""
+    who joins in one turn is told from one reading of the table (section 9.1). With ``held_sizes``
+    their subscribers hold so many rows each of other views, all of which go."""
     first = shapes[0]
-    start = np.array([shape.start for shape in shapes], dtype=np.int64)
-    stop = np.array([shape.stop for shape in shapes], dtype=np.int64)
-    spans = Spans(start=start, stop=stop, is_reverse=np.full(len(shapes), first.is_reverse))
+    spans = _spans_of(shapes)
+    start, stop = spans.start, spans.stop
     window_start, window_stop = spans.windows(stamp.table_size)
     sizes = window_stop - window_start
     rows = union_of_windows(window_start, window_stop)
@@ -249,10 +269,10 @@ def first_views(reader: TableReader, shapes: list[Shape], *, stamp: Stamp) -> Vi
         table_size=stamp.table_size,
         source_time_ns=stamp.source_time_ns,
         no_values=reader.no_values,
-        removed=None,
+        removed=None if held_sizes is None else _from_nought(held_sizes),
         added=ViewRows(
             columns=columns,
-            rows=ManyRowSets.of_spans(np.zeros_like(sizes), sizes),
+            rows=_from_nought(sizes),
             sizes=sizes,
             low=rows.rank_many(window_start),
             values=_read(reader, reader.table.row_keys.keys_at(rows), columns),
@@ -260,3 +280,8 @@ def first_views(reader: TableReader, shapes: list[Shape], *, stamp: Stamp) -> Vi
         modified=(),
         modified_rows=None,
     )
+
+
+def _from_nought(sizes: Int64Array) -> ManyRowSets:
+    """For each view all of the indices of so many rows."""
+    return ManyRowSets.of_spans(np.zeros_like(sizes), sizes)

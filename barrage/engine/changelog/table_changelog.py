@@ -12,7 +12,7 @@ from barrage.engine.changelog.delta_log import DeltaLog
 from barrage.engine.changelog.key_messages import key_delta
 from barrage.engine.changelog.making import PATIENCE
 from barrage.engine.changelog.present import Present
-from barrage.engine.changelog.span_updates import first_views, span_updates
+from barrage.engine.changelog.span_updates import first_views, span_updates, window_sizes
 from barrage.engine.changelog.subscription import Shape, ShapeBook, ShapeKind
 from barrage.engine.changelog.view_messages import quiet_view, view_message
 from barrage.engine.changelog.viewport_plan import PositionDelta, SpanPlan, Spans
@@ -96,6 +96,19 @@ class TableChangelog:
             return None
         present = self._present
         return first_views(present.reader, shapes, stamp=present.stamp(present.step))
+
+    def jumps(
+        self, shapes: list[Shape], olds: list[Shape], sizes_known: list[int]
+    ) -> ViewUpdates | None:
+        if len(shapes) < VIEWS_TOGETHER_MIN:
+            return None
+        present = self._present
+        return first_views(
+            present.reader,
+            shapes,
+            stamp=present.stamp(present.step),
+            held_sizes=window_sizes(olds, sizes_known),
+        )
 
     def snapshot_work(self, shape: Shape) -> int:
         return self._reading_work(shape, self._table.size)

@@ -149,9 +149,9 @@ class Spans:
     stop: Int64Array
     is_reverse: BoolArray
 
-    def windows(self, table_size: int) -> tuple[Int64Array, Int64Array]:
-        """Half-open forward windows in a table of ``table_size`` rows; empty ones have equal
-        ends."""
+    def windows(self, table_size: int | Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Half-open forward windows in a table of ``table_size`` rows, or each in one of its own
+        size; empty ones have equal ends."""
         low = np.where(self.is_reverse, table_size - self.stop, self.start)
         high = np.where(self.is_reverse, table_size - self.start, self.stop)
         return np.clip(low, 0, table_size), np.clip(high, 0, table_size)

@@ -4,6 +4,7 @@ One operator for all three, made to tell nothing of what it leaves out:
 
 * its rows are densely numbered, so that gaps between keys do not tell how many are missing;
 * a row that changed only in columns that are not shown, or shown as a constant, has not changed;
+* dictionaries have the entries of its own rows and no others;
 * when it fails, or what it reads from, it says so and nothing else: errors may quote cells.
 
 State: the keys of the parent's rows that are shown. Cells are read from the parent and masked when
@@ -12,6 +13,7 @@ they are read.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,9 +29,9 @@ from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-    from barrage.engine.expressions.expression import BoundExpression
+    from barrage.engine.operators.where import RowCondition
     from barrage.engine.tables.cells import Cells
     from barrage.engine.tables.table import Table
     from barrage.rowset.arrays import Int64Array
@@ -51,7 +53,7 @@ class CellMask:
 class Restricted:
     """What is shown of tables of one schema."""
 
-    condition: BoundExpression | None
+    condition: RowCondition | None
     """Which rows; None for all of them."""
     columns: tuple[int, ...]
     """The parent's column of each column that is shown."""
@@ -63,18 +65,31 @@ class Restricted:
     """Equal for what shows the same, in every process."""
 
 
+@contextmanager
+def _saying_nothing() -> Iterator[None]:
+    """An error of the condition or of the masks, whose text may quote cells, is told as none."""
+    try:
+        yield
+    except (BarrageError, pa.ArrowException) as error:
+        raise TableFailedError(UNSHOWN) from error
+
+
 class RestrictTable(DerivedTable):
     """The operator."""
 
     def __init__(self, parent: Table, shown: Restricted) -> None:
         is_whole = shown.condition is None
         traits = parent.traits if is_whole else parent.traits.changed(is_flat=True)
-        if not set(traits.key_columns) <= set(shown.schema.names):
+        unmasked = {parent.schema.names[each] for each in shown.columns if each not in shown.masks}
+        if not set(traits.key_columns) <= unmasked:
             traits = traits.changed(key_columns=())
         super().__init__(parent, shown.schema, traits)
         self._shown = shown
         self.reading += work.of_conversions(len(shown.masks)).per_row
-        self._rows = None if shown.condition is None else WhereTable(parent, shown.condition)
+        self._rows: WhereTable | None = None
+        if shown.condition is not None:
+            with _saying_nothing():
+                self._rows = WhereTable(parent, shown.condition)
         self._row_keys = self._numbered()
 
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
@@ -93,7 +108,9 @@ class RestrictTable(DerivedTable):
     def _pin(self, known: dict[int, Table]) -> None:
         super()._pin(known)
         if self._rows is not None:
-            self._rows = self._rows.pinned(known)  # type: ignore[assignment]
+            rows = self._rows.pinned(known)
+            assert isinstance(rows, WhereTable)
+            self._rows = rows
 
     def _numbered(self) -> RowSet:
         """The keys of what is shown."""
@@ -104,7 +121,9 @@ class RestrictTable(DerivedTable):
     def advance(self, update: TableUpdate) -> TableUpdate:
         if self._rows is not None:
             before = self._rows.row_keys
-            update = densely(self._rows.advance(update), before, self._rows.row_keys)
+            with _saying_nothing():
+                chosen = self._rows.advance(update)
+            update = densely(chosen, before, self._rows.row_keys)
         self._row_keys = self._numbered()
         shown = self._shown
         unmoved = RowSet.empty()
@@ -154,17 +173,31 @@ class RestrictTable(DerivedTable):
         )
 
     def _masked_cells(self, column: int, cells: Cells) -> Cells:
-        mask = self._shown.masks.get(column)
-        if mask is None:
-            return cells
         if isinstance(cells, pa.ChunkedArray):
             field = self.schema.field(self._shown.columns.index(column))
-            return pa.chunked_array([mask.apply(chunk) for chunk in cells.chunks], type=field.type)
-        return mask.apply(cells)
+            chunks = [self._masked_array(column, chunk) for chunk in cells.chunks]
+            return pa.chunked_array(chunks, type=field.type)
+        return self._masked_array(column, cells)
 
     def _masked_array(self, column: int, cells: pa.Array) -> pa.Array:
         mask = self._shown.masks.get(column)
-        return cells if mask is None else mask.apply(cells)
+        if mask is not None:
+            with _saying_nothing():
+                return mask.apply(cells)
+        return of_used_entries(cells) if pa.types.is_dictionary(cells.type) else cells
+
+
+def of_used_entries(cells: pa.DictionaryArray) -> pa.DictionaryArray:
+    """The same cells with a dictionary of the entries they have, in that order."""
+    used = cells.indices.dictionary_encode()
+    kept = used.dictionary
+    if len(kept) == len(cells.dictionary):
+        return cells
+    return pa.DictionaryArray.from_arrays(
+        used.indices.cast(cells.type.index_type),
+        cells.dictionary.take(kept),
+        ordered=cells.type.ordered,
+    )
 
 
 def restrict(table: Table, shown: Restricted) -> Table:
@@ -173,11 +206,9 @@ def restrict(table: Table, shown: Restricted) -> Table:
     price = work.of_conversions(0)
     if shown.condition is not None:
         price = work.of_terms(shown.condition.row_operations)
-
-    def made(parent: Table) -> DerivedTable:
-        try:
-            return RestrictTable(parent, shown)
-        except (BarrageError, pa.ArrowException) as error:
-            raise TableFailedError(UNSHOWN) from error
-
-    return derived((table,), ("restrict", shown.identity), made, price=price)
+    return derived(
+        (table,),
+        ("restrict", shown.identity),
+        lambda parent: RestrictTable(parent, shown),
+        price=price,
+    )

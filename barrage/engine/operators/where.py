@@ -3,7 +3,7 @@ condition are evaluated."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow.compute as pc
@@ -17,15 +17,38 @@ from barrage.engine.tables.moved_rows import union_of
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
-    from barrage.engine.expressions.expression import BoundExpression, Expression
+    from collections.abc import Hashable, Sequence
+
+    import pyarrow as pa
+
+    from barrage.engine.expressions.expression import Expression
     from barrage.engine.tables.table import DerivedTable, Table
     from barrage.model.update import TableUpdate
+
+
+class RowCondition(Protocol):
+    """What selects rows: :class:`~barrage.engine.expressions.expression.BoundExpression` mostly."""
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The parent's columns it reads, ascending."""
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for conditions that mean the same."""
+
+    @property
+    def row_operations(self) -> int:
+        """What it costs, for every row."""
+
+    def evaluate(self, cells: Sequence[pa.Array], row_count: int) -> pa.Array:
+        """True, false or null per row."""
 
 
 class WhereTable(SubsetTable):
     """A filter; a condition that is null does not select."""
 
-    def __init__(self, parent: Table, condition: BoundExpression) -> None:
+    def __init__(self, parent: Table, condition: RowCondition) -> None:
         super().__init__(parent, parent.schema, parent.traits.changed(is_flat=False))
         self.condition = condition
         self._row_keys = self._passing(parent.row_keys)

@@ -1,6 +1,6 @@
 """Subscription requests that await their snapshots, and how they are answered.
 
-* First requests of contiguous views are answered together.
+* First requests of contiguous views are answered together, and so are views that jump.
 * A view that changes is told what happened to its rows before, and then what the new one lacks.
 * A view that jumps, of which nothing stays, is told the new rows alone: nobody looks for changes
   of rows that go at once, and one message goes out instead of two.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from barrage.engine.changelog.making import Makings, Told
     from barrage.engine.changelog.subscription import Shape, SubscriberTable
     from barrage.engine.propagation.telling import Teller
-    from barrage.rowset.arrays import BoolArray
+    from barrage.rowset.arrays import BoolArray, Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,18 @@ class _Request:
 
     shape: int | None
     asked_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Jump:
+    """Subscribers that show the same rows, none of which they want to keep."""
+
+    slots: list[int]
+    old: Shape
+    new: Shape
+    new_number: int
+    size_known: int
+    """Rows the table had when they were told of it last."""
 
 
 class SnapshotRequests:
@@ -127,13 +139,42 @@ class SnapshotRequests:
     def send_jumps(self, waiting: Container[int], is_due: BoolArray, output: list[Told]) -> None:
         """Answer those whose views jump; they are not due any more."""
         shapes, changelog = self._subscribers.shapes, self._changelog
+        together: dict[Hashable, list[_Jump]] = {}
+        sizes: dict[int, int] = {}
         for (point, old, new), slots in self._jumps(waiting).items():
             if self._makings.place_for(changelog.snapshot_work(shapes[new])) is MakingPlace.NOW:
-                size_known = changelog.known(point, with_keys=False).size
-                message = changelog.present.jump(shapes[new], shapes[old], size_known)
-                self._teller.tell(message, slots, output)
-                self._settle(slots, new)
-                is_due[slots] = False
+                if point not in sizes:
+                    sizes[point] = changelog.known(point, with_keys=False).size
+                jump = _Jump(
+                    slots=slots,
+                    old=shapes[old],
+                    new=shapes[new],
+                    new_number=new,
+                    size_known=sizes[point],
+                )
+                together.setdefault(first_kind(jump.new), []).append(jump)
+        for kind, jumps in together.items():
+            self._send_alike(kind, jumps, output)
+            for jump in jumps:
+                self._settle(jump.slots, jump.new_number)
+                is_due[jump.slots] = False
+
+    def _send_alike(self, kind: Hashable, jumps: list[_Jump], output: list[Told]) -> None:
+        """Tell of jumps: together where the views are of a kind, and many."""
+        views = None
+        if kind is not None:
+            views = self._changelog.jumps(
+                [jump.new for jump in jumps],
+                [jump.old for jump in jumps],
+                [jump.size_known for jump in jumps],
+            )
+        if views is None:
+            for jump in jumps:
+                message = self._changelog.present.jump(jump.new, jump.old, jump.size_known)
+                self._teller.tell(message, jump.slots, output)
+            return
+        slots, which = _numbered([jump.slots for jump in jumps])
+        spread_views(self._subscribers, views, which, slots=slots, output=output)
 
     def _equal(self, waiting: Container[int]) -> dict[tuple[int | None, int], list[int]]:
         """Slots by the numbers of the shape they have (None for a first request) and of the one
@@ -159,7 +200,6 @@ class SnapshotRequests:
                 and point != NOWHERE
                 and subscribers.state[slot] == FLOWING
                 and slot not in waiting
-                and self._changelog.has_news(point)
                 and _is_jump(subscribers.shape_of(slot), subscribers.shapes[wanted])
             ):
                 key = point, int(subscribers.shape[slot]), wanted
@@ -173,16 +213,15 @@ class SnapshotRequests:
         views = None
         if kind is not None:
             views = self._changelog.first_states([shape for shape, _ in asked])
-        slots = [slot for _, alike in asked for slot in alike]
+        slots, which = _numbered([alike for _, alike in asked])
         if views is None:
             for shape, alike in asked:
                 message = self._changelog.present.snapshot(shape, None)
                 self._teller.tell(message, alike, output)
         else:
-            which = np.repeat(np.arange(len(asked)), [len(alike) for _, alike in asked])
-            spread_views(self._subscribers, views, which, slots=np.array(slots), output=output)
-        self._subscribers.sent(np.array(slots))
-        self._settle(slots, None)
+            spread_views(self._subscribers, views, which, slots=slots, output=output)
+        self._subscribers.sent(slots)
+        self._settle(slots.tolist(), None)
 
     def _clear(self, slot: int, shape: Shape, output: list[Told]) -> None:
         """Take away what a blink subscriber still shows, since the snapshot will say that there is
@@ -203,6 +242,12 @@ class SnapshotRequests:
             if new_shape is not None:
                 subscribers.reshape(slot, new_shape)
         subscribers.place(np.array(slots), self._changelog.join(len(slots)))
+
+
+def _numbered(groups: list[list[int]]) -> tuple[Int64Array, Int64Array]:
+    """The slots of all groups, and for each of them which group it is of."""
+    slots = np.array([slot for group in groups for slot in group], dtype=np.int64)
+    return slots, np.repeat(np.arange(len(groups)), [len(group) for group in groups])
 
 
 def _is_jump(old: Shape, new: Shape) -> bool:

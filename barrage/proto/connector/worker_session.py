@@ -72,11 +72,16 @@ class _Link:
 
 
 class WorkerSession:
-    """One connection. ``cookie`` is what HELLO must bring; ``on_change`` is called when there is
-    something to send or the session has ended, by whatever of its desk that was."""
+    """One connection. ``cookie`` is what HELLO must bring, None when it is for others to look at
+    before they welcome; ``on_change`` is called when there is something to send or the session has
+    ended, by whatever of its desk that was."""
 
     def __init__(
-        self, *, limits: Limits, cookie: str = "", on_change: Callable[[], object] | None = None
+        self,
+        *,
+        limits: Limits,
+        cookie: str | None = "",
+        on_change: Callable[[], object] | None = None,
     ) -> None:
         self._on_change = on_change
         self._limits = limits
@@ -176,7 +181,9 @@ class WorkerSession:
         assert self.dialect is not None
         if hello.version != VERSIONS[self.dialect]:
             raise RemoteProtocolError("unknown protocol version")
-        if not hmac.compare_digest(hello.cookie.encode(), self._cookie.encode()):
+        if self._cookie is not None and not hmac.compare_digest(
+            hello.cookie.encode(), self._cookie.encode()
+        ):
             raise RemoteProtocolError("bad cookie")
         self.hello = hello
         self._move(WorkerInput.HELLO)

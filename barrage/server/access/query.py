@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from barrage.limits import Limits
-    from barrage.model.query import Operation
+    from barrage.model.query import AppliedOperator
     from barrage.server.policy.access_gate import Tables
 
 __all__ = ["Query", "QueryRun", "apply_query"]
@@ -77,7 +77,7 @@ class QueryRun:
         return table
 
 
-def _apply(number: int, operation: Operation, table: Table, *, arguments: list[Any]) -> Table:
+def _apply(number: int, operation: AppliedOperator, table: Table, *, arguments: list[Any]) -> Table:
     try:
         placed, named = OPERATORS[operation.name].spread(arguments)
         return BUILDERS[operation.name](table, *placed, **named)
@@ -87,5 +87,5 @@ def _apply(number: int, operation: Operation, table: Table, *, arguments: list[A
         raise kind(_located(number, operation, error)) from error
 
 
-def _located(number: int, operation: Operation, error: Exception) -> str:
+def _located(number: int, operation: AppliedOperator, error: Exception) -> str:
     return f"operation {number} of the query, {operation.name}: {error}"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from barrage.errors import WorkerDiedError
+    from barrage.server.policy.rules import Policy
 
 LOOP = Role("barrage-loop", "every connection, and serve_forever")
 
@@ -119,6 +120,25 @@ class Server(ServerTables):
                     loop.call_soon_threadsafe(app.begin_stop, grace_ms)
             thread.join()
         self._parts.close()
+
+    def set_policy(self, policy: Policy) -> None:
+        """Let other rules hold from now on, also before any did. Callers for whom they are others
+        than before lose what they have open, nobody else notices. ConfigError where the rules stand
+        in a file."""
+        app, loop = self._running, self._loop
+        replaced: Future[None] = concurrent.futures.Future()
+
+        def replace() -> None:
+            try:
+                app.replace_policy(policy)
+            except BaseException as error:
+                replaced.set_exception(error)
+            else:
+                replaced.set_result(None)
+
+        assert loop is not None
+        loop.call_soon_threadsafe(replace)
+        replaced.result()
 
     def serve_forever(self) -> None:
         """Serve until Ctrl+C, SIGTERM or :meth:`stop`, then drain. Call on the main thread; starts

@@ -25,6 +25,7 @@ from barrage.supervision import in_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from barrage.server.policy.rules import Policy
     from barrage.server.serving.app import ServerApp
 
 
@@ -81,6 +82,12 @@ class AsyncServer(AsyncServerTables):
             if self._opened is not None:
                 self._unwatch()
                 await in_thread(self._opened.close)
+
+    async def set_policy(self, policy: Policy) -> None:
+        """Let other rules hold from now on, also before any did. Callers for whom they are others
+        than before lose what they have open, nobody else notices. ConfigError where the rules stand
+        in a file."""
+        self._running.replace_policy(policy)
 
     async def serve_forever(self) -> None:
         """Serve until Ctrl+C or SIGTERM (on the main thread) or :meth:`stop`, then drain."""

@@ -16,9 +16,11 @@ from barrage.errors import BarrageError
 from barrage.wire.dissociated.ways import BodyWay
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barrage.clock import Clock
     from barrage.limits import Limits
-    from barrage.server.identity.caller import Owner
+    from barrage.server.identity.caller import Caller
     from barrage.wire.dissociated.negotiation import Claim
 
 ConnectionT = TypeVar("ConnectionT")
@@ -41,8 +43,8 @@ class Channel(Generic[ConnectionT]):
     way: BodyWay
     expires_ns: int
     """When it is forgotten while no stream has claimed it."""
-    owner: Owner
-    """The name and the proof of the caller that asked for it: nobody else's streams get it."""
+    caller: Caller
+    """Who asked for it: nobody else's streams get it."""
     is_claimed: bool = False
     stream_count: int = 0
     connection: ConnectionT | None = None
@@ -64,12 +66,12 @@ class BodyChannels(Generic[ConnectionT]):
         """Channels of one way."""
         return sum(channel.way is way for channel in self._channels.values())
 
-    def add(self, way: BodyWay, owner: Owner) -> Channel[ConnectionT] | None:
-        """A new channel for ``owner``; None when there are too many."""
+    def add(self, way: BodyWay, caller: Caller) -> Channel[ConnectionT] | None:
+        """A new channel for ``caller``; None when there are too many."""
         if len(self._channels) >= self._limits.body_channels_max and not self._forget_idle():
             return None
         expires_ns = self._clock.monotonic_ns() + self._limits.body_ticket_ns
-        channel = Channel[ConnectionT](secrets.token_hex(16), way, expires_ns, owner)
+        channel = Channel[ConnectionT](secrets.token_hex(16), way, expires_ns, caller)
         self._channels[channel.channel_id] = channel
         return channel
 
@@ -81,13 +83,13 @@ class BodyChannels(Generic[ConnectionT]):
                 return True
         return False
 
-    def claim(self, claim: Claim, proof: bytes, owner: Owner) -> Channel[ConnectionT]:
+    def claim(self, claim: Claim, proof: bytes, caller: Caller) -> Channel[ConnectionT]:
         """The channel a stream names, which is its own from now on. ``proof`` is what those for
         shared memory must know. ClaimRefusedError."""
         channel = self._channels.get(claim.channel_id)
         if channel is None or self._is_expired(channel, self._clock.monotonic_ns()):
             raise ClaimRefusedError(UNKNOWN)
-        if channel.owner != owner:
+        if channel.caller.owner != caller.owner:
             raise ClaimRefusedError(UNKNOWN)
         if channel.way is BodyWay.SHM:
             if not hmac.compare_digest(claim.proof or b"", proof):
@@ -109,6 +111,13 @@ class BodyChannels(Generic[ConnectionT]):
         for channel in expired:
             del self._channels[channel.channel_id]
         return expired
+
+    def take_of(self, is_meant: Callable[[Caller], bool]) -> list[Channel[ConnectionT]]:
+        """Forget the channels of some callers; they are returned."""
+        taken = [each for each in self._channels.values() if is_meant(each.caller)]
+        for channel in taken:
+            del self._channels[channel.channel_id]
+        return taken
 
     def take_all(self) -> list[Channel[ConnectionT]]:
         """Forget every channel."""

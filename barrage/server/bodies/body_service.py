@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.bodies.body_frames import Frame
     from barrage.server.bodies.body_outlets import Outlet
+    from barrage.server.identity.caller import Caller
     from barrage.server.settings.config import ServerConfig
     from barrage.supervision import OnDeath
     from barrage.transport.bodies import BodyServer, TableOffers
@@ -62,6 +63,7 @@ SWEEP_SECONDS_MAX = 1.0
 OTHER_HOST = "the client is on another host or belongs to another user"
 NOT_OFFERED = "the client does not offer it"
 NOT_SWITCHED_ON = "it is not switched on"
+FOR_THOSE_WHO_SEE_ALL = "it is for those who may see all tables and all of them"
 SESSION_CALL = "sessions get bodies inline"
 TOO_MANY_CONNECT = "too many clients connect at the moment"
 NO_CLAIM = "the header is no claim"
@@ -199,17 +201,27 @@ class BodyService:
         except Exception:  # the other channels are to be looked after all the same
             unexpected_failure(log, "the connection of a body channel could not be closed")
 
+    def revoke(self, is_meant: Callable[[Caller], bool], _error: BarrageError) -> None:
+        """Some callers are callers no more, or see other things: their channels are for no further
+        stream."""
+        for channel in self._channels.take_of(is_meant):
+            self._drop(channel)
+
     # --- offers ---
 
-    async def offer(self, body: bytes, peer: str = "") -> bytes:
+    async def offer(self, body: bytes, peer: str = "", *, sees_all: bool = True) -> bytes:
         """The action: the first way of the client's that can be had. ``peer`` is the caller as gRPC
-        names it, nothing in this process. RemoteProtocolError."""
+        names it, nothing in this process; ``sees_all``: whether it may see what anybody may.
+        RemoteProtocolError."""
         offer = Offer.from_json(body)
         reasons = []
         for way in offer.order:
             if way is BodyWay.INLINE:
                 break
-            if way is BodyWay.SHM:
+            answer: Answer | str
+            if not sees_all and self._shows_others(way):
+                answer = FOR_THOSE_WHO_SEE_ALL
+            elif way is BodyWay.SHM:
                 answer = self._shared_memory_answer(offer)
             else:
                 answer = await self._connected_answer(way, offer, peer)
@@ -219,6 +231,11 @@ class BodyService:
         reason = "; ".join(reasons) or "the client asks for nothing else"
         return Answer(way=BodyWay.INLINE, reason=reason).to_json()
 
+    def _shows_others(self, way: BodyWay) -> bool:
+        """Whether who takes bodies this way could read those of other callers, too: they lie in the
+        same memory. UCX sends each to one connection, unless peers may read by themselves."""
+        return way is not BodyWay.UCX or self._config.ucx_rma
+
     def _shared_memory_answer(self, offer: Offer) -> Answer | str:
         if self._arena is None:
             return NOT_SWITCHED_ON
@@ -226,7 +243,7 @@ class BodyService:
             return NOT_OFFERED
         if offer.shm != self._host:
             return OTHER_HOST
-        channel = self._channels.add(BodyWay.SHM, current_caller().owner)
+        channel = self._channels.add(BodyWay.SHM, current_caller())
         if channel is None:
             return TOO_MANY
         return self._answer(channel, arena=self._arena.name)
@@ -246,7 +263,7 @@ class BodyService:
         except TimeoutError:
             return TOO_MANY_CONNECT
         is_served = way in self._servers
-        channel = self._channels.add(way, current_caller().owner) if is_served else None
+        channel = self._channels.add(way, current_caller()) if is_served else None
         if channel is None:
             turn.end()
             return TOO_MANY if is_served else NOT_SWITCHED_ON
@@ -295,7 +312,7 @@ class BodyService:
             return None, ClaimOutcome(way=BodyWay.INLINE, reason=reason)
         try:
             proof = b"" if self._arena is None else self._arena.proof
-            channel = self._channels.claim(claim, proof, current_caller().owner)
+            channel = self._channels.claim(claim, proof, current_caller())
         except ClaimRefusedError as error:
             log.info("stream %d: bodies go inline: %s", stream_id, error)
             self._counts[self._claimed_way(claim)].refusals += 1

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from barrage.errors import ActionNotFoundError, TableNotFoundError
+from barrage.errors import (
+    ActionNotFoundError,
+    PermissionDeniedError,
+    TableAwaitedError,
+    TableNotFoundError,
+)
 from barrage.server.access.call_guard import SessionUse
 from barrage.server.access.method_table import Action, MethodEntry
-from barrage.server.flight.dissociated_calls import is_dissociated_request
+from barrage.server.flight.dissociated_calls import PACKED, is_dissociated_request
 from barrage.server.flight.relay_calls import RelayCalls
 from barrage.server.flight.stage_calls import STAGE_ABORT, STAGE_COMMIT
 from barrage.server.flight.writes_elsewhere import acted_on
@@ -57,14 +62,14 @@ TABLES = "barrage.tables"
 DROP_TABLE = "barrage.drop_table"
 CREATE_TABLE = "barrage.create_table"
 
-_OPERATION_OF = {
-    DROP_TABLE: Operation.DROP,
-    CREATE_TABLE: Operation.CREATE,
-    STAGE_COMMIT: Operation.WRITE,
-    STAGE_ABORT: Operation.WRITE,
+_OPERATIONS_OF = {
+    DROP_TABLE: (Operation.DROP,),
+    CREATE_TABLE: (Operation.CREATE,),
+    STAGE_COMMIT: (Operation.WRITE,),
+    STAGE_ABORT: (Operation.WRITE, Operation.CREATE),
 }
 
-WRITES = frozenset(_OPERATION_OF)
+WRITES = frozenset(_OPERATIONS_OF)
 """Actions that belong to the server that owns their table."""
 
 
@@ -155,7 +160,7 @@ class CatalogCalls:
         ticket = self._resolver.ticket_of_descriptor(descriptor)
         try:
             facts = await self._facts(ticket, session)
-        except TableNotFoundError as error:
+        except (TableNotFoundError, TableAwaitedError) as error:
             return await self._described("GetFlightInfo", request, error, session=session)
         return flight_info(facts, descriptor, ticket, session=session).encode()
 
@@ -164,6 +169,8 @@ class CatalogCalls:
     ) -> bytes:
         """For clients that read over UCX: locations and a ticket for one snapshot."""
         request = self._dissociated.request(descriptor.command or b"")
+        if request.place != PACKED:
+            self._gate.check_keeper("bodies in memory that clients read are")
         facts = await self._facts(request.ticket, session)
         told = flight_info(facts, descriptor, request.ticket, session=session)
         info = self._dissociated.flight_info(
@@ -180,7 +187,7 @@ class CatalogCalls:
         ticket = self._resolver.ticket_of_descriptor(descriptor)
         try:
             facts = await self._facts(ticket, session)
-        except TableNotFoundError as error:
+        except (TableNotFoundError, TableAwaitedError) as error:
             return await self._described("GetSchema", request, error, session=session)
         return flight_messages.encode_schema_result(facts.schema.serialize().to_pybytes())
 
@@ -188,7 +195,7 @@ class CatalogCalls:
         self,
         method: str,
         request: bytes,
-        missing: TableNotFoundError,
+        missing: TableNotFoundError | TableAwaitedError,
         *,
         session: ClientSession | None,
     ) -> bytes:
@@ -219,18 +226,35 @@ class CatalogCalls:
         if act is None:
             known = ", ".join(self._actions)
             raise ActionNotFoundError(f"unknown action {name!r}; this server has {known}")
-        table = acted_on(body) if self._elsewhere is not None and name in WRITES else None
-        if self._elsewhere is not None and table is not None and await self._elsewhere.takes(table):
-            note_table(table)
-            self._gate.check(table, _OPERATION_OF[name])
-            answer = await self._elsewhere.act(name, body, table)
+        passed_on = await self._passed_on(name, body)
+        if passed_on is not None:
+            answer = passed_on
         elif name == BODIES_ACTION:
-            self._gate.check_keeper("bodies outside of streams are")
             # Who asks for a body channel is let in from where it asks.
-            answer = await self._bodies.offer(body, context.peer())
+            answer = await self._bodies.offer(body, context.peer(), sees_all=self._sees_all())
         else:
             answer = await act.run(body)
         await context.write(flight_messages.encode_result(answer))
+
+    def _sees_all(self) -> bool:
+        """Whether the caller may see whatever lies in the server's memory."""
+        try:
+            self._gate.check_keeper("bodies that lie beside those of others are")
+        except PermissionDeniedError:
+            return False
+        return True
+
+    async def _passed_on(self, action: str, body: bytes) -> bytes | None:
+        """The answer of the server that owns the table; None when that is this one."""
+        elsewhere = self._elsewhere
+        table = acted_on(body) if elsewhere is not None and action in WRITES else None
+        if elsewhere is None or table is None or not await elsewhere.takes(table.name):
+            return None
+        note_table(table.name)
+        self._gate.check(table.name, *_OPERATIONS_OF[action])
+        if action == STAGE_COMMIT and table.is_made:
+            self._gate.check(table.name, Operation.CREATE)
+        return await elsewhere.act(action, body, table.name)
 
     async def _facts(self, ticket: bytes, session: ClientSession | None) -> TableFacts:
         source = await self._resolver.source(ticket, session)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from barrage.transport.flight_messages import FlightInfo
 
 COMMAND = "dissociated"
+PACKED = "packed"
 Place = Literal["packed", "shm", "rma"]
 
 _FIRST_BYTE = b"{"
@@ -52,7 +53,7 @@ class DissociatedRequest(NamedTuple):
         fields = outer.part(COMMAND, "command")
         outer.finish()
         table = check_table_name(fields.value("table"))
-        place = fields.get("bodies", Place, "packed")
+        place = fields.get("bodies", Place, PACKED)
         fields.finish()
         return cls(ticket_of(table), place)
 

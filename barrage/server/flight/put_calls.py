@@ -34,7 +34,7 @@ from barrage.errors import (
     TableNotFoundError,
 )
 from barrage.server.access.grpc_calls import END_OF_STREAM
-from barrage.server.flight.writes_elsewhere import written_table
+from barrage.server.flight.writes_elsewhere import needed_to_put, written_table
 from barrage.server.identity.current_call import note_table
 from barrage.server.ingest.export_upload import (
     ExportUpload,
@@ -148,7 +148,8 @@ class PutCalls:
         if table is None or not await elsewhere.takes(table.name):
             return False
         note_table(table.name)
-        self.gate.check(table.name, Operation.WRITE)
+        needed = needed_to_put(table, is_known=elsewhere.knows(table.name))
+        self.gate.check(table.name, *needed)
         await elsewhere.put(table, message, context)
         return True
 

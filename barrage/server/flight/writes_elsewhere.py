@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from barrage.server.ingest.export_upload import export_id_of_descriptor
+from barrage.server.policy.rules import Operation
 from barrage.server.tables.tickets import (
     SCOPE_ROUTE,
     table_name_of_descriptor,
@@ -27,12 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenTable:
-    """Where a DoPut call wants its rows."""
+    """What a call wants to change."""
 
     name: str
     has_producer: bool = False
     """Whether its batches are numbered: then it stays open for as long as its client lives, and
     what was not acknowledged is sent again."""
+    is_staged: bool = False
+    """Whether they wait for a commit."""
+    is_made: bool = False
+    """Whether it makes the table."""
 
 
 class WritesElsewhere(Protocol):
@@ -41,6 +46,10 @@ class WritesElsewhere(Protocol):
     async def takes(self, name: str) -> bool:
         """Whether writes to the table of that name are passed on; False when they are this
         server's. UnsupportedError when they are refused."""
+        ...
+
+    def knows(self, name: str) -> bool:
+        """Whether the owner has a table of that name, as far as it has said."""
         ...
 
     async def put(self, table: WrittenTable, first: bytes, context: CallContext) -> None:
@@ -65,12 +74,14 @@ class WritesElsewhere(Protocol):
 
 class _Command(msgspec.Struct, frozen=True):
     table: str | None = None
+    mode: Any = None
     producer: Any = None
     stage: Any = None
 
 
 class _Body(msgspec.Struct, frozen=True):
     table: str
+    create: Any = False
 
 
 def written_table(descriptor: bytes, limits: Limits) -> WrittenTable | None:
@@ -89,15 +100,25 @@ def written_table(descriptor: bytes, limits: Limits) -> WrittenTable | None:
     except (ValueError, RecursionError):
         return None
     if isinstance(told.stage, dict) and isinstance(told.stage.get("table"), str):
-        return WrittenTable(name=told.stage["table"])
+        return WrittenTable(name=told.stage["table"], is_staged=True)
     if told.table is None:
         return None
-    return WrittenTable(name=told.table, has_producer=told.producer is not None)
+    return WrittenTable(
+        name=told.table, has_producer=told.producer is not None, is_made=told.mode == "create"
+    )
 
 
-def acted_on(body: bytes) -> str | None:
+def acted_on(body: bytes) -> WrittenTable | None:
     """The table that the body of an action names; None when it names none."""
     try:
-        return msgspec.json.decode(body, type=_Body).table
+        told = msgspec.json.decode(body, type=_Body)
     except (ValueError, RecursionError):
         return None
+    return WrittenTable(name=told.table, is_made=told.create is True)
+
+
+def needed_to_put(table: WrittenTable, *, is_known: bool) -> tuple[Operation, ...]:
+    """Operations of which its caller must be allowed one."""
+    if table.is_staged:
+        return Operation.WRITE, Operation.CREATE
+    return (Operation.WRITE if is_known and not table.is_made else Operation.CREATE,)

@@ -21,6 +21,7 @@ from barrage.server.identity.calls_under_way import (
 from barrage.server.identity.credentials import REFUSED, CredentialKind, no_credentials
 from barrage.server.identity.issued_tokens import looks_issued
 from barrage.server.identity.login_failures import LoginFailures
+from barrage.server.identity.peers import CertificateRevokedError
 from barrage.server.identity.verified import VerifiedCredentials
 from barrage.server.identity.ways import Attempt, refused
 from barrage.supervision import start_awaited
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
     from barrage.server.identity.credentials import Credentials
     from barrage.server.identity.issued_tokens import IssuedTokens
     from barrage.server.identity.password_way import PasswordWay
-    from barrage.server.identity.peers import PeerWays
+    from barrage.server.identity.peers import Connected, PeerWays
     from barrage.server.identity.ways import Way
-    from barrage.transport.base import CallContext
 
     Revoked = Callable[[Callable[[Caller], bool], BarrageError], None]
     Tried = Callable[..., None]
@@ -101,7 +101,7 @@ class Authenticator:
 
     # --- callers ---
 
-    def known(self, credentials: Credentials | None, context: CallContext) -> Caller | None:
+    def known(self, credentials: Credentials | None, context: Connected) -> Caller | None:
         """The caller, if nothing has to be tried for that. CredentialsExpiredError."""
         if credentials is None or credentials.kind is CredentialKind.ANONYMOUS:
             if self._peers is None:
@@ -118,7 +118,7 @@ class Authenticator:
             return None
         return self._verified.find(self._verified.digest(credentials, context.peer()))
 
-    async def authenticate(self, credentials: Credentials | None, context: CallContext) -> Caller:
+    async def authenticate(self, credentials: Credentials | None, context: Connected) -> Caller:
         """The caller. AuthenticationError, TooManyFailuresError, LimitExceededError."""
         caller = self.known(credentials, context)
         if caller is not None:
@@ -184,13 +184,22 @@ class Authenticator:
     def revoke(self, is_meant: Callable[[Caller], bool]) -> None:
         """Some callers are callers no more: their tokens are forgotten, their calls and sessions
         end with an AuthenticationError."""
+        self._revoke(is_meant, AuthenticationError(REVOKED))
+
+    def _revoke(self, is_meant: Callable[[Caller], bool], error: AuthenticationError) -> None:
         self._revocations += 1
-        error = AuthenticationError(REVOKED)
         self._verified.revoke(is_meant)
         self.tokens.revoke(is_meant)
         self.calls.end(is_meant, error)
         for told in self._on_revoke:
             told(is_meant, error)
+
+    def revoke_certificates(self, identifiers: frozenset[bytes]) -> None:
+        """These are all that are revoked now: whoever is known by one is known no more."""
+        if self._peers is None or identifiers == self._peers.revoked:
+            return
+        self._peers.revoked = identifiers
+        self._revoke(lambda caller: caller.certificate in identifiers, CertificateRevokedError())
 
     async def refresh(self) -> None:
         """Look what has changed and what has run out; every now and then."""

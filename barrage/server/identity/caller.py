@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
@@ -41,6 +41,9 @@ class Caller:
     proof: Proof
     expires_ns: int | None = None
     """Wall clock, from when on it holds no more; None while nothing else ends it."""
+    certificate: bytes | None = field(default=None, repr=False, compare=False)
+    """What lists of revoked certificates would name the one by that was shown; None for any other
+    proof."""
 
     @property
     def owner(self) -> Owner:

@@ -1,26 +1,29 @@
 """The gate: every way to a table asks here what the caller of this call may do with it.
 
-Without a policy it lets everybody through and costs a comparison. Outside of calls it is the
-program itself that asks, which may do everything.
+Without a policy it lets everybody through and costs a comparison. With one, who asks outside of a
+call is anybody: what a program does with its own server does not come by here.
 """
 
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from barrage.errors import PermissionDeniedError, TableNotFoundError
-from barrage.server.identity.current_call import current_call
-from barrage.server.policy.catalog_view import CatalogView
-from barrage.server.policy.rules import EVERYTHING, UNKNOWN, Decision, Operation
+from barrage.server.identity.current_call import current_caller
+from barrage.server.policy.catalog_view import CatalogView, not_allowed
+from barrage.server.policy.rules import EVERYTHING, Decision, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from barrage.server.identity.caller import Caller
-    from barrage.server.policy.rules import Policy
+    from barrage.server.policy.rules import Policy, Rule
     from barrage.server.runtime.catalog import Catalog
+
+    Decide = Callable[[Caller, str], Decision]
 
 Tables: TypeAlias = "Catalog | CatalogView"
 """Where names become tables: all of them, or those of a caller."""
@@ -37,27 +40,42 @@ class PolicyChangedError(PermissionDeniedError):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A policy that holds, with what it has decided before."""
+
+    policy: Policy
+    decide: Decide
+    hash_key: bytes
+
+
 class AccessGate:
     """Asked from any thread; a policy is replaced as a whole."""
 
     def __init__(self, policy: Policy | None = None) -> None:
-        self._key = secrets.token_bytes(16)
-        self._policy = policy
-        self._decide = _deciding(policy)
+        self._own_key = secrets.token_bytes(16)
+        self._held = None if policy is None else self._holding(policy)
+
+    def _holding(self, policy: Policy) -> _Held:
+        return _Held(policy, _deciding(policy), policy.hash_key or self._own_key)
 
     @property
     def policy(self) -> Policy | None:
-        return self._policy
+        held = self._held
+        return None if held is None else held.policy
 
     def replace(self, policy: Policy) -> Callable[[Caller], bool]:
         """Another policy holds from now on; tells for which callers that is another one."""
-        before, self._policy = self._policy, policy
-        self._decide = _deciding(policy)
+        before, self._held = self._held, self._holding(policy)
+        key = self._held.hash_key
 
         def is_meant(caller: Caller) -> bool:
-            if before is None or before.hash_key != policy.hash_key:
+            if before is None:
                 return True
-            return before.rules_for(caller) != policy.rules_for(caller)
+            was, now = before.policy.rules_for(caller), policy.rules_for(caller)
+            if before.hash_key != key and any(rule.hash for rule in now):
+                return True
+            return was != now or _constants(was) != _constants(now)
 
         return is_meant
 
@@ -65,14 +83,10 @@ class AccessGate:
 
     def decision(self, table: str, caller: Caller | None = None) -> Decision:
         """About the table of that name and the caller: that of the call when none is given."""
-        if self._policy is None:
+        held = self._held
+        if held is None:
             return EVERYTHING
-        if caller is None:
-            call = current_call()
-            if call is None:
-                return EVERYTHING
-            caller = call.caller
-        return self._decide(caller, table)
+        return held.decide(current_caller() if caller is None else caller, table)
 
     def check(self, table: str, *operations: Operation, caller: Caller | None = None) -> None:
         """Let through who may do one of ``operations`` with the table of that name.
@@ -81,10 +95,10 @@ class AccessGate:
         if not decision.allow.isdisjoint(operations):
             return
         if decision.is_known:
-            raise _not_allowed(operations[0], table)
+            raise not_allowed(operations[0], table)
         if Operation.CREATE in operations:
             # Whether there is such a table or not.
-            raise _not_allowed(Operation.CREATE, table)
+            raise not_allowed(Operation.CREATE, table)
         raise TableNotFoundError(table)
 
     def check_whole(self, table: str) -> None:
@@ -99,8 +113,8 @@ class AccessGate:
 
     def check_keeper(self, what: str) -> None:
         """Let through who may do everything with all tables. PermissionDeniedError."""
-        call = current_call()
-        if self._policy is None or call is None or self._policy.has_all(call.caller):
+        held = self._held
+        if held is None or held.policy.has_all(current_caller()):
             return
         raise PermissionDeniedError(
             f'{what} for those who may do everything only (a rule with tables = ["*"] and '
@@ -109,10 +123,10 @@ class AccessGate:
 
     def may_hand_on(self, giver: Caller, taker: Caller) -> bool:
         """Whether one caller may be given what another one holds."""
-        policy = self._policy
-        if policy is None or giver.owner == taker.owner:
+        held = self._held
+        if held is None or (giver.owner == taker.owner and giver.roles == taker.roles):
             return True
-        return policy.has_all(taker)
+        return held.policy.has_all(taker)
 
     def readable(self, names: Iterable[str]) -> list[str]:
         """Those of the names the caller may read."""
@@ -120,20 +134,25 @@ class AccessGate:
 
     def tables(self, catalog: Catalog) -> Tables:
         """The catalog as the caller of this call sees it; to be asked within the call."""
-        policy, call = self._policy, current_call()
-        if policy is None or call is None:
+        held = self._held
+        if held is None:
             return catalog
-        decide, caller = self._decide, call.caller
-        return CatalogView(catalog, lambda name: decide(caller, name), policy.hash_key or self._key)
+        decide, caller = held.decide, current_caller()
+        return CatalogView(catalog, lambda name: decide(caller, name), held.hash_key)
 
 
-def _not_allowed(operation: Operation, table: str) -> PermissionDeniedError:
-    return PermissionDeniedError(
-        f"you may not {operation.value} table {table!r}; ask whoever keeps the server's policy"
-    )
+def _constants(rules: Iterable[Rule]) -> list[str]:
+    """What masks show: 0, 0.0 and False are equal, and not the same."""
+    return [repr(sorted(rule.mask.items(), key=repr)) for rule in rules]
 
 
-def _deciding(policy: Policy | None) -> Callable[[Caller, str], Decision]:
-    if policy is None:
-        return lambda _caller, _table: UNKNOWN
-    return lru_cache(DECISIONS_KEPT)(policy.decide)
+def _deciding(policy: Policy) -> Decide:
+    """What the policy decides, remembered: it looks at a caller's name and roles alone."""
+
+    decided = lru_cache(DECISIONS_KEPT)(policy.decide)
+
+    def decide(caller: Caller, table: str) -> Decision:
+        lasting = caller if caller.expires_ns is None else replace(caller, expires_ns=None)
+        return decided(lasting, table)
+
+    return decide

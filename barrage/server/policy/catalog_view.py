@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from barrage.errors import TableFailedError, TableNotFoundError
+from barrage.errors import PermissionDeniedError, TableFailedError, TableNotFoundError
 from barrage.server.policy.restricted_tables import restricted, restricted_table
 from barrage.server.policy.rules import Operation
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from barrage.server.runtime.catalog import Catalog, Publication
 
 UNREADABLE = "a table that this one shows has failed"
+
+
+def not_allowed(operation: Operation, table: str) -> PermissionDeniedError:
+    """For whom there is the table, and not this."""
+    return PermissionDeniedError(
+        f"you may not {operation.value} table {table!r}; ask whoever keeps the server's policy"
+    )
 
 
 class CatalogView:
@@ -57,6 +64,8 @@ class CatalogView:
         """As :meth:`Catalog.live`, with the table the caller is shown. TableNotFoundError,
         TableFailedError, PermissionDeniedError."""
         decision = self._decide(name)
+        if decision.is_known and not decision.may_read:
+            raise not_allowed(Operation.READ, name)
         if not decision.may_read:
             # Whether it is there or not: the same words, the same hints.
             raise TableNotFoundError(name, known=self.listing())

@@ -31,6 +31,8 @@ from barrage.server.policy.rules import RULES_MAX, Operation, Policy, Rule
 
 POLICY_BYTES_MAX = 4 * 1024 * 1024
 
+_KEY_FILE_BYTES_MAX = 256
+
 _Texts = Annotated[tuple[str, ...], Meta(max_length=1000)]
 
 
@@ -40,6 +42,7 @@ class _RuleForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     users: _Texts = ()
     roles: _Texts = ()
     rows: str | None = None
+    show: _Texts = ()
     hide: _Texts = ()
     mask: dict[str, bool | int | float | str] = {}
     hash: _Texts = ()
@@ -52,6 +55,11 @@ class _PolicyForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 def read_policy(path: Path) -> Policy:
     """The policy of a file; ConfigError names what is wrong, and which rule of how many."""
+    return read_policy_and_files(path)[0]
+
+
+def read_policy_and_files(path: Path) -> tuple[Policy, tuple[Path, ...]]:
+    """The policy of a file, and the files it stands in: that one first. ConfigError."""
     try:
         with path.open("rb") as file:
             data = file.read(POLICY_BYTES_MAX + 1)
@@ -60,17 +68,29 @@ def read_policy(path: Path) -> Policy:
     if len(data) > POLICY_BYTES_MAX:
         raise ConfigError(f"policy {path} has more than {POLICY_BYTES_MAX} bytes")
     try:
-        return parse_policy(data.decode("utf-8"), path.parent)
+        form = _parsed(data.decode("utf-8"))
+        return _policy(form, path.parent), _files(form, path)
     except (ConfigError, UnicodeDecodeError) as error:
         raise ConfigError(f"policy {path}: {error}") from None
 
 
 def parse_policy(text: str, folder: Path = Path()) -> Policy:
     """The policy of a text; a file it names is looked for in ``folder``. ConfigError."""
+    return _policy(_parsed(text), folder)
+
+
+def _parsed(text: str) -> _PolicyForm:
     try:
-        form = msgspec.convert(tomllib.loads(text), type=_PolicyForm)
+        return msgspec.convert(tomllib.loads(text), type=_PolicyForm)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
         raise ConfigError(str(error)) from None
+
+
+def _files(form: _PolicyForm, path: Path) -> tuple[Path, ...]:
+    return (path,) if form.hash_key_file is None else (path, path.parent / form.hash_key_file)
+
+
+def _policy(form: _PolicyForm, folder: Path) -> Policy:
     rules = tuple(_rule(number, told) for number, told in enumerate(form.rule, start=1))
     key = b"" if form.hash_key_file is None else _hash_key(folder / form.hash_key_file)
     return Policy(rules, key)
@@ -84,6 +104,7 @@ def _rule(number: int, told: _RuleForm) -> Rule:
             roles=told.roles,
             allow=frozenset(told.allow),
             rows=told.rows,
+            show=told.show,
             hide=told.hide,
             mask=told.mask,
             hash=told.hash,
@@ -94,7 +115,8 @@ def _rule(number: int, told: _RuleForm) -> Rule:
 
 def _hash_key(path: Path) -> bytes:
     try:
-        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+        with path.open("rb") as file:
+            key = bytes.fromhex(file.read(_KEY_FILE_BYTES_MAX).decode("ascii").strip())
     except OSError as error:
         raise ConfigError(f"cannot read hash_key_file {path}: {error.strerror}") from None
     except ValueError:

@@ -1,4 +1,4 @@
-"""A policy that stands in a file, read again when the file changes."""
+"""The policy that holds: one of the program, or of a file that is read again when it changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from barrage.errors import ConfigError
 from barrage.server.identity.users_file import stamp_of
 from barrage.server.policy.access_gate import AccessGate, PolicyChangedError
-from barrage.server.policy.policy_file import read_policy
+from barrage.server.policy.policy_file import read_policy_and_files
+from barrage.server.runtime.failure import unexpected_failure
 from barrage.supervision import in_thread
 
 if TYPE_CHECKING:
@@ -26,33 +27,58 @@ log = logging.getLogger(__name__)
 
 
 class PolicyWatch:
-    """A gate whose policy is that of a file. Used on the event loop."""
+    """A gate, and what happens when its policy is replaced. Used on the event loop."""
 
-    def __init__(self, path: Path, ends: tuple[End, ...]) -> None:
-        """Reads the file; ConfigError. ``ends`` end what callers have open for whom other rules
-        hold than before."""
+    def __init__(self, path: Path | None, policy: Policy | None) -> None:
+        """Reads the file, if there is one; ConfigError. There is one of the two at most."""
+        if path is not None and policy is not None:
+            raise ConfigError("there are two policies: one of the program, one of a file")
         self._path = path
-        self._ends = ends
-        self._read: Stamp | None = stamp_of(path)
-        self.gate = AccessGate(read_policy(path))
+        self._files: tuple[Path, ...] = ()
+        self._stamps: tuple[Stamp | None, ...] = ()
+        if path is not None:
+            before = stamp_of(path)
+            policy, self._files = read_policy_and_files(path)
+            # A change while it was read is read again.
+            self._stamps = (before, *map(stamp_of, self._files[1:]))
+        self.gate = AccessGate(policy)
+        self._ends: list[End] = []
+
+    def on_change(self, end: End) -> None:
+        """``end`` ends what callers have open for whom other rules hold than before."""
+        self._ends.append(end)
 
     async def refresh(self) -> None:
-        """Read the file if it has changed. One that cannot be read changes nothing, and is told
-        once."""
-        found = await in_thread(stamp_of, self._path)
-        if found == self._read:
+        """Read the file if it has changed, or one that it names. One that cannot be read changes
+        nothing, and is told once."""
+        if self._path is None:
             return
-        self._read = found
+        found = await in_thread(lambda: tuple(map(stamp_of, self._files)))
+        if found == self._stamps:
+            return
+        self._stamps = found
         try:
-            policy = await in_thread(read_policy, self._path)
+            policy, files = await in_thread(read_policy_and_files, self._path)
         except ConfigError as error:
             log.error("the policy stays as it was: %s", error)
             return
-        self.put(policy)
+        except Exception:
+            unexpected_failure(log, "the policy stays as it was, it could not be read")
+            return
+        if files != self._files:
+            self._files = files
+            self._stamps = (found[0], *map(stamp_of, files[1:]))
+        self._put(policy)
 
-    def put(self, policy: Policy) -> None:
-        """The policy that holds from now on. Whoever has other rules than before loses what is
-        open, with a PolicyChangedError."""
+    def replace(self, policy: Policy) -> None:
+        """Another policy of the program holds from now on. ConfigError where it stands in a
+        file."""
+        if self._path is not None:
+            raise ConfigError(f"the policy stands in {self._path}: change the file")
+        self._put(policy)
+
+    def _put(self, policy: Policy) -> None:
+        """Whoever has other rules than before loses what is open, with a PolicyChangedError."""
         is_meant = self.gate.replace(policy)
         for end in self._ends:
             end(is_meant, PolicyChangedError())

@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from barrage.engine.expressions.expression import bind_condition
-from barrage.engine.operators.restrict import CellMask, Restricted, restrict
-from barrage.errors import ExpressionError, PermissionDeniedError
+from barrage.engine.operators.restrict import UNSHOWN, CellMask, Restricted, restrict
+from barrage.errors import (
+    BarrageError,
+    ExpressionError,
+    LimitExceededError,
+    PermissionDeniedError,
+    StatusCode,
+    TableFailedError,
+)
+from barrage.server.policy.concern_rows import ConcernRows
 from barrage.server.policy.keyed_hash import can_be_hashed, hashed_cells
 
 if TYPE_CHECKING:
+    from barrage.engine.operators.where import RowCondition
     from barrage.engine.tables.table import Table
-    from barrage.server.policy.rules import Restriction
+    from barrage.server.policy.rules import Constant, Restriction
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +34,27 @@ class UnfitRuleError(PermissionDeniedError):
     """The rule that decides does not fit the table, so nothing of it is shown."""
 
 
+class TooMuchForRulesError(BarrageError):
+    """What a rule shows cannot be computed within the limits."""
+
+    status_code = StatusCode.RESOURCE_EXHAUSTED
+
+
 def restricted_table(table: Table, name: str, restriction: Restriction, *, key: bytes) -> Table:
     """The table that is shown instead of ``table``, published as ``name``. On the engine thread, or
-    where queries are derived. UnfitRuleError, and what :func:`restrict` raises."""
-    return restrict(table, restricted(table.schema, name, restriction, key=key))
+    where queries are derived. UnfitRuleError, TableFailedError, and what :func:`restrict` raises
+    for the work."""
+    shown = restricted(table.schema, name, restriction, key=key)
+    try:
+        return restrict(table, shown)
+    except TableFailedError as error:
+        # The reason may quote cells.
+        raise TableFailedError(UNSHOWN) from error
+    except LimitExceededError:
+        # It counts the rows of the whole table.
+        raise TooMuchForRulesError(
+            f"what the rules show of table {name!r} is more work than is allowed at once"
+        ) from None
 
 
 def restricted(schema: pa.Schema, name: str, restriction: Restriction, *, key: bytes) -> Restricted:
@@ -44,17 +70,18 @@ def restricted(schema: pa.Schema, name: str, restriction: Restriction, *, key: b
 
 
 def _restricted(schema: pa.Schema, restriction: Restriction, key: bytes) -> Restricted:
-    condition = None if restriction.rows is None else bind_condition(restriction.rows, schema)
     constants = dict(restriction.mask)
-    hidden = set(restriction.hide)
     columns, fields, masks = [], [], {}
     for place, field in enumerate(schema):
-        if field.name in hidden:
+        if field.name in restriction.hide or not (
+            not restriction.show or field.name in restriction.show
+        ):
             continue
         shown = field
         if field.name in constants:
-            scalar = pa.scalar(constants[field.name], field.type)
-            masks[place] = CellMask(apply=partial(_constant, scalar), is_constant=True)
+            masks[place] = _constant_mask(field, constants[field.name])
+            is_nullable = field.nullable or constants[field.name] is None
+            shown = pa.field(field.name, field.type, is_nullable)
         elif field.name in restriction.hash:
             if not can_be_hashed(field.type):
                 raise UnfitRuleError(f"column {field.name!r} of {field.type} cannot be hashed")
@@ -65,21 +92,58 @@ def _restricted(schema: pa.Schema, restriction: Restriction, key: bytes) -> Rest
     if not columns:
         raise UnfitRuleError("all of its columns are hidden")
     return Restricted(
-        condition=condition,
+        condition=_condition(schema, restriction),
         columns=tuple(columns),
         schema=pa.schema(fields),
         masks=masks,
-        identity=_identity(restriction, condition is not None, key),
+        identity=_identity(restriction, key),
     )
 
 
-def _constant(scalar: pa.Scalar, cells: pa.Array) -> pa.Array:
-    return pa.repeat(scalar, len(cells))
+def _condition(schema: pa.Schema, restriction: Restriction) -> RowCondition | None:
+    rows = None if restriction.rows is None else bind_condition(restriction.rows, schema)
+    concern = restriction.concern
+    if concern is None:
+        return rows
+    place = schema.get_field_index(concern.column)
+    if place < 0 or not pa.types.is_string(schema.field(place).type):
+        raise UnfitRuleError(f"it has no column {concern.column!r} that says whom a row concerns")
+    return ConcernRows(place, concern, rows)
 
 
-def _identity(restriction: Restriction, has_rows: bool, key: bytes) -> tuple[object, ...]:
+def _constant_mask(field: pa.Field, constant: Constant) -> CellMask:
+    """UnfitRuleError when the constant cannot be a cell of the column."""
+    encoded = field.type
+    plain = encoded.value_type if pa.types.is_dictionary(encoded) else encoded
+    try:
+        cell = pa.array([constant], pa.null() if constant is None else None).cast(plain)
+        cell = cell.cast(encoded) if cell.type != encoded else cell
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise UnfitRuleError(
+            f"column {field.name!r} of {field.type} cannot show {constant!r}: {error}"
+        ) from None
+    return CellMask(apply=partial(_repeated, cell), is_constant=True)
+
+
+def _repeated(cell: pa.Array, cells: pa.Array) -> pa.Array:
+    """One cell as often as there are others."""
+    if pa.types.is_dictionary(cell.type):
+        indices = pa.repeat(cell.indices[0], len(cells))
+        return pa.DictionaryArray.from_arrays(indices, cell.dictionary)
+    return pa.repeat(cell[0], len(cells))
+
+
+def _identity(restriction: Restriction, key: bytes) -> tuple[object, ...]:
     """Equal for equal restrictions in every process; it stands in epochs, so the key does not."""
-    rows = restriction.rows
-    told = ("", "") if rows is None or not has_rows else (rows.scope, rows.text)
+    rows, concern = restriction.rows, restriction.concern
+    told = ("", "") if rows is None else (rows.scope, rows.text)
     digest = hashlib.blake2b(key, digest_size=8).hexdigest() if restriction.hash else ""
-    return (told, restriction.hide, restriction.mask, restriction.hash, digest)
+    return (
+        told,
+        None if concern is None else (concern.column, concern.identity),
+        restriction.show,
+        restriction.hide,
+        repr(restriction.mask),
+        restriction.hash,
+        digest,
+    )

@@ -9,32 +9,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from fnmatch import translate
-from functools import lru_cache
-from re import Pattern
-from re import compile as compiled
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
 
 from barrage.engine.expressions.expression import Expression
-from barrage.engine.expressions.expression_text import Call, Literal, Membership
 from barrage.errors import ConfigError, ExpressionError
+from barrage.server.policy.caller_terms import names_caller, told_of_caller
+from barrage.server.policy.patterns import PatternIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
-    from barrage.engine.expressions.expression_text import Node
     from barrage.server.identity.caller import Caller
-
-CALLER, HAS_ROLE = "caller", "has_role"
-"""What a condition on rows may call: ``caller()`` is the caller's name, ``has_role('x')`` whether
-it has that role."""
 
 SYSTEM = "_"
 """Names that begin so are tables about the server; only patterns that begin so are meant for
 them."""
 
+ABOUT_USERS = frozenset(("_callers",))
+"""Tables about the server with a column ``user``."""
+
+ABOUT_TABLES = frozenset(("_journal", "_journal_consumers", "_relayed"))
+"""Tables about the server with a column ``table``."""
+
 PATTERN_LENGTH_MAX = 256
 RULES_MAX = 10_000
+CALLER_KINDS_KEPT = 4_096
+"""Kinds of callers (for whom the same rules are meant) whose rules are kept at hand."""
+
+Constant: TypeAlias = "bool | int | float | str | None"
 
 
 class Operation(Enum):
@@ -53,22 +57,42 @@ ALL_OPERATIONS = frozenset(Operation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Concern:
+    """Of a table about the server, the rows that concern a caller."""
+
+    column: str
+    is_shown: Callable[[str], bool]
+    """Whether rows with this text in the column are."""
+    identity: Hashable
+    """Equal for what shows the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restriction:
     """What is shown of a table to those a rule is meant for."""
 
     rows: Expression | None = None
     """Which rows."""
+    concern: Concern | None = None
+    """Which rows besides."""
+    show: tuple[str, ...] = ()
+    """The columns there are; none for all of them."""
     hide: tuple[str, ...] = ()
     """Columns that are left out. One the table does not have is not there anyway."""
-    mask: tuple[tuple[str, bool | int | float | str | None], ...] = ()
+    mask: tuple[tuple[str, Constant], ...] = ()
     """Columns that show a constant."""
     hash: tuple[str, ...] = ()
     """Columns that show a keyed hash of each cell's text, 16 hexadecimal digits: equal for equal
     cells, and telling nothing else without the key."""
 
     @property
+    def has_rows(self) -> bool:
+        """Whether rows are left out."""
+        return self.rows is not None or self.concern is not None
+
+    @property
     def is_nothing(self) -> bool:
-        return self.rows is None and not (self.hide or self.mask or self.hash)
+        return not (self.has_rows or self.show or self.hide or self.mask or self.hash)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +108,12 @@ class Rule:
     roles: tuple[str, ...] = ()
     allow: frozenset[Operation] = frozenset()
     rows: str | None = None
-    """A condition on rows, as in ``where``; see :data:`CALLER`."""
+    """A condition on rows, as in ``where``, which may call ``caller()`` and ``has_role('x')``."""
+    show: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
-    mask: Mapping[str, bool | int | float | str | None] = field(default_factory=dict)
+    mask: Mapping[str, Constant] = field(default_factory=dict)
     hash: tuple[str, ...] = ()
+    _condition: Expression | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.tables:
@@ -99,46 +125,48 @@ class Rule:
         twice = next((name for name in columns if columns.count(name) > 1), None)
         if twice is not None:
             raise ConfigError(f"column {twice!r} is hidden, masked or hashed twice")
+        if self.rows is not None:
+            object.__setattr__(self, "_condition", _parsed(self.rows))
         if not self.restriction().is_nothing:
             self._check_restricted()
 
     def _check_restricted(self) -> None:
         if Operation.READ not in self.allow:
-            raise ConfigError("rows, hide, mask and hash are about reading: allow must have 'read'")
-        unfit = self.allow & {Operation.WRITE, Operation.ADMIN}
+            raise ConfigError(
+                "rows, show, hide, mask and hash are about reading: allow must have 'read'"
+            )
+        unfit = self.allow - {Operation.READ}
         if unfit:
             told = ", ".join(sorted(operation.value for operation in unfit))
             raise ConfigError(
                 f"who sees a part of a table only may not have {told}: a write can replace rows it "
-                "does not see"
+                "does not see, and hashes of what somebody writes tell what others are hashes of"
             )
 
     def restriction(self, caller: Caller | None = None) -> Restriction:
-        """What is shown to ``caller``; ConfigError for a condition that is none."""
-        condition = None if self.rows is None else _condition(self.rows, caller)
+        """What is shown to ``caller``, or to one who is nobody."""
+        condition = self._condition
         return Restriction(
-            rows=condition, hide=self.hide, mask=tuple(self.mask.items()), hash=self.hash
+            rows=None if condition is None else told_of_caller(condition, caller),
+            show=self.show,
+            hide=self.hide,
+            mask=tuple(self.mask.items()),
+            hash=self.hash,
         )
-
-    def is_meant_for(self, caller: Caller) -> bool:
-        """Whether the caller is one of those it names."""
-        if not self.users and not self.roles:
-            return True
-        return _matches(self.users, caller.name) or any(
-            _matches(self.roles, role) for role in caller.roles
-        )
-
-    def covers(self, table: str) -> bool:
-        """Whether a table of that name is one of those it names."""
-        meant = self.tables
-        if table.startswith(SYSTEM):
-            meant = tuple(pattern for pattern in meant if pattern.startswith(SYSTEM))
-        return _matches(meant, table)
 
     @property
     def covers_all(self) -> bool:
         """Whether it names all tables but those about the server."""
         return "*" in self.tables
+
+
+def _parsed(text: str) -> Expression:
+    try:
+        parsed = Expression.parse(text)
+        names_caller(parsed)
+    except ExpressionError as error:
+        raise ConfigError(f"rows: {error}") from None
+    return parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +200,14 @@ class Policy:
     rules: tuple[Rule, ...]
     hash_key: bytes = field(default=b"", repr=False)
     """16 bytes; where there are none, each server makes its own at random."""
+    _index: _RuleIndex = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.rules) > RULES_MAX:
             raise ConfigError(f"{len(self.rules)} rules are more than {RULES_MAX}")
         if self.hash_key and len(self.hash_key) != 16:
             raise ConfigError(f"the key of hashes must have 16 bytes, not {len(self.hash_key)}")
+        object.__setattr__(self, "_index", _RuleIndex(self.rules))
 
     @classmethod
     def of(cls, *rules: Rule, hash_key: bytes = b"") -> Policy:
@@ -186,20 +216,47 @@ class Policy:
 
     def rules_for(self, caller: Caller) -> tuple[Rule, ...]:
         """Those meant for a caller, in order: all that decides what it may do."""
-        return tuple(rule for rule in self.rules if rule.is_meant_for(caller))
+        return tuple(self.rules[number] for number in self._index.numbers_for(caller))
 
     def decide(self, caller: Caller, table: str) -> Decision:
         """What a caller may do with the table of that name, whether there is one or not."""
-        for number, rule in enumerate(self.rules, start=1):
-            if rule.covers(table) and rule.is_meant_for(caller):
-                allow = ALL_OPERATIONS if Operation.ADMIN in rule.allow else rule.allow
-                restriction = rule.restriction(caller)
-                return Decision(
-                    allow=allow,
-                    restriction=None if restriction.is_nothing else restriction,
-                    rule=number,
-                )
-        return UNKNOWN
+        number = self._index.deciding(caller, table)
+        if number is None:
+            return UNKNOWN
+        rule = self.rules[number]
+        is_admin = Operation.ADMIN in rule.allow
+        restriction = rule.restriction(caller)
+        if not is_admin and Operation.READ in rule.allow:
+            restriction = self._of_concern(caller, table, restriction)
+        return Decision(
+            allow=ALL_OPERATIONS if is_admin else rule.allow,
+            restriction=None if restriction.is_nothing else restriction,
+            rule=number + 1,
+        )
+
+    def _of_concern(self, caller: Caller, table: str, restriction: Restriction) -> Restriction:
+        """Of tables about the server, callers see the rows about themselves, and about tables they
+        may read; those who have ``admin`` see all."""
+        if table in ABOUT_USERS:
+            concern = Concern(
+                column="user", is_shown=partial(_is_same, caller.name), identity=caller.name
+            )
+        elif table in ABOUT_TABLES:
+            concern = Concern(
+                column="table",
+                is_shown=lambda name: self.decide(caller, name).may_read,
+                identity=(id(self), caller.name, caller.roles),
+            )
+        else:
+            return restriction
+        return Restriction(
+            rows=restriction.rows,
+            concern=concern,
+            show=restriction.show,
+            hide=restriction.hide,
+            mask=restriction.mask,
+            hash=restriction.hash,
+        )
 
     def has_all(self, caller: Caller) -> bool:
         """Whether the caller keeps the server: the first rule for it about all tables gives
@@ -212,45 +269,35 @@ class Policy:
         return False
 
 
-@lru_cache(4096)
-def _pattern(text: str) -> Pattern[str]:
-    return compiled(translate(text))
+def _is_same(name: str, other: str) -> bool:
+    return name == other
 
 
-def _matches(patterns: tuple[str, ...], name: str) -> bool:
-    return any(_pattern(pattern).match(name) for pattern in patterns)
+class _RuleIndex:
+    """Finds the rules for a caller, and among them the one for a table, without looking at each.
+    Any thread."""
 
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self._rules = rules
+        numbered = list(enumerate(rules))
+        self._everybody = [number for number, rule in numbered if not rule.users and not rule.roles]
+        self._users = PatternIndex((n, each) for n, rule in numbered for each in rule.users)
+        self._roles = PatternIndex((n, each) for n, rule in numbered for each in rule.roles)
+        self._tables = lru_cache(CALLER_KINDS_KEPT)(self._tables_of)
 
-def _condition(text: str, caller: Caller | None) -> Expression:
-    """The condition for one caller. What names the caller becomes a constant, so that no name is
-    ever read as a part of a condition."""
-    try:
-        parsed = Expression.parse(text)
-        root = _named(parsed.root, caller)
-    except ExpressionError as error:
-        raise ConfigError(f"rows: {error}") from None
-    if root is parsed.root:
-        return parsed
-    known = "" if caller is None else repr((caller.name, sorted(caller.roles)))
-    return Expression(parsed.text, root, f"caller {known}")
+    def numbers_for(self, caller: Caller) -> tuple[int, ...]:
+        """Of the rules meant for a caller, ascending."""
+        found = self._users.fitting(caller.name)
+        found.update(*map(self._roles.fitting, caller.roles))
+        return tuple(sorted(chain(found, self._everybody)))
 
+    def deciding(self, caller: Caller, table: str) -> int | None:
+        """The number of the first rule for both."""
+        plain, about_server = self._tables(self.numbers_for(caller))
+        return (about_server if table.startswith(SYSTEM) else plain).first(table)
 
-def _named(node: Node, caller: Caller | None) -> Node:
-    if isinstance(node, Membership):
-        operand = _named(node.operand, caller)
-        same = operand is node.operand
-        return node if same else Membership(node.position, operand, node.values)
-    if not isinstance(node, Call):
-        return node
-    if node.name == CALLER:
-        if node.operands:
-            raise ExpressionError(f"{CALLER}() takes nothing")
-        return Literal(node.position, "" if caller is None else caller.name)
-    if node.name == HAS_ROLE:
-        (role,) = node.operands if len(node.operands) == 1 else (None,)
-        if not isinstance(role, Literal) or not isinstance(role.value, str):
-            raise ExpressionError(f"{HAS_ROLE}('name') takes the name of a role")
-        return Literal(node.position, caller is not None and role.value in caller.roles)
-    operands = tuple(_named(operand, caller) for operand in node.operands)
-    same = all(new is old for new, old in zip(operands, node.operands, strict=True))
-    return node if same else Call(node.position, node.name, operands)
+    def _tables_of(self, numbers: tuple[int, ...]) -> tuple[PatternIndex, PatternIndex]:
+        """The patterns for names, and those for names of tables about the server."""
+        entries = [(number, each) for number in numbers for each in self._rules[number].tables]
+        about_server = ((n, each) for n, each in entries if each.startswith(SYSTEM))
+        return PatternIndex(entries), PatternIndex(about_server)

@@ -49,11 +49,17 @@ class Catalog:
     """Names and what they stand for."""
 
     def __init__(self) -> None:
+        self.suggests_names = True
+        """Whether who asks for a name there is not is told of one like it; not where some names
+        are hidden from some."""
         self._publications: dict[str, Publication] = {}
         self._serials: dict[str, int] = {}
         self._serial_next = itertools.count(1)
         self._listeners: dict[int, Callable[[], None]] = {}
         self._blocked: dict[str, BarrageError] = {}
+        self.absence: Callable[[str], BarrageError | None] = lambda _name: None
+        """Why a name stands for no table yet, where it may stand for one soon; None where it is not
+        known at all. Asked on the engine thread."""
 
     def __iter__(self) -> Iterator[Publication]:
         return iter(sorted(self._publications.values(), key=lambda p: p.name))
@@ -96,11 +102,12 @@ class Catalog:
 
     def get(self, name: str) -> Publication:
         """TableNotFoundError when there is none; the reason when there is one that cannot be
-        had."""
+        had; what :attr:`absence` says."""
         publication = self._publications.get(name)
         if publication is None:
             self.check_usable(name)
-            raise TableNotFoundError(name, known=self._publications)
+            known = self._publications if self.suggests_names else ()
+            raise self.absence(name) or TableNotFoundError(name, known=known)
         return publication
 
     def live(self, name: str) -> Publication:

@@ -13,12 +13,12 @@ import logging
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
-from barrage.errors import BarrageError, ConfigError, TransportError
+from barrage.errors import BarrageError, TransportError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.access.call_guard import DRAINING, CallGuard, SessionUse
 from barrage.server.access.method_table import MethodEntry, service_handler
@@ -38,7 +38,7 @@ from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
-from barrage.server.policy.access_gate import AccessGate
+from barrage.server.ingest.connector.source_callers import SourceCallers
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
@@ -53,7 +53,7 @@ from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import TRANSPORTS, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     import grpc.aio
 
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from barrage.server.runtime.watchdog import Watchdog
     from barrage.server.settings.config import ServerConfig
     from barrage.server.tables.table_service import TableService
+    from barrage.supervision import OnDeath
     from barrage.transport.base import Listener, Transport
     from barrage.transport.tls.server_tls import ServerTLS
 
@@ -111,57 +112,18 @@ class ServerApp:
         self._catalog = catalog
         self._tables = tables
         self._let_callers_in(config, clock, authenticate)
-        self._gate = self._gate_of(config, policy)
-        self._resolver = TicketResolver(catalog, tables, config.limits, gate=self._gate)
         self.bodies = BodyService(config, clock)
-        dispatcher = SubscriptionDispatcher(
-            runtime, tables.journals, limits=config.limits, clock=clock, bodies=self.bodies
-        )
-        self._hub = ExchangeHub(
-            DispatcherPort(runtime, dispatcher),
-            self._resolver,
-            limits=config.limits,
-            bodies=self.bodies,
-        )
-        self._deephaven = DeephavenServices(
-            self._authenticator,
-            self.sessions,
-            self._resolver,
-            tables=tables,
-            gate=self._gate,
-            limits=config.limits,
-            clock=clock,
-            is_naming=elsewhere is None,
-        )
-        self.journals = JournalServices(
-            tables, catalog, gate=self._gate, limits=config.limits, clock=clock
-        )
-        self._puts = PutCalls(
-            tables,
-            config.limits,
-            stages=self.journals.stages,
-            gate=self._gate,
-            elsewhere=elsewhere,
-        )
-        self._connectors = ConnectorWorker(
-            tables,
-            catalog,
-            limits=config.limits,
-            cookie=self.token or "",
-            gate=self._gate,
-            on_death=self.fail,
-        )
+        self._authenticator.on_revoke(self.bodies.revoke)
+        self._policy = self._policy_of(config, policy)
+        self._gate = self._policy.gate
+        self._make_services(config, clock)
         self._services = self._all_services()
         self._health = HealthServicer()
         self._clock = clock
         self._tls = tls_of(config, clock)
         self._listener = _listener(config, self._tls)
         self._is_listening = False
-        self._sweeping: asyncio.Task[None] | None = None
-        self._counting: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._trimming: asyncio.Task[None] | None = None
-        self._renewing: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self.failed_stop: BarrageError | None = None
@@ -175,12 +137,6 @@ class ServerApp:
         )
         self._authenticator = authenticator_of(config, clock, hook=hook, is_local=is_local)
         self.token = self._authenticator.key
-        if connector is not None and self.token is None and not self._authenticator.is_open:
-            raise ConfigError(
-                f"connector = {config.connector!r} (from {config.origin('connector')}) needs a "
-                "token: sources of the connector protocol show no user, and would be let in "
-                "without one; set token"
-            )
         self.sessions = SessionStore(
             config.limits,
             clock,
@@ -194,16 +150,66 @@ class ServerApp:
         self._callers = CallerStatistics(self._authenticator, self.sessions, self._tables)
         self._guard = CallGuard(self._authenticator, self.sessions, self.audit)
 
-    def _gate_of(self, config: ServerConfig, policy: Policy | None) -> AccessGate:
-        """What is asked who may do what; ConfigError when the file of the rules is wrong."""
-        self._policy: PolicyWatch | None = None
-        if config.policy is None:
-            return AccessGate(policy)
-        if policy is not None:
-            raise ConfigError("there are two policies: one of the program, one of a file")
-        ends = (self._authenticator.calls.end, self.sessions.revoke)
-        self._policy = PolicyWatch(Path(config.policy), ends)
-        return self._policy.gate
+    def _policy_of(self, config: ServerConfig, policy: Policy | None) -> PolicyWatch:
+        """The rules; ConfigError when the file of them is wrong."""
+        path = None if config.policy is None else Path(config.policy)
+        watch = PolicyWatch(path, policy)
+        self._catalog.suggests_names = watch.gate.policy is None
+        for end in (self._authenticator.calls.end, self.sessions.revoke, self.bodies.revoke):
+            watch.on_change(end)
+        return watch
+
+    def replace_policy(self, policy: Policy) -> None:
+        """Let other rules hold from now on; who has others than before loses what is open.
+        ConfigError where they stand in a file."""
+        self._catalog.suggests_names = False
+        self._policy.replace(policy)
+
+    def _make_services(self, config: ServerConfig, clock: Clock) -> None:
+        """Make what answers calls, each part behind the gate."""
+        self._resolver = TicketResolver(self._catalog, self._tables, config.limits, gate=self._gate)
+        dispatcher = SubscriptionDispatcher(
+            self._runtime,
+            self._tables.journals,
+            limits=config.limits,
+            clock=clock,
+            bodies=self.bodies,
+        )
+        self._hub = ExchangeHub(
+            DispatcherPort(self._runtime, dispatcher),
+            self._resolver,
+            limits=config.limits,
+            bodies=self.bodies,
+        )
+        self._deephaven = DeephavenServices(
+            self._authenticator,
+            self.sessions,
+            self._resolver,
+            tables=self._tables,
+            gate=self._gate,
+            limits=config.limits,
+            clock=clock,
+            is_naming=self._elsewhere is None,
+        )
+        self.journals = JournalServices(
+            self._tables, self._catalog, gate=self._gate, limits=config.limits, clock=clock
+        )
+        self._puts = PutCalls(
+            self._tables,
+            config.limits,
+            stages=self.journals.stages,
+            gate=self._gate,
+            elsewhere=self._elsewhere,
+        )
+        self._connectors = ConnectorWorker(
+            self._tables,
+            self._catalog,
+            limits=config.limits,
+            callers=SourceCallers(self._authenticator),
+            gate=self._gate,
+            on_death=self.fail,
+            audit=self.audit,
+        )
 
     @property
     def stream_count(self) -> int:
@@ -239,31 +245,40 @@ class ServerApp:
         self._runtime.attach(EventOutlet(self._hub.hand_over))
         if self.audit is not None:
             self.audit.start(on_death=self.fail)
-        self._sweeping = start_task(
-            SWEEPER, self._sweep(), on_death=partial(self._counter_died, self._callers)
-        )
         self.journals.start(on_death=self.fail)
-        if self.bodies.is_switched_on:
-            counting = BodyStatistics(self.bodies, self._tables)
-            died = partial(self._counter_died, counting)
-            self._counting = start_task(COUNTER, counting.run(), on_death=died)
-        if self._watchdog is not None:
-            threads = ThreadStatistics(self._watchdog, self._tables)
-            died = partial(self._counter_died, threads)
-            self._watching = start_task(THREADS, threads.run(), on_death=died)
-        allocator = allocator_here()
-        if allocator is not None:
-            spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
-            self._trimming = start_task(TRIMMER, spare.run(), on_death=no_dependants)
-        if self._tls is not None and self._config.tls_reload_ms:
-            renewing = keep_fresh(self._tls, self._clock, interval_ms=self._config.tls_reload_ms)
-            self._renewing = start_task(CERTIFICATES, renewing, on_death=self.fail)
+        self._start_background()
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         loop = asyncio.get_running_loop()
         self._runtime.on_death(partial(_on_loop, loop, self._engine_died))
         self._tables.journals.on_failure(partial(_on_loop, loop, self._journals_failed))
         self._announce()
+
+    def _start_background(self) -> None:
+        """Start what runs beside the calls until the server stops."""
+
+        def start(role: Role, work: Coroutine[Any, Any, None], on_death: OnDeath) -> None:
+            self._background.append(start_task(role, work, on_death=on_death))
+
+        start(SWEEPER, self._sweep(), partial(self._counter_died, self._callers))
+        if self.bodies.is_switched_on:
+            counting = BodyStatistics(self.bodies, self._tables)
+            start(COUNTER, counting.run(), partial(self._counter_died, counting))
+        if self._watchdog is not None:
+            threads = ThreadStatistics(self._watchdog, self._tables)
+            start(THREADS, threads.run(), partial(self._counter_died, threads))
+        allocator = allocator_here()
+        if allocator is not None:
+            spare = SpareMemory(allocator, bytes_max=self._config.limits.spare_memory_bytes_max)
+            start(TRIMMER, spare.run(), no_dependants)
+        if self._tls is not None and self._config.tls_reload_ms:
+            renewing = keep_fresh(
+                self._tls,
+                self._clock,
+                interval_ms=self._config.tls_reload_ms,
+                on_revoked=self._authenticator.revoke_certificates,
+            )
+            start(CERTIFICATES, renewing, self.fail)
 
     # --- what has died ---
 
@@ -313,7 +328,8 @@ class ServerApp:
             await self.bodies.start(on_death=self.fail)
             await listener.start()
             if self._config.connector_address is not None:
-                await self._connectors.start(*self._config.connector_address)
+                tls = self._tls if self._config.connector_tls else None
+                await self._connectors.start(*self._config.connector_address, tls)
         except BaseException:
             await listener.stop(0)
             raise
@@ -325,8 +341,7 @@ class ServerApp:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.sweep()
             await self._authenticator.refresh()
-            if self._policy is not None:
-                await self._policy.refresh()
+            await self._policy.refresh()
             await self._callers.refresh()
 
     def _announce(self) -> None:
@@ -358,10 +373,8 @@ class ServerApp:
         await self._health.enter_graceful_shutdown()
         if not self._is_listening:
             return
-        own = (self._sweeping, self._counting, self._watching, self._trimming, self._renewing)
-        for task in own:
-            if task is not None:
-                task.cancel()
+        for task in self._background:
+            task.cancel()
         await self._flush(grace_s)
         # The last one first, each of them whatever becomes of the others.
         async with contextlib.AsyncExitStack() as ends:
@@ -377,7 +390,7 @@ class ServerApp:
             ends.callback(self.sessions.close_all, reason)
             ends.callback(self.journals.begin_stop, reason)
             ends.callback(self._puts.begin_stop, reason)
-            ends.callback(self._connectors.close)
+            ends.push_async_callback(self._connectors.stop)
             ends.callback(self._deephaven.announce_stop, DRAINING)
             ends.callback(self._hub.finish_all, reason, is_flushed=True)
 

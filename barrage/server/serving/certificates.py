@@ -13,6 +13,8 @@ from barrage.supervision import Role, in_thread
 from barrage.transport.tls.server_tls import ServerTLS, TLSPaths
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barrage.clock import Clock
     from barrage.server.settings.config import ServerConfig
 
@@ -26,7 +28,12 @@ def tls_of(config: ServerConfig, clock: Clock) -> ServerTLS | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
     made = ServerTLS(
-        TLSPaths(certificate=config.tls_cert, key=config.tls_key, client_ca=config.tls_client_ca),
+        TLSPaths(
+            certificate=config.tls_cert,
+            key=config.tls_key,
+            client_ca=config.tls_client_ca,
+            crl=config.tls_crl,
+        ),
         file_bytes_max=config.limits.tls_file_bytes_max,
         clock=clock,
     )
@@ -34,9 +41,16 @@ def tls_of(config: ServerConfig, clock: Clock) -> ServerTLS | None:
     return made
 
 
-async def keep_fresh(tls: ServerTLS, clock: Clock, *, interval_ms: int) -> None:
-    """Read the files when they have changed, for ever. New connections get what was read; files
-    that are of no use are told of in the log, once, and change nothing."""
+async def keep_fresh(
+    tls: ServerTLS,
+    clock: Clock,
+    *,
+    interval_ms: int,
+    on_revoked: Callable[[frozenset[bytes]], object],
+) -> None:
+    """Read the files when they have changed, for ever. New connections get what was read, and
+    ``on_revoked`` which certificates are revoked now; files that are of no use are told of in the
+    log, once, and change nothing."""
     told = ""
     while True:
         await asyncio.sleep(interval_ms / 1000)
@@ -51,6 +65,7 @@ async def keep_fresh(tls: ServerTLS, clock: Clock, *, interval_ms: int) -> None:
         if is_new:
             log.info("%s was read again; new connections get it", tls.paths.certificate)
             _tell_end(tls, clock)
+            on_revoked(tls.revoked)
 
 
 def _tell_end(tls: ServerTLS, clock: Clock) -> None:

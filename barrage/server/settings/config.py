@@ -151,6 +151,10 @@ class ServerConfig:
     """File with authorities of clients. With it a client that shows no certificate one of them has
     signed is refused in the handshake."""
 
+    tls_crl: PemFile | None = None
+    """File with lists of revoked certificates of clients, one of each authority in
+    ``tls_client_ca``; certificates of an authority without one are refused."""
+
     tls_reload_ms: Count = 5_000
     """How often these files are looked at. When they have changed, new connections get what they
     are now; those there are go on. 0 reads them once."""
@@ -254,7 +258,11 @@ class ServerConfig:
 
     connector: str | None = None
     """``host:port`` on which sources of the connector protocol are served; none by default. Their
-    cookie is the token. Any other host than loopback needs one."""
+    cookie is what they log in with: the token, ``USER:PASSWORD``, or a token of theirs."""
+
+    connector_tls: bool = True
+    """Whether these sources speak TLS where there is a certificate. Without, they are served on
+    loopback only."""
 
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""
@@ -291,11 +299,12 @@ class ServerConfig:
         if self.connector is not None and self.connector_address is None:
             raise self._wrong("connector", "host:port, the port from 0 to 65535")
         address = self.connector_address
-        if address is not None and self.tls_cert is not None and not is_loopback(address[0]):
+        is_open = address is not None and not is_loopback(address[0])
+        if is_open and self.tls_cert is not None and not self.connector_tls:
             raise ConfigError(
                 f"connector = {self.connector!r} (from {self.origin('connector')}) can be reached "
-                "by others and has no TLS: its cookie and rows would travel in the clear beside a "
-                "server with a certificate; serve it on loopback"
+                "by others: with connector_tls = false its cookie and rows would travel in the "
+                "clear beside a server with a certificate; serve it on loopback, or with TLS"
             )
 
     @property
@@ -314,7 +323,7 @@ class ServerConfig:
                 f"{given[0]} (from {self.origin(given[0])}) needs {missing} as well: a certificate "
                 "and its key belong together"
             )
-        for name in (*together, "tls_client_ca"):
+        for name in (*together, "tls_client_ca", "tls_crl"):
             value = getattr(self, name)
             if value is not None and not is_path_of_pem(value):
                 # What was given may be a key.
@@ -325,6 +334,12 @@ class ServerConfig:
             raise ConfigError(
                 f"tls_client_ca (from {self.origin('tls_client_ca')}) needs tls_cert and tls_key "
                 "as well: only a server with TLS can ask clients for certificates"
+            )
+
+        if self.tls_crl is not None and (self.tls_client_ca is None or self.http != "own"):
+            raise ConfigError(
+                f"tls_crl (from {self.origin('tls_crl')}) needs tls_client_ca as well, and "
+                'http = "own": it is about certificates of clients, and gRPC reads no such lists'
             )
 
     def _check_bodies(self) -> None:

@@ -13,7 +13,7 @@ from barrage.errors import ConfigError, StatusCode
 from barrage.transport.call_running import CallRunner
 from barrage.transport.host_names import is_served, with_port
 from barrage.transport.over_http2.http2_protocol import Http2Protocol
-from barrage.transport.over_http2.tls_handshakes import TlsHandshakes
+from barrage.transport.tls.handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +19,7 @@ from barrage.transport.over_http2.http2_events import (
     CallRefused,
     MessageTaken,
 )
-from barrage.transport.peer_identity import identity_of_connection
+from barrage.transport.peer_identity import identity_of_connection, peer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,7 +80,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = made = cast("asyncio.Transport", transport)
-        self.peer = _peer_of(made)
+        self.peer = peer_of(made)
         tls: Any = made.get_extra_info("ssl_object")
         self.identity = identity_of_connection(tls, made.get_extra_info("socket"))
         if not self._owner.connected(self) or (
@@ -252,15 +251,3 @@ class Http2Protocol(asyncio.Protocol):
             self.abort()
         else:
             self._check_silence()
-
-
-def _peer_of(transport: asyncio.Transport) -> str:
-    """Who calls, as gRPC names it."""
-    name: Any = transport.get_extra_info("peername")
-    made: Any = transport.get_extra_info("socket")
-    if made is None or not name or made.family == getattr(socket, "AF_UNIX", None):
-        return f"unix:{name if isinstance(name, str) else ''}"
-    host, port = name[0], name[1]
-    if made.family == socket.AF_INET6 and not host.startswith("::ffff:"):
-        return f"ipv6:%5B{host.replace('%', '%25')}%5D:{port}"
-    return f"ipv4:{host.removeprefix('::ffff:')}:{port}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from barrage.clock import SystemClock
 from barrage.errors import ConfigError, LimitExceededError
 from barrage.transport.base import TLSMaterial
-from barrage.transport.tls.certificate_end import not_after_of
+from barrage.transport.tls.certificate_fields import not_after_of, revoked_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,8 @@ class TLSPaths:
     client_ca: str | None = None
     """Authorities of clients; with them every client must show a certificate that one of them has
     signed."""
+    crl: str | None = None
+    """Lists of revoked certificates, one of each of those authorities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class _Loaded:
 
     material: TLSMaterial
     context: ssl.SSLContext
+    revoked: frozenset[bytes] = frozenset()
 
 
 class ServerTLS:
@@ -68,6 +71,11 @@ class ServerTLS:
     def material(self) -> TLSMaterial:
         """For a library that brings its own TLS. The same object until the files change."""
         return self._loaded.material
+
+    @property
+    def revoked(self) -> frozenset[bytes]:
+        """Certificates of clients that are revoked, by what lists name them."""
+        return self._loaded.revoked
 
     @property
     def ends_s(self) -> int | None:
@@ -117,6 +125,7 @@ class ServerTLS:
             certificate=self._bytes_of(paths.certificate),
             key=self._bytes_of(paths.key),
             client_ca=None if paths.client_ca is None else self._bytes_of(paths.client_ca),
+            crl=None if paths.crl is None else self._bytes_of(paths.crl),
         )
 
     def _bytes_of(self, path: str) -> bytes:
@@ -157,22 +166,44 @@ class ServerTLS:
                 raise ConfigError(
                     f"{paths.client_ca} has no certificates of authorities ({_reason(error)})"
                 ) from error
+        revoked = frozenset() if material.crl is None else self._refuse_revoked(context, material)
         if _digest(self._read()) != _digest(material):
             raise ConfigError(
                 f"{paths.certificate} or {paths.key} was changed while it was read; "
                 "it is read again"
             )
-        return _Loaded(material=material, context=context)
+        return _Loaded(material=material, context=context, revoked=revoked)
+
+    def _refuse_revoked(self, context: ssl.SSLContext, material: TLSMaterial) -> frozenset[bytes]:
+        """Have the library look certificates up in the lists, and read those."""
+        path, crl = self.paths.crl, material.crl
+        assert path is not None
+        assert crl is not None
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+        authorities = context.cert_store_stats()["x509_ca"]
+        try:
+            context.load_verify_locations(cafile=path)
+            revoked = revoked_by(crl)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{path} has no list of revoked certificates ({_reason(error)}); it is a PEM file"
+            ) from error
+        found = context.cert_store_stats()
+        if not found["crl"] or found["x509_ca"] != authorities or found["x509"] != authorities:
+            # What is a certificate there would be trusted.
+            raise ConfigError(f"{path} must have lists of revoked certificates and nothing else")
+        return revoked
 
 
 def _digest(material: TLSMaterial) -> bytes:
     """The same for the same content."""
-    parts = (material.certificate, material.key, material.client_ca or b"")
+    parts = (material.certificate, material.key, material.client_ca or b"", material.crl or b"")
     return b"".join(hashlib.sha256(part).digest() for part in parts)
 
 
 def _named(paths: TLSPaths) -> Sequence[str]:
-    return [each for each in (paths.certificate, paths.key, paths.client_ca) if each is not None]
+    named = (paths.certificate, paths.key, paths.client_ca, paths.crl)
+    return [each for each in named if each is not None]
 
 
 def _open_at_once(path: str, flags: int) -> int:

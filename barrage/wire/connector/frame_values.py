@@ -6,7 +6,7 @@ the encoder raises LocalProtocolError.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, Flag
 from typing import NamedTuple, TypeAlias
 
@@ -49,7 +49,7 @@ class Hello:
     """A connector begins. ``version`` is text, in the draft 32 hexadecimal digits."""
 
     version: str
-    cookie: str
+    cookie: str = field(repr=False)
     program: str
     instance: str
 

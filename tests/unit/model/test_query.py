@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from barrage.errors import BarrageError, ExpressionError, LimitExceededError, UnsupportedError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.model.operators import OPERATORS, Form
-from barrage.model.query import Operation, Query
+from barrage.model.query import AppliedOperator, Query
 
 TEXT = (
     '{"table":"quotes","ops":[["where","price > 3"],["sort",["-price","größe"]],'
@@ -37,10 +37,10 @@ def arguments(form: Form, queries: st.SearchStrategy[Query]) -> st.SearchStrateg
     }[form]
 
 
-def operations(queries: st.SearchStrategy[Query]) -> st.SearchStrategy[Operation]:
+def operations(queries: st.SearchStrategy[Query]) -> st.SearchStrategy[AppliedOperator]:
     return st.one_of(
         st.tuples(*(arguments(parameter.form, queries) for parameter in spec.parameters)).map(
-            lambda given, name=name: Operation(name, given)
+            lambda given, name=name: AppliedOperator(name, given)
         )
         for name, spec in OPERATORS.items()
     )
@@ -69,7 +69,10 @@ def test_the_text_is_canonical() -> None:
 
 def test_what_may_be_left_out_is_empty() -> None:
     query = Query.parse('{"table":"t","ops":[["select",["a"]],["agg_by",[],[]]]}')
-    assert query.operations == (Operation("select", (("a",), ())), Operation("agg_by", ((), ())))
+    assert query.operations == (
+        AppliedOperator("select", (("a",), ())),
+        AppliedOperator("agg_by", ((), ())),
+    )
     assert Query.parse('{"table":"t"}') == Query("t")
 
 

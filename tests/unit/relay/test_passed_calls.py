@@ -222,7 +222,14 @@ def test_who_is_lost_beneath_a_call_is_lost_for_the_caller():
             Descriptor(command=b'{"table": "t", "producer": "p"}'),
             WrittenTable(name="t", has_producer=True),
         ),
-        (Descriptor(command=b'{"stage": {"table": "t"}}'), WrittenTable(name="t")),
+        (
+            Descriptor(command=b'{"table": "t", "mode": "create"}'),
+            WrittenTable(name="t", is_made=True),
+        ),
+        (
+            Descriptor(command=b'{"stage": {"table": "t"}}'),
+            WrittenTable(name="t", is_staged=True),
+        ),
         (Descriptor(command=b'{"stage": {"table": 7}}'), None),
         (Descriptor(command=b'{"table": 7}'), None),
         (Descriptor(command=b"{"), None),
@@ -237,7 +244,8 @@ def test_the_table_of_an_upload(descriptor, table):
 @pytest.mark.parametrize(
     ("body", "table"),
     [
-        (b'{"table": "t", "more": 1}', "t"),
+        (b'{"table": "t", "more": 1}', WrittenTable(name="t")),
+        (b'{"table": "t", "create": true}', WrittenTable(name="t", is_made=True)),
         (b'{"table": 1}', None),
         (b"[]", None),
         (b"", None),

@@ -295,7 +295,7 @@ def test_a_read_only_relay_refuses_what_is_written():
     run(test)
 
 
-def test_a_relay_has_no_data_directory(tmp_path):
+def test_a_relays_server_has_no_journals_on_disk(tmp_path):
     with pytest.raises(ConfigError, match="memory"):
         relay_config(ServerConfig(host=HOST, data=str(tmp_path)))
     with pytest.raises(ConfigError, match="history"):

@@ -8,7 +8,7 @@ import pytest
 
 import barrage
 from barrage.client.session import aconnect
-from barrage.errors import AuthenticationError
+from barrage.errors import AuthenticationError, PermissionDeniedError, TableNotFoundError
 from barrage.server.settings.config import ServerConfig
 from tests.helpers.users import ALICE_PASSWORD, users_file
 from tests.unit.client.scripted import run
@@ -64,3 +64,93 @@ def test_writes_are_the_relays_above_and_its_callers_below(tmp_path, is_renewed)
     assert who_wrote(tmp_path / "above.log") == {(name, "t", "OK")}
     assert who_wrote(tmp_path / "below.log") == {("bob", "t", "OK")}
     assert bool(given) is is_renewed
+
+
+POLICY = """
+[[rule]]
+users = ["alice"]
+tables = ["*"]
+allow = ["admin"]
+
+[[rule]]
+users = ["bob"]
+tables = ["t"]
+allow = ["read", "write"]
+
+[[rule]]
+users = ["bob"]
+tables = ["seen"]
+allow = ["read"]
+
+[[rule]]
+users = ["bob"]
+tables = ["new*"]
+allow = ["read", "create"]
+"""
+
+
+def below(directory) -> ServerConfig:
+    """A relay with users and rules of its own."""
+    (directory / "rules.toml").write_text(POLICY)
+    users = users_file(directory / "users.jsonl")
+    return ServerConfig(
+        host=HOST, journal="memory", users=str(users), policy=str(directory / "rules.toml")
+    )
+
+
+async def refused(writing, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        await writing
+
+
+def test_a_relay_asks_its_own_rules_before_it_passes_a_write_on(tmp_path):
+    async def scene() -> None:
+        async with engine(token="the-key") as server:
+            for name in ("t", "seen", "hidden", "newer"):
+                await server.create_table(name, SCHEMA)
+            relay = relay_of(server.uri, config=below(tmp_path), auth="the-key")
+            await relay.start()
+            try:
+                for name in ("t", "seen", "hidden", "newer"):
+                    await relay.wait_live(name)
+                async with aconnect(relay.uri, auth=BOB) as bob:
+                    await bob.put("t", ROWS)
+                    await bob.put("new_one", ROWS)
+                    await bob.create_table("new_two", SCHEMA)
+                    unknown = [TableNotFoundError, "^table '{}' not found$"]
+                    for name, error, text in (
+                        ("seen", PermissionDeniedError, "you may not write table 'seen'"),
+                        ("newer", PermissionDeniedError, "you may not write table 'newer'"),
+                        # Whether there is such a table or not.
+                        ("hidden", unknown[0], unknown[1].format("hidden")),
+                    ):
+                        await refused(bob.put(name, ROWS), error, text)
+                    for name in ("hidden", "nothing", "seen", "t"):
+                        text = f"you may not create table '{name}'"
+                        made = bob.create_table(name, SCHEMA)
+                        await refused(made, PermissionDeniedError, text)
+                    for name in ("hidden", "nothing"):
+                        text = unknown[1].format(name)
+                        await refused(bob.drop_table(name), TableNotFoundError, text)
+                    for name in ("seen", "t", "new_two"):
+                        text = f"you may not drop table '{name}'"
+                        await refused(bob.drop_table(name), PermissionDeniedError, text)
+                    commit = {"table": "t", "writer": "w", "batch": 0, "staged": [], "create": True}
+                    body = json.dumps(commit).encode()
+                    acted = bob.act("stage.commit", body, table="t")
+                    await refused(acted, PermissionDeniedError, "you may not create table 't'")
+                assert {each.name for each in await tables_of(server)} == {
+                    *("t", "seen", "hidden", "newer", "new_one", "new_two")
+                }
+            finally:
+                await relay.stop()
+
+    run(scene)
+
+
+async def tables_of(server):
+    async with aconnect(server.uri, auth="the-key") as session:
+        listed = await session.tables()
+        for name in ("seen", "hidden", "newer"):
+            assert (await session.table(name).snapshot()).num_rows == 0
+        return [each for each in listed if not each.name.startswith("_")]

@@ -18,7 +18,7 @@ from barrage.transport.peer_identity import (
     identity_of_connection,
     identity_of_properties,
 )
-from barrage.transport.tls.certificate_end import not_after_of
+from barrage.transport.tls.certificate_fields import not_after_of
 from tests.helpers.certificates import DAY, authority
 from tests.unit.transport.http2_served import run, unary
 from tests.unit.transport.tls_scene import server_tls

@@ -1,4 +1,4 @@
-"""The door for external sources: its connections on the event loop, and the desks of programs.
+"""The door for external sources: who they are, and the desks of their programs.
 
 Bytes are taken as they come, always: credits are the only brake. What one turn of the loop has
 brought for a program is one command of the engine, whatever the number of streams.
@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import (
+    AuthenticationError,
     BarrageError,
     ConfigError,
     LimitExceededError,
@@ -24,9 +25,11 @@ from barrage.errors import (
 from barrage.proto.connector.session_states import WorkerState
 from barrage.proto.connector.stream_desk import StreamDesk
 from barrage.proto.connector.worker_session import WorkerSession
-from barrage.server.identity.caller import ANYBODY, KEY_NAME, Caller, Proof
+from barrage.server.ingest.connector.source_connection import ConnectorConnection
 from barrage.server.ingest.connector.stream_landings import StreamLandings
 from barrage.server.runtime.failure import unexpected_failure
+from barrage.supervision import Role, no_dependants, start_task
+from barrage.transport.tls.handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,10 +37,15 @@ if TYPE_CHECKING:
 
     from barrage.limits import Limits
     from barrage.proto.connector.stream_desk import StreamBatch
+    from barrage.server.identity.audit import AuditLog
+    from barrage.server.identity.caller import Caller
+    from barrage.server.ingest.connector.source_callers import SourceCallers
     from barrage.server.ingest.connector.stream_landings import Landing
     from barrage.server.policy.access_gate import AccessGate
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.tables.table_service import TableService
+    from barrage.transport.base import ServerCertificates
+    from barrage.wire.connector.frame_values import Hello
 
 log = logging.getLogger(__name__)
 
@@ -51,70 +59,9 @@ LOOK_SECONDS = 0.5
 _FOR_SOURCES = (SchemaError, UnsupportedError, PermissionDeniedError, TableExistsError)
 """Why a program can have no table, that only somebody who looks at it can help."""
 
+BAD_COOKIE = "bad cookie: it must be the server's key, USER:PASSWORD or a token that holds"
 
-READ_BYTES = 64 * 1024
-"""Taken from one connection at a time, as a small message costs some microseconds."""
-
-
-class ConnectorConnection(asyncio.BufferedProtocol):
-    """One connection of a source."""
-
-    def __init__(self, worker: ConnectorWorker) -> None:
-        self._worker = worker
-        self._transport: asyncio.Transport | None = None
-        self.session = worker.new_session(self)
-        self.expires_s: float | None = None
-        """When it is cut: before its HELLO, and after its ERROR."""
-        self._is_greeted = False
-        self._is_ending = False
-        self._buffer = bytearray(READ_BYTES)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self.expires_s = self._worker.joined(self)
-        if self.expires_s is None:
-            transport.abort()
-
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.session.receive_data(memoryview(self._buffer)[:nbytes])
-        if self.session.state is WorkerState.GREETED and not self._is_greeted:
-            self._is_greeted = True
-            self.expires_s = None
-            self._worker.greeted(self)
-        self._worker.touch(self)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.session.close()
-        self._worker.left(self)
-
-    def flush(self) -> None:
-        """Send what there is to send; end once the session has."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        data = self.session.data_to_send()
-        if data and not self._is_ending:
-            transport.write(data)
-            if transport.get_write_buffer_size() > self._worker.limits.connector_replies_bytes_max:
-                log.warning("a connector does not read its replies and is cut")
-                transport.abort()
-                return
-        if self.session.state is WorkerState.CLOSED:
-            transport.close()
-        elif self.session.state is WorkerState.FAILING and not self._is_ending:
-            # Closing now, with bytes of the peer not read, could take the ERROR away from it.
-            self._is_ending = True
-            self.expires_s = self._worker.deadline_s()
-            log.warning("a connector was ended: %s", self.session.failure)
-            transport.write_eof()
-
-    def cut(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+ADMISSION = Role("barrage-connector-admission", "the connection, which is cut")
 
 
 class _Program:
@@ -140,14 +87,17 @@ class ConnectorWorker:
         catalog: Catalog,
         *,
         limits: Limits,
-        cookie: str,
+        callers: SourceCallers,
         gate: AccessGate,
         on_death: Callable[[BarrageError], object],
+        audit: AuditLog | None = None,
     ) -> None:
         self.limits = limits
-        caller = Caller(name=KEY_NAME, proof=Proof.KEY) if cookie else ANYBODY
-        self._landings = StreamLandings(tables, catalog, gate=gate, caller=caller)
-        self._cookie = cookie
+        self._landings = StreamLandings(tables, catalog, gate=gate)
+        self._callers = callers
+        self._audit = audit
+        self._admitting: set[asyncio.Task[None]] = set()
+        self._handshakes: TlsHandshakes | None = None
         self._on_death = on_death
         self._connections: set[ConnectorConnection] = set()
         self._programs: dict[str, _Program] = {}
@@ -173,20 +123,40 @@ class ConnectorWorker:
     def connection_count(self) -> int:
         return len(self._connections)
 
-    async def start(self, host: str, port: int) -> None:
+    async def start(self, host: str, port: int, tls: ServerCertificates | None = None) -> None:
         """Listen; ConfigError when the address cannot be had."""
         self._loop = asyncio.get_running_loop()
-        try:
-            self._server = await self._loop.create_server(
-                lambda: ConnectorConnection(self), host, port
+        made: Callable[[], asyncio.BaseProtocol] = self._connection
+        if tls is not None:
+            self._handshakes = TlsHandshakes(
+                tls, self.limits, made=self._connection, room=self._room
             )
+            made = self._handshakes.protocol
+        try:
+            self._server = await self._loop.create_server(made, host, port)
         except OSError as error:
             raise ConfigError(f"cannot listen for connectors on {host}:{port}: {error}") from error
         self._look = self._loop.call_later(LOOK_SECONDS, self._look_around)
 
+    def _connection(self) -> ConnectorConnection:
+        return ConnectorConnection(self)
+
+    def _room(self) -> int:
+        return self.limits.connector_connections_max - len(self._connections)
+
+    async def stop(self) -> None:
+        """Close, and wait for what looks at who comes. Idempotent."""
+        self.close()
+        if self._handshakes is not None:
+            await self._handshakes.stop()
+        if self._admitting:
+            await asyncio.wait(self._admitting)
+
     def close(self) -> None:
         """Take no more; connections end without a word, so that sources come again. What the engine
         has is written. Idempotent."""
+        for task in self._admitting:
+            task.cancel()
         if self._look is not None:
             self._look.cancel()
         if self._server is not None:
@@ -202,7 +172,7 @@ class ConnectorWorker:
 
     def new_session(self, connection: ConnectorConnection) -> WorkerSession:
         return WorkerSession(
-            limits=self.limits, cookie=self._cookie, on_change=partial(self.touch, connection)
+            limits=self.limits, cookie=None, on_change=partial(self.touch, connection)
         )
 
     def deadline_s(self) -> float:
@@ -217,7 +187,22 @@ class ConnectorWorker:
         return self.deadline_s()
 
     def left(self, connection: ConnectorConnection) -> None:
+        """It is gone. Idempotent."""
+        if connection not in self._connections:
+            return
         self._connections.discard(connection)
+        self._callers.calls.finish(connection.call)
+        hello = connection.session.hello
+        if self._audit is not None and hello is not None:
+            caller = connection.caller
+            self._audit.record(
+                user=None if caller is None else caller.name,
+                proof=None if caller is None else caller.proof.value,
+                peer=connection.source.peer(),
+                method="connector",
+                tables=[hello.program],
+                outcome="OK" if connection.outcome is None else connection.outcome.name,
+            )
 
     def touch(self, connection: ConnectorConnection) -> None:
         """Something of a connection has changed: the next turn looks at it."""
@@ -227,17 +212,59 @@ class ConnectorWorker:
             self._loop.call_soon(self._guarded, self._turn)
 
     def greeted(self, connection: ConnectorConnection) -> None:
-        """HELLO has come: welcome it once its table is open."""
+        """HELLO has come: welcome it once it is known who it is and its table is open."""
         hello = connection.session.hello
         assert hello is not None
-        program = self._programs.get(hello.program)
+        try:
+            caller = self._callers.known(hello.cookie, connection.source)
+        except BarrageError as error:
+            self._turn_away(connection, error)
+            return
+        if caller is not None:
+            self._admit(connection, hello.program, caller)
+            return
+        connection.pause()
+        task = start_task(ADMISSION, self._look_at(connection, hello), on_death=no_dependants)
+        self._admitting.add(task)
+        task.add_done_callback(self._admitting.discard)
+
+    async def _look_at(self, connection: ConnectorConnection, hello: Hello) -> None:
+        try:
+            caller = await self._callers.caller(hello.cookie, connection.source)
+        except BarrageError as error:
+            self._turn_away(connection, error)
+        else:
+            self._admit(connection, hello.program, caller)
+        finally:
+            connection.resume()
+
+    def _turn_away(self, connection: ConnectorConnection, error: BarrageError) -> None:
+        """Sources take an ERROR for the end; what may pass ends without one."""
+        connection.outcome = error.status_code
+        if isinstance(error, AuthenticationError):
+            connection.session.fail(BAD_COOKIE)
+        else:
+            connection.session.close()
+        self.touch(connection)
+
+    def _admit(self, connection: ConnectorConnection, name: str, caller: Caller) -> None:
+        if connection.session.state is not WorkerState.GREETED:
+            return
+        connection.expires_s = None
+        connection.caller = caller
+        connection.call = self._callers.calls.begin(caller, partial(self._end, connection))
+        program = self._programs.get(name)
         if program is None:
             if len(self._programs) >= self.limits.connector_programs_max:
                 connection.session.fail("there are too many programs")
                 return
-            program = self._programs[hello.program] = _Program(hello.program)
+            program = self._programs[name] = _Program(name)
         program.waiting.append(connection)
         self._advance(program)
+
+    def _end(self, connection: ConnectorConnection, error: BarrageError) -> None:
+        """Its caller is none any more, or may do other things than before."""
+        self._turn_away(connection, error)
 
     # --- programs ---
 
@@ -265,20 +292,31 @@ class ConnectorWorker:
             desk = program.desk = program.landing = program.held = None
         if desk is not None and desk.is_open:
             while program.waiting:
-                connection = program.waiting.popleft()
-                if connection.session.state is WorkerState.GREETED:
-                    connection.session.welcome(desk)
+                self._welcome(program.waiting.popleft(), program.name, desk)
         elif desk is None and not program.is_opening:
             if not program.waiting:
                 self._programs.pop(program.name, None)
                 return
+            first = program.waiting[0].caller
+            assert first is not None
             program.is_opening = True
             try:
-                future = self._landings.open(program.name)
+                future = self._landings.open(program.name, first)
             except BarrageError as error:
                 self._not_opened(program, error)
             else:
                 future.add_done_callback(partial(self._on_loop, self._opened, program))
+
+    def _welcome(self, connection: ConnectorConnection, program: str, desk: StreamDesk) -> None:
+        """Its table was opened for another one, perhaps."""
+        if connection.session.state is not WorkerState.GREETED:
+            return
+        try:
+            self._landings.check(program, connection.caller)
+        except BarrageError as error:
+            _refuse(connection, error)
+        else:
+            connection.session.welcome(desk)
 
     def _on_loop(
         self, told: Callable[[_Program, Any], None], program: _Program, future: Future[Any]
@@ -300,10 +338,16 @@ class ConnectorWorker:
 
     def _not_opened(self, program: _Program, error: BarrageError) -> None:
         log.warning("program %r of a connector has no table: %s", program.name, error)
+        program.is_opening = False
+        if isinstance(error, PermissionDeniedError):
+            # Somebody else may be allowed to.
+            _refuse(program.waiting.popleft(), error)
+            self._advance(program)
+            return
         self._programs.pop(program.name, None)
         for connection in program.waiting:
             if isinstance(error, _FOR_SOURCES):
-                connection.session.fail(f"unknown program: {error}")
+                _refuse(connection, error)
             else:
                 # Sources take an ERROR for the end; this may pass.
                 connection.session.close()
@@ -372,3 +416,8 @@ class ConnectorWorker:
             self._submit(program)
             if program.desk is not None and program.desk.is_open:
                 program.desk.give_credits()
+
+
+def _refuse(connection: ConnectorConnection, error: BarrageError) -> None:
+    connection.outcome = error.status_code
+    connection.session.fail(f"unknown program: {error}")

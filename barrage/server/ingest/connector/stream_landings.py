@@ -62,22 +62,24 @@ class Landing:
 class StreamLandings:
     """Opens landings and writes to them. May be called from any thread."""
 
-    def __init__(
-        self, tables: TableService, catalog: Catalog, *, gate: AccessGate, caller: Caller
-    ) -> None:
-        """``caller``: as whom sources write."""
+    def __init__(self, tables: TableService, catalog: Catalog, *, gate: AccessGate) -> None:
         self._gate = gate
-        self._caller = caller
         self._tables = tables
         self._catalog = catalog
 
-    def open(self, program: str) -> Future[Landing]:
-        """The table of a program, made when there is none. What it says of positions is as safe as
-        the table's journal makes it. SchemaError when the name or the table cannot be used,
-        ReadOnlyTableError, UnsupportedError, TableExistsError."""
-        self._gate.check(program, Operation.WRITE, Operation.CREATE, caller=self._caller)
+    def open(self, program: str, caller: Caller) -> Future[Landing]:
+        """The table of a program for a caller, made when there is none. What it says of positions
+        is as safe as the table's journal makes it. SchemaError when the name or the table cannot be
+        used, ReadOnlyTableError, UnsupportedError, TableExistsError, PermissionDeniedError."""
+        self.check(program, caller)
         recipe = TableRecipe.checked(program, SCHEMA)
-        return self._tables.commit(partial(self._opened, recipe))
+        return self._tables.commit(partial(self._opened, recipe, caller))
+
+    def check(self, program: str, caller: Caller | None) -> None:
+        """Let through who may write to the table of a program. PermissionDeniedError, in the same
+        words whether there is such a table or not."""
+        self._gate.check(program, Operation.WRITE, Operation.CREATE, caller=caller)
+        self._gate.check(program, Operation.WRITE, caller=caller)
 
     def write(self, landing: Landing, batch: StreamBatch) -> Future[int]:
         """Rows and positions of a batch, all of it or nothing; resolves once they are as safe as
@@ -97,10 +99,12 @@ class StreamLandings:
 
     # --- engine thread ---
 
-    def _opened(self, recipe: TableRecipe) -> tuple[tuple[Table, ...], Callable[[int], Landing]]:
+    def _opened(
+        self, recipe: TableRecipe, caller: Caller
+    ) -> tuple[tuple[Table, ...], Callable[[int], Landing]]:
         found = self._catalog.find(recipe.name)
-        needed = Operation.CREATE if found is None else Operation.WRITE
-        self._gate.check(recipe.name, needed, caller=self._caller)
+        if found is None:
+            self._gate.check(recipe.name, Operation.CREATE, caller=caller)
         publication = self._tables.create_now(recipe, None) if found is None else found
         check_ours(publication)
         table = source_for_peers(publication)

@@ -7,7 +7,7 @@ from barrage.model.viewport import Viewport
 from barrage.rowset import RowSet
 from tests.helpers.fake_table import FakeTable
 from tests.helpers.told import each_told
-from tests.unit.engine.propagation.test_producer import Scene
+from tests.unit.engine.propagation.test_producer import MS, Scene
 
 
 def test_different_views_share_one_read_per_group_of_columns() -> None:
@@ -131,3 +131,48 @@ def test_a_jump_from_a_view_past_the_end_takes_away_what_was_shown() -> None:
     [message] = told_by(scene.send()).values()
     assert message.removed_positions == RowSet.of_span(0, 5)
     assert message.added_positions == RowSet.of_span(0, 5)
+
+
+def test_views_that_jump_together_share_one_read() -> None:
+    scene = Scene(table=FakeTable(range(1000)))
+    for number in range(50):
+        scene.subscribe(number, Viewport.of(number * 10, number * 10 + 10))
+    scene.send()
+    scene.change(removed=range(495, 510))
+    for number in range(50):
+        place = 500 + number * 8
+        scene.producer.change(number, None, Viewport.of(place, place + 12), now_ns=scene.now_ns)
+    scene.table.reads = 0
+    [sent] = scene.send()
+    assert isinstance(sent, ViewDelivery)
+    assert scene.table.reads == 1
+    told, rows = told_by([sent]), scene.table.row_list()
+    assert sorted(told) == list(range(50))
+    for number, message in told.items():
+        place = 500 + number * 8
+        shown = range(min(place, 985), min(place + 12, 985))
+        assert message.is_snapshot
+        assert message.effective_viewport == RowSet.of_span(place, place + 12)
+        assert message.removed_positions == RowSet.of_span(0, 10)
+        assert message.added_positions == RowSet.of_span(0, len(shown))
+        values = [column.to_pylist() for column in message.added_columns]
+        assert list(zip(*values, strict=True)) == [rows[at] for at in shown]
+
+
+def test_views_that_jump_from_different_moments_each_lose_what_they_show() -> None:
+    scene = Scene(table=FakeTable(range(40)))
+    for number in range(12):
+        interval_ns = (10_000 if number < 6 else 100) * MS
+        scene.subscribe(number, Viewport.of(30, 50), interval_ns=interval_ns)
+    scene.send()
+    scene.change(modified=[(0, 0)])
+    scene.send(100)
+    scene.change(removed=range(5))
+    assert sorted(told_by(scene.send(100))) == list(range(6, 12))
+    for number in range(12):
+        scene.producer.change(number, None, Viewport.of(number, number + 3), now_ns=scene.now_ns)
+    [sent] = scene.send()
+    assert isinstance(sent, ViewDelivery)
+    told = told_by([sent])
+    lost = [len(told[number].removed_positions) for number in range(12)]
+    assert lost == [10] * 6 + [5] * 6

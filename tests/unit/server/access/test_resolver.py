@@ -26,6 +26,7 @@ from barrage.server.access.exports import ExportExistsError
 from barrage.server.access.resolver import TicketResolver
 from barrage.server.access.session_store import ClientSession, SessionStore
 from barrage.server.identity.caller import ANYBODY
+from barrage.server.policy.access_gate import AccessGate
 from barrage.server.presentation.presentation import (
     lease_of,
     lease_schema,
@@ -58,7 +59,7 @@ class Scene:
     def __init__(self) -> None:
         self.parts = ServingParts(ServerConfig(limits=LIMITS))
         self.tables = self.parts.tables
-        self.resolver = TicketResolver(self.parts.catalog, self.tables, LIMITS)
+        self.resolver = TicketResolver(self.parts.catalog, self.tables, LIMITS, gate=AccessGate())
         self.sessions = SessionStore(LIMITS, VirtualClock())
         self.session, self.other = self.open(), self.open()
         for name, kind in (("ticks", "append_only"), ("fixed", "static")):

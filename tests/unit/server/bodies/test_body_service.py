@@ -93,12 +93,12 @@ def test_one_connection_that_cannot_be_closed_is_told_of_and_holds_up_nobody(cap
         arena = bodies.arena
         for _ in range(2):
             for connection in ("first", "second"):
-                channel = bodies._channels.add(BodyWay.UCX, ANYBODY.owner)
+                channel = bodies._channels.add(BodyWay.UCX, ANYBODY)
                 assert channel is not None
                 channel.connection = connection
             bodies._clock.advance(LIMITS.body_ticket_ns)
             assert [await ucx.asked.get() for _ in range(2)] == ["first", "second"]
-        channel = bodies._channels.add(BodyWay.UCX, ANYBODY.owner)
+        channel = bodies._channels.add(BodyWay.UCX, ANYBODY)
         channel.connection = "third"
         await bodies.close()
         assert ucx.is_closed

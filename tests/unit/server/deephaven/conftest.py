@@ -14,6 +14,7 @@ from barrage.limits import DEFAULT_LIMITS
 from barrage.server.access.resolver import TicketResolver
 from barrage.server.access.session_store import ClientSession
 from barrage.server.identity.caller import ANYBODY
+from barrage.server.policy.access_gate import AccessGate
 from barrage.server.runtime.catalog import Catalog
 from barrage.server.runtime.runtime import EngineRuntime
 from barrage.server.tables.table_lease import TableLease
@@ -30,7 +31,7 @@ class Bench:
         self.catalog = Catalog()
         self.runtime = EngineRuntime(limits=self.limits, clock=SystemClock())
         self.tables = TableService(self.runtime, self.catalog, limits=self.limits)
-        self.resolver = TicketResolver(self.catalog, self.tables, self.limits)
+        self.resolver = TicketResolver(self.catalog, self.tables, self.limits, gate=AccessGate())
         self.session = ClientSession(1, ANYBODY, "deephaven", limits=self.limits)
 
     def create(self, name: str, rows: pa.Table, **options: Any) -> Any:

@@ -22,6 +22,7 @@ from barrage.server.deephaven.console_calls import ConsoleCalls
 from barrage.server.deephaven.session_calls import SessionCalls
 from barrage.server.deephaven.session_end import until_session_ends
 from barrage.server.deephaven.table_updates import TableUpdates
+from barrage.server.policy.access_gate import AccessGate
 from barrage.server.tables.table_service import Change
 from barrage.transport.deephaven_messages import MESSAGES
 from tests.unit.server.deephaven.conftest import Bench, WrittenContext, run
@@ -34,7 +35,7 @@ Call = Callable[[bytes, Any, Any], Coroutine[Any, Any, None]]
 
 
 def list_fields(bench: Bench) -> Call:
-    return ApplicationCalls(bench.tables).list_fields
+    return ApplicationCalls(bench.tables, AccessGate()).list_fields
 
 
 def sizes(_: Bench) -> Call:
@@ -42,7 +43,7 @@ def sizes(_: Bench) -> Call:
 
 
 def logs(bench: Bench) -> Call:
-    return ConsoleCalls(bench.resolver, bench.tables).subscribe_to_logs
+    return ConsoleCalls(bench.resolver, bench.tables, gate=AccessGate()).subscribe_to_logs
 
 
 def tasks_left() -> int:

@@ -25,6 +25,7 @@ from barrage.server.history.journal_access import (
     refusals_for_peers,
     wait_durable,
 )
+from barrage.server.policy.access_gate import AccessGate
 from tests.helpers.journal_client import JournalClient
 from tests.helpers.server_process import wait_until
 
@@ -68,7 +69,7 @@ class ScriptedTables:
 
 def access(journal: Any) -> JournalAccess:
     journals = SimpleNamespace(journal_named=lambda _: journal)
-    return JournalAccess(journals, ScriptedTables())  # type: ignore[arg-type]
+    return JournalAccess(journals, ScriptedTables(), AccessGate())  # type: ignore[arg-type]
 
 
 def settled(journal: Any, version: int) -> int:

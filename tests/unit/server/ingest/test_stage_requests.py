@@ -16,6 +16,7 @@ from barrage.errors import BarrageError, LimitExceededError, RemoteProtocolError
 from barrage.limits import Limits
 from barrage.server.flight.stage_calls import StageCalls, commit_request
 from barrage.server.ingest.staging import StagingArea
+from barrage.server.policy.access_gate import AccessGate
 from barrage.transport.flight_messages import Descriptor
 from barrage.wire.frame import FlightFrame
 from tests.helpers.virtual_clock import VirtualClock
@@ -74,7 +75,7 @@ def test_any_bytes_are_refused(content):
 
 def stages() -> StageCalls:
     limits = Limits()
-    return StageCalls(StagingArea(limits, VirtualClock()), None, limits)  # type: ignore[arg-type]
+    return StageCalls(StagingArea(limits, VirtualClock()), None, limits, gate=AccessGate())  # type: ignore[arg-type]
 
 
 def first(command: bytes | None, path: tuple[str, ...] = ()) -> FlightFrame:

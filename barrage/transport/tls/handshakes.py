@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from barrage.supervision import Role, no_dependants, start_task
 
@@ -19,11 +19,21 @@ if TYPE_CHECKING:
 
     from barrage.limits import Limits
     from barrage.transport.base import ServerCertificates
-    from barrage.transport.over_http2.http2_protocol import Http2Protocol
 
 HANDSHAKE = Role("barrage-tls-handshake", "the connection, which is closed")
 
 log = logging.getLogger(__name__)
+
+
+class Secured(Protocol):
+    """What a connection is given to once its handshake is done: a protocol of asyncio, of any
+    kind."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def data_received(self, data: bytes) -> None:
+        """What the client has said right behind its part of the handshake."""
+        ...
 
 
 class TlsHandshakes:
@@ -34,7 +44,7 @@ class TlsHandshakes:
         tls: ServerCertificates,
         limits: Limits,
         *,
-        made: Callable[[], Http2Protocol],
+        made: Callable[[], Secured],
         room: Callable[[], int],
     ) -> None:
         """``made``: the protocol of a connection whose handshake is done. ``room``: how many more
@@ -101,7 +111,7 @@ class TlsHandshakes:
     def _hand_over(self, secured: asyncio.Transport, data: bytes) -> None:
         try:
             protocol = self._made()
-            secured.set_protocol(protocol)
+            secured.set_protocol(cast("asyncio.BaseProtocol", protocol))
             protocol.connection_made(secured)
             if data and not secured.is_closing():
                 protocol.data_received(data)

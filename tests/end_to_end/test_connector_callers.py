@@ -1,0 +1,265 @@
+"""Sources of the connector protocol are callers: what their cookie proves, which rules hold, and
+what ends them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.flight as flight
+import pytest
+
+import barrage
+from barrage import Operation, Policy, Rule
+from barrage.errors import RequestRefusedError
+from barrage.limits import Limits
+from barrage.proto.connector.source_session import SourceEvent, WorkerFailed
+from barrage.server import ServerConfig
+from barrage.server.identity.users_file import changing_users
+from barrage.server.ingest.connector.connector_worker import BAD_COOKIE
+from tests.helpers.certificates import authority
+from tests.helpers.connector_source import SocketSource, source
+from tests.helpers.restless_server import HANG_SECONDS
+from tests.helpers.server_process import wait_until
+from tests.helpers.users import ALICE_PASSWORD, users_file
+
+ALICE, BOB = f"alice:{ALICE_PASSWORD}", f"bob:{ALICE_PASSWORD}"
+KEY = "the:key"
+RULES = Policy.of(
+    Rule(tables=("*", "_*"), roles=("writer",), allow=frozenset({Operation.ADMIN})),
+    Rule(tables=("made_*",), users=("bob",), allow=frozenset({Operation.CREATE})),
+    Rule(tables=("written",), users=("bob",), allow=frozenset({Operation.WRITE})),
+    Rule(tables=("read",), users=("bob",), allow=frozenset({Operation.READ})),
+    Rule(tables=("*",), users=("key",), allow=frozenset({Operation.WRITE, Operation.CREATE})),
+)
+
+
+@contextmanager
+def serving(
+    directory: Path, *, policy: Policy | None = None, **settings
+) -> Iterator[barrage.Server]:
+    users = users_file(directory / "users")
+    config = ServerConfig(
+        connector="127.0.0.1:0", users=str(users), audit=str(directory / "audit.log"), **settings
+    )
+    with barrage.Server(config=config, policy=policy) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[barrage.Server]:
+    with serving(tmp_path_factory.mktemp("sources"), policy=RULES, token=KEY) as made:
+        yield made
+
+
+def token_of(server: barrage.Server, user: str) -> str:
+    with flight.connect(server.uri) as client:
+        _, header = client.authenticate_basic_token(user, ALICE_PASSWORD)
+    return header.decode().removeprefix("Bearer ")
+
+
+class _Watching(SocketSource):
+    """Remembers what it was told."""
+
+    seen: list[SourceEvent]
+
+    def receive(self) -> list[SourceEvent]:
+        events = super().receive()
+        self.seen.extend(events)
+        return events
+
+
+def told(port: int, program: str, cookie: str) -> str:
+    """The ERROR a source gets, or nothing for an end without one."""
+    watching = type("Watching", (_Watching,), {"seen": []})
+    with pytest.raises((EOFError, ConnectionError)):
+        watching(port, program, cookie=cookie).close()
+    return "".join(event.message for event in watching.seen if isinstance(event, WorkerFailed))
+
+
+def test_a_cookie_is_a_key_a_password_or_a_token(server) -> None:
+    for cookie in (KEY, ALICE, token_of(server, "alice")):
+        with source(server.connector_port, "any", cookie=cookie) as s:
+            s.announce(1)
+            s.send(1, (s.opened[1] or 0) + 1)
+            s.wait_safe(1, (s.opened[1] or 0) + 1)
+    assert len(server.table("any").to_arrow()) == 3
+    wait_until(lambda: not server._app._connectors.connection_count, HANG_SECONDS)
+    assert not any(c.name == "alice" for c in server._app._authenticator.calls.callers())
+
+
+@pytest.mark.parametrize(
+    "cookie",
+    ["", "nope", "alice:nope", "nobody:x", f"carol:{ALICE_PASSWORD}", "bt_" + "A" * 43, ":", "a:"],
+)
+def test_any_other_cookie_is_told_so_and_leaves_nothing(server, cookie) -> None:
+    before = len(server._app._authenticator.calls)
+    assert told(server.connector_port, "wrong", cookie) == BAD_COOKIE
+    assert "wrong" not in server._parts.catalog.listing()
+    assert len(server._app._authenticator.calls) == before
+
+
+@pytest.mark.parametrize(
+    ("program", "operation"),
+    [("read", "write"), ("hidden", "create"), ("nothing", "create")],
+)
+def test_rules_are_asked_for_the_table_of_a_program(server, program, operation) -> None:
+    if program != "nothing" and program not in server._parts.catalog.listing():
+        with source(server.connector_port, program, cookie=ALICE) as s:
+            s.announce(1)
+    # Whether there is such a table or not: the same words.
+    error = told(server.connector_port, program, BOB)
+    assert error.startswith(f"unknown program: you may not {operation} table '{program}'")
+
+
+def test_who_may_only_create_makes_no_table_it_could_not_write_to(server) -> None:
+    error = told(server.connector_port, "made_by_bob", BOB)
+    assert "you may not write table 'made_by_bob'" in error
+    assert "made_by_bob" not in server._parts.catalog.listing()
+
+
+def test_one_that_may_not_does_not_stop_one_that_may(server) -> None:
+    runs = [told(server.connector_port, "shared", BOB) for _ in range(3)]
+    assert all("you may not create" in text for text in runs)
+    with source(server.connector_port, "shared", cookie=ALICE) as s:
+        s.announce(1)
+        assert "you may not create" in told(server.connector_port, "shared", BOB)
+        s.send(1, 1)
+        s.wait_safe(1, 1)
+
+
+def test_who_is_a_user_no_more_is_cut_off_and_nobody_else(tmp_path) -> None:
+    with serving(tmp_path) as server:
+        port = server.connector_port
+        with source(port, "a", cookie=ALICE) as s, source(port, "b", cookie=BOB) as other:
+            s.announce(1)
+            other.announce(1)
+            s.send(1, 1)
+            s.wait_safe(1, 1)
+            with changing_users(tmp_path / "users") as users:
+                del users["alice"]
+            event = s.until(WorkerFailed)
+            assert event.message == BAD_COOKIE
+            assert told(port, "a", ALICE) == BAD_COOKIE
+            other.send(1, 1)
+            other.wait_safe(1, 1)
+        wait_until(lambda: not server._app._connectors.connection_count, HANG_SECONDS)
+    lines = map(json.loads, (tmp_path / "audit.log").read_text().splitlines())
+    seen = [each for each in lines if each["method"] == "connector"]
+    assert {(each.get("user"), *each["tables"], each["outcome"]) for each in seen} == {
+        ("alice", "a", "UNAUTHENTICATED"),
+        (None, "a", "UNAUTHENTICATED"),
+        ("bob", "b", "OK"),
+    }
+    assert ALICE_PASSWORD not in (tmp_path / "audit.log").read_text()
+
+
+def test_other_rules_send_a_source_away_to_come_again_under_them(tmp_path) -> None:
+    path = tmp_path / "policy.toml"
+
+    def put(*operations: str) -> None:
+        path.write_text(f'[[rule]]\ntables = ["a"]\nallow = {json.dumps(operations)}\n')
+
+    put("write", "create")
+    config = ServerConfig(connector="127.0.0.1:0", policy=str(path))
+    with barrage.Server(config=config) as server, source(server.connector_port, "a") as s:
+        s.announce(1)
+        s.send(1, 1)
+        s.wait_safe(1, 1)
+        put("read")
+        with pytest.raises((EOFError, ConnectionError)):
+            s.until(WorkerFailed)
+        assert "you may not write table 'a'" in told(server.connector_port, "a", "")
+
+
+def test_a_peer_that_was_wrong_too_often_waits_here_too(tmp_path) -> None:
+    with serving(tmp_path, limits=Limits(login_failures_max=2)) as server:
+        port = server.connector_port
+        assert told(port, "a", "alice:nope") == BAD_COOKIE
+        assert told(port, "a", "alice:nope") == BAD_COOKIE
+        # No ERROR, which sources take for the end: it passes.
+        assert told(port, "a", "alice:nope") == ""
+        auth = barrage.Basic("alice", "nope")
+        with (
+            pytest.raises(RequestRefusedError, match="too many failed logins"),
+            barrage.connect(server.uri, auth=auth) as session,
+        ):
+            session.tables()
+
+
+# --- TLS ---
+
+
+@pytest.fixture(scope="module")
+def tls_server(tmp_path_factory) -> Iterator[barrage.Server]:
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = authority().for_localhost().write(folder, "server")
+    with serving(
+        folder, tls_cert=cert, tls_key=key, limits=Limits(http2_preface_ns_max=2_000_000_000)
+    ) as made:
+        yield made
+
+
+def trusting(*name: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=authority(*name).certificate.decode())
+    return context
+
+
+def test_beside_a_certificate_sources_speak_tls(tls_server) -> None:
+    with source(tls_server.connector_port, "safe", cookie=ALICE, tls=trusting()) as s:
+        s.announce(1)
+        s.send(1, *range(1, 2_000))
+        s.wait_safe(1, 1_999)
+    assert len(tls_server.table("safe").to_arrow()) == 1_999
+
+
+def test_an_error_reaches_a_source_through_tls(tls_server) -> None:
+    with pytest.raises((EOFError, ConnectionError, ssl.SSLError)):
+        SocketSource(tls_server.connector_port, "safe", cookie="no", tls=trusting())
+    s = socket.create_connection(("127.0.0.1", tls_server.connector_port), timeout=HANG_SECONDS)
+    with trusting().wrap_socket(s, server_hostname="localhost") as secured:
+        secured.sendall(hello("p", "no"))
+        assert b"bad cookie" in secured.recv(65_536)
+
+
+def hello(program: str, cookie: str) -> bytes:
+    texts = b"".join(
+        len(raw).to_bytes(2, "big") + raw for raw in map(str.encode, ("0.0.1", cookie, program, ""))
+    )
+    return (len(texts) + 1).to_bytes(4, "big") + b"\0" + texts
+
+
+def test_nobody_comes_in_the_clear_or_trusts_a_stranger(tls_server) -> None:
+    port = tls_server.connector_port
+    with pytest.raises((EOFError, OSError)):
+        SocketSource(port, "safe", cookie=ALICE)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        SocketSource(port, "safe", cookie=ALICE, tls=trusting("another"))
+
+
+def test_who_says_nothing_is_cut(tls_server) -> None:
+    with socket.create_connection(("127.0.0.1", tls_server.connector_port)) as silent:
+        silent.settimeout(HANG_SECONDS)
+        assert silent.recv(1) == b""
+
+
+def test_a_client_certificate_is_enough_and_names_the_source(tmp_path) -> None:
+    cert, key = authority().for_localhost().write(tmp_path, "server")
+    files = {"tls_cert": cert, "tls_key": key, "tls_client_ca": authority().write(tmp_path)}
+    rules = Policy.of(
+        Rule(tables=("a",), users=("feed",), allow=frozenset({Operation.CREATE, Operation.WRITE}))
+    )
+    with serving(tmp_path, policy=rules, **files) as server:
+        context = trusting()
+        context.load_cert_chain(*authority().for_client("feed").write(tmp_path, "feed"))
+        with source(server.connector_port, "a", tls=context) as s:
+            s.announce(1)
+            s.send(1, 1)
+            s.wait_safe(1, 1)
+        with pytest.raises((EOFError, OSError)):
+            SocketSource(server.connector_port, "a", tls=trusting())
