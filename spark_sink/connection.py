@@ -126,6 +126,13 @@ def server_error(error: Exception, *, doing: str) -> ServerError:
     if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
         advice = "set option auth.token, or auth.tokenEnv to the name of an environment variable"
         return ServerError(Failure.REFUSED, reason, doing=doing, advice=advice)
+    if reason.startswith("no-journal") and "is derived from" in reason:
+        advice = (
+            "read such a table with options filter and columns, and do the rest in Spark; or set "
+            "option journalLocation to a directory all executors see, and the rows of the view "
+            "are followed and their changes kept on this side"
+        )
+        return ServerError(Failure.NO_JOURNAL, reason, doing=doing, advice=advice)
     if isinstance(error, pa.ArrowNotImplementedError) or reason.startswith("no-journal"):
         advice = (
             "set option journalLocation to a directory all executors see, and the journal is kept "

@@ -51,7 +51,10 @@ class UpdateSink:
         options = self._options
         mode = options.mode_for(rows.columns, is_complete=False, is_update=True)
         key = required_key(options, batch, rows.sparkSession)
-        staging = _Staging(options, key, sent_schema(rows.schema, mode))
+        as_json = options.variant_as_json
+        table = table_schema(rows.schema, mode, variant_as_json=as_json)
+        sent = sent_schema(rows.schema, mode, variant_as_json=as_json)
+        staging = _Staging(options, key, sent)
         try:
             told = rows.mapInArrow(staging, _STAGED_COLUMNS).collect()
         except Exception as error:
@@ -70,7 +73,7 @@ class UpdateSink:
             key,
             parts,
             mode=mode,
-            schema=table_schema(rows.schema, mode),
+            schema=table,
             is_loss_refused=options.fails_on_data_loss is not False,
         )
 

@@ -80,9 +80,11 @@ def test_a_table_without_journal_and_no_table_are_told_apart(server, client):
     server.create_table("plain", SCHEMA, journal="none")
     view = server.create_table("t", SCHEMA).where("v > 1")
     server.publish("view", view)
-    for name in ("plain", "view"):
+    server.publish("deeper", server.table("t").where("v > 1").agg_by("k", n="count()"))
+    for name in ("plain", "view", "deeper"):
         text = refused(lambda name=name: client.info(name))
         assert "no-journal: table" in text
+        assert ("use the tables it is made of: 't'" in text) is (name != "plain")
     assert "not found" in refused(lambda: client.info("absent"), KeyError)
 
 

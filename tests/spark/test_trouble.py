@@ -151,7 +151,7 @@ def test_the_cause_of_a_source_that_fails_is_found(spark, server, checkpoint):
         (lambda: stream(spark, "grpc://127.0.0.1:1", reconnectTimeoutMs="100"), "127.0.0.1:1"),
         (lambda: stream(spark, server.uri, columns="price"), "price"),
     ):
-        with pytest.raises(Exception) as caught:  # noqa: PT011  (Spark's, of many classes)
+        with pytest.raises(Exception) as caught:
             load()
         assert told in root_cause(caught.value)
         assert "An error occurred while" not in root_cause(caught.value)
@@ -160,7 +160,7 @@ def test_the_cause_of_a_source_that_fails_is_found(spark, server, checkpoint):
     run(stream(spark, server.uri), checkpoint, Collected())
     server.drop_table("trades")
     server.create_table("trades", SCHEMA).add(rows(5))
-    with pytest.raises(Exception) as caught:  # noqa: PT011
+    with pytest.raises(Exception) as caught:
         run(stream(spark, server.uri), checkpoint, Collected())
     assert "set option failOnDataLoss=false" in root_cause(caught.value)
 
@@ -178,3 +178,23 @@ def test_limits_count_the_rows_that_are_delivered(spark, server, checkpoint, tmp
     progress = [batch for batch in query.recentProgress if batch["numInputRows"]]
     latest = [json.loads(batch["sources"][0]["latestOffset"]) for batch in progress]
     assert [each["rowsBehindLatest"] for each in latest[-3:]] == [400, 200, 0]
+
+
+def test_a_view_is_refused_with_its_base_table_and_can_be_followed(spark, server, tmp_path):
+    table = server.create_table("trades", SCHEMA, key="sym")
+    table.upsert(rows(10))
+    server.publish("totals", table.where("qty > 2").agg_by("sym", total="sum(qty)"))
+    with pytest.raises(Exception) as caught:
+        stream(spark, server.uri, "totals")
+    told = root_cause(caught.value)
+    assert "made of: 'trades'" in told
+    assert "options filter and columns" in told
+    options = {"journalLocation": str(tmp_path / "journal"), "keyColumns": "sym"}
+    collected = Collected()
+    followed = stream(spark, server.uri, "totals", **options)
+    run(followed, str(tmp_path / "checkpoint"), collected)
+    table.upsert([{"sym": "s3", "qty": 30}, {"sym": "s4", "qty": 0}])
+    run(stream(spark, server.uri, "totals", **options), str(tmp_path / "checkpoint"), collected)
+    expected = [{"sym": f"s{i}", "total": i} for i in range(5, 10)] + [{"sym": "s3", "total": 30}]
+    assert sorted(collected.values(), key=repr) == sorted(expected, key=repr)
+    assert collected.sizes() == [7, 2]

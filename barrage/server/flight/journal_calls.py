@@ -108,7 +108,7 @@ class JournalCalls:
             "journal.bound": Action(
                 "The last version up to which changes are few enough, at least the next one. Body: "
                 'JSON {"table", "epoch", "from", "max_rows", "max_bytes", "cap", "preimage": '
-                'whether the rows of before count, too}. Result: JSON {"version", "rows", "bytes"}. '
+                'whether the rows of before count, too}. Result: {"version", "rows", "bytes"}. '
                 'For a piece of a snapshot: {"table", "epoch", "version", "row", "max_rows", '
                 '"max_bytes"}; result {"row", "rows", "bytes"}, the row id at which it ends, or -1 '
                 "for the last.",

@@ -99,7 +99,7 @@ def test_the_last_cause_is_told_when_the_time_is_over(server, caplog):
     told = {"uri": server.uri, "reconnectTimeoutMs": "150", "fetchRetryIntervalMs": "10"}
     server.unavailable = 10_000
     before = wait_meter.counts
-    with pytest.raises(ServerError, match="the fake is away.*tried for") as caught:
+    with pytest.raises(ServerError, match=r"the fake is away.*tried for") as caught:
         ServerConnection.of(told).action("journal.info", table="trades")
     assert caught.value.failure is Failure.UNREACHABLE
     assert 2 <= 10_000 - server.unavailable < 100
@@ -121,7 +121,7 @@ def test_no_patience_is_one_try(server):
 def test_a_table_that_was_there_is_waited_for(server):
     """A server that has just started may make its tables in a moment."""
     connection = ServerConnection.of({"uri": server.uri, "reconnectTimeoutMs": "100"})
-    with pytest.raises(ServerError, match="gone.*nothing") as caught:
+    with pytest.raises(ServerError, match=r"gone.*nothing") as caught:
         connection.action("journal.info", table="nothing", is_known=True)
     assert caught.value.failure is Failure.NOT_FOUND
     assert len(server.asked("journal.info")) > 1
