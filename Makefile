@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark generated test-ucx test-spark test-spark-oldest chaos slow busy night proto flatbuf fmt check coverage clean
+.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark generated test-web test-ucx test-npm test-spark test-spark-oldest chaos slow busy night proto flatbuf fmt check coverage clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,7 +49,7 @@ test: $(VENV)/.dev ## the default test suite
 
 property: $(VENV)/.dev ## property tests with many more examples
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 tests/property
-	HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -n 2 -m "hypothesis and not interop and not spark and not ucx and not chaos" tests/unit tests/end_to_end
+	HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -n 2 -m "hypothesis and not interop and not spark and not ucx and not web and not chaos" tests/unit tests/end_to_end
 
 sim: $(VENV)/.dev ## the seeded simulator: 100 seeds
 	$(BIN)/python -m tests.sim --seeds 100
@@ -64,8 +64,15 @@ fuzz: $(VENV)/.dev ## decoders against mutated and random bytes
 interop: $(VENV)/.interop ## both servers with every client: ours and Deephaven 42.7 (needs Java 17)
 	$(BIN)/python -m pytest -m interop tests/interop
 
+test-web: $(VENV)/.interop ## the page's door with Deephaven's own JavaScript API and its table widget (needs Node 20; Chromium for the widget)
+	$(BIN)/python -m pytest -m web tests/web
+
 test-ucx: $(VENV)/.ucx ## bodies over UCX: once with the library from PyPI, once with that of the system, where there is one
 	$(BIN)/python -m tests.ucx
+
+test-npm: $(VENV)/.dev ## a Flight client in JavaScript against our server (needs Node.js 18 or newer)
+	cd tests/flight_js && npm ci --no-audit --no-fund --silent
+	$(BIN)/python -m pytest -m npm tests/flight_js
 
 test-spark: $(VENV)/.spark ## the Spark source and sink in a real Spark (Java 17 or newer; one from PyPI where there is none)
 	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m pytest -m spark tests/spark

@@ -128,6 +128,49 @@ class Limits:
     tls_file_bytes_max: int = 1024 * 1024
     """A file with certificates or with a key."""
 
+    web_connections_max: int = 10_000
+    """Connections of browsers at a time, WebSockets or not; past it new ones are closed as they
+    come."""
+
+    web_streams_max: int = 512
+    """Streams of one WebSocket at a time."""
+
+    web_calls_max: int = 32
+    """Actions on one WebSocket that have not been answered yet."""
+
+    web_message_bytes_max: int = 1024 * 1024
+    """Longest message of a page."""
+
+    web_upload_bytes_max: int = 16 * 1024 * 1024
+    """Longest message of a gRPC call on a WebSocket, and bytes of all those on one WebSocket of
+    which part has not come."""
+
+    web_window_bytes: int = 4 * 1024 * 1024
+    """Bytes of one stream that a page has been sent and has not acknowledged."""
+
+    web_requests_bytes_max: int = 4 * 1024 * 1024
+    """Bytes of messages on one WebSocket that nobody has read yet, past which nothing more is read
+    from it."""
+
+    web_replies_bytes_max: int = 16 * 1024 * 1024
+    """Bytes that one WebSocket has not taken; what can wait, waits long before. Past it the
+    connection ends."""
+
+    web_head_bytes_max: int = 32 * 1024
+    """Line and headers of one HTTP/1.1 request, and those of a call on a WebSocket."""
+
+    web_idle_ns_max: int = 60 * 1_000_000_000
+    """How long an HTTP/1.1 connection may be silent between two requests."""
+
+    board_bytes_max: int = 64 * 1024
+    """Longest content of a saved board."""
+
+    boards_max: int = 1_000
+    """Boards a server keeps."""
+
+    boards_per_caller_max: int = 100
+    """Those of one caller."""
+
     stall_ns_max: int = 120 * 1_000_000_000
     """How long a subscriber may take nothing before it is disconnected with SlowConsumerError."""
 
@@ -256,6 +299,60 @@ class Limits:
 
     time_tables_max: int = 500
     """Most tables of timestamps the clients of one server may have at a time."""
+
+    endpoint_rows: int = 1024 * 1024
+    """Rows of one endpoint of a flight, unless a session says otherwise; a smaller table has one
+    endpoint."""
+
+    endpoints_max: int = 256
+    """Most endpoints of one flight: a larger table has more rows in each."""
+
+    results_max: int = 10_000
+    """Results of queries that are kept for their readers, and queries under way, at a time."""
+
+    results_per_caller_max: int = 1_000
+    """The same for one caller."""
+
+    result_bytes_max: int = 4 * 1024 * 1024 * 1024
+    """Bytes of all results that are kept, those included that have run out and are still read. What
+    a result has in common with its table counts as well."""
+
+    result_bytes_per_caller_max: int = 2 * 1024 * 1024 * 1024
+    """The same for one caller."""
+
+    result_lifetime_ns: int = 60 * 1_000_000_000
+    """How long a result is kept, unless a session says otherwise; renewing it begins anew."""
+
+    result_lifetime_ns_max: int = 3600 * 1_000_000_000
+    """Longest time that a session may say."""
+
+    result_age_ns_max: int = 24 * 3600 * 1_000_000_000
+    """Longest time a result is kept, however often it is renewed."""
+
+    result_jobs_max: int = 1_000
+    """Queries under way whose results are to be kept."""
+
+    result_jobs_per_caller_max: int = 100
+    """The same for one caller."""
+
+    poll_wait_ns: int = 10 * 1_000_000_000
+    """How long PollFlightInfo waits for something new before it tells what there is."""
+
+    flight_sessions_max: int = 10_000
+    """Sessions of Flight clients that have set options."""
+
+    flight_session_ns: int = 3600 * 1_000_000_000
+    """How long such a session is kept after its last call."""
+
+    session_options_max: int = 64
+    """Options in one request."""
+
+    transforms_max: int = 64
+    """Exchanges that transform rows, at a time."""
+
+    transform_bytes_max: int = 256 * 1024 * 1024
+    """Bytes of rows that one of them may gather: an operator that looks at all rows needs all of
+    them."""
 
     resume_rows_max: int = 50_000_000
     """Rows of an older version that are derived anew to resume a subscription; also the most rows

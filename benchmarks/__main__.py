@@ -40,7 +40,9 @@ NAMES = (
     "never_blocked",
     "kept_queries",
     "call_check",
+    "flight_get",
     "policy",
+    "web_door",
 )
 
 

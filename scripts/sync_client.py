@@ -118,7 +118,7 @@ TABLE = {
     "name": PLAIN,
     "schema": Method(is_property=True, seconds=SHORT),
     "info": PLAIN,
-    "snapshot": Method(said=f"``on_progress`` {ON_LOOP}."),
+    "snapshot": Method(said="``on_progress`` and ``on_query`` run on the session's thread."),
     "subscribe": Method(
         more=(
             ("on_update", "Callable[[Update], None] | None", "None"),

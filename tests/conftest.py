@@ -30,7 +30,7 @@ for _name, _count in (("ci", 100), ("nightly", 5000)):
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default-run"))
 
-_MARKED = {"chaos": "chaos", "interop": "interop", "spark": "spark", "ucx": "ucx"}
+_MARKED = {"chaos": "chaos", "interop": "interop", "spark": "spark", "ucx": "ucx", "web": "web"}
 """Directories in which every test has one mark."""
 
 

@@ -14,6 +14,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TransferSpeedColumn,
@@ -63,6 +64,27 @@ def byte_progress(what: str, *, is_quiet: bool) -> Iterator[Callable[[int], None
     with _progress((DownloadColumn(), TransferSpeedColumn()), is_quiet=is_quiet) as progress:
         task = progress.add_task(what, total=None)
         yield lambda size: progress.update(task, completed=size)
+
+
+@contextmanager
+def result_progress(
+    what: str, *, is_quiet: bool
+) -> Iterator[tuple[Callable[[float], None], Callable[[int], None]]]:
+    """A bar of a server's query and a counter of bytes received: what is called with the part of
+    the query that is done, and what with all bytes so far."""
+    columns = (
+        BarColumn(),
+        TaskProgressColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with _progress(columns, is_quiet=is_quiet) as progress:
+        query = progress.add_task(f"{what}: query", total=1.0)
+        reading = progress.add_task(what, total=None)
+        yield (
+            lambda done: progress.update(query, completed=done),
+            lambda size: progress.update(reading, completed=size),
+        )
 
 
 def _progress(columns: Iterable[ProgressColumn], *, is_quiet: bool) -> Progress:

@@ -26,6 +26,7 @@ from barrage.cli.tls.tls_options import UPSTREAM, VARIABLES
 from barrage.errors import ConfigError
 from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import SCHEME_DEFAULT, scheme_of
+from barrage.transport.sockets.listening_sockets import ListeningSockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +40,9 @@ UPSTREAM_TOKEN_VARIABLE = "BARRAGE_UPSTREAM_TOKEN"
 UPSTREAM_USER_VARIABLE = "BARRAGE_UPSTREAM_USER"
 """What `barrage relay` shows to others; no settings of a server."""
 
+WEB_PORT_DEFAULT = 10080
+"""Where browsers are served, if nothing else is said and nobody is there."""
+
 _NO_SETTINGS = {
     UPSTREAM_TOKEN_VARIABLE,
     UPSTREAM_USER_VARIABLE,
@@ -51,16 +55,44 @@ _NO_SETTINGS = {
 """What clients among the commands are told."""
 
 
-def settings(config_file: Path | None, **flags: str | int | bool | None) -> ServerConfig:
+def settings(
+    config_file: Path | None, *, is_for_people: bool = False, **flags: str | int | bool | None
+) -> ServerConfig:
     """Defaults < file < environment < ``flags`` of the settings' names, of which None says
-    nothing; the port is 10000 unless something says otherwise."""
+    nothing; the port is 10000 unless something says otherwise.
+
+    ``is_for_people``: browsers are served, unless something says otherwise, where only this machine
+    can reach the server; on port 10080 if it is free.
+    """
     from barrage.server.settings.config import DEFAULT_ORIGIN, load_config
 
     environment = {name: value for name, value in os.environ.items() if name not in _NO_SETTINGS}
     config = load_config(config_file, environment=environment, flags=flags)
-    if config.origin("port") != DEFAULT_ORIGIN:
+    chosen: dict[str, int | bool] = {}
+    if config.origin("port") == DEFAULT_ORIGIN:
+        chosen["port"] = PORT_DEFAULT
+    if is_for_people and config.web is None:
+        chosen["web"] = scheme_of(config.host) == SCHEME_DEFAULT and is_loopback(config.host)
+    if config.web or chosen.get("web"):
+        is_port_open = config.origin("web_port") == DEFAULT_ORIGIN
+        is_any_port = config.origin("port") != DEFAULT_ORIGIN and config.port == 0
+        if is_port_open and not is_any_port and _is_free(config.host, WEB_PORT_DEFAULT):
+            chosen["web_port"] = WEB_PORT_DEFAULT
+    if not chosen:
         return config
-    return load_config(config_file, environment=environment, flags={**flags, "port": PORT_DEFAULT})
+    return load_config(config_file, environment=environment, flags={**flags, **chosen})
+
+
+def _is_free(host: str, port: int) -> bool:
+    """Whether a port can be had at this moment."""
+    sockets = ListeningSockets(host, port)
+    try:
+        sockets.bind()
+    except ConfigError:
+        return False
+    finally:
+        sockets.close()
+    return True
 
 
 def parse_table_option(text: str) -> tuple[str, Path]:

@@ -195,7 +195,13 @@ class ClientExchange:
         )
         return frame
 
-    def change(self, *, columns: ColumnSet | None, viewport: Viewport | None) -> bytes:
+    def change(
+        self,
+        *,
+        columns: ColumnSet | None,
+        viewport: Viewport | None,
+        token: bytes | None = None,
+    ) -> bytes:
         """The frame that changes columns and viewport; LocalProtocolError for a subscription
         without viewport."""
         if self._wanted is None or self._wanted.positions is None or viewport is None:
@@ -203,7 +209,7 @@ class ClientExchange:
                 "only a subscription with a viewport can change; close it and subscribe again"
             )
         self._step(Stimulus.CHANGE)
-        return self._request(columns, viewport, None)
+        return self._request(columns, viewport, token)
 
     def resume(self, updates: int = 1) -> None:
         """The server goes on from the state the caller holds: no snapshot will come, but

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from barrage.model.viewport import ColumnSet, Viewport
+    from barrage.wire.frame import FlightFrame
     from barrage.wire.metadata import SnapshotOptions, SubscriptionOptions
 
 
@@ -24,7 +25,7 @@ class SubscriptionRequested:
     """The requested direction; only echoed when there is no viewport."""
     options: SubscriptionOptions
     token: bytes | None
-    """Accepted and never echoed: no message has a field for it."""
+    """No message has a field for it; a transport may have a way of its own to echo it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class SubscriptionChanged:
 
     columns: ColumnSet | None
     viewport: Viewport
+    token: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,39 @@ class BodiesReleased:
     be wrong or repeated."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRequested:
+    """A session message of the draft: the client wants a token, or one in place of ``session``,
+    and is answered with a SessionInfoResponse."""
+
+    session: bytes | None = None
+    """The token of before; None for a new session."""
+    payload: bytes | None = None
+    """Of a new session: what the client has to show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformRequested:
+    """The stream is plain Arrow both ways: rows come, and go back transformed."""
+
+    descriptor: bytes
+    """An encoded FlightDescriptor, whose command says how."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsArrived:
+    """A message of the rows that are to be transformed: schema, dictionary or batch."""
+
+    frame: FlightFrame
+
+
 ServerEvent = (
-    SubscriptionRequested | SubscriptionChanged | SnapshotRequested | HalfClosed | BodiesReleased
+    SubscriptionRequested
+    | SubscriptionChanged
+    | SnapshotRequested
+    | HalfClosed
+    | BodiesReleased
+    | SessionRequested
+    | TransformRequested
+    | RowsArrived
 )

@@ -17,10 +17,13 @@ from barrage.model.viewport import Viewport
 from barrage.proto.events import (
     BodiesReleased,
     HalfClosed,
+    RowsArrived,
     ServerEvent,
+    SessionRequested,
     SnapshotRequested,
     SubscriptionChanged,
     SubscriptionRequested,
+    TransformRequested,
 )
 from barrage.wire.dissociated.ranges import decode_addresses
 from barrage.wire.flight_data import decode_flight_data
@@ -35,6 +38,7 @@ from barrage.wire.metadata import WrongMagicError, decode_wrapper
 from barrage.wire.revision import WireRevision
 
 if TYPE_CHECKING:
+    from barrage.wire.frame import FlightFrame
     from barrage.wire.messages import BarrageMessage
 
 
@@ -53,6 +57,8 @@ class ExchangeState(Enum):
     SUBSCRIBED_FULL = auto()
     SUBSCRIBED_VIEWPORT = auto()
     SNAPSHOT_REQUESTED = auto()
+    TRANSFORMING = auto()
+    """Plain Arrow: rows come, and go back transformed."""
     FINISHING = auto()
     """A request was made and the client has half-closed."""
     CLOSED = auto()
@@ -65,10 +71,15 @@ class ExchangeInput(Enum):
     BARE_FRAME = auto()
     """A message without metadata, or with metadata of a foreign magic number."""
     SESSION_FRAME = auto()
-    """One of the draft's session messages, which the draft itself calls not yet used."""
+    """One of the draft's session messages, which the draft itself calls not yet used. The two
+    requests are answered."""
     FULL_SUBSCRIPTION = auto()
     VIEWPORT_SUBSCRIPTION = auto()
     SNAPSHOT = auto()
+    TRANSFORM = auto()
+    """A first message whose descriptor asks for a transform."""
+    ROWS = auto()
+    """Any message after it."""
     UNHANDLED_TYPE = auto()
     RELEASED_BODIES = auto()
     """A message that says nothing but which bodies are done with, on a stream that has a channel
@@ -85,6 +96,9 @@ TRANSITIONS: dict[tuple[ExchangeState, ExchangeInput], ExchangeState] = {
     (_S.OPENED, _I.FULL_SUBSCRIPTION): _S.SUBSCRIBED_FULL,
     (_S.OPENED, _I.VIEWPORT_SUBSCRIPTION): _S.SUBSCRIBED_VIEWPORT,
     (_S.OPENED, _I.SNAPSHOT): _S.SNAPSHOT_REQUESTED,
+    (_S.OPENED, _I.TRANSFORM): _S.TRANSFORMING,
+    (_S.TRANSFORMING, _I.ROWS): _S.TRANSFORMING,
+    (_S.TRANSFORMING, _I.HALF_CLOSE): _S.FINISHING,
     (_S.OPENED, _I.HALF_CLOSE): _S.CLOSED,
     (_S.GREETED, _I.SESSION_FRAME): _S.GREETED,
     (_S.GREETED, _I.FULL_SUBSCRIPTION): _S.SUBSCRIBED_FULL,
@@ -108,6 +122,12 @@ TRANSITIONS: dict[tuple[ExchangeState, ExchangeInput], ExchangeState] = {
 
 _SUBSCRIBED = (_S.SUBSCRIBED_FULL, _S.SUBSCRIBED_VIEWPORT)
 _SESSION_MESSAGES = (NewSessionRequest, RefreshSessionRequest, SessionInfoResponse)
+
+TRANSFORM_MARK = b'"transform"'
+"""What stands near the beginning of a descriptor whose command asks for a transform."""
+
+MARK_END = 64
+"""Bytes of the descriptor that are searched for it."""
 
 CHANGE_REFUSED = "cannot change from full subscription to viewport or vice versa"
 """Text of the reference server (barrage-wire.md section 13)."""
@@ -164,6 +184,8 @@ class ServerExchange:
             frame = decode_flight_data(buffer, self._limits)
             if self._has_body_channel and frame.is_release_only:
                 return [self._released(frame.released)]
+            if self._is_plain(frame):
+                return self._plain_events(frame)
             message = self._decode(frame.metadata)
             before = self._state
             self._step(_I.BARE_FRAME if message is None else classify(message), message)
@@ -186,6 +208,25 @@ class ServerExchange:
         if (self._state, _I.RELEASED_BODIES) not in TRANSITIONS:
             raise RemoteProtocolError(self._refusal(_I.RELEASED_BODIES, None))
         return BodiesReleased(ids=decode_addresses(released or b"", self._limits))
+
+    def _is_plain(self, frame: FlightFrame) -> bool:
+        """Whether a message belongs to an exchange of plain rows, or begins one."""
+        if self._state is _S.TRANSFORMING:
+            return True
+        told = frame.descriptor
+        return self._state is _S.OPENED and told is not None and TRANSFORM_MARK in told[:MARK_END]
+
+    def _plain_events(self, frame: FlightFrame) -> list[ServerEvent]:
+        events: list[ServerEvent] = []
+        if self._state is _S.OPENED:
+            assert frame.descriptor is not None
+            self._step(_I.TRANSFORM, None)
+            events.append(TransformRequested(descriptor=bytes(frame.descriptor)))
+            if frame.header is None:
+                return events
+        else:
+            self._step(_I.ROWS, None)
+        return [*events, RowsArrived(frame=frame)]
 
     def _decode(self, metadata: bytes | None) -> BarrageMessage | None:
         """The Barrage message in a frame's metadata, or None if it is none (a wrong magic counts as
@@ -233,6 +274,10 @@ class ServerExchange:
     ) -> list[ServerEvent]:
         if isinstance(message, SubscriptionRequest):
             return [self._subscription_event(message, is_change=before in _SUBSCRIBED)]
+        if isinstance(message, NewSessionRequest):
+            return [SessionRequested(payload=message.payload)]
+        if isinstance(message, RefreshSessionRequest):
+            return [SessionRequested(session=message.session or b"")]
         if isinstance(message, SnapshotRequest):
             return [
                 SnapshotRequested(
@@ -248,7 +293,9 @@ class ServerExchange:
     def _subscription_event(self, request: SubscriptionRequest, *, is_change: bool) -> ServerEvent:
         viewport = _viewport(request)
         if is_change and viewport is not None:
-            return SubscriptionChanged(columns=request.columns, viewport=viewport)
+            return SubscriptionChanged(
+                columns=request.columns, viewport=viewport, token=request.subscription_token
+            )
         return SubscriptionRequested(
             ticket=_checked_ticket(request.ticket),
             columns=request.columns,

@@ -61,10 +61,13 @@ class StateKeeping:
         server has now, None while it is away. Not to be cancelled: a state that is being written is
         written to its end."""
         took_ns, pause_seconds = 0, self._seconds / SOONER
-        while not self._ending.is_set():
+        is_last = False
+        while not is_last:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(pause_seconds, took_ns / 1e9 / SHARE_MAX)):
                     await self._ending.wait()
+            # Asked before the round: what comes while one is under way is for another one.
+            is_last = self._ending.is_set()
             began_ns = self._clock.monotonic_ns()
             await self._save_all(listing())
             took_ns = self._clock.monotonic_ns() - began_ns

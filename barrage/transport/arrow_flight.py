@@ -77,6 +77,17 @@ class ArrowFlightClient:
             raise _barrage_error(error, table) from error
         return ArrowFlightAnswer(writer, reader, table)
 
+    def get(self, ticket: bytes, *, headers: Mapping[str, str], table: str) -> ArrowFlightAnswer:
+        """The rows of a ticket."""
+        options = flight.FlightCallOptions(
+            headers=[(name.encode(), value.encode()) for name, value in headers.items()]
+        )
+        try:
+            reader = self._client.do_get(flight.Ticket(ticket), options)
+        except (pa.ArrowException, flight.FlightError, KeyError) as error:
+            raise _barrage_error(error, table) from error
+        return ArrowFlightAnswer(None, reader, table)
+
     def close(self) -> None:
         self._client.close()
 
@@ -85,8 +96,12 @@ class ArrowFlightAnswer:
     """What comes back: a schema, then record batches, some with metadata."""
 
     def __init__(
-        self, writer: flight.FlightStreamWriter, reader: flight.FlightStreamReader, table: str
+        self,
+        writer: flight.FlightStreamWriter | None,
+        reader: flight.FlightStreamReader,
+        table: str,
     ) -> None:
+        """Without ``writer`` nothing was to be sent but the request."""
         self._writer = writer
         self._reader = reader
         self._table = table
@@ -117,6 +132,8 @@ class ArrowFlightAnswer:
 
     def close(self) -> None:
         """After the last batch, or after an error."""
+        if self._writer is None:
+            return
         try:
             self._writer.close()
         except (pa.ArrowException, flight.FlightError, KeyError):

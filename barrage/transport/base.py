@@ -37,6 +37,18 @@ def is_path_of_pem(text: str) -> bool:
     return bool(text) and "\n" not in text and "-----BEGIN" not in text
 
 
+ENDPOINTS_HEADER = "x-barrage-endpoints"
+ENDPOINTS_ONE = "one"
+"""A client that says so wants tickets of tables as they are when they are read, and no rows kept
+for it: what it asks information for is not yet to read."""
+
+REUSE_CONNECTION = "arrow-flight-reuse-connection://"
+"""What the location of an endpoint begins with that is where its information came from."""
+
+INFORMATION_HEADERS = {ENDPOINTS_HEADER: ENDPOINTS_ONE}
+"""What our client says with every call of one request and one answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TLS:
     """How to check the server and who we are. Paths of PEM files; all None: the system's
@@ -158,7 +170,12 @@ class ServerCertificates(Protocol):
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For one connection."""
+        """For one connection that speaks HTTP/2."""
+        ...
+
+    @property
+    def web_context(self) -> ssl.SSLContext:
+        """For one that speaks HTTP/1.1, as browsers do with WebSockets."""
         ...
 
     @property
@@ -247,6 +264,10 @@ class CallContext(Protocol):
     message without waiting, and say whether it was taken at once. Otherwise it is sent behind those
     before it, and ``on_taken`` is called, without arguments, when it is taken. It raises what
     ``write`` raises; who posts bounds what waits.
+
+    Two more are those of calls from pages. ``announce(token)`` says that the message sent next
+    answers the request with this token. ``while_paused(callback)`` has ``callback`` called every
+    now and then while the client has said that it takes nothing for now.
     """
 
     def invocation_metadata(self) -> Any:

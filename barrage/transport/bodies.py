@@ -155,9 +155,12 @@ class TableOffers(Protocol):
         """What became of the bodies of all streams."""
         ...
 
-    def offer(self, take_snapshot: TakeSnapshot, place: str, peer: str) -> TableOffer:
+    def offer(
+        self, take_snapshot: TakeSnapshot, place: str, peer: str, *, is_one_location: bool = False
+    ) -> TableOffer:
         """For one reading of a table by the caller ``peer``; ``place`` is where bodies are left.
-        UnsupportedError when there is no such place here, LimitExceededError."""
+        With ``is_one_location`` metadata and bodies come from the same one. UnsupportedError when
+        there is no such place here, LimitExceededError."""
         ...
 
 
@@ -181,7 +184,8 @@ class TableOffer(NamedTuple):
     """What a client of the protocol needs: where metadata and bodies come from, and a ticket of use
     once."""
 
-    locations: tuple[str, str]
+    locations: tuple[str, ...]
+    """One for both, or that of metadata and that of bodies."""
     ticket: bytes
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from urllib.parse import urlsplit
+
+_PORTS = {"http": 80, "https": 443}
 
 
 def is_loopback(host: str) -> bool:
@@ -34,3 +37,18 @@ def is_served(path: str) -> bool:
         except OSError as error:
             return error.errno == errno.EPROTOTYPE  # A live one of another type.
     return True
+
+
+def normal_origin(text: str) -> str | None:
+    """An origin in the one form it is compared in, the port said; None when it is none."""
+    try:
+        parts = urlsplit(text.strip())
+        port = parts.port or _PORTS.get(parts.scheme)
+        name = parts.hostname
+    except ValueError:
+        return None
+    is_more = parts.path or parts.query or parts.fragment or parts.username is not None
+    if parts.scheme not in _PORTS or not name or is_more:
+        return None
+    host = f"[{name}]" if ":" in name else name
+    return f"{parts.scheme}://{host}:{port}"

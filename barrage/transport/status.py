@@ -73,13 +73,20 @@ _BROKEN_STREAM = re.compile(
 now and then sends more than the window it had just acknowledged; the last is all it says when a
 write meets a connection that has just been cut."""
 
-_REFUSED: dict[StatusCode, tuple[type[BarrageError], str]] = {
+_REFUSED: dict[StatusCode, tuple[type[BarrageError], str, str]] = {
     StatusCode.UNAUTHENTICATED: (
         AuthenticationError,
         "the server accepts no call without valid credentials",
+        "pass auth=barrage.Basic(user, password), barrage.Bearer(token) or "
+        "barrage.PreSharedKey(key), or a certificate with tls=barrage.TLS(certificate=, key=)",
     ),
-    StatusCode.PERMISSION_DENIED: (PermissionDeniedError, "the server does not permit this call"),
+    StatusCode.PERMISSION_DENIED: (
+        PermissionDeniedError,
+        "the server does not permit this call",
+        "the server knows who you are, and its rules do not let you: ask whoever keeps them",
+    ),
 }
+"""Error, text where the server gives none, and what to do next."""
 
 _LOST = frozenset(
     {
@@ -117,8 +124,11 @@ def error_from_status(
     if code in _LOST or (code is StatusCode.INTERNAL and _BROKEN_STREAM.search(text)):
         return ConnectionLostError(text or code.name)
     if code in _REFUSED:
-        kind, otherwise = _REFUSED[code]
-        return kind(text or otherwise)
+        kind, otherwise, advice = _REFUSED[code]
+        refused = kind(text or otherwise)
+        # Not in its text: commands and Spark have advice of their own.
+        refused.add_note(advice)
+        return refused
     if code is StatusCode.NOT_FOUND and text.startswith(_UNKNOWN_ACTION):
         return ActionNotFoundError(text)
     if code in (StatusCode.NOT_FOUND, StatusCode.ALREADY_EXISTS):

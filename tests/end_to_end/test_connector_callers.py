@@ -3,9 +3,11 @@ what ends them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -189,6 +191,67 @@ def test_a_peer_that_was_wrong_too_often_waits_here_too(tmp_path) -> None:
             barrage.connect(server.uri, auth=auth) as session,
         ):
             session.tables()
+
+
+def test_a_flood_of_guesses_waits_for_nobody_else_and_ends_nothing(tmp_path) -> None:
+    """Those past the limit are sent away without a word; many reset their connection while their
+    cookie is looked at."""
+    limits = Limits(login_failures_max=10_000, password_checks_waiting_max=1)
+    with serving(tmp_path, limits=limits) as server:
+        port, worker = server.connector_port, server._app._connectors
+        with source(port, "feed", cookie=ALICE) as s:
+            s.announce(1)
+            for number in range(40):
+                with socket.create_connection(("127.0.0.1", port)) as guess:
+                    if number % 2:
+                        # It is reset at once; else when the answer comes.
+                        linger = struct.pack("ii", 1, 0)
+                        guess.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    guess.sendall(hello("feed", f"alice:{number}"))
+                s.send(1, number + 1)
+                s.wait_safe(1, number + 1)
+            waiting = [
+                socket.create_connection(("127.0.0.1", port), HANG_SECONDS) for _ in range(8)
+            ]
+            for number, guess in enumerate(waiting):
+                guess.sendall(hello("feed", f"alice:other {number}"))
+            ends = [all_of(guess) for guess in waiting]
+            assert any(b"bad cookie" in end for end in ends)
+            assert b"" in ends
+            s.send(1, 41)
+            s.wait_safe(1, 41)
+        wait_until(lambda: not worker.connection_count, HANG_SECONDS)
+        assert not worker._admitting
+        assert server._app._telling is None, "the server is healthy"
+        assert "feed" in server._parts.catalog.listing()
+
+
+def all_of(s: socket.socket) -> bytes:
+    with s, contextlib.suppress(ConnectionError):
+        return b"".join(iter(lambda: s.recv(65_536), b""))
+    return b""
+
+
+@pytest.mark.parametrize(
+    "cookie", ["a\0b:c", "alice:" + "x" * 60_000, "x\ny:z", ":" * 1_000, "\u202e:x", "eyJ.eyJ.x"]
+)
+def test_cookies_of_any_text_are_wrong_and_nothing_else(server, cookie) -> None:
+    with socket.create_connection(("127.0.0.1", server.connector_port), HANG_SECONDS) as s:
+        s.sendall(hello("p", cookie))
+        assert b"bad cookie" in all_of(s)
+
+
+def test_who_sends_much_before_it_is_known_is_not_read(tmp_path) -> None:
+    with (
+        serving(tmp_path) as server,
+        socket.create_connection(("127.0.0.1", server.connector_port), HANG_SECONDS) as s,
+    ):
+        s.sendall(hello("p", "alice:wrong"))
+        with contextlib.suppress(OSError):
+            for _ in range(100):
+                s.sendall(bytes(65_536))
+        wait_until(lambda: not server._app._connectors._admitting, HANG_SECONDS)
+        assert server._app._telling is None
 
 
 # --- TLS ---

@@ -14,7 +14,7 @@ from barrage.errors import ConfigError, LimitExceededError, RemoteProtocolError,
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server.flight.dissociated_calls import DissociatedRequest, is_dissociated_request
 from barrage.server.settings.config import ServerConfig
-from barrage.transport.flight_messages import Descriptor, FlightInfo
+from barrage.transport.flight_messages import Descriptor, Endpoint, FlightInfo
 
 COMMAND = b'{"dissociated": {"table": "t"}}'
 
@@ -35,7 +35,13 @@ def test_a_server_without_ucx_says_so(bodies: str) -> None:
 
 def test_what_a_command_asks_for() -> None:
     request = DissociatedRequest.parse(COMMAND, DEFAULT_LIMITS)
-    assert request == (b"s/t", "packed")
+    assert request == (b"s/t", "packed", False)
+    query = b'{"dissociated": {"query": {"table": "t", "ops": [["head", 1]]}, "locations": 1}}'
+    assert DissociatedRequest.parse(query, DEFAULT_LIMITS) == (
+        b'q/{"table": "t", "ops": [["head", 1]]}',
+        "packed",
+        True,
+    )
     told = b'{"dissociated": {"table": "t", "bodies": "rma"}}'
     assert DissociatedRequest.parse(told, DEFAULT_LIMITS).place == "rma"
     wrongs = (
@@ -44,10 +50,14 @@ def test_what_a_command_asks_for() -> None:
         b'{"dissociated": []}',
         b'{"dissociated": {"table": "t", "x": 1}}',
         b'{"dissociated": {"table": "t"}, "x": 1}',
+        b'{"dissociated": {"table": "t", "locations": 3}}',
+        b'{"dissociated": {"query": [], "locations": 3}}',
     )
     for wrong in wrongs:
         with pytest.raises(RemoteProtocolError):
             DissociatedRequest.parse(wrong, DEFAULT_LIMITS)
+    with pytest.raises(RemoteProtocolError, match=r"commands in JSON are .*q/<query>"):
+        DissociatedRequest.parse(b'{"other": 1}', DEFAULT_LIMITS)
     with pytest.raises((RemoteProtocolError, SchemaError)):
         DissociatedRequest.parse(b'{"dissociated": {"table": ""}}', DEFAULT_LIMITS)
 
@@ -69,12 +79,13 @@ def test_locations_travel_in_a_flight_info() -> None:
     info = FlightInfo(
         schema_message=b"s",
         descriptor=Descriptor(command=b"c"),
-        ticket=b"t",
+        endpoints=(
+            Endpoint(ticket=b"t", locations=("ucx://a:1?want_data=1", "ucx://a:1?want_data=2")),
+            Endpoint(ticket=b"u", expires_ns=1_700_000_000_000_000_001, metadata=b"m"),
+        ),
         total_records=1,
         total_bytes=-1,
         metadata=b"",
-        more_tickets=(b"u",),
-        locations=("ucx://a:1?want_data=1", "ucx://a:1?want_data=2"),
     )
     assert FlightInfo.decode(info.encode()) == info
 

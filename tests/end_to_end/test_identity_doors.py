@@ -47,8 +47,10 @@ services of their own, without a guard."""
 _DEEPHAVEN = "io.deephaven.proto.backplane"
 METHODS = {
     "arrow.flight.protocol.FlightService": (
-        "Handshake DoGet DoExchange DoPut ListFlights GetFlightInfo GetSchema DoAction ListActions"
+        "Handshake DoGet DoExchange DoPut ListFlights GetFlightInfo PollFlightInfo GetSchema "
+        "DoAction ListActions"
     ),
+    "io.deephaven.flightjs.protocol.BrowserFlightService": "OpenDoPut NextDoPut",
     f"{_DEEPHAVEN}.grpc.ConfigService": "GetAuthenticationConstants GetConfigurationConstants",
     f"{_DEEPHAVEN}.grpc.SessionService": (
         "NewSession RefreshSessionToken CloseSession Release ExportFromTicket PublishFromTicket "
@@ -76,6 +78,11 @@ METHODS = {
 
 ACTIONS = {
     "barrage.tables": (b"", OK),
+    "barrage.describe": (b'{"table": "t"}', OK),
+    "barrage.boards": (b"", OK),
+    "barrage.board": (b'{"name": "none"}', grpc.StatusCode.NOT_FOUND),
+    "barrage.save_board": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
+    "barrage.drop_board": (b'{"name": "none"}', grpc.StatusCode.NOT_FOUND),
     "barrage.relay": (b"", OK),
     "barrage.drop_table": (b'{"table": "none"}', grpc.StatusCode.NOT_FOUND),
     "barrage.create_table": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
@@ -87,6 +94,11 @@ ACTIONS = {
     "journal.release": (b'{"table": "none", "consumer": "c"}', OK),
     "stage.commit": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
     "stage.abort": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
+    "CancelFlightInfo": (b"", grpc.StatusCode.INVALID_ARGUMENT),
+    "RenewFlightEndpoint": (b"", grpc.StatusCode.INVALID_ARGUMENT),
+    "SetSessionOptions": (b"", OK),
+    "GetSessionOptions": (b"", grpc.StatusCode.NOT_FOUND),
+    "CloseSession": (b"", grpc.StatusCode.NOT_FOUND),
 }
 """Every action there is: a body, and what it comes to for somebody who may call."""
 

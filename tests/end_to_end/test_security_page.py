@@ -69,7 +69,7 @@ def test_callers_are_known(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 
 
 def test_a_server_is_exposed_in_ten_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    serve, call = (block.splitlines() for block in shell_blocks(PAGE)[1:3])
+    serve, call = (block.splitlines() for block in shell_blocks(PAGE)[2:4])
     *_, connect = python_blocks(PAGE)
     assert len([*serve, *call, *connect.split("\n\n")[1].splitlines()]) <= 10
     _pip, make, draw, export, start = serve

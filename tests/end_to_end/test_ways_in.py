@@ -186,15 +186,18 @@ def queries(name: str) -> Iterator[Request]:
         raw = b"q/" + json.dumps(query).encode()
         yield got(raw)
         yield from infos(Descriptor(command=raw))
+        yield acted("barrage.describe", ticket=base64.b64encode(raw).decode())
 
 
 def by_name(name: str) -> Iterator[Request]:
     for path in ((name,), ("scope", name), ("app", "scope", "field", name)):
         yield from infos(Descriptor(path=path))
+    yield acted("barrage.describe", table=name)
     yield got(b"s/" + name.encode())
     yield got(b"a/scope/f/" + name.encode())
     yield snapshot(name)
     yield subscription(name)
+    yield acted("barrage.describe", table=name)
 
 
 def resumed(name: str) -> Iterator[Request]:
@@ -321,6 +324,7 @@ TRIED: dict[str, Asked] = {
 
 ELSEWHERE = {
     "shared tickets",
+    "results that are kept",
     "a snapshot over UCX",
     "bodies outside of streams",
     "tables about the server",
@@ -332,9 +336,13 @@ ELSEWHERE = {
     "sources of connectors",
     "writes passed on by a relay",
     "listeners",
+    "boards of pages",
+    "who a page is",
 }
 """Rows that are about no table, or need more than a call: they have tests of their own, below, in
-tests/ucx/test_rules.py, test_connector_callers.py and tests/unit/relay/test_relays_log_in.py."""
+tests/ucx/test_rules.py, test_flight_results.py, test_connector_callers.py, test_page_boards.py,
+test_page_hostile.py and
+tests/unit/relay/test_relays_log_in.py."""
 
 SHOWN_WITHOUT = {"lists of tables"}
 """Rows whose calls are answered, and leave out what is hidden."""

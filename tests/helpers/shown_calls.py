@@ -102,7 +102,8 @@ def info(method: str, descriptor: Descriptor) -> Request:
 
 
 def infos(descriptor: Descriptor) -> tuple[Request, ...]:
-    return info("GetFlightInfo", descriptor), info("GetSchema", descriptor)
+    methods = "GetFlightInfo", "GetSchema", "PollFlightInfo"
+    return tuple(info(method, descriptor) for method in methods)
 
 
 def got(ticket: bytes) -> Request:

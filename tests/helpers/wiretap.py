@@ -110,13 +110,23 @@ class RawClient:
         """The first answer of a stream, which is cancelled then."""
         return asyncio.run(self._call(method, requests, answers_max=1))
 
+    def kept_open(self, method: str, *requests: bytes) -> StatusCode | None:
+        """How a stream ends that the client would have go on."""
+        return asyncio.run(self._call(method, requests, answers_max=None, is_kept_open=True))[1]
+
     async def _call(
-        self, method: str, requests: tuple[bytes, ...], *, answers_max: int | None
+        self,
+        method: str,
+        requests: tuple[bytes, ...],
+        *,
+        answers_max: int | None,
+        is_kept_open: bool = False,
     ) -> tuple[list[bytes], StatusCode | None]:
         call = InprocCall(method, ((AUTHORIZATION, self.header),), window_bytes=WINDOW_BYTES)
         for request in requests:
             await call.requests.write(request)
-        call.requests.end()
+        if not is_kept_open:
+            call.requests.end()
         acceptor_of(self._name).accept(call)
         answers: list[bytes] = []
         async with asyncio.timeout(HANG_S):

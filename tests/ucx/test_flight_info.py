@@ -105,6 +105,28 @@ def test_the_locations_are_those_of_the_protocol(client: flight.FlightClient) ->
     assert lent.remote_handle.startswith(b"barrage-")
 
 
+def test_a_query_comes_from_one_location(library: UcxLibrary, client: flight.FlightClient) -> None:
+    query = {"table": "keyed", "ops": [["drop", ["v"]]]}
+    command = flight.FlightDescriptor.for_command(
+        json.dumps({"dissociated": {"query": query, "locations": 1}}).encode()
+    )
+    info = client.get_flight_info(command)
+    [endpoint] = info.endpoints
+    [location] = (each.uri.decode() for each in endpoint.locations)
+
+    async def scenario() -> pa.Table:
+        context = UcxContext(library, UcxSettings())
+        try:
+            ticket = endpoint.ticket.ticket
+            return await fetch(location, None, ticket, context=context)
+        finally:
+            context.close()
+
+    got = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert got.schema.names == ["k"]
+    assert client.get_schema(command).schema.equals(got.schema)
+
+
 def test_all_streams_lie_in_the_same_remote_memory(client: flight.FlightClient) -> None:
     told = [locations_of(info_of(client, "quotes", bodies="rma"))[1] for _ in range(3)]
     places = [UcxLocation.parse(each) for each in told]

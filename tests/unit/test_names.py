@@ -31,9 +31,9 @@ EXERCISE = {"barrage.echo", "barrage/engine/operators/every_nth.py"}
 """What CONTRIBUTING.md lets the newcomer write."""
 
 _NOT_OURS = re.compile(
-    r"barrage\.(?:flatbuf\b.*|toml|sock|bodies|transports|service|proto|fbs|log|md|py|json)"
+    r"barrage\.(?:flatbuf\b.*|tables|create_table|drop_table|describe|boards?|save_board|drop_board|toml|sock|bodies|transports|service|proto|fbs|log|md|py|json)"
 )
-"""Entry point groups, names of files and of Deephaven's packages."""
+"""Entry point groups, actions, names of files and of Deephaven's packages."""
 
 
 def newest(text: str) -> str:
@@ -74,9 +74,17 @@ def resolves(name: str) -> bool:
     return False
 
 
+def actions() -> set[str]:
+    """Names of what peers may have done, which look like modules."""
+    declared = re.compile(r'^[A-Z_]+(?:: Final)? = "(barrage\.[a-z_]+)"', re.MULTILINE)
+    files = (ROOT / "barrage" / "server").rglob("*.py")
+    return {name for file in files for name in declared.findall(file.read_text())}
+
+
 def dead_names(text: str) -> list[str]:
     told = {match.group(1) for match in _DOTTED.finditer(text)}
     told |= {re.sub(r"\s", "", match.group(1)) for match in _ROLE.finditer(text)}
+    told -= actions()
     return sorted(
         name for name in told if not _NOT_OURS.fullmatch(name) and not resolves(name.rstrip("."))
     )

@@ -12,8 +12,9 @@ from barrage.cli.target import JsonOption
 from barrage.errors import ConfigError
 from barrage.server.identity.caller import Caller, Proof
 from barrage.server.identity.names import checked_name, checked_roles
+from barrage.server.identity.users_file import read_users
 from barrage.server.policy.policy_file import read_policy
-from barrage.server.policy.rules import Decision, Operation, Policy, Rule
+from barrage.server.policy.rules import Decision, Operation, Policy
 
 policy = typer.Typer(
     name="policy",
@@ -23,33 +24,63 @@ policy = typer.Typer(
     epilog="`barrage policy COMMAND --help` has examples.",
 )
 
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A policy.", dir_okay=False)]
+PolicyFileOption = Annotated[
+    Path,
+    typer.Option(
+        "--policy",
+        envvar="BARRAGE_POLICY",
+        show_envvar=True,
+        metavar="FILE",
+        help="The file; `barrage serve --policy` reads it again when it changes.",
+        dir_okay=False,
+    ),
+]
 
 
 @policy.command()
-def check(*, file: FileArgument, as_json: JsonOption = False) -> None:
-    """Whether a server would take the file: its form, its conditions, what goes together. What a
-    rule says of columns shows when there is a table. Exit code 2 when it would not.
+def check(*, policy_file: PolicyFileOption, as_json: JsonOption = False) -> None:
+    """Whether a server would take the file: its form, its conditions, what goes together; and which
+    rules never decide, because those before them do. What a rule says of columns shows when there
+    is a table. Exit code 2 when a server would not take it.
 
     \b
     Examples:
-      barrage policy check policy.toml
+      barrage policy check --policy policy.toml
     """
-    found = _read(file)
-    count = len(found.rules)
-    told = json.dumps({"rules": count}) if as_json else f"{file}: {count} rules, all of them fit"
-    sys.stdout.write(told + "\n")
+    found = _read(policy_file)
+    count, shadowed = len(found.rules), found.shadowed()
+    if as_json:
+        sys.stdout.write(json.dumps({"rules": count, "shadowed": shadowed}) + "\n")
+        return
+    sys.stdout.write(f"{policy_file}: {count} rules, all of them fit\n")
+    for number in shadowed:
+        sys.stdout.write(f"rule {number} never decides: those before it do\n")
 
 
 @policy.command()
 def explain(
     *,
-    file: FileArgument,
     user: Annotated[str, typer.Argument(metavar="USER")],
     table: Annotated[str, typer.Argument(metavar="TABLE")],
+    policy_file: PolicyFileOption,
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            "--users",
+            envvar="BARRAGE_USERS",
+            show_envvar=True,
+            metavar="FILE",
+            help="Users with their roles (`barrage user`).",
+            show_default=False,
+            dir_okay=False,
+        ),
+    ] = None,
     roles: Annotated[
-        str, typer.Option("--roles", metavar="A,B", help="Roles of the user.", show_default=False)
-    ] = "",
+        str | None,
+        typer.Option(
+            "--roles", metavar="A,B", help="Roles of the user, in their place.", show_default=False
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """What a user may do with a table, which rule says so, and what is shown of it. Exit code 1
@@ -57,17 +88,12 @@ def explain(
 
     \b
     Examples:
-      barrage policy explain policy.toml alice trades
-      barrage policy explain policy.toml alice trades --roles ops,audit --json
+      barrage policy explain alice trades --policy policy.toml --users users.jsonl
+      barrage policy explain alice trades --policy policy.toml --roles ops,audit --json
     """
-    found = _read(file)
-    try:
-        names = checked_roles([each.strip() for each in roles.split(",") if each.strip()])
-        caller = Caller(name=checked_name(user), roles=names, proof=Proof.PASSWORD)
-    except ValueError as error:
-        raise CommandError(f"user {user!r}: {error}", exit_code=2) from None
-    decision = found.decide(caller, table)
-    told = explained(found, decision)
+    found = _read(policy_file)
+    decision = found.decide(_caller(user, users, roles), table)
+    told = _explained(found, decision)
     if as_json:
         sys.stdout.write(json.dumps(told) + "\n")
     else:
@@ -76,23 +102,41 @@ def explain(
         raise typer.Exit(1)
 
 
-def explained(found: Policy, decision: Decision) -> dict[str, Any]:
+def _caller(user: str, users: Path | None, roles: str | None) -> Caller:
+    """Whoever has logged in as that user."""
+    try:
+        if roles is not None:
+            names = checked_roles([each.strip() for each in roles.split(",") if each.strip()])
+        elif users is not None:
+            known = read_users(users)[0]
+            if user not in known:
+                raise CommandError(f"there is no user {user!r} in {users}", exit_code=2)
+            names = checked_roles(known[user].roles)
+        else:
+            names = frozenset()
+        return Caller(name=checked_name(user), roles=names, proof=Proof.PASSWORD)
+    except ValueError as error:
+        raise CommandError(f"user {user!r}: {error}", exit_code=2) from None
+    except ConfigError as error:
+        raise CommandError(str(error), exit_code=2) from None
+
+
+def _explained(found: Policy, decision: Decision) -> dict[str, Any]:
     """The decision as fields."""
-    rule: Rule | None = None if decision.rule is None else found.rules[decision.rule - 1]
     allowed = [operation.value for operation in Operation if operation in decision.allow]
     told: dict[str, Any] = {"rule": decision.rule, "allow": allowed}
-    if rule is not None and decision.restriction is not None:
-        told |= {
-            name: value
-            for name, value in (
-                ("rows", rule.rows),
-                ("hide", list(rule.hide)),
-                ("mask", dict(rule.mask)),
-                ("hash", list(rule.hash)),
-            )
-            if value
-        }
-    return told
+    if decision.rule is None or decision.restriction is None:
+        return told
+    rule, concern = found.rules[decision.rule - 1], decision.restriction.concern
+    fields = {
+        "rows": rule.rows,
+        "concern": None if concern is None else f"rows whose {concern.column} concerns the user",
+        "show": list(rule.show),
+        "hide": list(rule.hide),
+        "mask": dict(rule.mask),
+        "hash": list(rule.hash),
+    }
+    return told | {name: value for name, value in fields.items() if value}
 
 
 def _words(value: Any) -> str:
@@ -100,6 +144,8 @@ def _words(value: Any) -> str:
         return "none is meant for this user and table: it does not exist for the user"
     if isinstance(value, list):
         return ", ".join(value) or "nothing"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} = {constant!r}" for name, constant in value.items())
     return str(value)
 
 

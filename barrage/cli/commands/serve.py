@@ -5,7 +5,7 @@ import signal
 from contextlib import ExitStack, nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from barrage.cli.running_server import (
     settings,
 )
 from barrage.cli.target import JsonOption
+
+if TYPE_CHECKING:
+    from barrage import Server
 
 ConfigOption = Annotated[
     Path | None,
@@ -77,10 +80,12 @@ def serve(
       barrage serve --data tables --connector 127.0.0.1:10020
       barrage serve --config barrage.toml
       barrage serve --port 0 --json
+      barrage serve --host 0.0.0.0 --token secret --web --web-port 8080
+      barrage serve --no-web
     """
     files = [parse_table_option(text) for text in table or []]
     with ExitStack() as stack:
-        server = stack.enter_context(new_server(settings(config, **given)))
+        server = stack.enter_context(new_server(settings(config, is_for_people=True, **given)))
         publish_files(server, files)
         live = host_tables(server) if demo is Demo.HOST else nullcontext()
         listen(server)
@@ -89,17 +94,21 @@ def serve(
         from barrage.server.serving.stop_signals import StopSignals
 
         signals = stack.enter_context(StopSignals())
-        _announce(server.address, server.port, as_json=as_json, connector=server.connector_port)
+        _announce(server, as_json=as_json)
         if signals.wait() == signal.SIGINT:
             raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _announce(address: str, port: int, *, as_json: bool, connector: int | None) -> None:
+def _announce(server: "Server", *, as_json: bool) -> None:
     """Say where the server listens: a JSON line on stdout for scripts, words on stderr else."""
+    address, web = server.address, server.web_uri
     if as_json:
-        doors = {} if connector is None else {"connector_port": connector}
-        typer.echo(json.dumps({"address": address, "port": port, **doors}))
+        doors = {"connector_port": server.connector_port, "web": web}
+        told = {name: value for name, value in doors.items() if value is not None}
+        typer.echo(json.dumps({"address": address, "port": server.port, **told}))
         return
+    page = "" if web is None else f"; {web} shows them in a browser"
     typer.echo(
-        f"serving on {address}; `barrage ls {address}` lists the tables; Ctrl+C stops", err=True
+        f"serving on {address}; `barrage ls {address}` lists the tables{page}; Ctrl+C stops",
+        err=True,
     )

@@ -168,6 +168,35 @@ ConnectorOption = Annotated[
         show_default=False,
     ),
 ]
+WebOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--web/--no-web",
+        help="Whether browsers are served: the page with live tables. On by default where only "
+        "this machine can reach the server.",
+        show_default=False,
+    ),
+]
+WebPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--web-port",
+        metavar="N",
+        min=0,
+        max=65535,
+        help="Port for browsers, 10080 by default, or any free one where it is taken.",
+        show_default=False,
+    ),
+]
+WebOriginsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--web-origins",
+        metavar="URLS",
+        help="Origins of other pages that may call the server, with commas between them.",
+        show_default=False,
+    ),
+]
 
 
 SETTING_OPTIONS: dict[str, Any] = {
@@ -186,6 +215,9 @@ SETTING_OPTIONS: dict[str, Any] = {
     "tls_client_ca": TlsClientCaOption,
     "tls_crl": TlsCrlOption,
     "connector": ConnectorOption,
+    "web": WebOption,
+    "web_port": WebPortOption,
+    "web_origins": WebOriginsOption,
 }
 """By the name of the setting, in the order of ``--help``."""
 

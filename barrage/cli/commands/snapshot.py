@@ -14,7 +14,7 @@ from barrage.cli.cells import json_line, json_rows
 from barrage.cli.command_errors import usage_error
 from barrage.cli.commands.schema import TableArgument
 from barrage.cli.data_file import BATCH_ROWS, check_writable, csv_ready, write_data_file
-from barrage.cli.progress import byte_progress, row_progress
+from barrage.cli.progress import byte_progress, result_progress, row_progress
 from barrage.cli.query_options import QueryOptions, with_query_options
 from barrage.cli.target import (
     JsonOption,
@@ -44,6 +44,16 @@ RowsOption = Annotated[
     ),
 ]
 ReverseOption = Annotated[bool, typer.Option("--reverse", help="Count rows from the end.")]
+JobsOption = Annotated[
+    int,
+    typer.Option(
+        "--jobs",
+        metavar="N",
+        help="Read N ranges of rows at a time; the server keeps them at one moment meanwhile.",
+        min=1,
+        max=32,
+    ),
+]
 OutOption = Annotated[
     Path | None,
     typer.Option(
@@ -66,6 +76,7 @@ def snapshot(
     columns: ColumnsOption = None,
     rows: RowsOption = None,
     reverse: ReverseOption = False,
+    jobs: JobsOption = 1,
     out: OutOption = None,
     token: TokenOption = None,
     user: UserOption = None,
@@ -82,6 +93,7 @@ def snapshot(
       barrage snapshot localhost:10000/cpu --rows 0-99 --reverse --out last100.parquet
       barrage snapshot localhost:10000/processes --json | jq .name
       barrage snapshot localhost:10000/processes --by user --agg n='count()' --sort=-n
+      barrage snapshot localhost:10000/processes --jobs 4 --out all.parquet
     """
     address = parse_table(table, tls)
     span = parse_rows(rows)
@@ -100,6 +112,7 @@ def snapshot(
         columns=split_names(columns),
         rows=span,
         is_reverse=reverse,
+        jobs=jobs,
         is_quiet=quiet,
     )
     if out is not None:
@@ -123,16 +136,26 @@ def _fetch(
     columns: list[str] | None,
     rows: tuple[int, int] | None,
     is_reverse: bool,
+    jobs: int,
     is_quiet: bool,
 ) -> pa.Table:
-    with (
-        open_session(address.server, token) as session,
-        byte_progress(f"reading {address.table}", is_quiet=is_quiet) as on_progress,
-    ):
-        data = query.apply(session.table, address.table).snapshot(
-            columns=columns, rows=rows, reverse=is_reverse, on_progress=on_progress
-        )
-    return data
+    what = f"reading {address.table}"
+    with open_session(address.server, token) as session:
+        table = query.apply(session.table, address.table)
+        if jobs > 1:
+            with result_progress(what, is_quiet=is_quiet) as (on_query, on_progress):
+                return table.snapshot(
+                    columns=columns,
+                    rows=rows,
+                    reverse=is_reverse,
+                    jobs=jobs,
+                    on_query=on_query,
+                    on_progress=on_progress,
+                )
+        with byte_progress(what, is_quiet=is_quiet) as on_progress:
+            return table.snapshot(
+                columns=columns, rows=rows, reverse=is_reverse, on_progress=on_progress
+            )
 
 
 def _print_screen(data: pa.Table, address: TableAddress, *, is_cut: bool) -> None:

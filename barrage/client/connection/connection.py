@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
@@ -10,9 +11,14 @@ from barrage.client.bodies.body_routes import BodyRoutes
 from barrage.client.bodies.body_stream import BodyStream, OfferedChannel
 from barrage.client.connection.export_calls import DeephavenCalls
 from barrage.client.connection.failover import FailoverConnector
-from barrage.errors import BodyChannelError, ConnectionLostError, SubscriptionClosedError
+from barrage.errors import (
+    BodyChannelError,
+    ConnectionLostError,
+    SubscriptionClosedError,
+    TransportError,
+)
 from barrage.transport import flight_messages
-from barrage.transport.base import TLS
+from barrage.transport.base import REUSE_CONNECTION, TLS
 from barrage.transport.flight_messages import FLIGHT
 from barrage.transport.tls.client_tls import explained
 from barrage.wire.revision import WireRevision
@@ -69,7 +75,7 @@ class Connection:
         self._tls = tls
         self._clock = clock
         self.bodies = BodyRoutes(
-            bodies, self._act, limits=limits, clock=clock, is_session=login is not None
+            bodies, self.act, limits=limits, clock=clock, is_session=login is not None
         )
         """Ways of bodies other than in their messages."""
         if self._servers is not None:
@@ -85,6 +91,7 @@ class Connection:
         """Streams and the sessions they were opened in."""
         if login is not None:
             login.on_end(self._end_streams)
+        self._bulk_lock = threading.Lock()
         self._bulk: dict[str, ArrowFlightClient] = {}
         """By address: reads from a server that was left may still be under way."""
         self._is_closed = False
@@ -159,7 +166,8 @@ class Connection:
             stream, None, reason=reason, limits=self.limits, clock=self._clock, counter=counter
         )
 
-    async def _act(self, kind: str, body: bytes, timeout: float) -> list[bytes]:
+    async def act(self, kind: str, body: bytes, timeout: float) -> list[bytes]:
+        """The results of an action."""
         request = flight_messages.encode_action(kind, body)
         results = self.channel.results(FLIGHT + "DoAction", request, timeout=timeout)
         return [flight_messages.decode_result(message) async for message in results]
@@ -182,12 +190,37 @@ class Connection:
         self.check_open()
         address = self.address
         assert address.flight_uri is not None
-        if address.flight_uri not in self._bulk:
-            from barrage.transport.arrow_flight import ArrowFlightClient
+        return self._arrow_client(address.flight_uri, is_tls=address.is_tls)
 
-            tls = (self._tls or TLS()) if address.is_tls else None
-            self._bulk[address.flight_uri] = ArrowFlightClient(address.flight_uri, tls)
-        return self._bulk[address.flight_uri]
+    def client_at(self, location: str) -> tuple[ArrowFlightClient, dict[str, str]]:
+        """Arrow's own client for a location of an endpoint, and what its calls carry: credentials
+        for the server of this connection, nothing for any other. Any thread. TransportError for a
+        location that is no Flight server's, or that would be asked in the clear by a connection
+        with TLS."""
+        own = self.address
+        if not location or location.startswith(REUSE_CONNECTION):
+            return self.bulk_client(), self.call_headers()
+        scheme, _, authority = location.partition("://")
+        is_tls = scheme == "grpc+tls"
+        if scheme not in ("grpc", "grpc+tcp", "grpc+tls", "grpc+unix"):
+            raise TransportError(f"an endpoint at {location!r} is no Flight server's")
+        if own.is_tls and scheme in ("grpc", "grpc+tcp"):
+            raise TransportError(
+                f"an endpoint at {location!r} would be read in the clear, and the session uses TLS"
+            )
+        uri = location if scheme != "grpc" else f"grpc+tcp://{authority}"
+        if uri.rstrip("/") == (own.flight_uri or "").rstrip("/"):
+            return self.bulk_client(), self.call_headers()
+        return self._arrow_client(uri, is_tls=is_tls), {}
+
+    def _arrow_client(self, uri: str, *, is_tls: bool) -> ArrowFlightClient:
+        with self._bulk_lock:
+            if uri not in self._bulk:
+                from barrage.transport.arrow_flight import ArrowFlightClient
+
+                tls = (self._tls or TLS()) if is_tls else None
+                self._bulk[uri] = ArrowFlightClient(uri, tls)
+            return self._bulk[uri]
 
     def call_headers(self) -> dict[str, str]:
         """What every call carries."""

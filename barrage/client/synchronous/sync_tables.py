@@ -59,14 +59,24 @@ class RemoteTable(TableOnThread, QueryMethods["RemoteTable"]):
         reverse: bool = False,
         timeout: float | None = None,
         on_progress: Callable[[int], None] | None = None,
+        jobs: int = 1,
+        on_query: Callable[[float], None] | None = None,
     ) -> pa.Table:
         """The rows at one moment, in table order; ``on_progress`` gets the bytes received so far.
 
-        ``rows`` are positions; with ``reverse`` counted from the end. ``on_progress`` runs on the
+        ``rows`` are positions; with ``reverse`` counted from the end. With ``jobs`` above 1 the
+        server keeps the rows while their ranges are read, so many at a time; ``on_query`` gets how
+        far it has got with the query, from 0 to 1. ``on_progress`` and ``on_query`` run on the
         session's thread.
         """
         work = self._table.snapshot(
-            columns=columns, rows=rows, reverse=reverse, timeout=None, on_progress=on_progress
+            columns=columns,
+            rows=rows,
+            reverse=reverse,
+            timeout=None,
+            on_progress=on_progress,
+            jobs=jobs,
+            on_query=on_query,
         )
         return self._thread.call(work, timeout)
 

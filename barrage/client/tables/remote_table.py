@@ -25,6 +25,7 @@ from barrage.client.subscriptions.rows_argument import (
 from barrage.client.subscriptions.state import SubscriptionSettings
 from barrage.client.tables.bulk_snapshot import CELLS_MIN, fetch_bulk_snapshot
 from barrage.client.tables.history import ChangeOptions, TableHistory
+from barrage.client.tables.parallel_snapshot import JOBS_MAX, ParallelSnapshot
 from barrage.client.tables.snapshot import fetch_snapshot
 from barrage.errors import BodyChannelError, ConfigError, SubscriptionClosedError
 from barrage.proto.resumption import ResumeMode
@@ -111,18 +112,65 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
         reverse: bool = False,
         timeout: float | None = None,
         on_progress: Callable[[int], None] | None = None,
+        jobs: int = 1,
+        on_query: Callable[[float], None] | None = None,
     ) -> pa.Table:
         """The rows at one moment, in table order; ``on_progress`` gets the bytes received so far.
 
-        ``rows`` are positions; with ``reverse`` counted from the end.
+        ``rows`` are positions; with ``reverse`` counted from the end. With ``jobs`` above 1 the
+        server keeps the rows while their ranges are read, so many at a time; ``on_query`` gets how
+        far it has got with the query, from 0 to 1.
         """
         viewport = viewport_of(rows, reverse=reverse)
         names = column_names(columns)
+        if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= JOBS_MAX:
+            raise ConfigError(f"jobs is {jobs!r}, it must be from 1 to {JOBS_MAX}")
         source = self._open_source()
         async with asyncio.timeout(timeout):
+            if jobs > 1:
+                wanted = self._part(names, viewport)
+                table = None
+                if wanted is not None:
+                    table = await wanted._in_parallel(jobs, on_progress, on_query)
+                if table is not None:
+                    return table
             return await source.connection.read(
                 lambda: self._snapshot(source, names, viewport, on_progress=on_progress)
             )
+
+    def _part(
+        self, columns: tuple[str, ...] | None, viewport: Viewport | None
+    ) -> AsyncRemoteTable | None:
+        """These columns and rows as a query; None when they are none, or come in one stream."""
+        connection = self._open_source().connection
+        if connection.address.is_deephaven or not connection.has_bulk_client:
+            return None
+        table = self if columns is None else self.select(*columns)
+        if viewport is None:
+            return table
+        positions = viewport.positions
+        if positions.range_count != 1:
+            return None
+        first, stop = positions.first, positions.last + 1
+        return table.slice(-stop, -first) if viewport.is_reverse else table.slice(first, stop)
+
+    async def _in_parallel(
+        self,
+        jobs: int,
+        on_progress: Callable[[int], None] | None,
+        on_query: Callable[[float], None] | None,
+    ) -> pa.Table | None:
+        """All rows, read in parts; None when the server does not keep any."""
+        source = self._open_source()
+        reading = ParallelSnapshot(
+            source.connection,
+            table=source.label,
+            jobs=jobs,
+            on_progress=on_progress,
+            on_query=on_query,
+        )
+        ticket = await source.ticket()
+        return await source.connection.call(lambda: reading.run(ticket))
 
     async def _snapshot(
         self,

@@ -97,6 +97,14 @@ class Disconnect:
     error: BarrageError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewAnswered:
+    """What this subscription is told next is the answer to its request with this token."""
+
+    subscription_id: int
+    token: bytes
+
+
 PATIENCE = 4
 """How many times the work of a turn a delta in a steady flow may be: to pin a table may cost as
 much as to read it, and would in every cycle."""
@@ -272,5 +280,5 @@ class Makings:
         assert self._begun.keys() | self._queued.keys() == awaiting
 
 
-Told: TypeAlias = "Delivery | ViewDelivery | Disconnect | Making"
+Told: TypeAlias = "Delivery | ViewDelivery | ViewAnswered | Disconnect | Making"
 """What a propagation yields."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from barrage.engine.changelog.reader import TableReader
 from barrage.model.update import STATIC_STEP, FullUpdate
 from barrage.model.viewport import effective_columns
-from barrage.rowset import RowSetShiftData
+from barrage.rowset import RowSet, RowSetShiftData
 
 if TYPE_CHECKING:
     from barrage.engine.tables.table import Table
@@ -54,6 +54,35 @@ def snapshot_messages(
             shifts=RowSetShiftData.empty(),
             added_keys_post=keys,
             included_keys_post=included,
+            modified_keys_post=None,
+        )
+    ]
+
+
+def rows_messages(table: Table, start: int, stop: int, *, step: int) -> list[FullUpdate]:
+    """The rows at positions ``start`` up to ``stop`` as if they were a table, under the keys they
+    have: such ranges, one after the other, are what :func:`snapshot_messages` tells at once. None
+    when there are no rows."""
+    if start >= stop:
+        return []
+    keys = table.row_keys.keys_at(RowSet.of_span(start, stop))
+    reader = TableReader(table)
+    at_step = STATIC_STEP if table.is_static else step
+    return [
+        FullUpdate(
+            first_step=at_step,
+            last_step=at_step,
+            is_snapshot=True,
+            effective_viewport=None,
+            is_effective_reverse=False,
+            effective_columns=None,
+            table_size=None,
+            added_columns=reader.columns_of(keys, reader.all_columns),
+            modified_columns=reader.no_values,
+            removed_keys_pre=None,
+            shifts=RowSetShiftData.empty(),
+            added_keys_post=keys,
+            included_keys_post=keys,
             modified_keys_post=None,
         )
     ]

@@ -87,6 +87,17 @@ class BoundExpression:
         return _broadcast(values, row_count)
 
 
+def check_functions(expression: Expression) -> None:
+    """What can be checked of an expression without a schema: that there are such functions, and
+    that they take so many operands. ExpressionError."""
+    for node in _walk(expression.root):
+        if isinstance(node, Call):
+            try:
+                _function(node)
+            except ExpressionError as error:
+                raise in_text(error, expression.text) from None
+
+
 def bind(expression: str | Expression, schema: pa.Schema) -> BoundExpression:
     """Check names and types against ``schema``; ExpressionError names position and column."""
     parsed = Expression.parse(expression) if isinstance(expression, str) else expression

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from barrage.engine.planning.operator_plan import derived
-from barrage.engine.tables.moved_rows import closing_shifts, each_once
+from barrage.engine.tables.moved_rows import closing_shifts, each_once, union_of
 from barrage.engine.tables.table import DerivedTable
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
@@ -60,8 +60,22 @@ def densely(update: TableUpdate, before: RowSet, after: RowSet) -> TableUpdate:
         removed_keys_pre=removed,
         shifts=shifts,
         added_keys_post=added,
-        modified_keys_post=each_once(update.modified_keys_post, after.positions_of),
+        modified_keys_post=_positions(update.modified_keys_post, after),
     )
+
+
+def _positions(sets: Sequence[RowSet], rows: RowSet) -> tuple[RowSet, ...]:
+    """The positions in ``rows`` of several subsets, which mostly have the same keys: those of all
+    are looked up once, and each is found among them."""
+    union = union_of(sets)
+    placed = rows.positions_of(union)
+
+    def position(keys: RowSet) -> RowSet:
+        if len(keys) == len(union):
+            return placed
+        return placed.keys_at(union.positions_of(keys))
+
+    return each_once(sets, position)
 
 
 def flatten(table: Table) -> Table:

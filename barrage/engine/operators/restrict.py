@@ -200,6 +200,19 @@ def of_used_entries(cells: pa.DictionaryArray) -> pa.DictionaryArray:
     )
 
 
+def rests_on_part(table: Table) -> bool:
+    """Whether it is made of a part of another table."""
+    waiting, seen = [table], set()
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, RestrictTable):
+            return True
+        if isinstance(each, DerivedTable) and each.serial not in seen:
+            seen.add(each.serial)
+            waiting.extend(each.parents)
+    return False
+
+
 def restrict(table: Table, shown: Restricted) -> Table:
     """What is shown of ``table``. TableFailedError, which tells nothing, when it cannot be
     computed, besides what :func:`derived` raises for the work."""

@@ -163,10 +163,12 @@ class Producer:
         now_ns: int,
         *,
         resume: ResumePlan | None = None,
+        token: bytes | None = None,
     ) -> None:
         """Take a subscription; its snapshot comes with the next :meth:`propagate`.
 
-        With ``resume`` it gets what it missed instead, as ``resume.update_count`` updates.
+        With ``resume`` it gets what it missed instead, as ``resume.update_count`` updates. A
+        ``token`` announces the snapshot (:class:`ViewAnswered`).
 
         Raises RemoteProtocolError, LimitExceededError or TableFailedError if it cannot be served,
         ResumeRefusedError if only a snapshot can be.
@@ -189,6 +191,7 @@ class Producer:
         group.members += 1
         if resume is None:
             self._requests.ask_first(slot, now_ns)
+            self._requests.announce(slot, token)
             return
         self._subscribers.place(np.array([slot]), self._plans.stand(resume, now_ns))
         if resume.earlier:
@@ -201,9 +204,10 @@ class Producer:
         viewport: Viewport | None,
         *,
         now_ns: int,
+        token: bytes | None = None,
     ) -> None:
         """Ask for another viewport or other columns; several requests before :meth:`propagate`
-        count as the last.
+        count as the last. A ``token`` announces the answer.
 
         Raises RemoteProtocolError or LimitExceededError when the change is not allowed; the
         subscription then still stands as it was.
@@ -221,6 +225,7 @@ class Producer:
         )
         check_shape(shape, self._table, self._limits)
         self._requests.ask(slot, shape, now_ns)
+        self._requests.announce(slot, token)
 
     def remove(self, subscription_id: int) -> None:
         """Forget a subscription; unknown ids are fine, since a disconnect may have crossed the

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from barrage.engine.changelog.making import MakingPlace
+from barrage.engine.changelog.making import MakingPlace, ViewAnswered
 from barrage.engine.changelog.span_updates import first_kind
 from barrage.engine.changelog.subscription import FLOWING, IS_SILENT, NOWHERE, ShapeKind
 from barrage.engine.propagation.spreading import spread_views
@@ -65,6 +65,8 @@ class SnapshotRequests:
         self._makings = makings
         self._teller = teller
         self._waiting: dict[int, _Request] = {}
+        self._tokens: dict[int, bytes] = {}
+        """Those of requests whose answers are to be announced."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -73,6 +75,13 @@ class SnapshotRequests:
         return iter(self._waiting)
 
     # --- asking -----------------------------------------------------------------------------------
+
+    def announce(self, slot: int, token: bytes | None) -> None:
+        """The answer to what ``slot`` has asked last is announced by this token, or not at all."""
+        if token is not None:
+            self._tokens[slot] = token
+        elif self._tokens:
+            self._tokens.pop(slot, None)
 
     def ask_first(self, slot: int, now_ns: int) -> None:
         """A new subscription wants its first state."""
@@ -92,6 +101,7 @@ class SnapshotRequests:
 
     def forget(self, slot: int) -> None:
         """The subscription has gone."""
+        self._tokens.pop(slot, None)
         request = self._waiting.pop(slot, None)
         if request is not None and request.shape is not None:
             self._subscribers.shapes.drop(request.shape)
@@ -131,7 +141,9 @@ class SnapshotRequests:
             if old is not None:
                 for slot in slots:
                     self._clear(slot, old, output)
+            place_of_answer, announced = len(output), self._announcements(slots)
             if self._teller.told(place, slots, methodcaller("snapshot", shape, old), output=output):
+                output[place_of_answer:place_of_answer] = announced
                 self._settle(slots, None if old_number is None else number)
         for kind, asked in first.items():
             self._send_first(kind, asked, output)
@@ -154,6 +166,8 @@ class SnapshotRequests:
                 )
                 together.setdefault(first_kind(jump.new), []).append(jump)
         for kind, jumps in together.items():
+            for jump in jumps:
+                output += self._announcements(jump.slots)
             self._send_alike(kind, jumps, output)
             for jump in jumps:
                 self._settle(jump.slots, jump.new_number)
@@ -175,6 +189,16 @@ class SnapshotRequests:
             return
         slots, which = _numbered([jump.slots for jump in jumps])
         spread_views(self._subscribers, views, which, slots=slots, output=output)
+
+    def _announcements(self, slots: list[int]) -> list[ViewAnswered]:
+        """What is said ahead of the answer to ``slots``."""
+        if not self._tokens:
+            return []
+        return [
+            ViewAnswered(subscription_id=int(self._subscribers.ids[slot]), token=self._tokens[slot])
+            for slot in slots
+            if slot in self._tokens
+        ]
 
     def _equal(self, waiting: Container[int]) -> dict[tuple[int | None, int], list[int]]:
         """Slots by the numbers of the shape they have (None for a first request) and of the one
@@ -210,6 +234,8 @@ class SnapshotRequests:
         self, kind: Hashable, asked: list[tuple[Shape, list[int]]], output: list[Told]
     ) -> None:
         """Answer first requests: together where the views are of a kind, and many."""
+        for _, alike in asked:
+            output += self._announcements(alike)
         views = None
         if kind is not None:
             views = self._changelog.first_states([shape for shape, _ in asked])
@@ -236,6 +262,8 @@ class SnapshotRequests:
         subscribers = self._subscribers
         for slot in slots:
             del self._waiting[slot]
+            if self._tokens:
+                self._tokens.pop(slot, None)
             point = int(subscribers.point[slot])
             if point != NOWHERE:
                 self._changelog.leave(point, 1)

@@ -28,6 +28,9 @@ class ReadingContext:
         self.write = context.write
         # Not every transport can send a message without anybody who waits for it.
         self.post = getattr(context, "post", None)
+        # Calls from pages have these.
+        self.announce = getattr(context, "announce", None)
+        self.while_paused = getattr(context, "while_paused", None)
         self.send_initial_metadata = context.send_initial_metadata
         self.invocation_metadata = context.invocation_metadata
         self.abort = context.abort

@@ -40,6 +40,14 @@ class Action(NamedTuple):
     run: Callable[[bytes], Awaitable[bytes]]
 
 
+class CallAction(NamedTuple):
+    """One that needs the call it comes by: its headers, its session. ``run`` gets the body, the
+    call and the session, and may send headers; it returns the body of the result."""
+
+    description: str
+    run: Callable[[bytes, Any, Any], Awaitable[bytes]]
+
+
 _HANDLERS: dict[str, Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {
     "unary": grpc.unary_unary_rpc_method_handler,
     "server_stream": grpc.unary_stream_rpc_method_handler,

@@ -18,7 +18,7 @@ from barrage.model.query import Query
 from barrage.server.identity.current_call import current_call
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from barrage.limits import Limits
     from barrage.model.query import AppliedOperator
@@ -34,6 +34,22 @@ def apply_query(
     return QueryRun(catalog, query, limits)()
 
 
+class QueryProgress:
+    """How many of a query's operations have been applied; told by the engine thread, for whoever
+    waits on another one."""
+
+    def __init__(self, told: Callable[[float], None]) -> None:
+        """``told`` gets the part that is done, from 0 to 1."""
+        self._told = told
+        self._most = 0
+
+    def applied(self, count: int, total: int) -> None:
+        """So many of them are there. A query that is run again tells nothing twice."""
+        if count > self._most:
+            self._most = count
+            self._told(count / total)
+
+
 class QueryRun:
     """A query that is run, once or, when it is interrupted, again: what was made is not looked for
     anew as long as somebody keeps it.
@@ -43,8 +59,16 @@ class QueryRun:
     partners) name the operation that does not fit the table it is given.
     """
 
-    def __init__(self, catalog: Tables, query: Query | bytes | str, limits: Limits) -> None:
+    def __init__(
+        self,
+        catalog: Tables,
+        query: Query | bytes | str,
+        limits: Limits,
+        *,
+        progress: QueryProgress | None = None,
+    ) -> None:
         self._catalog = catalog
+        self._progress = progress
         self._query = query
         self._limits = limits
         self._call = current_call()
@@ -74,6 +98,8 @@ class QueryRun:
             if found is None:
                 found = self._made[key] = _apply(number, operation, table, arguments=arguments)
             table = found
+            if self._progress is not None and not place:
+                self._progress.applied(number, len(query.operations))
         return table
 
 

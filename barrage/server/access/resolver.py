@@ -31,6 +31,7 @@ from barrage.server.tables.tickets import (
 if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.access.exports import Export
+    from barrage.server.access.query import QueryProgress
     from barrage.server.access.session_store import ClientSession
     from barrage.server.identity.caller import Caller
     from barrage.server.policy.access_gate import AccessGate, Tables
@@ -82,9 +83,16 @@ class TicketResolver:
             return source
         return await asyncio.wrap_future(self._tables.run(source))
 
-    async def source(self, ticket: bytes | None, session: ClientSession | None) -> TableSource:
+    async def source(
+        self,
+        ticket: bytes | None,
+        session: ClientSession | None,
+        *,
+        progress: QueryProgress | None = None,
+    ) -> TableSource:
         """Like :meth:`resolve`, without the visit to the engine thread that names need: for a
-        caller who goes there anyway. A query is derived now, which may take a while."""
+        caller who goes there anyway. A query is derived now, which may take a while; ``progress``
+        is told how far it has got."""
         route = route_of(ticket, self._limits)
         assert ticket is not None
         tables = self._gate.tables(self._catalog)
@@ -93,7 +101,8 @@ class TicketResolver:
         if route is Route.SHARED:
             return await self._shared_export(ticket, session).table_lease()
         if route is Route.QUERY:
-            run = QueryRun(tables, bytes(ticket[len(QUERY_ROUTE) :]), self._limits)
+            text = bytes(ticket[len(QUERY_ROUTE) :])
+            run = QueryRun(tables, text, self._limits, progress=progress)
             work = partial(self._queried, run)
             return await asyncio.wrap_future(self._tables.derive(work, session))
         if route is Route.APPLICATION:

@@ -137,7 +137,10 @@ class Server(ServerTables):
                 replaced.set_result(None)
 
         assert loop is not None
-        loop.call_soon_threadsafe(replace)
+        try:
+            loop.call_soon_threadsafe(replace)
+        except RuntimeError:
+            raise LocalProtocolError("the server was stopped; make another one") from None
         replaced.result()
 
     def serve_forever(self) -> None:

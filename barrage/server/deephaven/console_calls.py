@@ -101,7 +101,10 @@ class ConsoleCalls:
         lease = await self._resolver.resolve(bytes(message.table_id.ticket), session)
         # Another name is no way around the rule that a table is only to be read.
         bound = self._tables.bind(
-            message.variable_name, lease.table, is_read_only=lease.input_target is None
+            message.variable_name,
+            lease.table,
+            is_read_only=lease.input_target is None,
+            is_of_peer=not self._gate.is_keeper,
         )
         await asyncio.wrap_future(bound)
         return MESSAGES.encode("BindTableToVariableResponse")

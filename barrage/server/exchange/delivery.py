@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from barrage.engine.changelog.making import Delivery, Disconnect, ViewDelivery
+from barrage.engine.changelog.making import Delivery, Disconnect, ViewAnswered, ViewDelivery
 from barrage.errors import BarrageError
 from barrage.server.exchange.exchange_messages import (
+    AnswerAnnounced,
     EncodedUpdate,
     EncodedViews,
     PlannedUpdate,
@@ -40,12 +41,16 @@ class Encoder(Protocol):
     def plan(self, message: FullUpdate | ViewUpdate) -> EncodingPlan: ...
 
 
-def convert(item: Delivery | ViewDelivery | Disconnect) -> Iterable[StreamEvent]:
+def convert(
+    item: Delivery | ViewDelivery | ViewAnswered | Disconnect,
+) -> Iterable[StreamEvent]:
     """Events for what a producer said. An update that cannot be encoded ends its subscriptions."""
     if isinstance(item, Disconnect):
         return (StreamEnded(stream_id=item.subscription_id, error=item.error),)
     if isinstance(item, ViewDelivery):
         return _convert_views(item)
+    if isinstance(item, ViewAnswered):
+        return (AnswerAnnounced(stream_id=item.subscription_id, token=item.token),)
     encoder = cast("Encoder", item.encoding)
     stream_ids = item.subscription_ids
     try:

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from barrage.errors import UnsupportedError
 from barrage.server.exchange.exchange_messages import (
+    AnswerAnnounced,
     ChangeViewport,
     EncodedViews,
     ForgetSnapshot,
@@ -31,19 +34,22 @@ from barrage.server.exchange.exchange_messages import (
 from barrage.server.exchange.exchange_stream import ExchangeStream
 from barrage.server.exchange.resume_jobs import ResumeJobs
 from barrage.server.exchange.stream_table import StreamTable
+from barrage.server.presentation.conversions import check_conversions
 from barrage.supervision import in_thread
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
 from barrage.wire.dissociated.ways import BodyWay
+from barrage.wire.messages import CONVERT_STRINGIFY
+from barrage.wire.revision import WireRevision
 from barrage.wire.updates.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from barrage.errors import BarrageError
     from barrage.limits import Limits
     from barrage.model.update import FullUpdate
     from barrage.model.viewport import ColumnSet, Viewport
-    from barrage.proto.events import SubscriptionChanged, SubscriptionRequested
+    from barrage.proto.events import SessionRequested, SubscriptionChanged, SubscriptionRequested
     from barrage.proto.resumption import ResumeRequest
     from barrage.server.access.call_guard import SessionCall
     from barrage.server.access.resolver import TicketResolver
@@ -51,10 +57,21 @@ if TYPE_CHECKING:
     from barrage.server.bodies.body_frames import Frame
     from barrage.server.bodies.body_service import BodyService
     from barrage.server.bodies.body_writer import BodyWriter
-    from barrage.server.exchange.exchange_messages import EnginePort, Headers, StreamEvent
+    from barrage.server.exchange.exchange_messages import (
+        EnginePort,
+        Headers,
+        SnapshotBegun,
+        StreamEvent,
+    )
+    from barrage.server.exchange.exchange_stream import Transform
+    from barrage.server.tables.table_lease import TableSource
     from barrage.transport.base import CallContext
-    from barrage.wire.revision import WireRevision
     from barrage.wire.updates.update_codec import UpdateEncoder, UpdatePlan
+
+Messages = TypeVar("Messages")
+
+OpenTransform: TypeAlias = "Callable[[bytes], Transform]"
+TellSession: TypeAlias = "Callable[[SessionRequested, ClientSession | None], Awaitable[bytes]]"
 
 
 class ExchangeHub:
@@ -67,8 +84,13 @@ class ExchangeHub:
         *,
         limits: Limits,
         bodies: BodyService | None = None,
+        transform: OpenTransform | None = None,
+        session_info: TellSession | None = None,
     ) -> None:
-        """``bodies``: without one, bodies stay in their messages."""
+        """``bodies``: without one, bodies stay in their messages. ``transform`` and
+        ``session_info`` serve what is neither a subscription nor a snapshot."""
+        self._open_transform = transform
+        self._tell_session = session_info
         self._engine = engine
         self._resolver = resolver
         self._limits = limits
@@ -104,6 +126,8 @@ class ExchangeHub:
                 streams.end(event)
             elif isinstance(event, EncodedViews):
                 streams.deliver_views(event, full)
+            elif isinstance(event, AnswerAnnounced):
+                streams.announce(event)
             elif isinstance(event, PlanBuilt):
                 self._resume_jobs.plan_built(event)
             else:
@@ -165,6 +189,9 @@ class ExchangeHub:
         if stream.session is not None:
             # Both leases live until the subscription has its table.
             source, _view = await self._resolver.viewed(source, stream.session)
+            if stream.revision is WireRevision.DRAFT_2020:
+                mode = event.options.column_conversion_mode
+                check_conversions(source.schema, stream.session.types, mode)
         request = Subscribe(
             stream_id=stream.stream_id,
             source=source,
@@ -179,6 +206,7 @@ class ExchangeHub:
             way=stream.way,
             resume=stream.resume,
             wants_each_step=stream.wants_each_step,
+            token=event.token if stream.announces else None,
         )
         if request.resume is not None:
             answer = await self._resume_jobs.subscribe(request, request.resume, stream.session)
@@ -193,7 +221,10 @@ class ExchangeHub:
     def change_soon(self, stream: ExchangeStream, event: SubscriptionChanged) -> None:
         """Have a change applied at the next cycle boundary, unless another one follows before."""
         change = ChangeViewport(
-            stream_id=stream.stream_id, columns=event.columns, viewport=event.viewport
+            stream_id=stream.stream_id,
+            columns=event.columns,
+            viewport=event.viewport,
+            token=event.token if stream.announces else None,
         )
         self._engine.tell(change)
 
@@ -229,6 +260,20 @@ class ExchangeHub:
         """The held subscriber is reading: its stall clock starts anew."""
         self._engine.tell(RenewHold(stream_id=stream.stream_id))
 
+    # --- what is neither a subscription nor a snapshot ---
+
+    def transform(self, descriptor: bytes) -> Transform:
+        """What becomes of rows, as a descriptor says."""
+        if self._open_transform is None:
+            raise UnsupportedError("rows are not transformed here")
+        return self._open_transform(descriptor)
+
+    async def session_info(self, stream: ExchangeStream, event: SessionRequested) -> bytes:
+        """The answer to a session message of the draft, encoded."""
+        if self._tell_session is None:
+            raise UnsupportedError("session messages are not answered here")
+        return await self._tell_session(event, stream.session)
+
     # --- snapshot ---
 
     async def snapshot(
@@ -241,11 +286,44 @@ class ExchangeHub:
         viewport: Viewport | None = None,
         is_reverse: bool = False,
         way: BodyWay = BodyWay.INLINE,
+        conversion: int = CONVERT_STRINGIFY,
     ) -> tuple[UpdateEncoder[Frame], Sequence[FullUpdate]]:
         """The messages answering a snapshot request and the encoder for them."""
         source = await self._resolver.source(ticket, session)
+        async with self.held(
+            source,
+            session,
+            options,
+            columns=columns,
+            viewport=viewport,
+            is_reverse=is_reverse,
+            way=way,
+            conversion=conversion,
+        ) as begun:
+            messages = begun.work.messages
+            if messages is None:
+                messages = await self.read_beside(begun.work.read)
+        return begun.encoder, messages
+
+    @asynccontextmanager
+    async def held(
+        self,
+        source: TableSource,
+        session: ClientSession | None,
+        options: EncodeOptions,
+        *,
+        columns: ColumnSet | None = None,
+        viewport: Viewport | None = None,
+        is_reverse: bool = False,
+        way: BodyWay = BodyWay.INLINE,
+        conversion: int = CONVERT_STRINGIFY,
+        is_parted: bool = False,
+    ) -> AsyncIterator[SnapshotBegun]:
+        """A table as it is now, while the block lasts."""
         if session is not None:
             source, _view = await self._resolver.viewed(source, session)
+            if options.revision is WireRevision.DRAFT_2020:
+                check_conversions(source.schema, session.types, conversion)
         request = ReadSnapshot(
             snapshot_id=self.new_stream_id(),
             source=source,
@@ -255,16 +333,17 @@ class ExchangeHub:
             options=options,
             types=None if session is None else session.types,
             way=way,
+            is_parted=is_parted,
         )
         try:
-            begun = await asyncio.wrap_future(self._engine.ask(request))
-            messages = begun.work.messages
-            if messages is None:
-                async with self._reading:
-                    messages = await in_thread(begun.work.read)
+            yield await asyncio.wrap_future(self._engine.ask(request))
         finally:
             self._engine.tell(ForgetSnapshot(snapshot_id=request.snapshot_id))
-        return begun.encoder, messages
+
+    async def read_beside(self, read: Callable[[], Messages]) -> Messages:
+        """What ``read`` reads, beside the loop; one large read at a time."""
+        async with self._reading:
+            return await in_thread(read)
 
     async def plans(
         self, encoder: UpdateEncoder[Frame], messages: Sequence[FullUpdate]

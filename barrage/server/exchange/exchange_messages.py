@@ -10,7 +10,8 @@ sequence    loop to engine                                        engine to loop
 ==========  ====================================================  =================================
 subscribe   ``Subscribe``                                         ``Subscribed`` or ``Refused``;
                                                                   updates; ``StreamEnded``
-viewport    ``ChangeViewport``                                    updates, or ``StreamEnded``
+viewport    ``ChangeViewport``                                    ``AnswerAnnounced`` if there is a
+                                                                  token; updates, or ``StreamEnded``
 resume      ``PlanResume``, ``SubscribeTogether``                 ``ResumePlanned``, ``PlanBuilt``;
             or ``GiveUpPlan``                                     then as after ``Subscribe``
 cancel      ``Unsubscribe``                                       nothing
@@ -73,6 +74,8 @@ class Subscribe(EngineRequest["Subscribed | Refused"]):
     """The cursor it goes on from, if it can."""
     wants_each_step: bool = False
     """Whether every step is to be told by itself."""
+    token: bytes | None = None
+    """Announces the first state, where the transport can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +157,16 @@ class ChangeViewport:
     stream_id: int
     columns: ColumnSet | None
     viewport: Viewport
+    token: bytes | None = None
+    """Announces the answer, where the transport can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerAnnounced:
+    """The next update of this stream answers its request with this token."""
+
+    stream_id: int
+    token: bytes
 
 
 # --- resume ---------------------------------------------------------------------------------------
@@ -253,6 +266,8 @@ class ReadSnapshot(EngineRequest["SnapshotBegun"]):
     options: EncodeOptions
     types: SessionTypes | None
     way: BodyWay
+    is_parted: bool = False
+    """Its rows are to be read part by part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +277,8 @@ class SnapshotBegun:
     snapshot_id: int
     encoder: UpdateEncoder[Frame]
     work: SnapshotWork
+    epoch: str | None
+    """Of the table's history; None when it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +294,7 @@ EngineNotice: TypeAlias = (
     ChangeViewport | GiveUpPlan | Unsubscribe | Hold | Release | RenewHold | ForgetSnapshot
 )
 StreamUpdate: TypeAlias = EncodedUpdate | PlannedUpdate
-StreamEvent: TypeAlias = StreamUpdate | EncodedViews | StreamEnded | PlanBuilt
+StreamEvent: TypeAlias = StreamUpdate | EncodedViews | AnswerAnnounced | StreamEnded | PlanBuilt
 
 
 class EnginePort(Protocol):

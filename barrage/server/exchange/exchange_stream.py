@@ -15,22 +15,31 @@ from barrage.errors import TransportError
 from barrage.proto.events import (
     BodiesReleased,
     HalfClosed,
+    RowsArrived,
+    SessionRequested,
     SnapshotRequested,
     SubscriptionChanged,
     SubscriptionRequested,
+    TransformRequested,
 )
 from barrage.proto.server_exchange import ServerExchange
 from barrage.server.access.call_guard import SessionCall
 from barrage.server.access.frame_writing import write_frames
 from barrage.server.access.grpc_calls import END_OF_STREAM
-from barrage.server.exchange.exchange_messages import EncodedUpdate, PlannedUpdate
+from barrage.server.exchange.exchange_messages import (
+    AnswerAnnounced,
+    EncodedUpdate,
+    PlannedUpdate,
+)
 from barrage.server.exchange.lazy_update import LazyUpdate
 from barrage.supervision import Role, start_awaited, start_task
 from barrage.wire.dissociated.ways import BodyWay
+from barrage.wire.flight_data import encode_flight_data
+from barrage.wire.frame import FlightFrame
 from barrage.wire.updates.update_codec import BEGINNING, EncodeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 
     from barrage.errors import BarrageError
     from barrage.limits import Limits
@@ -85,6 +94,7 @@ class StreamHub(Protocol):
         viewport: Viewport | None,
         is_reverse: bool,
         way: BodyWay,
+        conversion: int,
     ) -> tuple[UpdateEncoder[Frame], Sequence[FullUpdate]]:
         """The messages answering a snapshot request and the encoder for them."""
         ...
@@ -95,8 +105,32 @@ class StreamHub(Protocol):
         """The messages ready to be encoded frame by frame."""
         ...
 
+    def transform(self, descriptor: bytes) -> Transform:
+        """What becomes of rows, as a descriptor says."""
+        ...
+
+    async def session_info(self, stream: ExchangeStream, event: SessionRequested) -> bytes:
+        """The answer to a session message of the draft, encoded."""
+        ...
+
     def close(self, stream: ExchangeStream) -> None:
         """The call has ended, and with it the subscription."""
+        ...
+
+
+class Transform(Protocol):
+    """Rows that come, and what becomes of them, as FlightData both ways."""
+
+    def take(self, frame: FlightFrame) -> AsyncIterator[bytes]:
+        """What is to be sent after this message."""
+        ...
+
+    def finish(self) -> AsyncIterator[bytes]:
+        """What is to be sent after the last one."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything. Idempotent."""
         ...
 
 
@@ -134,6 +168,7 @@ class ExchangeStream:
         self._post: Callable[[Any, Callable[[], None]], bool] | None = (
             getattr(self._context, "post", None) if bodies is None else None
         )
+        self._announce: Callable[[bytes], None] | None = getattr(self._context, "announce", None)
         self._posted: deque[int] = deque()
         """Bytes of each update that was posted and is not taken."""
         self._is_accepted = asyncio.Event()
@@ -146,7 +181,7 @@ class ExchangeStream:
         if bodies is not None:
             self._exchange.claim_body_channel()
         self._loop = asyncio.get_running_loop()
-        self._outbox: deque[EncodedUpdate | LazyUpdate] = deque()
+        self._outbox: deque[EncodedUpdate | LazyUpdate | AnswerAnnounced] = deque()
         self._updates_pending = 0
         self._bytes_pending = 0
         self._is_held = False
@@ -154,7 +189,14 @@ class ExchangeStream:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._is_finishing = False
         self._is_snapshot = False
+        self._is_answering = False
+        """Whether messages are sent that belong to no subscription."""
+        self._transform: Transform | None = None
+        self._room: asyncio.Future[None] | None = None
         self._error: Exception | None = None
+        while_paused = getattr(self._context, "while_paused", None)
+        if while_paused is not None:
+            while_paused(self._renew_paused)
 
     async def run(self) -> None:
         """Serve the call until it ends; returns for OK, raises what it ends with."""
@@ -176,6 +218,8 @@ class ExchangeStream:
             self._outbox.clear()
             if self._bodies is not None:
                 self._bodies.close()
+            if self._transform is not None:
+                self._transform.close()
             await asyncio.gather(*tasks, return_exceptions=True)
             if self._opening is not None:
                 await asyncio.wait([self._opening])
@@ -231,6 +275,21 @@ class ExchangeStream:
         if self._is_idle:
             return self._post_frame(frame)
         return self._put(EncodedUpdate.of((self.stream_id,), (frame,)))
+
+    @property
+    def announces(self) -> bool:
+        """Whether its client can be told which request an update answers."""
+        return self._announce is not None
+
+    def announce(self, event: AnswerAnnounced) -> None:
+        """Say so of the next update."""
+        if self._announce is None or self._is_finishing:
+            return
+        if self._is_idle:
+            self._announce(event.token)
+        else:
+            self._outbox.append(event)
+            self._wake()
 
     def _put(self, item: EncodedUpdate | LazyUpdate) -> bool:
         self._outbox.append(item)
@@ -319,7 +378,13 @@ class ExchangeStream:
         outbox = self._outbox
         while True:
             while outbox:
-                await self._write_update(write, outbox.popleft())
+                item = outbox.popleft()
+                if isinstance(item, AnswerAnnounced):
+                    if self._announce is not None:
+                        self._announce(item.token)
+                else:
+                    await self._write_update(write, item)
+                del item
             # A status that tells of an error overtakes posted messages that wait.
             if self._is_finishing and not self._posted:
                 self._end()
@@ -350,10 +415,17 @@ class ExchangeStream:
         if self._is_held and frames_written % FRAMES_BETWEEN_RENEWALS == 0:
             self._hub.renew_hold(self)
 
+    def _renew_paused(self) -> None:
+        """Its client has said that it takes nothing for now."""
+        if self._is_held:
+            self._hub.renew_hold(self)
+
     def _took(self, byte_count: int) -> None:
         """One update less waits."""
         self._updates_pending -= 1
         self._bytes_pending -= byte_count
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
         if self._is_held and not self._is_full():
             self._is_held = False
             self._hub.release_soon(self)
@@ -383,7 +455,42 @@ class ExchangeStream:
         elif isinstance(event, SnapshotRequested):
             await self._send_snapshot(event)
         elif isinstance(event, HalfClosed):
-            self.finish(None, is_flushed=self._is_snapshot)
+            await self._half_closed()
+        else:
+            await self._handle_other(event)
+
+    async def _half_closed(self) -> None:
+        if self._transform is not None:
+            async for frame in self._transform.finish():
+                await self._send(frame)
+        self.finish(None, is_flushed=self._is_snapshot or self._is_answering)
+
+    async def _handle_other(
+        self, event: TransformRequested | RowsArrived | SessionRequested
+    ) -> None:
+        """What is neither about a subscription nor about a snapshot."""
+        if isinstance(event, TransformRequested):
+            self._transform = self._hub.transform(event.descriptor)
+            self._is_accepted.set()
+        elif isinstance(event, RowsArrived):
+            assert self._transform is not None
+            async for frame in self._transform.take(event.frame):
+                await self._send(frame)
+        else:
+            answer = await self._hub.session_info(self, event)
+            self._is_accepted.set()
+            await self._send(encode_flight_data(FlightFrame(metadata=answer)))
+
+    async def _send(self, frame: bytes) -> None:
+        """Queue a message once there is room: a client that does not read is not read from."""
+        self._is_answering = True
+        while self._updates_pending and self._is_full():
+            self._room = self._loop.create_future()
+            await self._room
+        self._updates_pending += 1
+        self._bytes_pending += len(frame)
+        self._outbox.append(EncodedUpdate.of((self.stream_id,), (frame,)))
+        self._wake()
 
     async def _send_snapshot(self, event: SnapshotRequested) -> None:
         """Queue the whole answer; the call completes when it is written and the client has
@@ -398,6 +505,7 @@ class ExchangeStream:
             viewport=event.viewport,
             is_reverse=event.is_reverse,
             way=self.way,
+            conversion=event.options.column_conversion_mode,
         )
         plans = await self._hub.plans(encoder, messages)
         self._is_accepted.set()

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from barrage.engine.changelog.subscription import Shape
+from barrage.engine.operators.restrict import rests_on_part
 from barrage.engine.resume.replay import RecordedEntry
 from barrage.engine.resume.resume import ResumeBuilder, SourceHistory, refusal_of
 from barrage.engine.tables.source import SourceTable, sources_of
@@ -57,6 +58,7 @@ NO_JOURNAL = "the table has no journal"
 OTHER_EPOCH = "the cursor is of another history"
 FROM_THE_FUTURE = "the cursor is ahead of the server"
 LOST_STEP = "the server lost that step in a crash"
+MUCH_MISSED = "more was missed than a snapshot is"
 OTHER_TABLE = "the name stands for another table now"
 NOT_MADE = "the plan could not be made"
 
@@ -290,20 +292,20 @@ class ResumePlanner:
         steps = len(np.unique(np.concatenate(steps_of)))
         limits = self._limits
         if steps > limits.resume_steps_max:
-            raise ResumeRefusedError(
-                f"{steps} steps were missed, the limit is {limits.resume_steps_max}"
+            raise _too_much(
+                work, f"{steps} steps were missed, the limit is {limits.resume_steps_max}"
             )
         if rows > limits.resume_rows_max:
-            raise ResumeRefusedError(
-                f"{rows} rows changed, the limit is {limits.resume_rows_max} rows"
+            raise _too_much(
+                work, f"{rows} rows changed, the limit is {limits.resume_rows_max} rows"
             )
         if size_bytes > limits.resume_bytes_max:
-            raise ResumeRefusedError(
-                f"{size_bytes} bytes of changes, the limit is {limits.resume_bytes_max} bytes"
+            raise _too_much(
+                work, f"{size_bytes} bytes of changes, the limit is {limits.resume_bytes_max} bytes"
             )
         size = sum(source.table.size for source in work.sources)
         if work.steps_for is None and rows > max(size, limits.resume_rows_free):
-            raise ResumeRefusedError(f"{rows} rows changed, more than the {size} there are")
+            raise _too_much(work, f"{rows} rows changed, more than the {size} there are")
         work.changed_rows = rows
         return steps
 
@@ -418,6 +420,12 @@ class ResumePlanner:
 def unforeseen() -> Resumption:
     """No plan, for the exception that is being handled: details are logged, an id is told."""
     return Resumption.refused(str(unexpected_failure(log, "a subscription could not be resumed")))
+
+
+def _too_much(work: ResumeWork, told: str) -> ResumeRefusedError:
+    """The counts are of whole tables: who sees a part of one is not told them."""
+    assert work.table is not None
+    return ResumeRefusedError(MUCH_MISSED if rests_on_part(work.table) else told)
 
 
 def _check_reach(journal: TableJournal, version: int) -> None:

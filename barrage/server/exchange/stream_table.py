@@ -15,7 +15,12 @@ from barrage.server.exchange.lazy_update import LazyUpdate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from barrage.server.exchange.exchange_messages import EncodedViews, StreamEnded, StreamUpdate
+    from barrage.server.exchange.exchange_messages import (
+        AnswerAnnounced,
+        EncodedViews,
+        StreamEnded,
+        StreamUpdate,
+    )
     from barrage.server.exchange.exchange_stream import ExchangeStream
 
 
@@ -67,6 +72,12 @@ class StreamTable:
             stream = streams.get(stream_id)
             if stream is not None and stream.enqueue_frame(frame):
                 full.append(stream_id)
+
+    def announce(self, event: AnswerAnnounced) -> None:
+        """Say on a stream what its next update answers."""
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.announce(event)
 
     def held(self, stream_ids: Iterable[int]) -> list[int]:
         """Those of them whose outbox is full still."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import WeakKeyDictionary
@@ -80,6 +81,9 @@ log = logging.getLogger(__name__)
 
 _EncoderKey: TypeAlias = "tuple[EncodeOptions, BodyWay, bool, bool]"
 
+BULK_FACTOR = 2
+"""How much larger messages of a DoGet are than those of subscriptions."""
+
 ENCODERS_REMEMBERED = 64
 """Encoders kept per table; clients choose the options, so their number is bounded."""
 
@@ -144,7 +148,7 @@ class SubscriptionDispatcher:
         spec = self._spec(asked, encoder)
         schema = EncodedUpdate.of((asked.stream_id,), (encoder.schema_frame(),))
         try:
-            outcome = self._add(asked.stream_id, table, spec, resumption=resumption)
+            outcome = self._add(asked, table, spec, resumption=resumption)
         except BaseException:
             self._runtime.producer_shrank(table)
             raise
@@ -156,7 +160,7 @@ class SubscriptionDispatcher:
 
     def _add(
         self,
-        stream_id: int,
+        asked: Subscribe,
         table: Table,
         spec: SubscriptionSpec,
         *,
@@ -170,11 +174,11 @@ class SubscriptionDispatcher:
             try:
                 if plan.table is not table:
                     raise ResumeRefusedError(OTHER_TABLE)
-                producer.add(stream_id, spec, now_ns, resume=plan)
+                producer.add(asked.stream_id, spec, now_ns, resume=plan)
                 return outcome
             except ResumeRefusedError as error:
                 outcome = Outcome.resnapshot(str(error))
-        producer.add(stream_id, spec, now_ns)
+        producer.add(asked.stream_id, spec, now_ns, token=asked.token)
         return outcome
 
     def _spec(self, asked: Subscribe, encoder: UpdateEncoder[Frame]) -> SubscriptionSpec:
@@ -198,7 +202,9 @@ class SubscriptionDispatcher:
         now_ns = self._clock.monotonic_ns()
 
         def change(producer: Producer) -> None:
-            producer.change(asked.stream_id, asked.columns, asked.viewport, now_ns=now_ns)
+            producer.change(
+                asked.stream_id, asked.columns, asked.viewport, now_ns=now_ns, token=asked.token
+            )
 
         self._act(asked.stream_id, change)
 
@@ -292,9 +298,15 @@ class SubscriptionDispatcher:
             viewport=asked.viewport,
             is_reverse=asked.is_reverse,
             step=table.present_step,
+            is_parted=asked.is_parted,
         ).begun(table, self._limits)
         self._snapshots[asked.snapshot_id] = work
-        return SnapshotBegun(snapshot_id=asked.snapshot_id, encoder=encoder, work=work)
+        return SnapshotBegun(
+            snapshot_id=asked.snapshot_id,
+            encoder=encoder,
+            work=work,
+            epoch=self.planner.epoch_of(table),
+        )
 
     def forget_snapshot(self, asked: ForgetSnapshot) -> None:
         """Free what the snapshot was read from."""
@@ -330,6 +342,10 @@ class SubscriptionDispatcher:
     def _new_encoder(
         self, schema: pa.Schema, options: EncodeOptions, way: BodyWay
     ) -> UpdateEncoder[Frame]:
+        if options.is_bulk:
+            target = self._limits.message_bytes_target * BULK_FACTOR
+            limits = replace(self._limits, message_bytes_target=target)
+            return UpdateEncoder(schema, options, limits)
         if self._bodies is None:
             return UpdateEncoder(schema, options, self._limits)
         encoding = self._bodies.encoding(way)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from barrage.errors import UnsupportedError
+from barrage.errors import AuthenticationError, UnsupportedError
+from barrage.limits import NANOS_PER_MS
 from barrage.proto.read_exchange import HEADER as EXCHANGE_HEADER
 from barrage.proto.read_exchange import READ as EXCHANGE_READ
 from barrage.proto.resumption import (
@@ -18,28 +20,38 @@ from barrage.server.access.call_guard import SessionUse, wanted_types
 from barrage.server.access.frame_writing import write_frames
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.access.method_table import MethodEntry
+from barrage.server.flight.session_messages import (
+    encoded_session_info,
+    session_info,
+    session_message,
+)
 from barrage.server.history.journal_tickets import is_journal_request
 from barrage.server.identity.caller import Proof
 from barrage.server.identity.credentials import (
     AUTHORIZATION,
+    REFUSED,
     CredentialKind,
     Credentials,
     bearer,
     header_value,
 )
+from barrage.server.identity.current_call import current_caller
+from barrage.server.results.pinned_results import is_result_ticket
 from barrage.transport import flight_messages
 from barrage.transport.deephaven_messages import MESSAGES
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
-from barrage.wire.messages import SnapshotOptions
+from barrage.wire.messages import NewSessionRequest, RefreshSessionRequest, SnapshotOptions
 from barrage.wire.revision import WireRevision
 from barrage.wire.updates.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
+    from barrage.proto.events import SessionRequested
     from barrage.server.access.session_store import ClientSession, SessionStore
     from barrage.server.exchange.exchange_driver import ExchangeHub
     from barrage.server.flight.journal_calls import JournalCalls
     from barrage.server.flight.journal_exchange import JournalExchanges
+    from barrage.server.flight.result_calls import ResultCalls
     from barrage.server.identity.authenticator import Authenticator
     from barrage.server.identity.credentials import Metadata
     from barrage.transport.base import CallContext
@@ -63,7 +75,9 @@ class DataCalls:
         draft_2020: str,
         journals: JournalCalls,
         journal_exchanges: JournalExchanges,
+        results: ResultCalls,
     ) -> None:
+        self._results = results
         self._hub = hub
         self._authenticator = authenticator
         self._sessions = sessions
@@ -102,14 +116,21 @@ class DataCalls:
     async def do_get(
         self, request: bytes, context: CallContext, session: ClientSession | None
     ) -> None:
-        """A snapshot of a whole table with default options, or a read of a journal."""
+        """A snapshot of a whole table with default options, a part of a result that is kept, or a
+        read of a journal."""
         ticket = flight_messages.decode_ticket(request)
         if is_journal_request(ticket):
             await self._journals.do_get(ticket, context)
             return
+        if is_result_ticket(ticket):
+            await self._results.do_get(ticket, context)
+            return
         header = header_value(context.invocation_metadata() or (), REVISION_HEADER)
         revision = chosen_revision(header, self._draft_2020)
-        options = EncodeOptions.for_snapshot(SnapshotOptions(), self._limits, revision=revision)
+        options = replace(
+            EncodeOptions.for_snapshot(SnapshotOptions(), self._limits, revision=revision),
+            is_bulk=True,
+        )
         encoder, answer = await self._hub.snapshot(ticket, session, options)
         plans = await self._hub.plans(encoder, answer)
         await context.write(encoder.schema_frame())
@@ -130,9 +151,41 @@ class DataCalls:
             return
         request = await context.read()
         payload = b"" if request is END_OF_STREAM else flight_messages.decode_handshake(request)[1]
+        asked = session_message(payload, self._limits)
+        if asked is not None:
+            answer = await self._draft_session(asked, context)
+            await context.write(flight_messages.encode_handshake_response(answer))
+            return
         token = await self._token_for(_credentials_of(payload), context)
         await context.send_initial_metadata(((AUTHORIZATION, bearer(token)),))
         await context.write(flight_messages.encode_handshake_response(token.encode()))
+
+    async def session_info(self, event: SessionRequested, session: ClientSession | None) -> bytes:
+        """The answer to a session message of the draft in an exchange: a token for its caller."""
+        tokens = self._authenticator.tokens
+        if session is not None:
+            expires_ns = self._sessions.expires_wall_ms(session) * NANOS_PER_MS
+            return encoded_session_info(session_info(session.token, expires_ns))
+        shown = (event.session or b"").decode(errors="replace").removeprefix(bearer(""))
+        token = tokens.renew(shown) if event.session is not None else None
+        if token is None:
+            token = tokens.issue(current_caller())
+        return encoded_session_info(session_info(token, tokens.expires_ns(token)))
+
+    async def _draft_session(
+        self, asked: NewSessionRequest | RefreshSessionRequest, context: CallContext
+    ) -> bytes:
+        """The same in a handshake, where the message has what its sender shows."""
+        tokens = self._authenticator.tokens
+        if isinstance(asked, RefreshSessionRequest):
+            shown = (asked.session or b"").decode(errors="replace").removeprefix(bearer(""))
+            token = tokens.renew(shown)
+            if token is None:
+                raise AuthenticationError(f"{REFUSED}; the token is none, or not any more")
+        else:
+            credentials = _credentials_of(asked.payload or b"")
+            token = tokens.issue(await self._authenticator.authenticate(credentials, context))
+        return encoded_session_info(session_info(token, tokens.expires_ns(token)))
 
     async def _token_for(self, credentials: Credentials, context: CallContext) -> str:
         """A fresh token of ours, for credentials or for such a token; that of a session for who has

@@ -44,7 +44,7 @@ from barrage.server.settings.declared import NUMBER_MAX, Number
 from barrage.server.settings.json_fields import Epoch, Fields
 from barrage.server.tables.tickets import check_table_name
 from barrage.transport import flight_messages
-from barrage.transport.flight_messages import Descriptor, FlightInfo
+from barrage.transport.flight_messages import Descriptor, Endpoint, FlightInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -253,20 +253,20 @@ class JournalCalls:
 
     # --- plans ---
 
-    async def get_flight_info(self, descriptor: Descriptor) -> bytes:
+    async def flight_info(self, descriptor: Descriptor) -> FlightInfo:
         """The plan a descriptor's command asks for: one endpoint per split. ``total_records`` are
-        the rows of the feed and ``total_bytes`` those of the journal, both before a filter."""
+        the rows of the feed and ``total_bytes`` those of the journal, both before a filter. Splits
+        have no order."""
         planned = await self._planned(parse_plan(descriptor.command or b"", self._limits))
-        info = FlightInfo(
+        return FlightInfo(
             schema_message=planned.schema.serialize().to_pybytes(),
             descriptor=descriptor,
-            ticket=planned.tickets[0],
-            more_tickets=planned.tickets[1:],
+            endpoints=tuple(Endpoint(ticket=ticket) for ticket in planned.tickets),
             total_records=planned.row_count,
             total_bytes=planned.byte_count,
             metadata=json.dumps(planned.told).encode(),
+            is_ordered=len(planned.tickets) == 1,
         )
-        return info.encode()
 
     async def get_schema(self, descriptor: Descriptor) -> bytes:
         """The schema of the feed a descriptor's command asks for."""

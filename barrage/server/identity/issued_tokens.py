@@ -73,6 +73,11 @@ class IssuedTokens:
             return None
         return issued.caller
 
+    def expires_ns(self, token: str) -> int:
+        """Until when a token holds, by the wall clock; 0 for what is none of ours."""
+        issued = self._tokens.get(_digest(token))
+        return 0 if issued is None else issued.caller.expires_ns or 0
+
     def revoke(self, is_meant: Callable[[Caller], bool]) -> None:
         """Forget the tokens of some callers."""
         for digest, issued in list(self._tokens.items()):

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hmac
 import inspect
+import logging
 from dataclasses import dataclass
+from traceback import format_tb
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from barrage.errors import AuthenticationError, BarrageError, ConfigError
@@ -20,6 +22,8 @@ from barrage.supervision import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,13 @@ HookAnswer: TypeAlias = "User | str | None"
 Hook: TypeAlias = "Callable[[Login], HookAnswer | Awaitable[HookAnswer]]"
 
 
+class HookFailedError(BarrageError):
+    """The program's function has raised, so nothing is known of the caller."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"the server could not find out who calls: authenticate raised {kind}")
+
+
 class HookWay:
     """A function of the program: given a :class:`Login` it returns a name, a :class:`User`, or None
     for nobody. A coroutine function is awaited, any other is called on a thread."""
@@ -112,10 +123,20 @@ class HookWay:
         if scheme is None:
             return None
         login = Login(scheme=scheme, user=shown.user, secret=shown.secret, peer=attempt.peer)
-        answer = self._hook(login) if self._is_awaited else await in_thread(self._hook, login)
-        if inspect.isawaitable(answer):
-            answer = await answer
+        answer = await self._answer(login)
         return None if answer is None else _caller_of(answer)
+
+    async def _answer(self, login: Login) -> object:
+        try:
+            answer = self._hook(login) if self._is_awaited else await in_thread(self._hook, login)
+            return await answer if inspect.isawaitable(answer) else answer
+        except BarrageError:
+            raise
+        except Exception as error:
+            # Not what it says, which may be what was shown to it.
+            frames = "".join(format_tb(error.__traceback__))
+            log.error("authenticate failed: %s\n%s", type(error).__name__, frames)
+            raise HookFailedError(type(error).__name__) from None
 
 
 def _caller_of(answer: object) -> Caller:

@@ -111,10 +111,15 @@ class AccessGate:
                 "history, and what reads that such as Spark, is for those who see all of it"
             )
 
+    @property
+    def is_keeper(self) -> bool:
+        """Whether the caller may do everything with all tables."""
+        held = self._held
+        return held is None or held.policy.has_all(current_caller())
+
     def check_keeper(self, what: str) -> None:
         """Let through who may do everything with all tables. PermissionDeniedError."""
-        held = self._held
-        if held is None or held.policy.has_all(current_caller()):
+        if self.is_keeper:
             return
         raise PermissionDeniedError(
             f'{what} for those who may do everything only (a rule with tables = ["*"] and '

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 CALLER, HAS_ROLE = "caller", "has_role"
 
 
-def names_caller(condition: Expression) -> bool:
-    """Whether it says anything of the caller. ExpressionError when it does so wrongly."""
-    return told_of_caller(condition, None) is not condition
-
-
 def told_of_caller(condition: Expression, caller: Caller | None) -> Expression:
     """The condition for one caller, or for one who is nobody. Callers of whom it says the same have
     the same condition. ExpressionError."""

@@ -8,34 +8,35 @@ with all there are.
 from __future__ import annotations
 
 from fnmatch import translate
-from functools import lru_cache
 from re import Pattern
 from re import compile as compiled
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _WILDCARDS = "*?["
 
-PATTERNS_COMPILED = 32_768
-"""More than a policy of usual size has; past that they are compiled again."""
 
-
-@lru_cache(PATTERNS_COMPILED)
-def _expression(pattern: str) -> Pattern[str]:
-    return compiled(translate(pattern))
+def compiled_patterns(patterns: Iterable[str]) -> dict[str, Pattern[str]]:
+    """The regular expression of each that has wildcards. Some 30 microseconds each."""
+    wild = {pattern for pattern in patterns if _literal_length(pattern) >= 0}
+    return {pattern: compiled(translate(pattern)) for pattern in wild}
 
 
 def _literal_length(pattern: str) -> int:
-    """Characters before the first wildcard."""
+    """Characters before the first wildcard; -1 when there is none."""
     return min((pattern.find(each) for each in _WILDCARDS if each in pattern), default=-1)
 
 
 class PatternIndex:
     """Numbers, each with a pattern; tells the numbers whose pattern fits a name."""
 
-    def __init__(self, entries: Iterable[tuple[int, str]]) -> None:
+    def __init__(
+        self, entries: Iterable[tuple[int, str]], expressions: Mapping[str, Pattern[str]]
+    ) -> None:
+        """``entries`` come in ascending order of their numbers; ``expressions`` has those of all
+        patterns with wildcards."""
         self._names: dict[str, list[int]] = {}
         self._starts: dict[str, list[tuple[int, Pattern[str]]]] = {}
         for number, pattern in entries:
@@ -44,7 +45,7 @@ class PatternIndex:
                 self._names.setdefault(pattern, []).append(number)
             else:
                 starting = self._starts.setdefault(pattern[:length], [])
-                starting.append((number, _expression(pattern)))
+                starting.append((number, expressions[pattern]))
         self._lengths = sorted({len(start) for start in self._starts})
 
     def fitting(self, name: str) -> set[int]:
@@ -65,7 +66,6 @@ class PatternIndex:
             if length > len(name):
                 break
             for number, expression in self._starts.get(name[:length], ()):
-                # Those of one start stand in ascending order.
                 if found is not None and number >= found:
                     break
                 if expression.match(name):

@@ -13,10 +13,10 @@ from functools import lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from barrage.engine.expressions.expression import Expression
+from barrage.engine.expressions.expression import Expression, check_functions
 from barrage.errors import ConfigError, ExpressionError
-from barrage.server.policy.caller_terms import names_caller, told_of_caller
-from barrage.server.policy.patterns import PatternIndex
+from barrage.server.policy.caller_terms import told_of_caller
+from barrage.server.policy.patterns import PatternIndex, compiled_patterns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -163,7 +163,7 @@ class Rule:
 def _parsed(text: str) -> Expression:
     try:
         parsed = Expression.parse(text)
-        names_caller(parsed)
+        check_functions(told_of_caller(parsed, None))
     except ExpressionError as error:
         raise ConfigError(f"rows: {error}") from None
     return parsed
@@ -258,6 +258,23 @@ class Policy:
             hash=restriction.hash,
         )
 
+    def shadowed(self) -> list[int]:
+        """Rules, from 1, that can never decide, because those before them do: for the same users
+        and roles, or for everybody, and for the same patterns, or for ``*``. Not all there are."""
+        told: dict[tuple[frozenset[str], frozenset[str]], set[str]] = {}
+        everybody = told.setdefault((frozenset(), frozenset()), set())
+        found = []
+        for number, rule in enumerate(self.rules, start=1):
+            seen = told.setdefault((frozenset(rule.users), frozenset(rule.roles)), set())
+            before = seen | everybody
+            if all(
+                each in before or ("*" in before and not each.startswith(SYSTEM))
+                for each in rule.tables
+            ):
+                found.append(number)
+            seen.update(rule.tables)
+        return found
+
     def has_all(self, caller: Caller) -> bool:
         """Whether the caller keeps the server: the first rule for it about all tables gives
         ``admin``, and none before it takes anything away."""
@@ -280,9 +297,13 @@ class _RuleIndex:
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self._rules = rules
         numbered = list(enumerate(rules))
+        self._expressions = compiled_patterns(each for rule in rules for each in rule.tables)
+        """Made now: a policy is made where there is time, and asked where there is none."""
         self._everybody = [number for number, rule in numbered if not rule.users and not rule.roles]
-        self._users = PatternIndex((n, each) for n, rule in numbered for each in rule.users)
-        self._roles = PatternIndex((n, each) for n, rule in numbered for each in rule.roles)
+        users = [(number, each) for number, rule in numbered for each in rule.users]
+        roles = [(number, each) for number, rule in numbered for each in rule.roles]
+        self._users = PatternIndex(users, compiled_patterns(each for _, each in users))
+        self._roles = PatternIndex(roles, compiled_patterns(each for _, each in roles))
         self._tables = lru_cache(CALLER_KINDS_KEPT)(self._tables_of)
 
     def numbers_for(self, caller: Caller) -> tuple[int, ...]:
@@ -299,5 +320,6 @@ class _RuleIndex:
     def _tables_of(self, numbers: tuple[int, ...]) -> tuple[PatternIndex, PatternIndex]:
         """The patterns for names, and those for names of tables about the server."""
         entries = [(number, each) for number in numbers for each in self._rules[number].tables]
-        about_server = ((n, each) for n, each in entries if each.startswith(SYSTEM))
-        return PatternIndex(entries), PatternIndex(about_server)
+        about_server = [(n, each) for n, each in entries if each.startswith(SYSTEM)]
+        known = self._expressions
+        return PatternIndex(entries, known), PatternIndex(about_server, known)

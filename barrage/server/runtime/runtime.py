@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from barrage.clock import Clock
     from barrage.engine import Table
-    from barrage.engine.changelog.making import Delivery, Disconnect
+    from barrage.engine.changelog.making import Delivery, Disconnect, ViewAnswered
     from barrage.errors import WorkerDiedError
     from barrage.limits import Limits
     from barrage.model.update import TableUpdate
@@ -85,7 +85,9 @@ FAILED_CYCLE_REST_NS = 1000 * NANOS_PER_MS
 class EngineOutlet(Protocol):
     """Where the engine thread puts what is for the event loop."""
 
-    def convert(self, item: Delivery | ViewDelivery | Disconnect) -> Iterable[object]:
+    def convert(
+        self, item: Delivery | ViewDelivery | ViewAnswered | Disconnect
+    ) -> Iterable[object]:
         """Make hand-over items of what a producer said; on the engine thread, or for what is made
         beside it on another one. Never raises."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from barrage.engine.changelog.snapshot import snapshot_messages
+from barrage.engine.changelog.snapshot import rows_messages, snapshot_messages
 from barrage.engine.planning.derivation import check_copies
 from barrage.engine.tables.source import copied_nbytes
 from barrage.engine.tables.work import check_work, of_reading
@@ -31,16 +31,19 @@ class SnapshotWork:
     """The answer, where it was little to read."""
     pinned: list[Table] = field(default_factory=list)
     """The table otherwise, until :meth:`end`."""
+    is_parted: bool = False
+    """The rows are read part by part, with :meth:`read_rows`."""
+    row_count: int = 0
 
     def begun(self, table: Table, limits: Limits) -> SnapshotWork:
         """Engine thread: this work with what is little done and the rest pinned.
         LimitExceededError."""
         work = reading_work(table, self.columns, self.viewport)
         check_work(work, limits)
-        if work <= limits.turn_work_max:
+        if work <= limits.turn_work_max and not self.is_parted:
             return replace(self, messages=self._read(table))
         check_copies([table], limits)
-        return replace(self, pinned=[table.pinned()])
+        return replace(self, pinned=[table.pinned()], row_count=table.size)
 
     def end(self) -> None:
         """Engine thread: let go of the table here, and so free it here."""
@@ -49,6 +52,10 @@ class SnapshotWork:
     def read(self) -> tuple[FullUpdate, ...]:
         """Any thread: the messages."""
         return self._read(self.pinned[0]) if self.messages is None else self.messages
+
+    def read_rows(self, start: int, stop: int) -> tuple[FullUpdate, ...]:
+        """Any thread: the rows at these positions; see :func:`rows_messages`."""
+        return tuple(rows_messages(self.pinned[0], start, stop, step=self.step))
 
     def _read(self, table: Table) -> tuple[FullUpdate, ...]:
         return tuple(

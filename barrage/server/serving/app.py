@@ -26,6 +26,7 @@ from barrage.server.access.reflection import offer_reflection
 from barrage.server.access.resolver import TicketResolver
 from barrage.server.access.session_store import SessionStore
 from barrage.server.bodies.body_service import BodyService
+from barrage.server.deephaven.browser_streams import BrowserStreams
 from barrage.server.deephaven.services import DeephavenServices
 from barrage.server.exchange.delivery import EventOutlet
 from barrage.server.exchange.exchange_driver import ExchangeHub
@@ -36,28 +37,40 @@ from barrage.server.flight.dissociated_calls import DissociatedCalls
 from barrage.server.flight.journal_exchange import JournalExchanges
 from barrage.server.flight.journals_and_stages import JournalServices
 from barrage.server.flight.put_calls import PutCalls
+from barrage.server.flight.result_calls import ResultCalls
+from barrage.server.flight.session_calls import SessionOptionCalls
 from barrage.server.identity.setting_up import audit_log, authenticator_of, note_login
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
 from barrage.server.ingest.connector.source_callers import SourceCallers
+from barrage.server.pages.board_calls import BoardCalls
+from barrage.server.pages.board_store import BoardStore
+from barrage.server.pages.page_calls import PAGE_SERVICE, PageCalls
 from barrage.server.policy.policy_watch import PolicyWatch
+from barrage.server.results.flight_sessions import FlightSessions
+from barrage.server.results.pinned_results import PinnedResults
+from barrage.server.results.query_jobs import QueryJobs
+from barrage.server.results.row_transform import RowTransforms
 from barrage.server.serving import interpreter
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
+from barrage.server.serving.web_serving import web_listener
 from barrage.server.statistics.body_statistics import BodyStatistics
 from barrage.server.statistics.caller_statistics import CallerStatistics
 from barrage.server.statistics.thread_statistics import ThreadStatistics
 from barrage.supervision import Role, no_dependants, start_awaited, start_task
 from barrage.transport.base import ListenOptions
+from barrage.transport.deephaven_messages import BROWSER_SERVICE
 from barrage.transport.flight_messages import SERVICE_NAME
 from barrage.transport.host_names import is_loopback
 from barrage.transport.registry import TRANSPORTS, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
     import grpc.aio
 
     from barrage.clock import Clock
+    from barrage.engine.tables.table import Table
     from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.identity.ways import Hook
     from barrage.server.policy.rules import Policy
@@ -106,12 +119,14 @@ class ServerApp:
         """``elsewhere`` passes writes on to the servers that own the tables; ``authenticate`` is a
         further way to say who calls, and ``policy`` the rules, of the program."""
         self._config = config
+        self._clock = clock
         self._elsewhere = elsewhere
         self._watchdog = watchdog
         self._runtime = runtime
         self._catalog = catalog
         self._tables = tables
         self._let_callers_in(config, clock, authenticate)
+        self._clock = clock
         self.bodies = BodyService(config, clock)
         self._authenticator.on_revoke(self.bodies.revoke)
         self._policy = self._policy_of(config, policy)
@@ -119,9 +134,11 @@ class ServerApp:
         self._make_services(config, clock)
         self._services = self._all_services()
         self._health = HealthServicer()
-        self._clock = clock
         self._tls = tls_of(config, clock)
         self._listener = _listener(config, self._tls)
+        self._web = web_listener(
+            config, self._tls, self._authenticator, is_serving=self._is_healthy
+        )
         self._is_listening = False
         self._background: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Task[None] | None = None
@@ -168,6 +185,7 @@ class ServerApp:
     def _make_services(self, config: ServerConfig, clock: Clock) -> None:
         """Make what answers calls, each part behind the gate."""
         self._resolver = TicketResolver(self._catalog, self._tables, config.limits, gate=self._gate)
+        self.transforms = RowTransforms(config.limits)
         dispatcher = SubscriptionDispatcher(
             self._runtime,
             self._tables.journals,
@@ -180,6 +198,8 @@ class ServerApp:
             self._resolver,
             limits=config.limits,
             bodies=self.bodies,
+            transform=self.transforms.open,
+            session_info=lambda event, session: self._data.session_info(event, session),
         )
         self._deephaven = DeephavenServices(
             self._authenticator,
@@ -194,6 +214,7 @@ class ServerApp:
         self.journals = JournalServices(
             self._tables, self._catalog, gate=self._gate, limits=config.limits, clock=clock
         )
+        self.results = self._keep_results(dispatcher.planner.epoch_of)
         self._puts = PutCalls(
             self._tables,
             config.limits,
@@ -210,6 +231,20 @@ class ServerApp:
             on_death=self.fail,
             audit=self.audit,
         )
+
+    def _keep_results(self, epoch_of: Callable[[Table], str | None]) -> QueryJobs:
+        """Make what keeps results of queries for their callers."""
+        limits, clock = self._config.limits, self._clock
+        self._epoch_of = epoch_of
+        self.flight_sessions = FlightSessions(limits, clock)
+        jobs = QueryJobs(
+            *(self._hub, self._resolver, PinnedResults(limits, clock)), limits=limits, clock=clock
+        )
+        for revoke in (jobs.revoke, self.flight_sessions.revoke):
+            self._authenticator.on_revoke(revoke)
+            if self._policy is not None:
+                self._policy.on_change(revoke)
+        return jobs
 
     @property
     def stream_count(self) -> int:
@@ -235,6 +270,14 @@ class ServerApp:
     def connector_port(self) -> int | None:
         """Where sources of the connector protocol are served; None when they are not."""
         return None if self._config.connector_address is None else self._connectors.port
+
+    @property
+    def web_uri(self) -> str | None:
+        """What browsers open; None when they are not served."""
+        return None if self._web is None else self._web.uri
+
+    async def _is_healthy(self) -> bool:
+        return self._is_listening and self._telling is None and self._stopping is None
 
     async def start(self) -> None:
         """Listen; ConfigError when the address cannot be had, TransportUnavailableError when a way
@@ -312,27 +355,38 @@ class ServerApp:
 
     async def _listen(self) -> None:
         """Take the address, then calls; neither when one of them fails."""
-        listener = self._listener
+        listener, web = self._listener, self._web
+        services = self._services
         try:
             listener.bind()
-            listener.add_generic_rpc_handlers(
-                tuple(
-                    service_handler(name, methods, self._guard)
-                    for name, methods in self._services.items()
-                )
-            )
+            listener.add_generic_rpc_handlers(self._handlers(services))
+            if web is not None:
+                web.bind()
+                pages = {PAGE_SERVICE: PageCalls().methods()}
+                web.add_generic_rpc_handlers(self._handlers({**services, **pages}))
             server = cast("grpc.aio.Server", listener)
             health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
             if self._config.reflection and listener.runs_generators:
                 offer_reflection((*self._services, _HEALTH_SERVICE), server)
             await self.bodies.start(on_death=self.fail)
             await listener.start()
+            if web is not None:
+                await web.start()
             if self._config.connector_address is not None:
                 tls = self._tls if self._config.connector_tls else None
                 await self._connectors.start(*self._config.connector_address, tls)
         except BaseException:
             await listener.stop(0)
+            if web is not None:
+                await web.stop(0)
             raise
+
+    def _handlers(
+        self, services: Mapping[str, Mapping[str, MethodEntry]]
+    ) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
+        return tuple(
+            service_handler(name, methods, self._guard) for name, methods in services.items()
+        )
 
     async def _sweep(self) -> None:
         """End sessions whose time is up, for as long as the server runs."""
@@ -340,6 +394,8 @@ class ServerApp:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             self.sessions.sweep()
+            self.results.sweep()
+            self.flight_sessions.sweep()
             await self._authenticator.refresh()
             await self._policy.refresh()
             await self._callers.refresh()
@@ -387,6 +443,9 @@ class ServerApp:
             ends.callback(self._deephaven.close)
             ends.push_async_callback(self.journals.close)
             ends.push_async_callback(self._listener.stop, grace_s)
+            ends.callback(self.results.close, reason)
+            if self._web is not None:
+                ends.push_async_callback(self._web.stop, grace_s)
             ends.callback(self.sessions.close_all, reason)
             ends.callback(self.journals.begin_stop, reason)
             ends.callback(self._puts.begin_stop, reason)
@@ -424,7 +483,10 @@ class ServerApp:
     def _all_services(self) -> dict[str, dict[str, MethodEntry]]:
         """Every service behind the guard with its methods."""
         limits = self._config.limits
-        data = DataCalls(
+        results = ResultCalls(
+            self.results, self._hub, limits=limits, location=self._config.flight_location
+        )
+        self._data = data = DataCalls(
             self._hub,
             self._authenticator,
             self.sessions,
@@ -432,6 +494,7 @@ class ServerApp:
             draft_2020=self._config.draft_2020,
             journals=self.journals.calls,
             journal_exchanges=JournalExchanges(self.journals.calls, self.bodies, limits),
+            results=results,
         )
         put = MethodEntry("bidi", self._puts.do_put, SessionUse.OPTIONAL)
         catalog = CatalogCalls(
@@ -439,11 +502,17 @@ class ServerApp:
             journals=self.journals,
             bodies=self.bodies,
             dissociated=DissociatedCalls(self.bodies, self._hub, limits),
+            results=results,
+            options=SessionOptionCalls(self.flight_sessions, self.sessions, limits),
+            epoch_of=self._epoch_of,
             gate=self._gate,
             elsewhere=self._elsewhere,
+            further=BoardCalls(BoardStore(self._config.data, limits), limits, self._clock).actions,
         )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}
+        if offered:
+            offered[BROWSER_SERVICE] = BrowserStreams(self._puts.do_put, limits).methods()
         return {SERVICE_NAME: methods, **offered}
 
 

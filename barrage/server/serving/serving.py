@@ -191,6 +191,11 @@ class ServerBase(ABC):
         return self._running.connector_port
 
     @property
+    def web_uri(self) -> str | None:
+        """What to open in a browser; None when browsers are not served."""
+        return self._running.web_uri
+
+    @property
     def address(self) -> str:
         """``host:port``, as gRPC wants it."""
         return self._running.address

@@ -31,7 +31,7 @@ from barrage.errors import ConfigError, near_miss
 from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.server.settings.declared import Count, converted, declarations, plain_type
 from barrage.transport.base import HttpServer, is_path_of_pem
-from barrage.transport.host_names import is_loopback
+from barrage.transport.host_names import is_loopback, normal_origin
 from barrage.transport.registry import BODIES, body_transport, body_way
 from barrage.wire.dissociated.ways import BodyWay
 
@@ -62,6 +62,13 @@ AuditBytes = Annotated[int, Meta(ge=4096)]
 File = Annotated[str, Meta(min_length=1, description="a file")]
 CertificateName = Literal["cn", "dns", "email", "uri", "none"]
 PemFile = Annotated[str, Meta(min_length=1, description="a PEM file")]
+FlightLocation = Annotated[
+    str,
+    Meta(
+        pattern=r"^(grpc(\+(tcp|tls|unix))?://.+|arrow-flight-reuse-connection://\?)$",
+        description="a URI such as grpc+tls://host:port, or arrow-flight-reuse-connection://?",
+    ),
+]
 Devices = Annotated[str, Meta(min_length=1, description="names of network devices")]
 
 
@@ -77,6 +84,11 @@ class ServerConfig:
 
     port: Port = 0
     """TCP port; 0 lets the system choose."""
+
+    flight_location: FlightLocation | None = None
+    """Where endpoints of Flight say that they are to be had: this server's address as its clients
+    reach it, for a server behind others, or ``arrow-flight-reuse-connection://?``. When nothing is
+    said, endpoints say nothing, which means where their information came from."""
 
     token: str | None = field(default=None, repr=False)
     """Bearer token every call must carry."""
@@ -264,6 +276,19 @@ class ServerConfig:
     """Whether these sources speak TLS where there is a certificate. Without, they are served on
     loopback only."""
 
+    web: bool | None = None
+    """Whether browsers are served: the page, and calls over WebSockets. When nothing is said,
+    ``barrage serve`` and ``barrage demo`` do so where only this machine can reach them, and servers
+    of programs do not."""
+
+    web_port: Port = 0
+    """TCP port for browsers, on ``host``, or on loopback where that is no address of a network; 0
+    lets the system choose."""
+
+    web_origins: str = ""
+    """Origins of pages that may call the server besides its own, as ``https://host:port``, with
+    commas between them."""
+
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""
 
@@ -296,6 +321,9 @@ class ServerConfig:
             )
         self._check_tls()
         self._check_bodies()
+        for origin in self.web_origins_listed:
+            if normal_origin(origin) is None:
+                raise self._wrong("web_origins", f"origins as https://host:port, not {origin!r}")
         if self.connector is not None and self.connector_address is None:
             raise self._wrong("connector", "host:port, the port from 0 to 65535")
         address = self.connector_address
@@ -306,6 +334,11 @@ class ServerConfig:
                 "by others: with connector_tls = false its cookie and rows would travel in the "
                 "clear beside a server with a certificate; serve it on loopback, or with TLS"
             )
+
+    @property
+    def web_origins_listed(self) -> tuple[str, ...]:
+        """Each of ``web_origins``."""
+        return tuple(filter(None, map(str.strip, self.web_origins.split(","))))
 
     @property
     def connector_address(self) -> tuple[str, int] | None:

@@ -155,6 +155,8 @@ class TableFacts:
     is_ticking: bool
     row_count: int
     step: int
+    epoch: str | None = None
+    """Of its history; None where it has none, or nobody has looked."""
 
 
 class TableService:
@@ -223,11 +225,21 @@ class TableService:
         check_table_name(name)
         return self._runtime.submit(partial(self._publish, name, table, is_read_only))
 
-    def bind(self, name: str, table: Table, *, is_read_only: bool = False) -> Future[Publication]:
+    def bind(
+        self, name: str, table: Table, *, is_read_only: bool = False, is_of_peer: bool = False
+    ) -> Future[Publication]:
         """Publish a table under a name, whatever the name stood for before. Who subscribes to the
-        table of before keeps that one."""
+        table of before keeps that one. ``is_of_peer``: it must be rows of a peer, which no other
+        name stands for and which follow from no other table; NotOfPeerError."""
         check_table_name(name)
-        return self._runtime.submit(partial(self._bind, name, table, is_read_only))
+
+        def bind() -> Publication:
+            is_own = isinstance(table, SourceTable) and not self._catalog.is_published(table)
+            if is_of_peer and not is_own:
+                raise NotOfPeerError(name)
+            return self._bind(name, table, is_read_only)
+
+        return self._runtime.submit(bind)
 
     def drop(self, name: str) -> Future[None]:
         """Take a table out of the catalog and end its subscriptions; TableNotFoundError."""
@@ -542,6 +554,16 @@ class TableDroppedError(TableNotFoundError):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.args = (f"table {name!r} was dropped",)
+
+
+class NotOfPeerError(PermissionDeniedError):
+    """A name would show what rules show somebody now, also when they do so no more."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"name {name!r} cannot be given to a table that shows others: where there are rules, "
+            "only rows of your own can be given one, or by those who may do everything"
+        )
 
 
 class ReadOnlyTableError(PermissionDeniedError):

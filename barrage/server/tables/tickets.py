@@ -88,7 +88,7 @@ def route_of(ticket: bytes | None, limits: Limits) -> Route:
             return route
     raise TicketError(
         f"Could not resolve ticket: no resolver for route '{ticket[0]}' (byte); "
-        "a table's ticket is s/<name>"
+        "a table's ticket is s/<name>, that of a query q/<query>"
     )
 
 

@@ -13,6 +13,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from barrage.errors import ConnectionLostError, StatusCode, SubscriptionClosedError
+from barrage.transport.base import INFORMATION_HEADERS
 from barrage.transport.flight_messages import FLIGHT
 from barrage.transport.inproc.inproc_call import SCHEME, InprocCall, acceptor_of
 from barrage.transport.status import DeadlineError, error_from_status
@@ -123,7 +124,7 @@ class CallChannel:
 
     def _asked(self, method: str, request: bytes, table: str | None) -> InprocStream:
         """A call with one request, which is on its way."""
-        stream = self._stream(method, None, table)
+        stream = self._stream(method, INFORMATION_HEADERS, table)
         stream.ask(request)
         return stream
 

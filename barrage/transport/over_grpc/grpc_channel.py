@@ -17,6 +17,7 @@ import grpc
 from grpc import aio
 
 from barrage.errors import ConnectionLostError, StatusCode, SubscriptionClosedError
+from barrage.transport.base import INFORMATION_HEADERS
 from barrage.transport.flight_messages import FLIGHT
 from barrage.transport.over_grpc.fork_guard import fork_guard
 from barrage.transport.status import error_from_rpc, error_from_status
@@ -162,7 +163,7 @@ class GrpcChannel:
         self._check_open()
         sent = self._authorization
         call = self._channel.unary_unary(method, None, None)(
-            request, timeout=timeout, metadata=self._metadata(None)
+            request, timeout=timeout, metadata=self._metadata(INFORMATION_HEADERS)
         )
         try:
             answer = await call

@@ -79,6 +79,9 @@ _OUT_BYTES_MAX = 512 * 1024
 _DIRECT_BYTES_MAX = 64 * 1024
 """Longest message that does not wait for its turn."""
 
+# At DEBUG it tells all headers, and credentials are headers.
+logging.getLogger("hpack").setLevel(logging.INFO)
+
 log = logging.getLogger(__name__)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -13,17 +12,14 @@ from barrage.errors import ConfigError, StatusCode
 from barrage.transport.call_running import CallRunner
 from barrage.transport.host_names import is_served, with_port
 from barrage.transport.over_http2.http2_protocol import Http2Protocol
+from barrage.transport.sockets.listening_sockets import BACKLOG, ListeningSockets
 from barrage.transport.tls.handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from barrage.transport.base import ListenOptions
-
-_BACKLOG = 4096
-"""Connections the system takes ahead of us: many clients connect again at once."""
-
-_PORT_TRIES = 5
 
 _LAST_WORDS_SECONDS = 1.0
 """How long a listener that stops waits for its connections to say what they have to say."""
@@ -36,8 +32,7 @@ class Http2Listener(CallRunner):
         super().__init__()
         self._host = host
         self._options = options
-        self._port = 0
-        self._sockets: list[socket.socket] = []
+        self._sockets = ListeningSockets(host, options.port)
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Http2Protocol, asyncio.Future[None]] = {}
         self._is_stopped = False
@@ -45,11 +40,11 @@ class Http2Listener(CallRunner):
 
     @property
     def port(self) -> int:
-        return self._port
+        return self._sockets.port
 
     @property
     def address(self) -> str:
-        return with_port(self._host, self._port)
+        return with_port(self._host, self.port)
 
     @property
     def uri(self) -> str:
@@ -67,50 +62,22 @@ class Http2Listener(CallRunner):
 
     def bind(self) -> None:
         """Listens already; the system keeps who comes until :meth:`start`."""
-        try:
-            self._bind_all()
-        except (OSError, UnicodeError) as error:
-            self._close_sockets()
-            where = with_port(self._host, self._options.port)
-            raise ConfigError(f"cannot listen on {where}: {error}") from error
-
-    def _bind_all(self) -> None:
-        """One port at all addresses. One that the system has chosen for the first may be taken at
-        the next: then it chooses again."""
-        host = self._host.removeprefix("[").removesuffix("]")
-        if not host:
-            raise OSError("no host")
-        for tries_left in reversed(range(_PORT_TRIES)):
-            try:
-                self._bind_each(host)
-                break
-            except OSError as error:
-                is_final = not tries_left or not self._sockets or self._options.port
-                if is_final or error.errno != errno.EADDRINUSE:
-                    raise
-                self._close_sockets()
-        self._port = self._sockets[0].getsockname()[1]
-
-    def _bind_each(self, host: str) -> None:
-        port = self._options.port
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for family, _, _, _, address in dict.fromkeys(found):
-            with contextlib.suppress(_NotHere):
-                self._sockets.append(_listening(family, (address[0], port, *address[2:])))
-                port = self._sockets[0].getsockname()[1]
-        if not self._sockets:
-            raise OSError("this machine has no such address")
+        self._sockets.bind()
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         made: Callable[[], asyncio.Protocol] = self._made
         if self._options.tls is not None:
             self._handshakes = TlsHandshakes(
-                self._options.tls, self._options.limits, made=self._made, room=self._room
+                self._context, self._options.limits, made=self._made, room=self._room
             )
             made = self._handshakes.protocol
         for each in self._sockets:
-            self._servers.append(await loop.create_server(made, sock=each, backlog=_BACKLOG))
+            self._servers.append(await loop.create_server(made, sock=each, backlog=BACKLOG))
+
+    def _context(self) -> ssl.SSLContext:
+        assert self._options.tls is not None
+        return self._options.tls.context
 
     def _room(self) -> int:
         """How many more connections there may be."""
@@ -143,9 +110,7 @@ class Http2Listener(CallRunner):
             each.abort()
 
     def _close_sockets(self) -> None:
-        for each in self._sockets:
-            each.close()
-        self._sockets.clear()
+        self._sockets.close()
 
     def connected(self, protocol: Http2Protocol) -> bool:
         """Whether there is room for one more, and whether it comes in time."""
@@ -188,18 +153,18 @@ class UnixHttp2Listener(Http2Listener):
                     os.unlink(self._path)
             made.bind(self._path)
             made.setblocking(False)
-            made.listen(_BACKLOG)
+            made.listen(BACKLOG)
             self._identity = _identity_of(self._path)
         except OSError as error:
             made.close()
             raise ConfigError(f"cannot listen on {self._host}: {error}") from error
-        self._sockets.append(made)
+        self._sockets.add(made)
 
     async def start(self) -> None:
         for each in self._sockets:
             loop = asyncio.get_running_loop()
             self._servers.append(
-                await loop.create_unix_server(self._made, sock=each, backlog=_BACKLOG)
+                await loop.create_unix_server(self._made, sock=each, backlog=BACKLOG)
             )
 
     def _close_sockets(self) -> None:
@@ -208,33 +173,6 @@ class UnixHttp2Listener(Http2Listener):
             if self._identity is not None and _identity_of(self._path) == self._identity:
                 os.unlink(self._path)
         self._identity = None
-
-
-class _NotHere(Exception):  # noqa: N818
-    """An address of the host that this machine does not have, one of several."""
-
-
-def _listening(family: int, address: tuple[object, ...]) -> socket.socket:
-    try:
-        # Named, or asyncio does not know connections for what they are and lets small writes wait.
-        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    except OSError as error:
-        raise _NotHere from error
-    try:
-        if os.name == "posix":
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            # The unspecified address is all of them, as gRPC has it.
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != "::"))
-        made.setblocking(False)
-        made.bind(address)
-        made.listen(_BACKLOG)
-    except OSError as error:
-        made.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise _NotHere from error
-        raise
-    return made
 
 
 def _is_socket(path: str) -> bool:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barrage.limits import Limits
-    from barrage.transport.base import ServerCertificates
 
 HANDSHAKE = Role("barrage-tls-handshake", "the connection, which is closed")
 
@@ -41,15 +40,16 @@ class TlsHandshakes:
 
     def __init__(
         self,
-        tls: ServerCertificates,
+        context: Callable[[], ssl.SSLContext],
         limits: Limits,
         *,
         made: Callable[[], Secured],
         room: Callable[[], int],
     ) -> None:
-        """``made``: the protocol of a connection whose handshake is done. ``room``: how many more
-        connections there may be, those not counted that are here."""
-        self._tls = tls
+        """``context``: for one connection that begins now. ``made``: the protocol of a connection
+        whose handshake is done. ``room``: how many more connections there may be, those not counted
+        that are here."""
+        self._context = context
         self._seconds_max = limits.http2_preface_ns_max / 1e9
         self._turns = asyncio.Semaphore(limits.tls_handshakes_max)
         self._made = made
@@ -93,7 +93,7 @@ class TlsHandshakes:
                     secured = await asyncio.get_running_loop().start_tls(
                         transport,
                         early,
-                        self._tls.context,
+                        self._context(),
                         server_side=True,
                         ssl_handshake_timeout=self._seconds_max,
                     )

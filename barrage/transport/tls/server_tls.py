@@ -47,6 +47,7 @@ class _Loaded:
 
     material: TLSMaterial
     context: ssl.SSLContext
+    web_context: ssl.SSLContext
     revoked: frozenset[bytes] = frozenset()
 
 
@@ -66,6 +67,11 @@ class ServerTLS:
     def context(self) -> ssl.SSLContext:
         """For one connection that begins now."""
         return self._loaded.context
+
+    @property
+    def web_context(self) -> ssl.SSLContext:
+        """For one connection of a browser, which speaks HTTP/1.1."""
+        return self._loaded.web_context
 
     @property
     def material(self) -> TLSMaterial:
@@ -142,12 +148,26 @@ class ServerTLS:
         return data
 
     def _load(self, material: TLSMaterial) -> _Loaded:
-        """A context of what was read. The library reads certificate and key itself, so they are
+        """Contexts of what was read. The library reads certificate and key itself, so they are
         read once more behind it: they may have been replaced in between."""
+        context, web_context = self._context_of(material), self._context_of(material)
+        context.set_alpn_protocols(["h2"])
+        web_context.set_alpn_protocols(["http/1.1"])
+        revoked: frozenset[bytes] = frozenset()
+        if material.crl is not None:
+            revoked = self._refuse_revoked(context, material)
+            self._refuse_revoked(web_context, material)
+        if _digest(self._read()) != _digest(material):
+            raise ConfigError(
+                f"{self.paths.certificate} or {self.paths.key} was changed while it was read; "
+                "it is read again"
+            )
+        return _Loaded(material=material, context=context, web_context=web_context, revoked=revoked)
+
+    def _context_of(self, material: TLSMaterial) -> ssl.SSLContext:
         paths = self.paths
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["h2"])
         # Who comes again shows its certificate again, and is checked again.
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         context.num_tickets = 0
@@ -166,13 +186,7 @@ class ServerTLS:
                 raise ConfigError(
                     f"{paths.client_ca} has no certificates of authorities ({_reason(error)})"
                 ) from error
-        revoked = frozenset() if material.crl is None else self._refuse_revoked(context, material)
-        if _digest(self._read()) != _digest(material):
-            raise ConfigError(
-                f"{paths.certificate} or {paths.key} was changed while it was read; "
-                "it is read again"
-            )
-        return _Loaded(material=material, context=context, revoked=revoked)
+        return context
 
     def _refuse_revoked(self, context: ssl.SSLContext, material: TLSMaterial) -> frozenset[bytes]:
         """Have the library look certificates up in the lists, and read those."""

@@ -54,8 +54,10 @@ class UcxTables:
         """What became of the bodies of all streams."""
         return self._streams.sent
 
-    def offer(self, take_snapshot: TakeSnapshot, place: str, peer: str) -> TableOffer:
-        """Two locations and a ticket for one reading of a table by the caller ``peer``;
+    def offer(
+        self, take_snapshot: TakeSnapshot, place: str, peer: str, *, is_one_location: bool = False
+    ) -> TableOffer:
+        """Locations and a ticket for one reading of a table by the caller ``peer``;
         ``take_snapshot`` gets the rows. UnsupportedError when there is no such place for bodies
         here, LimitExceededError."""
         left_at = BodyPlace(place)
@@ -67,10 +69,13 @@ class UcxTables:
             return encode_messages(schema, pieces, self._limits)
 
         hosts = hosts_of(peer, self._server.host)
-        offered = self._streams.offer(messages, place=left_at, hosts=hosts)
+        offered = self._streams.offer(
+            messages, place=left_at, hosts=hosts, is_one_location=is_one_location
+        )
         assert offered.metadata is not None
         assert offered.bodies is not None
-        return TableOffer((offered.metadata.encode(), offered.bodies.encode()), offered.ticket)
+        both = (offered.metadata.encode(), offered.bodies.encode())
+        return TableOffer(both[:1] if is_one_location else both, offered.ticket)
 
     def _prepare(self, place: BodyPlace) -> None:
         if place is BodyPlace.SHM and not self._has_arena:

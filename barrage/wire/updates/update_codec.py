@@ -97,6 +97,9 @@ class EncodeOptions:
     sends_source_time: bool = False
     keeps_index_types: bool = False
     """Dictionary columns keep the width of their indexes; only for streams of plain rows."""
+    is_bulk: bool = False
+    """The stream is read to its end and by itself, so messages may be larger: each costs a turn of
+    both sides."""
 
     @classmethod
     def for_subscription(

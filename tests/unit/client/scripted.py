@@ -11,7 +11,7 @@ from barrage.client.connection.address import parse_address
 from barrage.client.session import AsyncSession
 from barrage.model.update import FullUpdate, ViewUpdate
 from barrage.rowset import RowSet, RowSetShiftData
-from barrage.transport.flight_messages import Descriptor, FlightInfo
+from barrage.transport.flight_messages import Descriptor, Endpoint, FlightInfo
 from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.metadata import decode_wrapper
 from barrage.wire.revision import WireRevision
@@ -170,7 +170,7 @@ class ScriptedConnector:
         return FlightInfo(
             schema_message=schema,
             descriptor=Descriptor(path=(table or "",)),
-            ticket=b"",
+            endpoints=(Endpoint(ticket=b""),),
             total_records=-1,
             total_bytes=-1,
             metadata=b"",

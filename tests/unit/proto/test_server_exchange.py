@@ -16,9 +16,12 @@ from barrage.model.viewport import Viewport
 from barrage.proto.events import (
     BodiesReleased,
     HalfClosed,
+    RowsArrived,
+    SessionRequested,
     SnapshotRequested,
     SubscriptionChanged,
     SubscriptionRequested,
+    TransformRequested,
 )
 from barrage.proto.server_exchange import (
     TRANSITIONS,
@@ -33,6 +36,8 @@ from barrage.wire.messages import (
     NewSessionRequest,
     OpaqueMessage,
     PublicationRequest,
+    RefreshSessionRequest,
+    SessionInfoResponse,
     SnapshotOptions,
     SnapshotRequest,
     SubscriptionOptions,
@@ -57,6 +62,7 @@ FULL = frame(SubscriptionRequest(ticket=b"s/t"))
 VIEW = frame(SubscriptionRequest(ticket=b"s/t", viewport=RowSet.of_range(0, 9), columns=(0, 2)))
 SNAPSHOT = frame(SnapshotRequest(ticket=b"s/t"))
 RELEASED = frame(released=(64).to_bytes(8, "little") + (2**64 - 1).to_bytes(8, "little"))
+TRANSFORM = frame(descriptor=b'\x08\x02\x12\x16{"transform": {"ops":[]}}')
 SESSION = frame(NewSessionRequest(protocol_version=1), WireRevision.DRAFT_2020)
 
 
@@ -141,14 +147,37 @@ def test_a_publication_request_is_refused() -> None:
     refused(exchange(), frame(PublicationRequest(ticket=b"s/t")), "unhandled BarrageMessageType: 8")
 
 
-def test_the_drafts_session_messages_are_accepted_and_ignored() -> None:
+def test_the_drafts_session_messages_are_told_whatever_the_stream_is() -> None:
     made = ServerExchange(1, WireRevision.DRAFT_2020)
     assert made.revision is WireRevision.DRAFT_2020
-    assert made.receive_frame(SESSION) == []
+    assert made.receive_frame(SESSION) == [SessionRequested()]
+    refresh = frame(RefreshSessionRequest(session=b"s"), WireRevision.DRAFT_2020)
+    assert made.receive_frame(refresh) == [SessionRequested(session=b"s")]
+    # The answer is the server's to give.
+    answer = frame(SessionInfoResponse(session_token=b"s"), WireRevision.DRAFT_2020)
+    assert made.receive_frame(answer) == []
     request = SubscriptionRequest(ticket=b"s/t", viewport=RowSet.of_range(1, 2))
     (event,) = made.receive_frame(frame(request, WireRevision.DRAFT_2020))
     assert isinstance(event, SubscriptionRequested)
-    assert made.receive_frame(SESSION) == []
+    assert made.receive_frame(SESSION) == [SessionRequested()]
+
+
+def test_a_descriptor_begins_an_exchange_of_rows() -> None:
+    made = ServerExchange(1)
+    asked = TransformRequested(descriptor=b'\x08\x02\x12\x16{"transform": {"ops":[]}}')
+    assert made.receive_frame(TRANSFORM) == [asked]
+    # Whatever comes is rows from now on, a request of Barrage included.
+    [event] = made.receive_frame(FULL)
+    assert isinstance(event, RowsArrived)
+    assert made.receive_half_close() == [HalfClosed()]
+    schema_at_once = frame(descriptor=asked.descriptor, header=b"schema")
+    first, second = ServerExchange(1).receive_frame(schema_at_once)
+    assert first == asked
+    assert isinstance(second, RowsArrived)
+    assert second.frame.header == b"schema"
+    # It is looked for at the beginning only.
+    late = frame(descriptor=b" " * 64 + b'"transform"')
+    assert ServerExchange(1).receive_frame(late) == []
 
 
 def test_type_seven_of_the_draft_reads_the_drafts_option_table() -> None:
@@ -233,6 +262,7 @@ REACH = {
     ExchangeState.SUBSCRIBED_FULL: [FULL],
     ExchangeState.SUBSCRIBED_VIEWPORT: [VIEW],
     ExchangeState.SNAPSHOT_REQUESTED: [SNAPSHOT],
+    ExchangeState.TRANSFORMING: [TRANSFORM],
     ExchangeState.FINISHING: [FULL, "half_close"],
     ExchangeState.CLOSED: ["half_close"],
 }
@@ -242,6 +272,8 @@ STIMULI = {
     ExchangeInput.FULL_SUBSCRIPTION: FULL,
     ExchangeInput.VIEWPORT_SUBSCRIPTION: VIEW,
     ExchangeInput.SNAPSHOT: SNAPSHOT,
+    ExchangeInput.TRANSFORM: TRANSFORM,
+    ExchangeInput.ROWS: frame(header=b"rows"),
     ExchangeInput.UNHANDLED_TYPE: frame(OpaqueMessage(message_type=8, payload=b"\0\0\0\0")),
     ExchangeInput.RELEASED_BODIES: RELEASED,
     ExchangeInput.HALF_CLOSE: "half_close",
@@ -252,6 +284,21 @@ def feed(made: ServerExchange, stimulus) -> list:
     if stimulus == "half_close":
         return made.receive_half_close()
     return made.receive_frame(stimulus)
+
+
+def seen(state: ExchangeState, stimulus: ExchangeInput, has_body_channel: bool) -> ExchangeInput:
+    """What a message is taken for: rows are told from other messages by where the stream stands,
+    and so is what asks for a transform."""
+    if stimulus is ExchangeInput.RELEASED_BODIES:
+        if has_body_channel:
+            return stimulus
+        stimulus = ExchangeInput.BARE_FRAME
+    if state is ExchangeState.TRANSFORMING and stimulus is not ExchangeInput.HALF_CLOSE:
+        return ExchangeInput.ROWS
+    is_first = state is ExchangeState.OPENED
+    if stimulus is ExchangeInput.ROWS or (stimulus is ExchangeInput.TRANSFORM and not is_first):
+        return ExchangeInput.BARE_FRAME
+    return stimulus
 
 
 @pytest.mark.parametrize("has_body_channel", [False, True])
@@ -267,9 +314,7 @@ def test_every_pair_is_a_declared_transition_or_an_error_that_closes(
     for each in REACH[state]:
         feed(made, each)
     assert made.state is state
-    declared = TRANSITIONS.get((state, stimulus))
-    if stimulus is ExchangeInput.RELEASED_BODIES and not has_body_channel:
-        declared = TRANSITIONS.get((state, ExchangeInput.BARE_FRAME))
+    declared = TRANSITIONS.get((state, seen(state, stimulus, has_body_channel)))
     if declared is None:
         with pytest.raises(ProtocolError):
             feed(made, STIMULI[stimulus])

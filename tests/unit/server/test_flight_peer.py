@@ -201,6 +201,8 @@ def test_actions_create_and_drop(server, flight_client):
         *(f"barrage.{name}" for name in ("tables", "drop_table", "create_table", "relay")),
         *(f"journal.{name}" for name in ("info", "bound", "version", "cursor", "release")),
         *(f"stage.{name}" for name in ("commit", "abort")),
+        *("CancelFlightInfo", "RenewFlightEndpoint"),
+        *("SetSessionOptions", "GetSessionOptions", "CloseSession"),
     }
     schema = base64.b64encode(TRADES.schema.serialize().to_pybytes()).decode()
     body = json.dumps({"table": "t", "schema": schema, "key": ["sym"]}).encode()

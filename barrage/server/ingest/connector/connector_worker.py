@@ -129,7 +129,7 @@ class ConnectorWorker:
         made: Callable[[], asyncio.BaseProtocol] = self._connection
         if tls is not None:
             self._handshakes = TlsHandshakes(
-                tls, self.limits, made=self._connection, room=self._room
+                lambda: tls.context, self.limits, made=self._connection, room=self._room
             )
             made = self._handshakes.protocol
         try:

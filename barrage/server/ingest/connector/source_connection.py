@@ -115,8 +115,16 @@ class ConnectorConnection(asyncio.BufferedProtocol):
             self._is_ending = True
             self.expires_s = self._worker.deadline_s()
             log.warning("a connector was ended: %s", self.session.failure)
-            if transport.can_write_eof():
-                transport.write_eof()
+            self._half_close(transport)
+
+    def _half_close(self, transport: asyncio.Transport) -> None:
+        if not transport.can_write_eof():
+            return
+        try:
+            transport.write_eof()
+        except OSError:
+            # The peer has reset it, and this side has not heard of that yet.
+            transport.abort()
 
     def pause(self) -> None:
         """Read no more of it, for a while."""

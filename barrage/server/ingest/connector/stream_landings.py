@@ -83,7 +83,8 @@ class StreamLandings:
 
     def write(self, landing: Landing, batch: StreamBatch) -> Future[int]:
         """Rows and positions of a batch, all of it or nothing; resolves once they are as safe as
-        the table's journal makes them. Once one has failed those after it do."""
+        the table's journal makes them. Once one has failed those after it do. Whose they are was
+        looked at when they were welcomed; they are cut off when the rules are others."""
         rows = None
         if batch.ids:
             columns = (

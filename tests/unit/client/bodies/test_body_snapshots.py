@@ -9,7 +9,7 @@ import pytest
 
 from barrage.client.tables import snapshot
 from barrage.rowset import RowSet
-from barrage.transport.flight_messages import Descriptor, FlightInfo
+from barrage.transport.flight_messages import Descriptor, Endpoint, FlightInfo
 from barrage.wire.dissociated.negotiation import HEADER
 from tests.unit.client.bodies.body_fakes import detach, placing, released, scene, sending
 from tests.unit.client.scripted import SCHEMA, run, until
@@ -26,7 +26,7 @@ def large(server):
         return FlightInfo(
             schema_message=SCHEMA.serialize().to_pybytes(),
             descriptor=Descriptor(path=(table or "",)),
-            ticket=b"",
+            endpoints=(Endpoint(ticket=b""),),
             total_records=ROWS,
             total_bytes=-1,
             metadata=b"",

@@ -13,7 +13,7 @@ from barrage.server.identity.caller import ANYBODY, Proof
 from barrage.server.identity.calls_under_way import CredentialsExpiredError
 from barrage.server.identity.login_failures import LoginFailures, TooManyFailuresError, host_of
 from barrage.server.identity.users_file import changing_users
-from barrage.server.identity.ways import Login, User
+from barrage.server.identity.ways import HookFailedError, Login, User
 from tests.helpers.logging_in import Chain, ShownCall, basic
 from tests.helpers.users import ALICE_PASSWORD, users_file
 from tests.helpers.virtual_clock import VirtualClock
@@ -421,3 +421,14 @@ def test_nobody_is_refused_and_nothing_is_not_asked_about():
 def test_an_answer_that_is_none_lets_nobody_in(answer):
     with pytest.raises(TypeError, match="authenticate returned"):
         Chain(hook=lambda _: answer).shown("Bearer x")
+
+
+def test_a_function_that_raises_is_told_without_its_words(caplog):
+    def who(login):
+        raise ValueError(f"no {login.secret}")
+
+    with pytest.raises(HookFailedError, match="authenticate raised ValueError") as told:
+        Chain(hook=who).shown("Bearer hush")
+    assert "authenticate failed: ValueError" in caplog.text
+    assert "in who" in caplog.text
+    assert "hush" not in caplog.text + str(told.value)

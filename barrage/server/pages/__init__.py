@@ -1,0 +1,1 @@
+"""What pages ask and keep: who calls, the sessions of browsers, saved boards."""

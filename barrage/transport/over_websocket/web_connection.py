@@ -1,0 +1,348 @@
+"""One connection of a browser: requests of HTTP/1.1, until one of them makes it a WebSocket.
+
+``h11`` keeps the protocol of the former. One request is answered at a time; bodies are read and
+thrown away, since nothing that is served wants one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, cast
+
+import h11
+from websockets.utils import accept_key
+
+from barrage.supervision import Role, start_task
+from barrage.transport.over_websocket.http_messages import WebAnswer, WebRequest
+from barrage.transport.over_websocket.web_socket import CloseReason, WebSocket
+from barrage.transport.peer_identity import identity_of_connection, peer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Protocol
+
+    from barrage.errors import StatusCode, WorkerDiedError
+    from barrage.limits import Limits
+    from barrage.transport.over_websocket.http_messages import WebSite
+    from barrage.transport.over_websocket.origins import OriginRule
+    from barrage.transport.over_websocket.web_socket import SocketPeer, TurnEnd
+
+    class SocketSpeaker(SocketPeer, Protocol):
+        """What is spoken on a socket, as whoever listens sees it."""
+
+        def end_calls(self, code: StatusCode, details: str) -> None:
+            """The server stops now."""
+            ...
+
+    MakeSpeaker = Callable[[WebSocket, WebRequest], SocketSpeaker]
+
+    class WebOwner(Protocol):
+        """Who listens."""
+
+        limits: Limits
+        site: WebSite
+        origins: OriginRule
+        keepalive_ms: int
+        turn_end: TurnEnd
+        receive_buffer: memoryview
+        """For one read at a time."""
+        speakers: Mapping[str, MakeSpeaker]
+        """By sub-protocol, those that are preferred first."""
+
+        def connected(self, connection: WebConnection) -> bool:
+            """One has come; whether it may stay."""
+            ...
+
+        def disconnected(self, connection: WebConnection) -> None:
+            """It has gone."""
+            ...
+
+
+REQUEST = Role("barrage-web-request", "the request, which is not answered")
+
+_BODY_BYTES_MAX = 64 * 1024
+_LAST_WORDS_SECONDS = 5.0
+"""How long a connection that is closed waits for what was sent to be taken."""
+
+_VERSION = "13"
+_KEY_BYTES = 16
+
+log = logging.getLogger(__name__)
+
+
+class WebConnection(asyncio.BufferedProtocol):
+    """From its first byte to its last. What comes is read into one buffer of the listener and taken
+    out of it at once: asyncio would get memory for the longest read each time, which costs more
+    than all that is done with an acknowledgement."""
+
+    def __init__(self, owner: WebOwner) -> None:
+        self.speaker: SocketSpeaker | None = None
+        """What is spoken on it, once it is a WebSocket."""
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._socket: WebSocket | None = None
+        self._http = h11.Connection(
+            h11.SERVER, max_incomplete_event_size=owner.limits.web_head_bytes_max
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._request: WebRequest | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self._body_bytes = 0
+        self._is_over = False
+        self._is_draining = False
+
+    # --- what asyncio says ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if not self._owner.connected(self):
+            self._is_over = True
+            self._transport.abort()
+            return
+        self._await_request(self._owner.limits.http2_preface_ns_max)
+
+    def get_buffer(self, _: int) -> memoryview:
+        return self._owner.receive_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._owner.receive_buffer[:nbytes]))
+
+    def data_received(self, data: bytes) -> None:
+        """What came with a TLS handshake, and everything else."""
+        if self._socket is not None:
+            self._socket.data_received(data)
+        else:
+            self._receive(data)
+
+    def eof_received(self) -> bool:
+        if self._socket is not None:
+            self._socket.eof_received()
+        elif self._answering is None:
+            self._end()
+        return True
+
+    def pause_writing(self) -> None:
+        if self._socket is not None:
+            self._socket.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._socket is not None:
+            self._socket.resume_writing()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._is_over = True
+        self._cancel_timer()
+        if self._answering is not None:
+            self._answering.cancel()
+        if self._socket is not None:
+            self._socket.connection_lost()
+        self._owner.disconnected(self)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _receive(self, data: bytes | None) -> None:
+        """Bytes have come; or a request is answered, and those that came meanwhile are looked
+        at."""
+        if self._is_over or self._socket is not None:
+            return
+        try:
+            if data is not None:
+                self._http.receive_data(data)
+            self._go_on()
+        except h11.RemoteProtocolError as error:
+            status = HTTPStatus(error.error_status_hint or HTTPStatus.BAD_REQUEST)
+            self._refuse(WebAnswer.text(status, str(error)))
+
+    def _go_on(self) -> None:
+        """Look at what has come, unless a request is being answered."""
+        while self._answering is None and not self._is_over:
+            event = self._http.next_event()
+            if isinstance(event, h11.Request):
+                self._request = self._web_request(event)
+                self._body_bytes = 0
+            elif isinstance(event, h11.Data):
+                self._count_body(len(event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                self._cancel_timer()
+                assert self._request is not None
+                self._take(self._request)
+            else:
+                break
+
+    def _count_body(self, size: int) -> None:
+        self._body_bytes += size
+        if self._body_bytes > _BODY_BYTES_MAX:
+            text = f"bodies have at most {_BODY_BYTES_MAX} bytes"
+            self._refuse(WebAnswer.text(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text))
+
+    def _web_request(self, event: h11.Request) -> WebRequest:
+        assert self._transport is not None
+        made = self._transport
+        tls: Any = made.get_extra_info("ssl_object")
+        return WebRequest(
+            method=event.method.decode("ascii"),
+            target=event.target.decode("ascii", "replace"),
+            headers=tuple(
+                (name.decode("ascii").lower(), value.decode("latin-1"))
+                for name, value in event.headers
+            ),
+            peer=peer_of(made),
+            identity=identity_of_connection(tls, made.get_extra_info("socket")),
+            is_tls=tls is not None,
+        )
+
+    def _take(self, request: WebRequest) -> None:
+        if "websocket" in [word.lower() for word in request.words("upgrade")]:
+            self._upgrade(request)
+            return
+        refusal = self._owner.origins.refusal(request)
+        if refusal is not None:
+            self._send(WebAnswer.text(HTTPStatus.FORBIDDEN, refusal), request)
+            return
+        self._answering = start_task(
+            REQUEST, self._answer(request), on_death=partial(self._failed, request)
+        )
+
+    async def _answer(self, request: WebRequest) -> None:
+        answer = await self._owner.site.answer(request)
+        self._answering = None
+        self._send(answer, request)
+        self._receive(None)
+
+    def _failed(self, request: WebRequest, error: WorkerDiedError) -> None:
+        log.error("%s %s could not be answered: %s", request.method, request.path, error)
+        self._answering = None
+        text = "this request could not be answered; the log of the server says why"
+        self._send(WebAnswer.text(HTTPStatus.INTERNAL_SERVER_ERROR, text), request)
+        self._receive(None)
+
+    def _send(self, answer: WebAnswer, request: WebRequest | None) -> None:
+        """An answer; then the next request is expected, or the connection ends."""
+        if self._is_over or self._transport is None:
+            return
+        headers = [*answer.headers, ("content-length", str(len(answer.body)))]
+        if self._is_draining or request is None:
+            headers.append(("connection", "close"))
+        head = h11.Response(status_code=answer.status, reason=answer.status.phrase, headers=headers)
+        sent = [self._http.send(head)]
+        if answer.body and not (request is not None and request.method == "HEAD"):
+            sent.append(self._http.send(h11.Data(data=answer.body)))
+        sent.append(self._http.send(h11.EndOfMessage()))
+        self._transport.writelines([part for part in sent if part])
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            self._await_request(self._owner.limits.web_idle_ns_max)
+        else:
+            self._end()
+
+    def _refuse(self, answer: WebAnswer) -> None:
+        """Answer what is no request of HTTP, and end."""
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._send(answer, None)
+        self._end()
+
+    # --- WebSockets -------------------------------------------------------------------------------
+
+    def _upgrade(self, request: WebRequest) -> None:
+        wrong = _wrong_upgrade(request)
+        offered = request.words("sec-websocket-protocol")
+        protocol = next((each for each in self._owner.speakers if each in offered), None)
+        if wrong is not None:
+            self._send(WebAnswer.text(HTTPStatus.BAD_REQUEST, wrong), None)
+            return
+        if protocol is None:
+            known = " or ".join(self._owner.speakers)
+            text = f"offer {known} in Sec-WebSocket-Protocol"
+            self._send(WebAnswer.text(HTTPStatus.BAD_REQUEST, text), None)
+            return
+        self._switch(request, protocol)
+
+    def _switch(self, request: WebRequest, protocol: str) -> None:
+        """It is a WebSocket from here on. One that is not let in is told so on it: browsers tell
+        pages nothing else."""
+        assert self._transport is not None
+        key = request.header("sec-websocket-key") or ""
+        self._transport.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            + f"Sec-WebSocket-Accept: {accept_key(key)}\r\n".encode()
+            + f"Sec-WebSocket-Protocol: {protocol}\r\n\r\n".encode()
+        )
+        limits = self._owner.limits
+        self._socket = socket = WebSocket(
+            self._transport,
+            name=request.peer,
+            limits=limits,
+            turn_end=self._owner.turn_end,
+            message_bytes_max=limits.web_message_bytes_max,
+            keepalive_ms=self._owner.keepalive_ms,
+        )
+        refusal = self._owner.origins.refusal(request)
+        if refusal is not None:
+            log.info("%s: %s", request.peer, refusal)
+            socket.close(CloseReason.ORIGIN, refusal)
+            return
+        self.speaker = speaker = self._owner.speakers[protocol](socket, request)
+        socket.begin(speaker)
+        if self._is_draining:
+            speaker.drain()
+        data = self._http.trailing_data[0]
+        if data:
+            socket.data_received(bytes(data))
+
+    # --- how it ends ------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no more calls."""
+        self._is_draining = True
+        if self.speaker is not None:
+            self.speaker.drain()
+        elif self._answering is None:
+            self._end()
+
+    def end_calls(self, code: StatusCode, details: str) -> None:
+        """End those there are with this status."""
+        if self.speaker is not None:
+            self.speaker.end_calls(code, details)
+        else:
+            self._end()
+
+    def _await_request(self, time_ns: int) -> None:
+        self._cancel_timer()
+        self._timer = self._loop.call_later(time_ns / 1e9, self._end)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self) -> None:
+        """Nothing more is read; what was sent still goes out, for a while."""
+        if self._socket is None and self._transport is not None:
+            self._is_over = True
+            self._transport.close()
+            self._cancel_timer()
+            self._timer = self._loop.call_later(_LAST_WORDS_SECONDS, self._transport.abort)
+
+    def abort(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _wrong_upgrade(request: WebRequest) -> str | None:
+    """What is wrong with the handshake of a WebSocket."""
+    if request.method != "GET":
+        return "a WebSocket begins with GET"
+    if request.header("sec-websocket-version") != _VERSION:
+        return f"Sec-WebSocket-Version must be {_VERSION}"
+    try:
+        key = base64.b64decode(request.header("sec-websocket-key") or "", validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    return None if len(key) == _KEY_BYTES else "Sec-WebSocket-Key must be 16 bytes in base64"

@@ -1,0 +1,145 @@
+"""Listens for browsers: HTTP/1.1 for what they read, WebSockets for their calls."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from barrage.errors import StatusCode
+from barrage.transport.call_running import CallRunner
+from barrage.transport.host_names import with_port
+from barrage.transport.over_websocket import flight_socket, multiplexed_grpc
+from barrage.transport.over_websocket.flight_socket import FlightSocket
+from barrage.transport.over_websocket.multiplexed_grpc import MultiplexedGrpc
+from barrage.transport.over_websocket.web_connection import WebConnection
+from barrage.transport.over_websocket.web_socket import TurnEnd
+from barrage.transport.sockets.listening_sockets import BACKLOG, ListeningSockets
+from barrage.transport.tls.handshakes import TlsHandshakes
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Mapping
+
+    from barrage.transport.base import ListenOptions
+    from barrage.transport.over_websocket.http_messages import WebSite
+    from barrage.transport.over_websocket.origins import OriginRule
+    from barrage.transport.over_websocket.web_connection import MakeSpeaker
+
+_LAST_WORDS_SECONDS = 1.0
+"""How long a listener that stops waits for its connections to say what they have to say."""
+
+
+_RECEIVE_BYTES = 64 * 1024
+"""What is read from a connection at a time."""
+
+
+class WebListener(CallRunner):
+    """A server on one port, at all addresses of its host."""
+
+    def __init__(
+        self, host: str, options: ListenOptions, *, site: WebSite, origins: OriginRule
+    ) -> None:
+        """``site`` answers what is no WebSocket."""
+        super().__init__()
+        self.limits = options.limits
+        self.site = site
+        self.origins = origins
+        self.keepalive_ms = options.keepalive_ms
+        self.turn_end = TurnEnd()
+        self.receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self.speakers: Mapping[str, MakeSpeaker] = {
+            flight_socket.PROTOCOL: partial(FlightSocket, runner=self, limits=options.limits),
+            multiplexed_grpc.PROTOCOL: partial(MultiplexedGrpc, runner=self, limits=options.limits),
+        }
+        self._host = host
+        self._options = options
+        self._sockets = ListeningSockets(host, options.port)
+        self._servers: list[asyncio.Server] = []
+        self._connections: dict[WebConnection, asyncio.Future[None]] = {}
+        self._is_stopped = False
+        self._handshakes: TlsHandshakes | None = None
+
+    @property
+    def port(self) -> int:
+        """Known once it is bound."""
+        return self._sockets.port
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return with_port(self._host, self.port)
+
+    @property
+    def uri(self) -> str:
+        """What people open; the unspecified address is this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "[::]": "::1"}.get(self._host, self._host)
+        scheme = "http" if self._options.tls is None else "https"
+        return f"{scheme}://{with_port(host, self.port)}/"
+
+    @property
+    def connections_count(self) -> int:
+        """Connections that are open."""
+        return len(self._connections)
+
+    def bind(self) -> None:
+        """Listens already; the system keeps who comes until :meth:`start`. ConfigError."""
+        self._sockets.bind()
+
+    async def start(self) -> None:
+        """Take calls."""
+        loop = asyncio.get_running_loop()
+        made: Callable[[], asyncio.BaseProtocol] = self._made
+        if self._options.tls is not None:
+            self._handshakes = TlsHandshakes(
+                self._context, self.limits, made=self._made, room=self._room
+            )
+            made = self._handshakes.protocol
+        for each in self._sockets:
+            self._servers.append(await loop.create_server(made, sock=each, backlog=BACKLOG))
+
+    def _context(self) -> ssl.SSLContext:
+        assert self._options.tls is not None
+        return self._options.tls.web_context
+
+    def _room(self) -> int:
+        """How many more connections there may be."""
+        taken = len(self._connections)
+        return 0 if self._is_stopped else self.limits.web_connections_max - taken
+
+    def _made(self) -> WebConnection:
+        return WebConnection(self)
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Take no more calls, wait for those there are, cut what is left after ``grace_s``.
+        Idempotent, also without :meth:`start`."""
+        self._is_stopped = True
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._sockets.close()
+        if self._handshakes is not None:
+            await self._handshakes.stop()
+        for each in list(self._connections):
+            each.drain()
+        await self.wait_for_calls(grace_s)
+        for each in list(self._connections):
+            each.end_calls(StatusCode.UNAVAILABLE, "the server has stopped")
+        await self.cancel_calls()
+        if self._connections:
+            await asyncio.wait(list(self._connections.values()), timeout=_LAST_WORDS_SECONDS)
+        for each in list(self._connections):
+            each.abort()
+
+    def connected(self, connection: WebConnection) -> bool:
+        """Whether there is room for one more, and whether it comes in time."""
+        if self._room() <= 0:
+            return False
+        self._connections[connection] = asyncio.get_running_loop().create_future()
+        return True
+
+    def disconnected(self, connection: WebConnection) -> None:
+        """It takes no room any more. Idempotent."""
+        gone = self._connections.pop(connection, None)
+        if gone is not None and not gone.done():
+            gone.set_result(None)

@@ -1,0 +1,1 @@
+"""Ports, and how a listener takes them."""

@@ -1,0 +1,155 @@
+"""What is served over plain HTTP (docs/web-protocol.md section 7): the page, sessions, health."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from barrage.errors import AuthenticationError, BarrageError
+from barrage.transport.over_websocket.flight_socket import COOKIE
+from barrage.transport.over_websocket.http_messages import WebAnswer
+from barrage.web.static_files import INDEX
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from typing import Protocol
+
+    from barrage.transport.over_websocket.http_messages import WebRequest
+    from barrage.web.static_files import StaticFile
+
+    class PageSessions(Protocol):
+        """What knows callers."""
+
+        async def token_for(self, request: WebRequest) -> str | None:
+            """A token for the credentials of a request; None where nothing need be shown.
+            AuthenticationError, TooManyFailuresError."""
+            ...
+
+
+SECURITY_HEADERS = (
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "font-src 'self'; connect-src 'self'; worker-src 'self'; manifest-src 'self'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'self'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("permissions-policy", "camera=(), geolocation=(), microphone=(), payment=()"),
+    ("x-frame-options", "SAMEORIGIN"),
+)
+"""With every answer: nothing runs in the page but what came with it, and nobody frames it."""
+
+_LASTING = "public, max-age=31536000, immutable"
+_ASK_AGAIN = "no-cache"
+_NEVER = "no-store"
+
+
+class PageSite:
+    """Of one server."""
+
+    def __init__(
+        self,
+        files: Mapping[str, StaticFile],
+        *,
+        sessions: PageSessions,
+        is_serving: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """``is_serving``: what who asks for health is told."""
+        self._files = files
+        self._sessions = sessions
+        self._is_serving = is_serving
+
+    async def answer(self, request: WebRequest) -> WebAnswer:
+        """The answer to one request."""
+        answer = await self._answer(request)
+        return WebAnswer(
+            status=answer.status, headers=(*answer.headers, *SECURITY_HEADERS), body=answer.body
+        )
+
+    async def _answer(self, request: WebRequest) -> WebAnswer:
+        if request.path == "/session":
+            return await self._session(request)
+        if request.method not in ("GET", "HEAD"):
+            return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", allow="GET, HEAD")
+        if request.path == "/healthz":
+            return await self._health()
+        return self._file(request)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _file(self, request: WebRequest) -> WebAnswer:
+        path = INDEX if request.path == "/" else request.path
+        file = self._files.get(path)
+        if file is None:
+            text = "there is no page here" if path != INDEX else "this build comes without a page"
+            return _refused(HTTPStatus.NOT_FOUND, text)
+        headers = [
+            ("content-type", file.content_type),
+            ("cache-control", _LASTING if file.is_lasting else _ASK_AGAIN),
+            ("etag", file.tag),
+            ("vary", "accept-encoding"),
+        ]
+        if file.tag in request.words("if-none-match"):
+            return WebAnswer(status=HTTPStatus.NOT_MODIFIED, headers=tuple(headers))
+        body = file.body
+        accepted = [word.partition(";")[0].strip() for word in request.words("accept-encoding")]
+        if file.packed is not None and "gzip" in accepted:
+            headers.append(("content-encoding", "gzip"))
+            body = file.packed
+        return WebAnswer(headers=tuple(headers), body=body)
+
+    # --- health -----------------------------------------------------------------------------------
+
+    async def _health(self) -> WebAnswer:
+        is_serving = await self._is_serving()
+        told = {"status": "SERVING" if is_serving else "NOT_SERVING"}
+        return WebAnswer(
+            status=HTTPStatus.OK if is_serving else HTTPStatus.SERVICE_UNAVAILABLE,
+            headers=(("content-type", "application/json"), ("cache-control", _NEVER)),
+            body=json.dumps(told, separators=(",", ":")).encode(),
+        )
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    async def _session(self, request: WebRequest) -> WebAnswer:
+        if request.method == "DELETE":
+            return _with_cookie(request, "", "; Max-Age=0")
+        if request.method != "POST":
+            text = "only POST and DELETE"
+            return _refused(HTTPStatus.METHOD_NOT_ALLOWED, text, allow="POST, DELETE")
+        if request.header("authorization") is None:
+            text = "send the header 'authorization', as 'Bearer <token>' or 'Basic <user:password>'"
+            return _refused(HTTPStatus.UNAUTHORIZED, text)
+        try:
+            token = await self._sessions.token_for(request)
+        except AuthenticationError as error:
+            return _refused(HTTPStatus.UNAUTHORIZED, str(error))
+        except BarrageError as error:
+            return _refused(HTTPStatus.TOO_MANY_REQUESTS, str(error))
+        return (
+            _with_cookie(request, token, "") if token else _with_cookie(request, "", "; Max-Age=0")
+        )
+
+
+def _with_cookie(request: WebRequest, value: str, further: str) -> WebAnswer:
+    """No scripts read it, no other page has it sent."""
+    secure = "; Secure" if request.is_tls else ""
+    cookie = f"{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{further}"
+    return WebAnswer(
+        status=HTTPStatus.NO_CONTENT,
+        headers=(("set-cookie", cookie), ("cache-control", _NEVER)),
+    )
+
+
+def _refused(status: HTTPStatus, text: str, *, allow: str | None = None) -> WebAnswer:
+    answer = WebAnswer.text(status, text)
+    further = () if allow is None else (("allow", allow),)
+    return WebAnswer(
+        status=status,
+        headers=(*answer.headers, ("cache-control", _NEVER), *further),
+        body=answer.body,
+    )

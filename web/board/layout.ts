@@ -1,0 +1,84 @@
+import { emptyState, type GridState, readState } from "../grid/grid_state.ts";
+
+/** Something with a share of the width of its row. */
+export interface Sized {
+  readonly width: number;
+}
+
+/** Rows of panels from top to bottom; heights and widths are shares. */
+export interface Layout<Panel extends Sized> {
+  readonly rows: readonly { readonly panels: readonly Panel[]; readonly height: number }[];
+}
+
+/** One panel of a board. */
+export interface PanelState extends Sized {
+  readonly grid: GridState;
+}
+
+export type BoardState = Layout<PanelState>;
+
+export const PANELS_MAX = 16;
+
+export function boardOf(table: string): BoardState {
+  return { rows: [{ height: 1, panels: [{ grid: emptyState(table), width: 1 }] }] };
+}
+
+function share(value: unknown): number {
+  return typeof value === "number" && value > 0.01 && value < 100 ? value : 1;
+}
+
+/** A board from a link or the server; null when it is none. */
+export function readBoard(value: unknown): BoardState | null {
+  if (typeof value !== "object" || value === null || !Array.isArray((value as { rows?: unknown }).rows)) return null;
+  let left = PANELS_MAX;
+  const rows = (value as { rows: unknown[] }).rows.flatMap((row) => {
+    const { panels, height } = (row ?? {}) as { panels?: unknown; height?: unknown };
+    const read = (Array.isArray(panels) ? panels : []).flatMap((panel): PanelState[] => {
+      const { grid, width } = (panel ?? {}) as { grid?: unknown; width?: unknown };
+      const state = readState(grid);
+      return state === null || left-- <= 0 ? [] : [{ grid: state, width: share(width) }];
+    });
+    return read.length === 0 ? [] : [{ panels: read, height: share(height) }];
+  });
+  return rows.length === 0 ? null : { rows };
+}
+
+export type Side = "left" | "right" | "above" | "below";
+
+export interface Spot {
+  readonly row: number;
+  readonly column: number;
+}
+
+/** A board with a panel more, beside another one. */
+export function withPanel<P extends Sized>(board: Layout<P>, panel: P, at: Spot & { side: Side }): Layout<P> {
+  const rows = board.rows.map((row) => ({ ...row, panels: [...row.panels] }));
+  const { row, column, side } = at;
+  if (side === "above" || side === "below" || rows[row] === undefined) {
+    const place = rows[row] === undefined ? rows.length : row + (side === "below" ? 1 : 0);
+    rows.splice(place, 0, { height: 1, panels: [{ ...panel, width: 1 }] });
+  } else {
+    rows[row].panels.splice(column + (side === "right" ? 1 : 0), 0, panel);
+  }
+  return { rows };
+}
+
+export function withoutPanel<P extends Sized>(board: Layout<P>, { row, column }: Spot): Layout<P> {
+  const rows = board.rows.map((one, i) =>
+    i === row ? { ...one, panels: one.panels.filter((_, j) => j !== column) } : one,
+  );
+  return { rows: rows.filter(({ panels }) => panels.length > 0) };
+}
+
+/** A panel taken to the side of another one. */
+export function withMoved<P extends Sized>(board: Layout<P>, from: Spot, to: Spot & { side: Side }): Layout<P> {
+  const panel = board.rows[from.row]?.panels[from.column];
+  if (panel === undefined) return board;
+  const isOwn = from.row === to.row && from.column === to.column;
+  const isAlone = board.rows[from.row]!.panels.length === 1;
+  if (isOwn && (isAlone || to.side === "left" || to.side === "right")) return board;
+  // A mark keeps the place while the panel is somewhere else.
+  const added = withPanel(board, { ...panel }, to);
+  const rows = added.rows.map((row) => ({ ...row, panels: row.panels.filter((one) => one !== panel) }));
+  return { rows: rows.filter(({ panels }) => panels.length > 0) };
+}

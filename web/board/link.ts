@@ -1,0 +1,34 @@
+import { compactState } from "../grid/grid_state.ts";
+import { type BoardState, boardOf, readBoard } from "./layout.ts";
+
+/** A board as the part of a link behind `#`: `#table=quotes`, or `#board=` and JSON. */
+export function writeLink(board: BoardState): string {
+  const only = board.rows.length === 1 && board.rows[0]!.panels.length === 1 ? board.rows[0]!.panels[0]! : null;
+  if (only !== null && Object.keys(compactState(only.grid)).length === 1) {
+    return `#table=${encodeURIComponent(only.grid.table)}`;
+  }
+  return `#board=${encodeURIComponent(JSON.stringify(compactBoard(board)))}`;
+}
+
+/** A board without what is as it is anyway. */
+export function compactBoard(board: BoardState): unknown {
+  const round = (share: number): number => Math.round(share * 1000) / 1000;
+  return {
+    rows: board.rows.map(({ panels, height }) => ({
+      height: round(height),
+      panels: panels.map(({ grid, width }) => ({ grid: compactState(grid), width: round(width) })),
+    })),
+  };
+}
+
+/** The board a link says; null when it says none. */
+export function readLink(hash: string): BoardState | null {
+  const [, kind, content] = /^#(table|board)=(.*)$/s.exec(hash) ?? [];
+  if (kind === undefined || content === undefined) return null;
+  try {
+    const text = decodeURIComponent(content);
+    return kind === "table" ? (text === "" ? null : boardOf(text)) : readBoard(JSON.parse(text));
+  } catch {
+    return null;
+  }
+}
