@@ -36,6 +36,10 @@ _log = logging.getLogger(__name__)
 
 FORMAT = "barrage"
 UPDATE = "update"
+STAGINGS_MAX = 3
+"""How often a batch is staged whose rows the server lost, as one that restarts does."""
+
+STAGED_LOST = "staged-lost"
 _STAGED_COLUMNS = "partition int, attempt bigint, staged bigint"
 _INSTALLED = "_barrage_update_hook"
 
@@ -55,6 +59,27 @@ class UpdateSink:
         table = table_schema(rows.schema, mode, variant_as_json=as_json)
         sent = sent_schema(rows.schema, mode, variant_as_json=as_json)
         staging = _Staging(options, key, sent)
+        for tries_left in range(STAGINGS_MAX - 1, -1, -1):
+            parts = self._staged(rows, staging, key)
+            try:
+                commit(
+                    options,
+                    key,
+                    parts,
+                    mode=mode,
+                    schema=table,
+                    is_loss_refused=options.fails_on_data_loss is not False,
+                )
+            except SinkWriteError as error:
+                if not tries_left or not error.reason.startswith(STAGED_LOST):
+                    raise
+                _log.warning("the server has lost what was staged, staging it again: %s", error)
+            else:
+                return
+
+    def _staged(self, rows: DataFrame, staging: _Staging, key: BatchKey) -> list[TaskPart]:
+        """Stage all rows with one Spark job. SinkWriteError, StagingFailedError."""
+        options, batch = self._options, key.batch
         try:
             told = rows.mapInArrow(staging, _STAGED_COLUMNS).collect()
         except Exception as error:
@@ -65,17 +90,9 @@ class UpdateSink:
             if is_stop(error):
                 raise stop_error(table=options.table, batch=batch) from None
             raise staging_error(error, table=options.table, batch=batch) from None
-        parts = [
+        return [
             TaskPart(partition=row.partition, attempt=row.attempt, rows=row.staged) for row in told
         ]
-        commit(
-            options,
-            key,
-            parts,
-            mode=mode,
-            schema=table,
-            is_loss_refused=options.fails_on_data_loss is not False,
-        )
 
 
 class _Staging:
