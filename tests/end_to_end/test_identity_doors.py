@@ -94,6 +94,8 @@ ACTIONS = {
     "journal.release": (b'{"table": "none", "consumer": "c"}', OK),
     "stage.commit": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
     "stage.abort": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
+    "barrage.set_log_level": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
+    "barrage.trace": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
     "CancelFlightInfo": (b"", grpc.StatusCode.INVALID_ARGUMENT),
     "RenewFlightEndpoint": (b"", grpc.StatusCode.INVALID_ARGUMENT),
     "SetSessionOptions": (b"", OK),

@@ -365,6 +365,8 @@ ELSEWHERE = {
     "sources of connectors",
     "writes passed on by a relay",
     "listeners",
+    "levels of the log, traces of updates",
+    "metrics and probes",
     "boards of pages",
     "who a page is",
 }

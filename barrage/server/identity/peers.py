@@ -17,7 +17,7 @@ from barrage.transport.peer_identity import identity_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from barrage.server.settings.config import CertificateName
+    from barrage.server.settings.kinds import CertificateName
     from barrage.transport.base import PeerCertificate
 
 _NANOS_PER_S = 1000 * NANOS_PER_MS

@@ -16,13 +16,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
-
-from msgspec import Meta
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from barrage.errors import ConfigError, near_miss
 from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.server.settings.declared import Count, converted, declarations, plain_type
+from barrage.server.settings.kinds import (  # noqa: TC001 - declarations are read
+    Address,
+    AuditBytes,
+    CertificateName,
+    Devices,
+    Directory,
+    File,
+    FlightLocation,
+    JournalBytes,
+    Lifetime,
+    PemFile,
+    Percent,
+    Port,
+    Word,
+)
 from barrage.transport.base import HttpServer, is_path_of_pem
 from barrage.transport.host_names import is_loopback, normal_origin
 from barrage.transport.registry import BODIES, body_transport, body_way
@@ -40,31 +53,8 @@ _TEXTS = {
 _LIMITS = "limits"
 _NOT_PLAIN = (_LIMITS, "origins", "plug_ins")
 
-JOURNAL_BYTES_MIN = 64 * 1024
-"""Smallest journal file, and smallest journal in memory."""
-
 JournalClass = Literal["durable", "memory", "none"]
 JOURNAL_CLASSES = get_args(JournalClass)
-
-Port = Annotated[int, Meta(ge=0, le=65_535)]
-Lifetime = Annotated[int, Meta(ge=1000)]
-JournalBytes = Annotated[int, Meta(ge=JOURNAL_BYTES_MIN)]
-Address = Annotated[str, Meta(min_length=1, description="an address")]
-Directory = Annotated[str, Meta(min_length=1, description="a directory")]
-AuditBytes = Annotated[int, Meta(ge=4096)]
-File = Annotated[str, Meta(min_length=1, description="a file")]
-CertificateName = Literal["cn", "dns", "email", "uri", "none"]
-PemFile = Annotated[str, Meta(min_length=1, description="a PEM file")]
-Percent = Annotated[int, Meta(ge=0, le=100)]
-Word = Annotated[str, Meta(min_length=1, description="a level")]
-FlightLocation = Annotated[
-    str,
-    Meta(
-        pattern=r"^(grpc(\+(tcp|tls|unix))?://.+|arrow-flight-reuse-connection://\?)$",
-        description="a URI such as grpc+tls://host:port, or arrow-flight-reuse-connection://?",
-    ),
-]
-Devices = Annotated[str, Meta(min_length=1, description="names of network devices")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
