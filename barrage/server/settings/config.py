@@ -1,10 +1,7 @@
 """Settings of a server: defaults < TOML file < environment ``BARRAGE_...`` < flags.
 
-Unknown names are errors that say where the name stood. The origin of every value is kept, so that a
-user can see why a setting has its value. Limits are set in the table ``[limits]`` or as
-``BARRAGE_LIMITS__<NAME>``.
-
-An example is in docs/cli.md.
+Unknown names are errors that say where they stood; the origin of every value is kept. Limits are
+set in the table ``[limits]`` or as ``BARRAGE_LIMITS__<NAME>``. An example is in docs/cli.md.
 """
 
 from __future__ import annotations
@@ -266,7 +263,6 @@ class ServerConfig:
 
     metrics_port: Port | None = None
     """HTTP port for Prometheus and probes (extra ``metrics``); 0 lets the system choose."""
-
     metrics_host: Address = "127.0.0.1"
     """Who can reach it needs no credentials and reads names of tables."""
 
@@ -274,10 +270,8 @@ class ServerConfig:
     """Whether updates are remembered for ``barrage trace`` always, not when it asks."""
 
     otel: bool = False
-    """Whether calls, cycles and updates are told to OpenTelemetry. Needs the extra ``otel``."""
-
+    """Whether calls, cycles and updates are told to OpenTelemetry (extra ``otel``)."""
     otel_sample_percent: Percent = 100
-    """Share of calls and cycles that are."""
 
     log_level: Word = "warning"
     """What is logged: a level, and levels of parts behind it: ``warning,journal=debug``."""
@@ -286,9 +280,8 @@ class ServerConfig:
     """Whether lines of the log are JSON."""
 
     web: bool | None = None
-    """Whether browsers are served: the page, and calls over WebSockets. When nothing is said,
-    ``barrage serve`` and ``barrage demo`` do so where only this machine can reach them, and servers
-    of programs do not."""
+    """Whether browsers are served: the page, and calls over WebSockets. By default those of
+    ``barrage serve`` and ``barrage demo`` where only this machine can reach them."""
 
     web_port: Port = 0
     """TCP port for browsers, on ``host``, or on loopback where that is no address of a network; 0

@@ -19,6 +19,7 @@ from barrage.cli.trace.stages import stage_lines
 from barrage.errors import TransportError
 from barrage.server import ServerConfig
 from barrage.server.access.resolver import TicketResolver
+from tests.helpers.server_process import wait_until
 from tests.helpers.users import ALICE_PASSWORD, users_file
 from tests.unit.cli.test_cli_command_line import run, unused_port
 
@@ -44,6 +45,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[barrage.Server]:
         ):
             ticking.wait_ready(60)
             writer.start()
+            wait_until(lambda: ticking.to_arrow().num_rows > 0)
             yield server
             is_over.set()
             writer.join()
