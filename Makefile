@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark generated test-web test-ucx test-npm test-spark test-spark-oldest test-connectors chaos slow busy night proto flatbuf fmt check coverage clean
+.PHONY: help run test property sim interleavings fuzz interop bench bench-interop bench-spark generated web test-web pictures test-ucx test-npm test-spark test-spark-oldest test-connectors chaos slow busy night proto flatbuf fmt check coverage clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,8 +64,25 @@ fuzz: $(VENV)/.dev ## decoders against mutated and random bytes
 interop: $(VENV)/.interop ## both servers with every client: ours and Deephaven 42.7 (needs Java 17)
 	$(BIN)/python -m pytest -m interop tests/interop
 
-test-web: $(VENV)/.interop ## the page's door with Deephaven's own JavaScript API and its table widget (needs Node 20; Chromium for the widget)
+# Node's packages are for building and testing alone; the built page lies in barrage/web/static.
+web/node_modules/.done: web/package.json web/package-lock.json
+	cd web && npm ci --silent --no-audit --no-fund
+	@touch $@
+
+web: web/node_modules/.done ## build the page into barrage/web/static (needs Node 20)
+	cd web && npm run --silent build
+
+$(VENV)/.web: $(VENV)/.interop
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,interop,browser]'
+	@command -v chromium >/dev/null || { apt-get -q update && apt-get -q -y install chromium; } >/dev/null
+	@touch $@
+
+test-web: $(VENV)/.web web/node_modules/.done ## the page in Chromium, its door with Deephaven's JavaScript API (needs Node 20; Chromium, which root gets from apt)
+	cd web && npm run --silent check && npm test --silent
 	$(BIN)/python -m pytest -m web tests/web
+
+pictures: $(VENV)/.web web/node_modules/.done ## take the pictures of the page that the documents show
+	BARRAGE_PICTURES=$(abspath docs/images) $(BIN)/python -m pytest -m web tests/web/page/test_access.py -k pictures
 
 test-ucx: $(VENV)/.ucx ## bodies over UCX: once with the library from PyPI, once with that of the system, where there is one
 	$(BIN)/python -m tests.ucx

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class StatusCode(Enum):
@@ -352,12 +352,15 @@ class NoJournalError(JournalError):
 
     status_code = StatusCode.FAILED_PRECONDITION
 
-    def __init__(self, table: str, *, is_view: bool = False) -> None:
+    def __init__(self, table: str, *, is_view: bool = False, sources: Sequence[str] = ()) -> None:
         self.table = table
         self.is_view = is_view
+        self.sources = tuple(sources)
+        """Of a view: the tables with a journal that it is made of, as far as they are known."""
+        made_of = f": {', '.join(map(repr, sources))}" if sources else ""
         super().__init__(
             f"table {table!r} is derived from others and has no journal of its own; "
-            "use the tables it is made of"
+            f"use the tables it is made of{made_of}"
             if is_view
             else f"table {table!r} has no journal; create it with journal='durable' or 'memory', "
             "or start the server with --data DIR"

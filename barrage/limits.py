@@ -396,6 +396,26 @@ class Limits:
     """Most bytes of recorded changes read for one resumed subscription, and most that may come
     while it is made; more are a snapshot."""
 
+    statistics_subscriptions_max: int = 1000
+    """Rows of the table ``_subscriptions``; the readers that are slow and those who are sent most
+    come first."""
+
+    statistics_tables_max: int = 100
+    """Tables by whose names subscriptions are counted; the others are counted together."""
+
+    metrics_connections_max: int = 32
+    """Connections to the listener of metrics at a time; past it one is told to come again."""
+
+    metrics_request_bytes_max: int = 8 * 1024
+    """Request line and headers of a request for metrics."""
+
+    metrics_request_ns_max: int = 10 * 1_000_000_000
+    """How long a request for metrics may take, from its connection to its last byte."""
+
+    traced_events_max: int = 50_000
+    """Cycles, propagations and updates remembered while updates are traced, of all tables; the
+    oldest are forgotten. About 10 MB."""
+
     resume_rows_pending_max: int = 20_000_000
     """Rows that may wait to be read and derived for all resumed subscriptions together; who comes
     then gets a snapshot, unless it is alone."""

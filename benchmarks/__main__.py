@@ -38,6 +38,7 @@ NAMES = (
     "bodies",
     "tls",
     "never_blocked",
+    "statistics_cost",
     "kept_queries",
     "call_check",
     "connector",

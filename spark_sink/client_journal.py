@@ -93,7 +93,9 @@ class ClientJournal:
         self, epoch: str, after: int, cap: int, *, rows_max: int | None, bytes_max: int | None
     ) -> Bound:
         index = self._recording().journal.index(after, cap)
-        rows, sizes = index.row_counts.cumsum(), index.byte_counts.cumsum()
+        has_preimage = self._options.form.has_preimage
+        rows = index.feed_counts(has_preimage=has_preimage).cumsum()
+        sizes = index.byte_counts.cumsum()
         count = len(index)
         if rows_max is not None:
             count = min(count, int(rows.searchsorted(rows_max, side="right")))
@@ -142,6 +144,10 @@ class ClientJournal:
     def version_at(self, time_us: int) -> int:
         return self._recording().journal.version_at_time(time_us * 1000)
 
+    @property
+    def away_seconds(self) -> float:
+        return 0.0 if self._recorder is None else self._recorder.away_seconds
+
     def mark_before(self, epoch: str, version: int) -> VersionMark | None:
         journal = self._recording().journal
         if epoch != journal.epoch or version < journal.earliest_version:
@@ -152,7 +158,8 @@ class ClientJournal:
         return VersionMark(epoch, int(index.steps[-1]), 0, 0, int(index.wall_ns[-1]) // 1000)
 
     def change_rows(self, epoch: str, after: int, upto: int) -> int:
-        return int(self._recording().journal.index(after, upto).row_counts.sum())
+        index = self._recording().journal.index(after, upto)
+        return int(index.feed_counts(has_preimage=self._options.form.has_preimage).sum())
 
     def hold(self, version: int) -> None:
         self._recording().hold(version)
@@ -255,11 +262,15 @@ class TableRecorder:
                     doing=f"following table {self._options.table!r}",
                     advice="raise option fetchTimeoutMs",
                 )
-        trouble = self._follower.trouble(timeout)
+        trouble = self._follower.trouble(self._options.connection.reconnect_ms / 1000)
         if trouble is not None:
             raise trouble
         version = self.journal.durable_version
         return VersionMark(self.journal.epoch, version, 0, 0, self._clock.wall_ns() // 1000)
+
+    @property
+    def away_seconds(self) -> float:
+        return self._follower.away_seconds
 
     def _is_up_to_date(self) -> bool:
         version = self._caught_up_version

@@ -29,6 +29,7 @@ from barrage.errors import (
     SubscriptionClosedError,
     TransportError,
 )
+from spark_sink.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,6 +38,7 @@ CONNECTION_OPTIONS = (
     "uri",
     "host",
     "port",
+    "reconnectTimeoutMs",
     "fetchTimeoutMs",
     "fetchNumRetries",
     "fetchRetryIntervalMs",
@@ -58,11 +60,16 @@ CONNECTION_PREFIXES = ("header.",)
 
 PORT_DEFAULT = 10_000
 TIMEOUT_MS_DEFAULT = 120_000
-RETRIES_DEFAULT = 3
+RECONNECT_MS_DEFAULT = 60_000
+"""How long a server may be away before a call fails."""
 RETRY_MS_DEFAULT = 10
-RETRY_MS_MAX = 5_000
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 """Longest JSON answer of an action that is believed."""
+
+UNREACHABLE_ADVICE = (
+    "is the server up, and option uri right? More patience: reconnectTimeoutMs for a server that "
+    "is away, fetchTimeoutMs for one that is slow"
+)
 
 _SCHEMES = {
     "grpc": "grpc+tcp",
@@ -113,16 +120,19 @@ def server_error(error: Exception, *, doing: str) -> ServerError:
         error,
         flight.FlightUnavailableError | flight.FlightTimedOutError | flight.FlightCancelledError,
     ):
-        advice = (
-            "is the server up, and option uri right? More patience: fetchNumRetries, "
-            "fetchRetryIntervalMs, fetchTimeoutMs"
-        )
-        return ServerError(Failure.UNREACHABLE, reason, doing=doing, advice=advice)
+        return ServerError(Failure.UNREACHABLE, reason, doing=doing, advice=UNREACHABLE_ADVICE)
     if "aborted" in head and isinstance(error, flight.FlightInternalError):
         return ServerError(Failure.UNREACHABLE, reason, doing=doing)
     if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
         advice = "set option auth.token, or auth.tokenEnv to the name of an environment variable"
         return ServerError(Failure.REFUSED, reason, doing=doing, advice=advice)
+    if reason.startswith("no-journal") and "is derived from" in reason:
+        advice = (
+            "read such a table with options filter and columns, and do the rest in Spark; or set "
+            "option journalLocation to a directory all executors see, and the rows of the view "
+            "are followed and their changes kept on this side"
+        )
+        return ServerError(Failure.NO_JOURNAL, reason, doing=doing, advice=advice)
     if isinstance(error, pa.ArrowNotImplementedError) or reason.startswith("no-journal"):
         advice = (
             "set option journalLocation to a directory all executors see, and the journal is kept "
@@ -170,7 +180,9 @@ class ServerConnection:
     headers: tuple[tuple[str, Secret], ...] = ()
     tls: tuple[tuple[str, str], ...] = ()
     timeout_ms: int = TIMEOUT_MS_DEFAULT
-    retries: int = RETRIES_DEFAULT
+    reconnect_ms: int = RECONNECT_MS_DEFAULT
+    retries: int | None = None
+    """Most tries besides the first; None: as many as ``reconnect_ms`` has room for."""
     retry_ms: int = RETRY_MS_DEFAULT
 
     @classmethod
@@ -204,7 +216,10 @@ class ServerConnection:
             headers=tuple(headers),
             tls=tuple((name, given[f"tls.{name}"]) for name in tls if f"tls.{name}" in given),
             timeout_ms=_number(given, "fetchTimeoutMs", TIMEOUT_MS_DEFAULT, least=1),
-            retries=_number(given, "fetchNumRetries", RETRIES_DEFAULT, least=0),
+            reconnect_ms=_number(given, "reconnectTimeoutMs", RECONNECT_MS_DEFAULT, least=0),
+            retries=_number(given, "fetchNumRetries", 0, least=0)
+            if "fetchnumretries" in given
+            else None,
             retry_ms=_number(given, "fetchRetryIntervalMs", RETRY_MS_DEFAULT, least=1),
         )
 
@@ -233,9 +248,9 @@ class ServerConnection:
         timeout = None if timeout_ms is None else timeout_ms / 1000
         return flight.FlightCallOptions(timeout=timeout, headers=headers)
 
-    def action(self, name: str, **body: Any) -> dict[str, Any]:
+    def action(self, name: str, *, is_known: bool = False, **body: Any) -> dict[str, Any]:
         """One Flight action with a JSON body, tried again while the server cannot be reached;
-        :class:`ServerError`."""
+        :class:`ServerError`. ``is_known``: see :meth:`retried`."""
         request = flight.Action(name, json.dumps(body, separators=(",", ":")).encode())
 
         def call() -> dict[str, Any]:
@@ -249,30 +264,60 @@ class ServerConnection:
                 raise ServerError(Failure.REFUSED, "the answer is no JSON object", doing=name)
             return found
 
-        return self.retried(call, doing=f"{name} of {body.get('table', '')!r} at {self.where}")
+        doing = f"{name} of {body.get('table', '')!r} at {self.where}"
+        return self.retried(call, doing=doing, is_known=is_known)
 
-    def retried(self, call: Callable[[], _Result], *, doing: str) -> _Result:
-        """Call until it succeeds, fails for good, or the tries are used up."""
-        pause = threading.Event()
-        wait_ms = self.retry_ms
-        for tries_left in range(self.retries, -1, -1):
+    def patience(self, doing: str) -> Patience:
+        """The tries of one call or read."""
+        return Patience(
+            doing=doing,
+            limit_ms=self.reconnect_ms,
+            pause_ms=self.retry_ms,
+            tries_max=self.retries,
+        )
+
+    def retried(
+        self, call: Callable[[], _Result], *, doing: str, is_known: bool = False
+    ) -> _Result:
+        """Call until it succeeds, fails for good, or the time for it is over; the last failure is
+        raised. ``is_known``: the table was there, so one that is not may be on its way back: a
+        server that has just started may make it in a moment."""
+        patience = self.patience(doing)
+        while True:
             try:
-                return call()
+                result = call()
             except ServerError:
                 raise
             except Exception as error:
                 found = as_server_error(error, doing=doing)
-                if found.failure is not Failure.UNREACHABLE or not tries_left:
+                if not may_pass(found, is_known=is_known):
                     raise found from error
+                if not patience.wait(found.reason):
+                    raise gave_up(found, patience.waited, doing=doing) from error
                 self.change_server()
-            pause.wait(wait_ms / 1000)
-            wait_ms = min(wait_ms * 2, max(RETRY_MS_MAX, self.retry_ms))
-        raise AssertionError("the last try returns or raises")
+            else:
+                patience.succeeded()
+                return result
 
     def change_server(self) -> None:
         """Use the next of several locations from now on."""
         if len(self.uris) > 1:
             _clients.advance(self)
+
+
+def may_pass(error: ServerError, *, is_known: bool) -> bool:
+    """Whether a failure may be over in a moment. ``is_known``: the table was there."""
+    return error.failure is Failure.UNREACHABLE or (is_known and error.failure is Failure.NOT_FOUND)
+
+
+def gave_up(error: ServerError, waited: float, *, doing: str) -> ServerError:
+    """The last failure of a call that was tried for some time."""
+    if error.failure is Failure.NOT_FOUND:
+        advice = "it was dropped; make it again, or end the query"
+        reason = f"the table is gone, and did not come back within {waited:.0f} s: {error.reason}"
+        return ServerError(Failure.NOT_FOUND, reason, doing=doing, advice=advice)
+    reason = f"{error.reason}; tried for {waited:.0f} s"
+    return ServerError(error.failure, reason, doing=doing, advice=UNREACHABLE_ADVICE)
 
 
 def as_server_error(error: Exception, *, doing: str) -> ServerError:

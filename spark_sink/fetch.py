@@ -7,17 +7,27 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
 from barrage.errors import BarrageError, UnsupportedError
 from barrage.supervision import Role, start_thread
 from spark_sink.body_reads import body_reads
-from spark_sink.connection import Failure, ServerError, as_server_error, session_error
-from spark_sink.types import cast_batch, truncate_batch
+from spark_sink.connection import (
+    Failure,
+    ServerError,
+    as_server_error,
+    gave_up,
+    may_pass,
+    session_error,
+)
+from spark_sink.types import ROW_ID, cast_batch, truncate_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import numpy.typing as npt
 
     from barrage.client import JournalBatches
     from spark_sink.connection import ServerConnection
@@ -143,40 +153,83 @@ def ticket_bytes(ticket: dict[str, Any]) -> bytes:
 def _fetched(
     connection: ServerConnection, piece: Piece, may_share_memory: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a ticket. A stream that breaks is taken up where it broke if the rows have an
-    order, and begun anew if none has left this function; else the task fails, and Spark runs it
-    again. Only the first try may share memory."""
+    """The rows of a ticket. A stream that breaks is taken up where it broke: by the number of rows
+    if these have an order, by their ids in a snapshot. Net changes have neither, so the task fails,
+    and Spark runs it again. Only the first try may share memory."""
     assert piece.ticket is not None
     doing = f"fetching table {piece.ticket['table']!r} from {connection.where}"
-    done, tries_left, wait_ms = 0, connection.retries, connection.retry_ms
+    patience, progress = connection.patience(doing), _Progress(piece)
     shared = _shared(connection, piece, doing) if may_share_memory else None
     while True:
         try:
-            skip = done
+            progress.begin()
             for batch in shared or _by_get(connection, piece, doing):
-                if batch.num_rows > skip:
-                    fresh = batch.slice(skip)
-                    done += fresh.num_rows
+                patience.succeeded()
+                if (fresh := progress.fresh(batch)).num_rows:
                     yield fresh
-                    # It may be memory of the server, which waits for it.
-                    del fresh
-                skip = max(0, skip - batch.num_rows)
-                del batch
+                # It may be memory of the server, which waits for it.
+                del batch, fresh
             return
         except ServerError as error:
-            may_go_on = piece.is_in_order or not done
+            if not progress.may_go_on:
+                raise
             # DoGet says better what the server has against the ticket.
             is_told_again = shared is not None and error.failure is not Failure.UNREACHABLE
-            may_try = is_told_again or (error.failure is Failure.UNREACHABLE and tries_left)
-            if not may_go_on or not may_try:
-                raise
+            if not is_told_again:
+                # The driver has just planned this read, so the table was there.
+                if not may_pass(error, is_known=True):
+                    raise
+                if not patience.wait(error.reason):
+                    raise gave_up(error, patience.waited, doing=doing) from error
+                connection.change_server()
         shared = None
-        if is_told_again:
-            continue
-        tries_left -= 1
-        connection.change_server()
-        threading.Event().wait(wait_ms / 1000)
-        wait_ms *= 2
+
+
+class _Progress:
+    """Which rows of a piece have been handed on, over all of its streams."""
+
+    def __init__(self, piece: Piece) -> None:
+        assert piece.ticket is not None
+        self._is_in_order = piece.is_in_order
+        self._is_by_id = piece.ticket["mode"] == "snapshot"
+        self._rows = 0
+        self._skip = 0
+        self._ids: list[npt.NDArray[np.int64]] = []
+        self._known: npt.NDArray[np.int64] | None = None
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether another stream can be told from the last one's rows."""
+        return self._is_in_order or self._is_by_id or not self._rows
+
+    def begin(self) -> None:
+        """A stream begins."""
+        self._skip = self._rows
+        self._known = np.concatenate(self._ids) if self._ids else None
+
+    def fresh(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What of a stream's next batch was not handed on yet."""
+        if self._is_by_id:
+            return self._fresh_by_id(batch)
+        fresh = batch.slice(self._skip)
+        self._skip = max(0, self._skip - batch.num_rows)
+        self._rows += fresh.num_rows
+        return fresh
+
+    def _fresh_by_id(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        index = batch.schema.get_field_index(ROW_ID)
+        if index < 0:
+            self._is_by_id = False
+            self._rows += batch.num_rows
+            return batch
+        ids = batch.column(index).to_numpy()
+        if self._known is not None:
+            is_new = np.isin(ids, self._known, invert=True)
+            batch, ids = batch.filter(pa.array(is_new)), ids[is_new]
+        self._rows += len(ids)
+        # Not the batch's own memory, which may be the server's.
+        self._ids.append(ids.copy())
+        return batch
 
 
 def _shared(

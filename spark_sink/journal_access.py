@@ -32,6 +32,10 @@ class SourceJournal(Journal, Protocol):
     def newest(self) -> VersionMark:
         """The newest version, from memory."""
 
+    @property
+    def away_seconds(self) -> float:
+        """How long there has been no connection; 0 when there is one."""
+
     def mark_before(self, epoch: str, version: int) -> VersionMark | None:
         """What is remembered of a version, or of the last before it."""
 
@@ -39,7 +43,7 @@ class SourceJournal(Journal, Protocol):
         """The version that was current at a time."""
 
     def change_rows(self, epoch: str, after: int, upto: int) -> int:
-        """History rows of (after, upto]."""
+        """Rows of the feed of (after, upto], before a filter."""
 
     def hold(self, version: int) -> None:
         """Keep what is after ``version`` for this consumer."""
@@ -61,7 +65,11 @@ def open_journal(
 
         return ClientJournal(options, is_writing=is_writing)
     return RemoteJournal(
-        options.connection, options.table, consumer=consumer, lease_ms=options.lease_ms
+        options.connection,
+        options.table,
+        consumer=consumer,
+        lease_ms=options.lease_ms,
+        has_preimage=options.form.has_preimage,
     )
 
 

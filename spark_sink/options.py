@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from barrage.errors import ConfigError, near_miss
 from spark_sink.connection import CONNECTION_OPTIONS, CONNECTION_PREFIXES, ServerConnection
 from spark_sink.offsets import Offset
+from spark_sink.types import PLAIN, TypeChoices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 BODIES = ("auto", "inline", "shm")
 """Ways of bodies, the default first: shared memory where the server offers it on this host, never,
 and the same as the first."""
+
+TIMES_OF_DAY = ("long", "time")
+"""Nanoseconds of the day, or Spark's type."""
 
 STARTS = ("snapshot", "latest", "earliest")
 
@@ -52,6 +56,7 @@ SOURCE_OPTIONS = (
     "columns",
     "filter",
     "nanosAsLong",
+    "timeOfDay",
     "bodies",
     "_readKind",
     "consumerId",
@@ -289,7 +294,7 @@ class SourceOptions:
     """Whether rows come with what happened to them. Spark asks for the schema before it says
     whether it will stream; without a hint an unset ``readChangeFeed`` is taken for a stream's."""
     fails_on_data_loss: bool = True
-    nanos_as_long: bool = False
+    types: TypeChoices = PLAIN
     partitions_min: int | None = None
     start: Start = field(default_factory=lambda: Start(word="snapshot"))
     has_start: bool = False
@@ -339,7 +344,10 @@ class SourceOptions:
             is_change_feed=is_change_feed,
             has_feed_columns=not is_batch if is_change_feed is None else is_change_feed,
             fails_on_data_loss=flag(options, "failOnDataLoss", True),
-            nanos_as_long=flag(options, "nanosAsLong", False),
+            types=TypeChoices(
+                nanos_as_long=flag(options, "nanosAsLong", False),
+                has_time=one_of(options, "timeOfDay", TIMES_OF_DAY) == "time",
+            ),
             partitions_min=whole_number(options, "minPartitions"),
             start=start or Start(word="snapshot"),
             has_start=start is not None,

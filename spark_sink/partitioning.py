@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from spark_sink.planning import Piece, change_pieces, snapshot_pieces, task_count
-from spark_sink.source import APPENDED_KINDS
+from spark_sink.planning import (
+    APPENDED_KINDS,
+    Piece,
+    change_pieces,
+    snapshot_pieces,
+    task_count,
+)
 
 if TYPE_CHECKING:
     from spark_sink.journal_access import SourceJournal

@@ -30,6 +30,9 @@ ROWS_SMALL = 20_000
 ROWS_PER_PARTITION = 250_000
 """Rows from which another task is worth its start."""
 
+APPENDED_KINDS = ("append_only", "static", "blink")
+"""Kinds of tables whose changes are all inserts."""
+
 ID_END = 2**63 - 1
 """After the last row id."""
 

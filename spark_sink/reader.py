@@ -7,6 +7,7 @@ first question and never travel, and everything a task needs is in its partition
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from typing import TYPE_CHECKING, Any
@@ -21,11 +22,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from barrage.errors import ConfigError, SchemaError
+from spark_sink.connection import ServerError
 from spark_sink.journal_access import fetch, open_journal
 from spark_sink.offsets import SYMBOLIC, Offset
 from spark_sink.options import SourceOptions
 from spark_sink.partitioning import batch_pieces
+from spark_sink.patience import wait_meter
 from spark_sink.planning import (
+    APPENDED_KINDS,
     NO_LIMITS,
     Head,
     OffsetChooser,
@@ -33,7 +37,7 @@ from spark_sink.planning import (
     ReadLimits,
     plan_batch,
 )
-from spark_sink.source import APPENDED_KINDS, expected_schema
+from spark_sink.source import expected_schema
 from spark_sink.types import arrow_target, fingerprint
 
 if TYPE_CHECKING:
@@ -45,6 +49,9 @@ if TYPE_CHECKING:
     from spark_sink.journal_access import SourceJournal
     from spark_sink.remote_journal import SourceFacts
     from spark_sink.watch import VersionMark
+
+
+_log = logging.getLogger(__name__)
 
 
 class BarragePartition(InputPartition):
@@ -143,7 +150,7 @@ class Questions:
         head = Head(mark.epoch, mark.version)
         if self._last is None and not start.is_symbolic:
             self._hold(start.version)
-        if self._chooser.is_idle(start, head):
+        if self._chooser.is_idle(start, head) or self._is_away(start):
             self._last = start
             return start
         if self._is_too_early(start, mark, is_unlimited):
@@ -156,6 +163,12 @@ class Questions:
             self._moved_at = time.monotonic()
         self._last = end
         return end
+
+    def _is_away(self, start: Offset) -> bool:
+        """Whether the server is away and there is nothing to do but to wait: a query that has no
+        batch still reports its progress. A run that is to end with what is there would end."""
+        is_away = self._journal.away_seconds > 0
+        return is_away and not start.is_symbolic and not self._chooser.has_target
 
     def _limits(self, is_unlimited: bool) -> ReadLimits:
         options = self._options
@@ -243,21 +256,44 @@ class Questions:
             "rows": mark.rows,
             "bytes": mark.bytes,
             "timestampMs": mark.timestamp_us // 1000,
+            **_waits(self._journal.away_seconds),
         }
         last = self._last
         if last is None or last.is_symbolic or last.epoch != mark.epoch:
             return told
         behind = max(0, mark.version - last.version)
-        rows = self._journal.change_rows(mark.epoch, last.version, mark.version) if behind else 0
-        told |= {"versionsBehindLatest": behind, "rowsBehindLatest": rows}
+        told["versionsBehindLatest"] = behind
+        if not behind or not self._journal.away_seconds:
+            told["rowsBehindLatest"] = self._rows_behind(last, mark) if behind else 0
         known = self._journal.mark_before(last.epoch, last.version)
         if known is not None:
             seconds = max(0, mark.timestamp_us - known.timestamp_us) / 1e6
             told["secondsBehindLatest"] = seconds
         return told
 
+    def _rows_behind(self, last: Offset, mark: VersionMark) -> int | None:
+        try:
+            return self._journal.change_rows(mark.epoch, last.version, mark.version)
+        except ServerError as error:
+            # Metrics are no reason to end a query; whoever reads next tells what is the matter.
+            _log.debug("the distance to the newest version is not known", exc_info=error)
+            return None
+
     def close(self) -> None:
         self._journal.close()
+
+
+def _waits(away_seconds: float) -> dict[str, Any]:
+    """What this process has waited for its server, for the progress of the query."""
+    counts = wait_meter.counts
+    told: dict[str, Any] = {
+        "waits": counts.waits,
+        "retries": counts.retries,
+        "waitedSeconds": round(counts.seconds + away_seconds, 1),
+    }
+    if away_seconds:
+        told["serverAwaySeconds"] = round(away_seconds, 1)
+    return told
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> BarrageStreamReader:

@@ -13,7 +13,7 @@ from pyarrow import flight
 
 from barrage.errors import RemoteProtocolError
 from spark_sink.connection import Failure, ServerError
-from spark_sink.planning import Amount, Bound, Facts
+from spark_sink.planning import APPENDED_KINDS, Amount, Bound, Facts
 from spark_sink.watch import TableWatch, VersionMark
 
 if TYPE_CHECKING:
@@ -71,12 +71,19 @@ class RemoteJournal:
     """The journal of one table at a server. Implements :class:`spark_sink.planning.Journal`."""
 
     def __init__(
-        self, connection: ServerConnection, table: str, *, consumer: str, lease_ms: int
+        self,
+        connection: ServerConnection,
+        table: str,
+        *,
+        consumer: str,
+        lease_ms: int,
+        has_preimage: bool = False,
     ) -> None:
         self._connection = connection
         self._table = table
         self._consumer = consumer
         self._lease_ms = lease_ms
+        self._preimage = {"preimage": True} if has_preimage else {}
         self._watch = TableWatch(connection, table, consumer=consumer, lease_ms=lease_ms)
         self._described: SourceFacts | None = None
 
@@ -91,12 +98,13 @@ class RemoteJournal:
         asked = {"max_rows": rows_max, "max_bytes": bytes_max}
         limits = [{name: limit} for name, limit in asked.items() if limit is not None]
         bounds = [
-            self._bound_of({"epoch": epoch, "from": after, "cap": cap, **limit}) for limit in limits
+            self._bound_of({"epoch": epoch, "from": after, "cap": cap, **limit, **self._preimage})
+            for limit in limits
         ]
         return min(bounds, key=lambda bound: bound.version)
 
     def _bound_of(self, body: dict[str, Any]) -> Bound:
-        found = self._connection.action("journal.bound", table=self._table, **body)
+        found = self._action("journal.bound", **body)
         return Bound(int(found["version"]), int(found["rows"]), int(found["bytes"]))
 
     def amount(self, epoch: str, version: int) -> Amount:
@@ -108,9 +116,8 @@ class RemoteJournal:
         return sorted({low for low, _ in found if low > 0})
 
     def version_before(self, time_us: int) -> int:
-        body = {"table": self._table, "timestamp_us": time_us - 1}
         try:
-            return int(self._connection.action("journal.version", **body)["version"])
+            return self.version_at(time_us - 1)
         except ServerError as error:
             if error.failure is Failure.LOST:
                 return -1
@@ -120,7 +127,7 @@ class RemoteJournal:
 
     def describe(self) -> SourceFacts:
         """Everything ``journal.info`` tells, asked now."""
-        found = self._connection.action("journal.info", table=self._table)
+        found = self._action("journal.info")
         self._described = SourceFacts.of(found, table=self._table)
         return self._described
 
@@ -135,19 +142,21 @@ class RemoteJournal:
 
     def version_at(self, time_us: int) -> int:
         """The version that was current at a time; ServerError (LOST) before the journal."""
-        body = {"table": self._table, "timestamp_us": time_us}
-        return int(self._connection.action("journal.version", **body)["version"])
+        return int(self._action("journal.version", timestamp_us=time_us)["version"])
 
     def mark_before(self, epoch: str, version: int) -> VersionMark | None:
         """What the watch told of a version, or of the last before it that is remembered."""
         return self._watch.marks.before(epoch, version)
 
     def change_rows(self, epoch: str, after: int, upto: int) -> int:
-        """History rows of (after, upto]."""
-        known = self._watch.marks.rows_between(epoch, after, upto)
-        if known is not None:
-            return known
-        return self._amount({"mode": "changes", "epoch": epoch, "from": after, "to": upto}).rows
+        """Rows of the feed of (after, upto], before a filter."""
+        # What the watch counts has the rows of before a modification in it.
+        if self._preimage or self.described.kind in APPENDED_KINDS:
+            known = self._watch.marks.rows_between(epoch, after, upto)
+            if known is not None:
+                return known
+        plan = {"mode": "changes", "epoch": epoch, "from": after, "to": upto, **self._preimage}
+        return self._amount(plan).rows
 
     def hold(self, version: int) -> None:
         """Tell how far this consumer has come, so that what is after that is kept. A server that
@@ -172,6 +181,19 @@ class RemoteJournal:
         """End the watch. The lease stays until it runs out: the query may come back."""
         self._watch.close()
 
+    @property
+    def away_seconds(self) -> float:
+        """How long the watch has been without its server."""
+        return self._watch.away_seconds
+
+    def _action(self, name: str, **body: Any) -> dict[str, Any]:
+        return self._connection.action(name, is_known=self._is_known, table=self._table, **body)
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the table was there before."""
+        return self._described is not None or self._watch.marks.newest is not None
+
     def _amount(self, plan: dict[str, Any]) -> Amount:
         info = self._plan({**plan, "splits": 1})
         return Amount(max(0, info.total_records), max(0, info.total_bytes))
@@ -185,6 +207,7 @@ class RemoteJournal:
                 descriptor, connection.call_options(connection.timeout_ms)
             ),
             doing=f"planning a read of table {self._table!r} at {connection.where}",
+            is_known=self._is_known,
         )
 
 

@@ -89,8 +89,8 @@ class BarrageStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, mode: WriteMode) -> None:
         self._options = options
         self._mode = mode
-        self._sent = sent_schema(schema, mode)
-        self._table = table_schema(schema, mode)
+        self._sent = sent_schema(schema, mode, variant_as_json=options.variant_as_json)
+        self._table = table_schema(schema, mode, variant_as_json=options.variant_as_json)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Executor: stage the rows of one task. SinkWriteError."""
@@ -143,8 +143,8 @@ class BarrageBatchWriter(DataSourceArrowWriter):
         self._options = options
         self._mode = mode
         self._key = key
-        self._sent = sent_schema(schema, mode)
-        self._table = table_schema(schema, mode)
+        self._sent = sent_schema(schema, mode, variant_as_json=options.variant_as_json)
+        self._table = table_schema(schema, mode, variant_as_json=options.variant_as_json)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Executor: stage the rows of one task. SinkWriteError."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from barrage.errors import SchemaError
 from spark_sink.sink_options import CHANGE_TYPE, WriteMode
 
 if TYPE_CHECKING:
@@ -23,9 +24,10 @@ FEED_COLUMNS = (*FEED_COLUMNS_USED, "_commit_timestamp", "_row_key", "_modified_
 """Every column of a change feed that is no part of the table."""
 
 
-def sent_schema(schema: StructType, mode: WriteMode) -> pa.Schema:
-    """What travels: instants in UTC, everything nullable (the server knows its own rules)."""
-    fields = list(_arrow_schema(schema))
+def sent_schema(schema: StructType, mode: WriteMode, *, variant_as_json: bool = False) -> pa.Schema:
+    """What travels: instants in UTC, everything nullable (the server knows its own rules).
+    SchemaError names a variant that is not to be text."""
+    fields = list(_arrow_schema(schema, variant_as_json))
     if mode is WriteMode.CHANGES:
         fields = [
             field
@@ -35,16 +37,59 @@ def sent_schema(schema: StructType, mode: WriteMode) -> pa.Schema:
     return pa.schema(fields)
 
 
-def table_schema(schema: StructType, mode: WriteMode) -> pa.Schema:
+def table_schema(
+    schema: StructType, mode: WriteMode, *, variant_as_json: bool = False
+) -> pa.Schema:
     """The columns of the table these rows are for."""
-    fields = list(_arrow_schema(schema))
+    fields = list(_arrow_schema(schema, variant_as_json))
     if mode is WriteMode.CHANGES:
         fields = [field for field in fields if field.name not in FEED_COLUMNS]
     return pa.schema(fields)
 
 
-def _arrow_schema(schema: StructType) -> pa.Schema:
+def _arrow_schema(schema: StructType, variant_as_json: bool) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     plain = to_arrow_schema(schema, timezone="UTC", prefers_large_types=False)
-    return pa.schema([field.with_nullable(True).remove_metadata() for field in plain])
+    fields = []
+    for field in plain:
+        kind = field.type
+        if is_variant(kind):
+            if not variant_as_json:
+                raise SchemaError(
+                    f"column {field.name!r} is a variant, which tables do not have: set option "
+                    "variantAsJson=true to write its JSON text, or cast it"
+                )
+            kind = pa.string()
+        elif _has_variant(kind):
+            raise SchemaError(
+                f"column {field.name!r} has a variant inside: take it out, or cast it"
+            )
+        fields.append(pa.field(field.name, kind, nullable=True))
+    return pa.schema(fields)
+
+
+def is_variant(kind: pa.DataType) -> bool:
+    """Whether this is the form in which Spark sends a variant."""
+    if not pa.types.is_struct(kind) or kind.get_field_index("metadata") < 0:
+        return False
+    return b"variant" in (kind.field("metadata").metadata or {})
+
+
+def _has_variant(kind: pa.DataType) -> bool:
+    children = [kind.field(index).type for index in range(kind.num_fields)]
+    return any(is_variant(child) or _has_variant(child) for child in children)
+
+
+def json_of(variants: pa.Array) -> pa.Array:
+    """The JSON text of each variant."""
+    from pyspark.sql.variant_utils import VariantUtils
+
+    pairs = zip(
+        variants.field("value").to_pylist(),
+        variants.field("metadata").to_pylist(),
+        variants.is_valid().to_pylist(),
+        strict=True,
+    )
+    texts = [VariantUtils.to_json(value, told) if valid else None for value, told, valid in pairs]
+    return pa.array(texts, pa.string())

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import BarrageError
-from spark_sink.connection import Failure, ServerError, as_server_error
+from spark_sink.connection import UNREACHABLE_ADVICE, Failure, ServerError, as_server_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,12 +22,15 @@ CAUSES_MAX = 50
 CAUSE_CHARS_MAX = 1500
 """Longest text of a cause in an error of ours."""
 
-_OURS = re.compile(r"\b(SinkWriteError|StagingFailedError|TickingTableError|ConfigError): ")
+_OURS = re.compile(r"^(?:\w*Exception: )?(?:barrage|spark_sink)(?:\.\w+)*\.\w+Error: (.*)")
+"""The last line of a Python traceback that ends in an error of ours."""
 
-UNREACHABLE_ADVICE = (
-    "is the server up, and option uri right? More patience: fetchNumRetries, fetchRetryIntervalMs, "
-    "fetchTimeoutMs"
+STOPPED_CLASSES = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
 )
+"""Java exceptions of a query that is stopped in the middle of a batch."""
 
 _ADVICE = (
     (
@@ -48,8 +51,13 @@ _ADVICE = (
         "or set option failOnDataLoss=false to go on with what is left",
     ),
     (
-        ("unknown column", "is missing"),
-        "select the table's columns; option mergeSchema=true fills those a batch leaves out",
+        ("unknown column", "keeps the columns"),
+        "a table keeps the columns it was made with: select those, or write to a new table",
+    ),
+    (
+        ("is missing",),
+        "select the table's columns, or set option mergeSchema=true, which writes nulls into those "
+        "a batch leaves out",
     ),
     (
         ("has the key", "has no key", "key must not be null"),
@@ -136,9 +144,35 @@ def java_causes(error: BaseException) -> list[str]:
 def root_cause(error: BaseException) -> str:
     """The text of ours inside a failed Spark call, or the innermost message when there is none."""
     causes = java_causes(error)
-    lines = [line for text in causes for line in text.splitlines()]
-    ours = [line.partition("Error: ")[2] for line in lines if _OURS.search(line)]
-    return ours[-1] if ours else causes[-1]
+    for text in reversed(causes):
+        ours = [found[1] for line in text.splitlines() if (found := _OURS.match(line.strip()))]
+        if ours:
+            return ours[-1]
+    own = error if isinstance(error, BarrageError) else None
+    return str(own) if own is not None else causes[-1]
+
+
+def is_stop(error: BaseException) -> bool:
+    """Whether a Spark action failed because its query is being stopped."""
+    link: BaseException | None = error
+    for _ in range(CAUSES_MAX):
+        if link is None:
+            break
+        for cause in _java_links(_java_exception(link)):
+            text = str(cause.getMessage() or "").lower()
+            if cause.getClass().getName() in STOPPED_CLASSES:
+                return True
+            if "cancelled" in text and "job group" in text:
+                return True
+        link = link.__cause__ or link.__context__
+    return False
+
+
+def stop_error(*, table: str, batch: int) -> SinkWriteError:
+    """The end of a batch whose query is being stopped, in words by which Spark knows one."""
+    words = "py4j.protocol.Py4JJavaError: An error occurred while calling collect: "
+    words += STOPPED_CLASSES[0]
+    return SinkWriteError(f"the query is being stopped ({words})", table=table, batch=batch)
 
 
 def short_cause(error: BaseException) -> str:
@@ -157,11 +191,16 @@ def _java_exception(error: BaseException) -> Any:
 
 
 def _java_chain(exception: Any) -> Iterable[str]:
+    for link in _java_links(exception):
+        yield str(link.getMessage() or link.getClass().getName()).strip()
+
+
+def _java_links(exception: Any) -> Iterable[Any]:
     link = exception
     for _ in range(CAUSES_MAX):
         if link is None:
             return
-        yield str(link.getMessage() or link.getClass().getName()).strip()
+        yield link
         link = link.getCause()
 
 

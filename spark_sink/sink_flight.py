@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from spark_sink.connection import ServerError
+from spark_sink.sink_columns import is_variant, json_of
 from spark_sink.sink_errors import write_error
 
 if TYPE_CHECKING:
@@ -107,11 +108,14 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(schema):
         return batch
     columns = [batch.column(name) for name in schema.names]
-    cast = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(columns, schema, strict=True)
-    ]
+    cast = [_cast(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(cast, schema=schema)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    return json_of(column) if is_variant(column.type) else column.cast(kind)
 
 
 def commit(

@@ -27,6 +27,7 @@ SINK_OPTIONS = (
     "keyColumns",
     "createTable",
     "mergeSchema",
+    "variantAsJson",
     "txnAppId",
     "txnVersion",
     "failOnDataLoss",
@@ -55,6 +56,7 @@ class SinkOptions:
     key_columns: tuple[str, ...]
     creates_table: bool
     merges_schema: bool
+    variant_as_json: bool
     txn_app_id: str | None
     txn_version: int | None
     fails_on_data_loss: bool | None
@@ -77,6 +79,7 @@ class SinkOptions:
             key_columns=names(given, "keyColumns") or (),
             creates_table=flag(given, "createTable", True),
             merges_schema=flag(given, "mergeSchema", False),
+            variant_as_json=flag(given, "variantAsJson", False),
             txn_app_id=app_id,
             txn_version=version,
             fails_on_data_loss=(

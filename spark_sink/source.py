@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from spark_sink.remote_journal import SourceFacts
 
-APPENDED_KINDS = ("append_only", "static", "blink")
-"""Kinds of tables whose changes are all inserts."""
-
 
 def source_schema(given: Mapping[str, str]) -> tuple[StructType, tuple[str, int]]:
     """The schema of ``load()``, and the epoch and version the table had; asks the server once."""
@@ -36,7 +33,7 @@ def expected_schema(options: SourceOptions, table: SourceFacts) -> StructType:
     form = options.form
     columns = selected(table.schema, form.columns, options.table)
     if not options.has_feed_columns:
-        return spark_schema(columns, nanos_as_long=options.nanos_as_long)
+        return spark_schema(columns, options.types)
     feed = feed_schema(
         columns,
         has_row_key=form.has_row_key,
@@ -48,4 +45,4 @@ def expected_schema(options: SourceOptions, table: SourceFacts) -> StructType:
             f"table {options.table!r} has a column {doubled[0]!r}, as the change feed does: leave "
             "it out by option columns"
         )
-    return spark_schema(feed, nanos_as_long=options.nanos_as_long)
+    return spark_schema(feed, options.types)

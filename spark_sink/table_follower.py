@@ -122,6 +122,12 @@ class TableFollower:
         is_long = time.monotonic() - self._broken_at > patience_seconds
         return ticking.error if is_long else None
 
+    @property
+    def away_seconds(self) -> float:
+        """How long :meth:`trouble` has found no connection."""
+        broken = self._broken_at
+        return 0.0 if broken is None else time.monotonic() - broken
+
     def close(self) -> None:
         """End the subscription and the thread."""
         self._is_closing.set()

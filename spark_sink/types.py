@@ -7,6 +7,7 @@ declared nullable.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -62,14 +63,27 @@ def selected(table: pa.Schema, columns: Iterable[str] | None, name: str) -> pa.S
     return pa.schema([table.field(column) for column in columns])
 
 
-def spark_schema(schema: pa.Schema, *, nanos_as_long: bool = False) -> StructType:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeChoices:
+    """Where a type of ours could be one of several of Spark's."""
+
+    nanos_as_long: bool = False
+    """Nanosecond times as bigint instead of truncated timestamps."""
+    has_time: bool = False
+    """Times of day as Spark's ``time``, which a session has to be told to have."""
+
+
+PLAIN = TypeChoices()
+
+
+def spark_schema(schema: pa.Schema, choices: TypeChoices = PLAIN) -> StructType:
     """The Spark schema of an Arrow schema; SchemaError names a column that has no Spark type."""
     from pyspark.sql.types import StructField, StructType
 
     fields = []
     for field in schema:
         try:
-            kind = _field_type(field, nanos_as_long)
+            kind = _field_type(field, choices)
         except SchemaError as error:
             raise SchemaError(
                 f"column {field.name!r}: {error}; leave it out by option columns"
@@ -83,12 +97,12 @@ def fingerprint(schema: StructType) -> tuple[tuple[str, str], ...]:
     return tuple((field.name, field.dataType.simpleString()) for field in schema)
 
 
-def _field_type(field: pa.Field, nanos_as_long: bool) -> DataType:
+def _field_type(field: pa.Field, choices: TypeChoices) -> DataType:
     from pyspark.sql.types import StringType
 
     if _is_char(field):
         return StringType()
-    return _spark_type(field.type, nanos_as_long)
+    return _spark_type(field.type, choices)
 
 
 def _is_char(field: pa.Field) -> bool:
@@ -98,18 +112,20 @@ def _is_char(field: pa.Field) -> bool:
     return (field.metadata or {}).get(_DEEPHAVEN_TYPE) in (b"char", b"java.lang.Character")
 
 
-def _spark_type(kind: pa.DataType, nanos_as_long: bool) -> DataType:
+def _spark_type(kind: pa.DataType, choices: TypeChoices) -> DataType:
     from pyspark.sql import types as spark
 
     if pa.types.is_nested(kind):
-        return _nested_type(kind, nanos_as_long)
+        return _nested_type(kind, choices)
     if pa.types.is_dictionary(kind):
-        return _spark_type(kind.value_type, nanos_as_long)
+        return _spark_type(kind.value_type, choices)
     if pa.types.is_temporal(kind):
-        return _temporal_type(kind, nanos_as_long)
+        return _temporal_type(kind, choices)
     if pa.types.is_decimal(kind):
         if kind.precision > DECIMAL_DIGITS_MAX:
-            raise SchemaError(f"Spark has no decimals of {kind.precision} digits")
+            raise SchemaError(
+                f"Spark has decimals of at most {DECIMAL_DIGITS_MAX} digits, not {kind.precision}"
+            )
         return spark.DecimalType(kind.precision, kind.scale)
     simple: dict[str, DataType] = {
         "bool": spark.BooleanType(),
@@ -141,39 +157,43 @@ def _spark_type(kind: pa.DataType, nanos_as_long: bool) -> DataType:
     return found
 
 
-def _temporal_type(kind: pa.DataType, nanos_as_long: bool) -> DataType:
+def _temporal_type(kind: pa.DataType, choices: TypeChoices) -> DataType:
     from pyspark.sql import types as spark
 
     if pa.types.is_timestamp(kind):
-        if kind.unit == "ns" and nanos_as_long:
+        if kind.unit == "ns" and choices.nanos_as_long:
             return spark.LongType()
         return spark.TimestampType() if kind.tz is not None else spark.TimestampNTZType()
     if pa.types.is_date(kind):
         return spark.DateType()
     if pa.types.is_duration(kind):
         return (
-            spark.LongType() if nanos_as_long and kind.unit == "ns" else spark.DayTimeIntervalType()
+            spark.LongType()
+            if choices.nanos_as_long and kind.unit == "ns"
+            else spark.DayTimeIntervalType()
         )
     if pa.types.is_time(kind):
+        if choices.has_time:
+            return spark.TimeType()
         return spark.LongType()  # Nanoseconds of the day: Spark's own type is off by default.
     raise SchemaError(f"Spark has no type for {kind}")
 
 
-def _nested_type(kind: pa.DataType, nanos_as_long: bool) -> DataType:
+def _nested_type(kind: pa.DataType, choices: TypeChoices) -> DataType:
     from pyspark.sql import types as spark
 
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return spark.ArrayType(_field_type(kind.value_field, nanos_as_long), containsNull=True)
+        return spark.ArrayType(_field_type(kind.value_field, choices), containsNull=True)
     if pa.types.is_map(kind):
         return spark.MapType(
-            _field_type(kind.key_field, nanos_as_long),
-            _field_type(kind.item_field, nanos_as_long),
+            _field_type(kind.key_field, choices),
+            _field_type(kind.item_field, choices),
             valueContainsNull=True,
         )
     if pa.types.is_struct(kind):
         return spark.StructType(
             [
-                spark.StructField(field.name, _field_type(field, nanos_as_long), nullable=True)
+                spark.StructField(field.name, _field_type(field, choices), nullable=True)
                 for field in kind.fields
             ]
         )
@@ -203,7 +223,7 @@ def cast_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    if values.type == kind:
+    if values.type == kind and not pa.types.is_time64(kind):
         return values
     if pa.types.is_dictionary(values.type):
         return _cast(values.dictionary_decode(), kind)
@@ -231,6 +251,9 @@ def _cast_temporal(values: pa.Array, kind: pa.DataType) -> pa.Array:
             return values.cast(kind, safe=False)
         # Nanoseconds are cut off towards the past, before 1970 as after it.
         values = pc.floor_temporal(values, unit="microsecond")
+    if pa.types.is_time64(kind) and values.type.unit == "ns":
+        # Spark counts nanoseconds, but its type ends at microseconds.
+        values = values.cast(pa.time64("us"), safe=False)
     if pa.types.is_duration(kind):
         return values.cast(kind, safe=False)
     return values.cast(kind)

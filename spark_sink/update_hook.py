@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from barrage.errors import ConfigError
 from spark_sink.sink_columns import sent_schema, table_schema
-from spark_sink.sink_errors import SinkWriteError, staging_error
+from spark_sink.sink_errors import SinkWriteError, is_stop, staging_error, stop_error
 from spark_sink.sink_flight import BatchKey, TaskPart, abort, commit, stage_task
 from spark_sink.sink_identity import required_key
 from spark_sink.sink_options import SinkOptions
@@ -36,6 +36,10 @@ _log = logging.getLogger(__name__)
 
 FORMAT = "barrage"
 UPDATE = "update"
+STAGINGS_MAX = 3
+"""How often a batch is staged whose rows the server lost, as one that restarts does."""
+
+STAGED_LOST = "staged-lost"
 _STAGED_COLUMNS = "partition int, attempt bigint, staged bigint"
 _INSTALLED = "_barrage_update_hook"
 
@@ -51,7 +55,31 @@ class UpdateSink:
         options = self._options
         mode = options.mode_for(rows.columns, is_complete=False, is_update=True)
         key = required_key(options, batch, rows.sparkSession)
-        staging = _Staging(options, key, sent_schema(rows.schema, mode))
+        as_json = options.variant_as_json
+        table = table_schema(rows.schema, mode, variant_as_json=as_json)
+        sent = sent_schema(rows.schema, mode, variant_as_json=as_json)
+        staging = _Staging(options, key, sent)
+        for tries_left in range(STAGINGS_MAX - 1, -1, -1):
+            parts = self._staged(rows, staging, key)
+            try:
+                commit(
+                    options,
+                    key,
+                    parts,
+                    mode=mode,
+                    schema=table,
+                    is_loss_refused=options.fails_on_data_loss is not False,
+                )
+            except SinkWriteError as error:
+                if not tries_left or not error.reason.startswith(STAGED_LOST):
+                    raise
+                _log.warning("the server has lost what was staged, staging it again: %s", error)
+            else:
+                return
+
+    def _staged(self, rows: DataFrame, staging: _Staging, key: BatchKey) -> list[TaskPart]:
+        """Stage all rows with one Spark job. SinkWriteError, StagingFailedError."""
+        options, batch = self._options, key.batch
         try:
             told = rows.mapInArrow(staging, _STAGED_COLUMNS).collect()
         except Exception as error:
@@ -59,18 +87,12 @@ class UpdateSink:
             with contextlib.suppress(SinkWriteError):
                 abort(options, key)
             _log.debug("staging batch %d of %s failed", batch, options.table, exc_info=error)
+            if is_stop(error):
+                raise stop_error(table=options.table, batch=batch) from None
             raise staging_error(error, table=options.table, batch=batch) from None
-        parts = [
+        return [
             TaskPart(partition=row.partition, attempt=row.attempt, rows=row.staged) for row in told
         ]
-        commit(
-            options,
-            key,
-            parts,
-            mode=mode,
-            schema=table_schema(rows.schema, mode),
-            is_loss_refused=options.fails_on_data_loss is not False,
-        )
 
 
 class _Staging:

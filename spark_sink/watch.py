@@ -8,6 +8,7 @@ keeps the consumer's lease at the server.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import deque
@@ -17,13 +18,22 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import flight
 
 from barrage.supervision import Role, start_thread
-from spark_sink.connection import Failure, ServerError, as_server_error
+from spark_sink.connection import (
+    UNREACHABLE_ADVICE,
+    Failure,
+    ServerError,
+    as_server_error,
+    gave_up,
+)
+from spark_sink.patience import wait_meter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.errors import WorkerDiedError
     from spark_sink.connection import ServerConnection
+
+_log = logging.getLogger(__name__)
 
 WATCH = Role("barrage-watch", "who asks for the newest version")
 
@@ -119,10 +129,11 @@ class TableWatch:
         self._heard_at = 0.0
         self._broken_since: float | None = None
         self._failure: Exception | None = None
+        self._last_error: ServerError | None = None
 
     def newest(self) -> VersionMark:
         """The newest version. Blocks only for the first; :class:`ServerError` when the stream
-        failed for good or has been down for longer than the connection's timeout."""
+        failed for good or has been down for longer than the connection's patience."""
         if self._thread is None:
             self._heard_at = time.monotonic()
             self._thread = start_thread(WATCH, self._run, on_death=self._died)
@@ -136,10 +147,26 @@ class TableWatch:
             self._heard_at = now
             self._stream.cancel()
         broken = self._broken_since
-        timeout_ms = self._connection.timeout_ms
-        if broken is not None and now - broken > timeout_ms / 1000:
-            raise self._unreachable(f"no connection for {now - broken:.0f} s")
+        if broken is not None and now - broken > self._connection.reconnect_ms / 1000:
+            last, away = self._last_error, now - broken
+            if last is not None and last.failure is Failure.NOT_FOUND:
+                raise gave_up(last, away, doing=self._doing)
+            raise self._unreachable(f"no connection for {away:.0f} s: {self._reason}")
         return mark
+
+    @property
+    def away_seconds(self) -> float:
+        """How long there has been no connection; 0 when there is one."""
+        broken = self._broken_since
+        return 0.0 if broken is None else time.monotonic() - broken
+
+    @property
+    def _reason(self) -> str:
+        return "the stream ended" if self._last_error is None else self._last_error.reason
+
+    @property
+    def _doing(self) -> str:
+        return f"watching table {self._table!r} at {self._connection.where}"
 
     def close(self) -> None:
         """End the stream and its thread. Idempotent."""
@@ -152,21 +179,26 @@ class TableWatch:
             thread.join(5)
 
     def _first(self) -> VersionMark:
-        deadline = time.monotonic() + self._connection.timeout_ms / 1000
-        while time.monotonic() < deadline and self._failure is None:
+        started = time.monotonic()
+        connection = self._connection
+        # A server that is away is waited for as long as by any call, one that is slow longer.
+        while time.monotonic() - started < connection.timeout_ms / 1000:
             mark = self.marks.wait_for_one(0.05)
             if mark is not None:
                 return mark
+            if self._failure is not None or self.away_seconds > connection.reconnect_ms / 1000:
+                break
         if self._failure is not None:
             raise self._failure
-        raise self._unreachable(f"no answer within {self._connection.timeout_ms / 1000:g} s")
+        waited = time.monotonic() - started
+        raise self._unreachable(f"no answer within {waited:.0f} s: {self._reason}")
 
     def _unreachable(self, reason: str) -> ServerError:
         return ServerError(
             Failure.UNREACHABLE,
             reason,
-            doing=f"watching table {self._table!r} at {self._connection.where}",
-            advice="is the server up, and option uri right? More patience: fetchTimeoutMs",
+            doing=self._doing,
+            advice=UNREACHABLE_ADVICE,
         )
 
     def _run(self) -> None:
@@ -180,11 +212,31 @@ class TableWatch:
                     return
                 if not self._may_recover(error):
                     return
-            if self._broken_since is None:
-                self._broken_since = time.monotonic()
+            self._lost_connection()
             pause = PAUSE_SECONDS if self._heard_at > heard else min(2 * pause, PAUSE_SECONDS_MAX)
             self._connection.change_server()
             self._wake.wait(pause)
+
+    def _lost_connection(self) -> None:
+        if self._broken_since is not None:
+            wait_meter.add(retries=1)
+            return
+        self._broken_since = time.monotonic()
+        wait_meter.add(waits=1)
+        _log.warning(
+            "%s: the server is away, trying again for %g s (option reconnectTimeoutMs): %s",
+            self._doing,
+            self._connection.reconnect_ms / 1000,
+            self._reason,
+        )
+
+    def _found_connection(self) -> None:
+        self._heard_at = time.monotonic()
+        if self._broken_since is not None:
+            away = self.away_seconds
+            self._broken_since = None
+            wait_meter.add(seconds=away)
+            _log.warning("%s: went on after %.1f s", self._doing, away)
 
     def _died(self, error: WorkerDiedError) -> None:
         """Nobody learns of versions any more."""
@@ -192,24 +244,22 @@ class TableWatch:
 
     def _may_recover(self, error: Exception) -> bool:
         """Whether to connect again; else the failure is kept for whoever asks."""
-        doing = f"watching table {self._table!r} at {self._connection.where}"
         try:
-            found: Exception = as_server_error(error, doing=doing)
+            found: Exception = as_server_error(error, doing=self._doing)
         except Exception as other:
             found = other
         if isinstance(found, ServerError):
+            self._last_error = found
             # The watch names no version: lost is the history of a table that was made anew under
             # its name, whose epoch the next stream tells.
             if found.failure in (Failure.UNREACHABLE, Failure.LOST):
                 return True
             # A server that has just restarted may not have made its tables yet, and a table that is
             # made anew is gone for a moment.
-            broken = self._broken_since
-            down = 0.0 if broken is None else time.monotonic() - broken
-            is_known = self.marks.newest is not None
-            within = down < self._connection.timeout_ms / 1000
-            if found.failure is Failure.NOT_FOUND and is_known and within:
-                return True
+            if found.failure is Failure.NOT_FOUND and self.marks.newest is not None:
+                if self.away_seconds < self._connection.reconnect_ms / 1000:
+                    return True
+                found = gave_up(found, self.away_seconds, doing=self._doing)
         self._failure = found
         return False
 
@@ -221,8 +271,7 @@ class TableWatch:
             for chunk in stream:
                 if self._is_closing.is_set():
                     return
-                self._heard_at = time.monotonic()
-                self._broken_since = None
+                self._found_connection()
                 if chunk.data is not None and chunk.data.num_rows:
                     self.marks.add(mark_of(chunk.data))
         finally:

@@ -24,6 +24,8 @@ COMMANDS = (
     "schema",
     "snapshot",
     "watch",
+    "top",
+    "trace",
     "put",
     "replay",
     "connect",
@@ -33,12 +35,19 @@ COMMANDS = (
     "user",
     "policy",
     "cert",
+    "spark",
 )
 """In the order of the help; each is a function, or an application of its own, in the module of that
 name in ``barrage.cli.commands``, or of the one in ``_MODULES``."""
 
-_MODULES = {"policy": "policy_command", "relay": "relay_command", "user": "user_command"}
-"""``relay.py`` would be read as ``replay.py``, ``user.py`` as a user, ``policy.py`` as a policy."""
+_MODULES = {
+    "policy": "policy_command",
+    "relay": "relay_command",
+    "spark": "spark_command",
+    "user": "user_command",
+}
+"""``relay.py`` would be read as ``replay.py``, ``user.py`` as a user, ``policy.py`` as a policy,
+``spark.py`` as what Spark is used with."""
 
 
 @cache

@@ -172,6 +172,18 @@ def warn_of_plain_text(config: ServerConfig) -> None:
         )
 
 
+@contextmanager
+def log_to_stderr(config: ServerConfig) -> Iterator[None]:
+    """Lines of the log on stderr, as the settings say, while the block runs."""
+    from barrage.server.operations.log_lines import log_no_more, log_to
+
+    handler = log_to(is_json=config.log_json, levels=config.log_level)
+    try:
+        yield
+    finally:
+        log_no_more(handler)
+
+
 def publish_files(server: Server, tables: list[tuple[str, Path]]) -> None:
     """One static table for each file, without a journal: the file is what keeps it."""
     for name, path in tables:

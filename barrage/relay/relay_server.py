@@ -112,6 +112,7 @@ class Relay(AsyncServer):
         self._linking = start_task(LINK, self.link.run(), on_death=self._died)
         counting = RelayStatistics(self.link, self._followers.values, parts.tables)
         self._tasks.append(start_task(COUNTER, counting.run(), on_death=counting.fail))
+        self._running.operations.statistics.sources.append(counting.measures)
         if self._settings.lag_ms_max is not None:
             self._tasks.append(start_task(LAGS, self._watch_lags(), on_death=self._died))
         return self

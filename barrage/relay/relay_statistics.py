@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from barrage.errors import BarrageError
 from barrage.limits import NANOS_PER_MS
+from barrage.relay.relay_follower import FollowerState
+from barrage.server.statistics.server_measures import Measure
 from barrage.server.statistics.statistics_table import StatisticsTable
 
 if TYPE_CHECKING:
@@ -92,6 +95,17 @@ class RelayStatistics:
         rows = [self._row(follower) for follower in self._followers()]
         if rows or self._table.is_made:
             await self._table.show(pa.Table.from_pylist(rows, schema=RELAYED_SCHEMA))
+
+    async def measures(self) -> list[Measure]:
+        """What is measured of the relay beside the measures of every server."""
+        followers = list(self._followers())
+        states = Counter(follower.state.value for follower in followers)
+        lags = [follower.lag_ns for follower in followers if follower.lag_ns is not None]
+        return [
+            *(Measure("relayed_tables", states[each.value], each.value) for each in FollowerState),
+            Measure("relay_lag_seconds_max", max(lags, default=0) / 1e9),
+            Measure("upstreams_followed", sum(each.is_followed for each in self._link.upstreams)),
+        ]
 
     def fail(self, error: BarrageError) -> None:
         """Nothing keeps the tables any more."""

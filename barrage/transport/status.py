@@ -51,6 +51,7 @@ _HISTORY = re.compile(
     r"table '(?P<table>[^']*)' at (?P<asked>.+?) (?:is lost[:;]|cannot be had[:;]) (?P<reason>.*)",
     re.DOTALL,
 )
+_QUOTED = re.compile(r"'([^']*)'")
 _NO_JOURNAL = re.compile(r"table '([^']*)' (has no journal|is derived from others and has no jour)")
 
 _FULL = "no room for more history"
@@ -159,7 +160,9 @@ def _about_history(text: str) -> BarrageError | None:
     if match := _HISTORY.search(text):
         return HistoryLostError(match["table"], asked=match["asked"], reason=match["reason"])
     if match := _NO_JOURNAL.search(text):
-        return NoJournalError(match[1], is_view=match[2].startswith("is"))
+        _, _, made_of = text.partition(" made of: ")
+        sources = _QUOTED.findall(made_of)
+        return NoJournalError(match[1], is_view=match[2].startswith("is"), sources=sources)
     if match := _FENCED.search(text):
         return ProducerFencedError(match[1] or match[2])
     return SequenceError(text) if _PRODUCER.search(text) else None

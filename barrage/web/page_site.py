@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from barrage.errors import AuthenticationError, BarrageError
+from barrage.supervision import in_thread
 from barrage.transport.over_websocket.flight_socket import COOKIE
 from barrage.transport.over_websocket.http_messages import WebAnswer
 from barrage.web.static_files import INDEX
@@ -53,13 +54,15 @@ class PageSite:
 
     def __init__(
         self,
-        files: Mapping[str, StaticFile],
+        read: Callable[[], Mapping[str, StaticFile]],
         *,
         sessions: PageSessions,
         is_serving: Callable[[], Awaitable[bool]],
     ) -> None:
-        """``is_serving``: what who asks for health is told."""
-        self._files = files
+        """``read`` reads the files, on a thread, when the first one is asked for. ``is_serving``:
+        what who asks for health is told."""
+        self._read = read
+        self._files: Mapping[str, StaticFile] | None = None
         self._sessions = sessions
         self._is_serving = is_serving
 
@@ -77,30 +80,9 @@ class PageSite:
             return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", allow="GET, HEAD")
         if request.path == "/healthz":
             return await self._health()
-        return self._file(request)
-
-    # --- files ------------------------------------------------------------------------------------
-
-    def _file(self, request: WebRequest) -> WebAnswer:
-        path = INDEX if request.path == "/" else request.path
-        file = self._files.get(path)
-        if file is None:
-            text = "there is no page here" if path != INDEX else "this build comes without a page"
-            return _refused(HTTPStatus.NOT_FOUND, text)
-        headers = [
-            ("content-type", file.content_type),
-            ("cache-control", _LASTING if file.is_lasting else _ASK_AGAIN),
-            ("etag", file.tag),
-            ("vary", "accept-encoding"),
-        ]
-        if file.tag in request.words("if-none-match"):
-            return WebAnswer(status=HTTPStatus.NOT_MODIFIED, headers=tuple(headers))
-        body = file.body
-        accepted = [word.partition(";")[0].strip() for word in request.words("accept-encoding")]
-        if file.packed is not None and "gzip" in accepted:
-            headers.append(("content-encoding", "gzip"))
-            body = file.packed
-        return WebAnswer(headers=tuple(headers), body=body)
+        if self._files is None:
+            self._files = await in_thread(self._read)
+        return _file(self._files, request)
 
     # --- health -----------------------------------------------------------------------------------
 
@@ -133,6 +115,28 @@ class PageSite:
         return (
             _with_cookie(request, token, "") if token else _with_cookie(request, "", "; Max-Age=0")
         )
+
+
+def _file(files: Mapping[str, StaticFile], request: WebRequest) -> WebAnswer:
+    path = INDEX if request.path == "/" else request.path
+    file = files.get(path)
+    if file is None:
+        text = "there is no page here" if path != INDEX else "this build comes without a page"
+        return _refused(HTTPStatus.NOT_FOUND, text)
+    headers = [
+        ("content-type", file.content_type),
+        ("cache-control", _LASTING if file.is_lasting else _ASK_AGAIN),
+        ("etag", file.tag),
+        ("vary", "accept-encoding"),
+    ]
+    if file.tag in request.words("if-none-match"):
+        return WebAnswer(status=HTTPStatus.NOT_MODIFIED, headers=tuple(headers))
+    body = file.body
+    accepted = [word.partition(";")[0].strip() for word in request.words("accept-encoding")]
+    if file.packed is not None and "gzip" in accepted:
+        headers.append(("content-encoding", "gzip"))
+        body = file.packed
+    return WebAnswer(headers=tuple(headers), body=body)
 
 
 def _with_cookie(request: WebRequest, value: str, further: str) -> WebAnswer:

@@ -1,4 +1,5 @@
-"""The files of the page, as they lie in the package: read once, packed once."""
+"""The files of the page, as they lie in the package: read once, packed once. Packing takes some ten
+milliseconds, so it is not for an event loop to do."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ import hashlib
 import mimetypes
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 STATIC = Path(__file__).parent / "static"
 
@@ -47,9 +50,10 @@ class StaticFile:
     """Whether what is in it never changes under this name."""
 
 
-def read_files(root: Path = STATIC) -> dict[str, StaticFile]:
-    """All files under ``root``, by the path they are served at."""
-    return dict(_found(root))
+@cache
+def read_files(root: Path = STATIC) -> Mapping[str, StaticFile]:
+    """All files under ``root``, by the path they are served at; as they were the first time."""
+    return MappingProxyType(dict(_found(root)))
 
 
 def _found(root: Path) -> Iterator[tuple[str, StaticFile]]:

@@ -25,5 +25,5 @@ def web_door(
     is_serving: Callable[[], Awaitable[bool]],
 ) -> WebListener:
     """What will listen on ``host`` for browsers. ``origins``: of pages besides its own."""
-    site = PageSite(read_files(), sessions=sessions, is_serving=is_serving)
+    site = PageSite(read_files, sessions=sessions, is_serving=is_serving)
     return WebListener(host, options, site=site, origins=OriginRule(origins))

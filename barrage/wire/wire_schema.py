@@ -2,8 +2,8 @@
 
 Source: barrage-wire.md sections 12.1 to 12.3. Types the protocol carries stay as they are; types it
 does not know become the nearest carried one (large and view types their plain form, narrow unsigned
-integers the next signed one, decimals of 32 and 64 bits 128 bits); structs are refused, because no
-client reads them.
+integers the next signed one, decimals of 32 and 64 bits 128 bits). Structs travel as Arrow has
+them; what Deephaven's clients are shown of them is text, as they read none.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ def wire_type(kind: pa.DataType) -> pa.DataType:
         return pa.dictionary(pa.int32(), _plain_value_type(kind.value_type), ordered=kind.ordered)
     if _T.is_run_end_encoded(kind):
         return pa.run_end_encoded(pa.int32(), _plain_value_type(kind.value_type))
-    if _T.is_struct(kind):
-        raise SchemaError("struct columns cannot travel; publish their fields as columns instead")
     return _wire_nested(kind)
 
 
@@ -72,6 +70,8 @@ def _wire_nested(kind: pa.DataType) -> pa.DataType:
         return pa.list_(_wire_child(kind.value_field), kind.list_size)
     if _is_variable_list(kind):
         return pa.list_(_wire_child(kind.value_field))
+    if _T.is_struct(kind):
+        return pa.struct([_wire_child(field) for field in kind.fields])
     if _T.is_union(kind):
         members = [_wire_child(kind.field(i)) for i in range(kind.num_fields)]
         return pa.union(members, mode=kind.mode, type_codes=kind.type_codes)

@@ -8,6 +8,7 @@ import json
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,6 +133,49 @@ def test_one_that_may_not_does_not_stop_one_that_may(server) -> None:
         assert "you may not create" in told(server.connector_port, "shared", BOB)
         s.send(1, 1)
         s.wait_safe(1, 1)
+
+
+def test_a_table_is_not_made_for_who_has_gone_or_may_not_any_more(tmp_path) -> None:
+    """While the engine is busy many wait for the table of a program; then the first ones have
+    other rules, and the one behind them makes it."""
+    policy = tmp_path / "policy.toml"
+    both = '[[rule]]\nusers = ["{}"]\ntables = ["*"]\nallow = ["write", "create"]\n'
+    policy.write_text(both.format("alice") + both.format("bob"))
+    users = users_file(tmp_path / "users")
+    config = ServerConfig(connector="127.0.0.1:0", users=str(users), policy=str(policy))
+    with barrage.Server(config=config) as server, contextlib.ExitStack() as stack:
+        goes_on = threading.Event()
+        stack.callback(goes_on.set)
+        server._parts.runtime.post(lambda: goes_on.wait(HANG_SECONDS))
+        worker = server._app._connectors
+
+        def come(cookie: str, count: int) -> list[socket.socket]:
+            made = [
+                stack.enter_context(
+                    socket.create_connection(("127.0.0.1", server.connector_port), HANG_SECONDS)
+                )
+                for _ in range(count)
+            ]
+            for each in made:
+                each.sendall(hello("feed", cookie))
+            return made
+
+        his = come(BOB, 3)
+        wait_until(lambda: waiting_for(worker, "feed") == 3, HANG_SECONDS)
+        hers = come(ALICE, 2)
+        wait_until(lambda: waiting_for(worker, "feed") == 5, HANG_SECONDS)
+        policy.write_text(both.format("alice"))
+        wait_until(lambda: worker.connection_count == 2, HANG_SECONDS)
+        goes_on.set()
+        for each in hers:
+            assert each.recv(1), "welcomed"
+        assert all(not all_of(each) for each in his)
+        assert "feed" in server._parts.catalog.listing()
+
+
+def waiting_for(worker, program: str) -> int:
+    found = worker._programs.get(program)
+    return 0 if found is None else len(found.waiting)
 
 
 def test_who_is_a_user_no_more_is_cut_off_and_nobody_else(tmp_path) -> None:

@@ -191,6 +191,7 @@ def test_a_client_that_does_not_read_is_not_read_from(
 
     sending = threading.Thread(target=send)
     sending.start()
+    wait_until(lambda: app.stream_count == 1)
     [stream] = list(app._hub._streams)
     wait_until(lambda: stream._room is not None and not stream._room.done())
     assert stream._bytes_pending <= LIMITS.exchange_outbox_bytes_max + 2 * rows.nbytes

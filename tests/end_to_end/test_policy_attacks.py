@@ -342,6 +342,29 @@ def test_whatever_is_open_ends_with_the_rules_it_began_under() -> None:
             wait_until(lambda: len(hers) == 3)
 
 
+def test_several_change_the_rules_at_once() -> None:
+    policies = [Policy((bob_sees(rows=f"Owner = '{name}'"), KEEPER)) for name in ("bob", "eve")]
+    owners = ({"bob"}, {"eve"})
+    with served(bob_sees(rows="Owner = 'bob'")) as server, as_user(server) as bob:
+
+        def flip(first: int) -> None:
+            for number in range(20):
+                server.set_policy(policies[(first + number) % 2])
+
+        with ThreadPoolExecutor(3) as threads:
+            flips = [threads.submit(flip, first) for first in (0, 1, 0)]
+            while not all(each.done() for each in flips):
+                try:
+                    seen = bob.table("t").snapshot()
+                except PermissionDeniedError:
+                    continue
+                assert set(seen["Owner"].to_pylist()) in owners
+            assert [each.result() for each in flips] == [None] * 3
+        for policy, owner in zip(policies, owners, strict=True):
+            server.set_policy(policy)
+            assert set(bob.table("t").snapshot()["Owner"].to_pylist()) == owner
+
+
 def test_a_writer_ends_with_the_rules_it_began_under() -> None:
     with served(OWN) as server, as_user(server) as bob:
         bob.create_table("bob_x", SCHEMA)

@@ -216,7 +216,7 @@ def test_keys_and_types_of_a_new_table_are_checked(server, client):
     refused(lambda: client.commit("t", "w", 0, staged, **UPSERT), "cannot be a key")
     refused(lambda: client.commit("t", "w", 0, staged, create=True, key=["x"]), "not in the schema")
     struct = client.stage("t", "w", 0, pa.table({"k": [{"a": 1}]}))
-    refused(lambda: client.commit("t", "w", 0, struct, create=True), "struct")
+    refused(lambda: client.commit("t", "w", 0, struct, **UPSERT), "cannot be a key")
     assert "t" not in server.table_names()
     views = pa.table({"k": pa.array(["a", "b"], pa.string_view()), "v": [1, 2]})
     client.commit("t", "w", 0, client.stage("t", "w", 0, views), **UPSERT)

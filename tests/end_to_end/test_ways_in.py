@@ -6,14 +6,13 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 
 import grpc
 import pyarrow as pa
 import pytest
-from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 import barrage
@@ -38,6 +37,7 @@ from barrage.transport.deephaven_messages import (
 from barrage.transport.flight_messages import FLIGHT, Descriptor, FlightInfo, decode_result
 from barrage.transport.registry import BODIES, TRANSPORTS
 from tests.helpers.logging_in import basic
+from tests.helpers.page_client import on_a_loop, page_at
 from tests.helpers.shown_calls import (
     RESULT,
     Outcome,
@@ -97,7 +97,7 @@ def names_of_page() -> set[str]:
 def server(tmp_path_factory) -> Iterator[barrage.Server]:
     users = users_file(tmp_path_factory.mktemp("ways") / "users")
     config = ServerConfig(
-        users=str(users), bodies="shm", journal="memory", connector="127.0.0.1:0", reflection=True
+        users=str(users), bodies="shm", journal="memory", connector="127.0.0.1:0", web=True
     )
     with barrage.Server(config=config, policy=RULES) as made:
         for name in (HIDDEN, SEEN, PART):
@@ -118,15 +118,16 @@ def alice(server) -> Iterator[Peer]:
         yield Peer(channel, basic(ALICE_PASSWORD, "alice"))
 
 
-def methods_of(server: barrage.Server) -> Iterable[tuple[str, str]]:
-    """Service and method of all there are, those included that have no guard."""
-    for service, methods in server._app._services.items():
-        for name in methods:
-            yield service.rpartition(".")[2], name
-    for described in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
-        for name, service in described.services_by_name.items():
-            for method in service.methods:
-                yield name, method.name
+def methods_of(server: barrage.Server) -> set[tuple[str, str]]:
+    """Service and method of all that the listeners answer."""
+    app = server._app
+    found: set[tuple[str, str]] = set()
+    for listener in (app._listener, app._web):
+        for handler in listener._handlers:
+            for name in handler._method_handlers:
+                _, service, method = name.split("/")
+                found.add((service.rpartition(".")[2], method))
+    return found
 
 
 def test_every_method_is_in_a_row(server):
@@ -148,7 +149,7 @@ def test_nothing_answers_that_is_no_method_of_these(server, alice):
     (answer,) = alice.ask(Request(path, (request,), "bidi")).answers
     told = reflection_pb2.ServerReflectionResponse.FromString(answer)
     services = {each.name.rpartition(".")[2] for each in told.list_services_response.service}
-    assert services == {service for service, _ in methods_of(server)}
+    assert services == {service for service, _ in methods_of(server)} - {"Page"}
 
 
 def test_every_action_is_in_a_row(server):
@@ -166,6 +167,33 @@ def test_every_listener_and_way_of_bodies_is_in_a_row():
     ways = {"shm", "ucx"}
     assert ways <= set(BODIES.names())
     assert ways <= names_of_page()
+
+
+def test_every_setting_that_opens_a_door_is_in_a_row():
+    names = [field.name for field in fields(ServerConfig)]
+    doors = {name for name in names if re.search(r"(^|_)(port|host|connector)$", name)}
+    assert doors >= {"port", "connector", "web_port"}
+    assert doors - names_of_page() == set()
+
+
+def test_every_protocol_of_browsers_is_in_a_row(server):
+    assert set(server._app._web.speakers) - names_of_page() == set()
+
+
+@on_a_loop
+async def test_a_page_is_told_the_same_of_any_table(server):
+    async with page_at(server._app.web_uri) as page:
+        await page.hello(basic(ALICE_PASSWORD, "bob"))
+        for number, (action, body) in enumerate(
+            [("barrage.drop_table", "table"), ("journal.info", "table")]
+        ):
+            told = []
+            for name in (HIDDEN, NOTHING):
+                answer = await page.call(2 * number + 1 + (name == NOTHING), action, {body: name})
+                answer.pop("call")
+                told.append(json.dumps(answer).replace(name, "*"))
+            assert told[0] == told[1]
+            assert "NOT_FOUND" in told[0] or "5" in told[0]
 
 
 def test_every_table_about_the_server_is_in_a_row(server):
@@ -281,14 +309,14 @@ def journals(name: str) -> Iterator[Request]:
     yield acted("journal.version", table=name, timestamp_us=1)
     yield acted("journal.cursor", table=name, consumer="c", version=0, lease_ms=1_000)
     yield acted("journal.release", table=name, consumer="c")
-    for fields in (
+    for told in (
         {"mode": "changes", "epoch": EPOCH, "from": 0, "to": 1},
         {"mode": "snapshot"},
         {"mode": "watch", "consumer": "c", "lease_ms": 1_000},
     ):
-        raw = journal_ticket(table=name, **fields)
+        raw = journal_ticket(table=name, **told)
         yield got(raw)
-        if fields["mode"] != "watch":
+        if told["mode"] != "watch":
             yield read_by_ticket(raw)
             yield from infos(Descriptor(command=raw))
 
@@ -333,6 +361,7 @@ ELSEWHERE = {
     "the console",
     "not offered",
     "what can be called",
+    "browsers",
     "sources of connectors",
     "writes passed on by a relay",
     "listeners",

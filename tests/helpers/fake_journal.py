@@ -66,8 +66,12 @@ class FakeTable:
         self.entries[self.version] = changes
         return self.version
 
-    def rows_until(self, version: int) -> int:
-        return sum(len(self.entries[v]) for v in self.entries if v <= version)
+    def rows_until(self, version: int, *, preimage: bool = True) -> int:
+        return sum(self.row_count(v, preimage=preimage) for v in self.entries if v <= version)
+
+    def row_count(self, version: int, *, preimage: bool) -> int:
+        kinds = [kind for kind, _, _ in self.entries[version]]
+        return len(kinds) if preimage else len(kinds) - kinds.count("update_preimage")
 
     def feed(self, fields: dict[str, Any]) -> pa.Table:
         changes: list[tuple[str, int, int, dict]] = []
@@ -115,6 +119,8 @@ class FakeJournalServer(flight.FlightServerBase):
         self.chunk_rows = 1000
         self.break_after_chunks: int | None = None
         self.unavailable = 0
+        self.is_turned = False
+        """Whether every second read has its rows the other way round."""
         super().__init__("grpc://127.0.0.1:0", middleware={"headers": HeaderFactory(self.headers)})
 
     @property
@@ -175,7 +181,7 @@ class FakeJournalServer(flight.FlightServerBase):
         elif action.type == "journal.bound":
             version, rows = body["from"], 0
             for later in sorted(v for v in table.entries if body["from"] < v <= body["cap"]):
-                count = len(table.entries[later])
+                count = table.row_count(later, preimage=body.get("preimage", False))
                 too_many = rows + count > body.get("max_rows", 2**62)
                 too_large = (rows + count) * 10 > body.get("max_bytes", 2**62)
                 if version > body["from"] and (too_many or too_large):
@@ -191,7 +197,10 @@ class FakeJournalServer(flight.FlightServerBase):
         self.calls.append(("plan", body))
         table = self._table(body)
         if body["mode"] == "changes":
-            rows = table.rows_until(body["to"]) - table.rows_until(body["from"])
+            preimage = body.get("preimage", False)
+            after, upto = body["from"], body["to"]
+            rows = table.rows_until(upto, preimage=preimage)
+            rows -= table.rows_until(after, preimage=preimage)
             tickets = [{**body}]
         else:
             ids = sorted(table.states[body["to"]])
@@ -214,6 +223,8 @@ class FakeJournalServer(flight.FlightServerBase):
         if first < table.earliest:
             raise flight.FlightServerError("history-lost: truncated: it was cut")
         rows = table.feed(body)
+        if self.is_turned and len(self.asked("get")) % 2 == 0:
+            rows = rows.take(list(range(len(rows)))[::-1])
         return flight.GeneratorStream(rows.schema, self._chunks(rows))
 
     def _chunks(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -209,7 +209,7 @@ def on_a_loop(test):
 
 
 @asynccontextmanager
-async def page_at(web_uri, *, origin=None, headers=None, protocol=PROTOCOL, query=""):
+async def page_at(web_uri, *, origin=None, headers=None, protocol=PROTOCOL, query="", tls=None):
     """A page of the server's own origin that has not said anything yet."""
     own = web_uri.rstrip("/")
     async with connect(
@@ -220,6 +220,7 @@ async def page_at(web_uri, *, origin=None, headers=None, protocol=PROTOCOL, quer
         compression=None,
         max_size=None,
         proxy=None,
+        ssl=tls,
     ) as socket:
         page = Page(socket)
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,9 @@ from barrage.client import State
 from barrage.errors import BarrageError, PermissionDeniedError, TableNotFoundError
 from barrage.server import Login, ServerConfig, User
 from barrage.transport.deephaven_messages import APPLICATION_SERVICE, MESSAGES, SESSION_SERVICE
-from barrage.transport.flight_messages import FLIGHT, encode_action, encode_ticket
+from barrage.transport.flight_messages import FLIGHT, Descriptor, encode_action, encode_ticket
+from tests.helpers.policy_draws import ADMIN, ALWAYS, PLAIN, READ, random_part, random_rule
 from tests.helpers.policy_oracle import (
-    CONDITIONS,
     OracleTable,
     Person,
     Row,
@@ -45,21 +46,7 @@ from tests.helpers.wiretap import HANG_S, RawClient, Wiretap, listening
 PEOPLE = (Person("bob"), Person("eve"), Person("olga", frozenset({"ops"})))
 TABLES_MAX = 4
 HASH_KEY = bytes(range(16))
-PLAIN = ("Id", "Owner", "Level", "Note", "Code", "Px", "Tags")
-READ, ADMIN = frozenset({Operation.READ}), frozenset({Operation.ADMIN})
-MASKS: tuple[dict[str, Any], ...] = ({"Note": "***"}, {"Px": 0.0, "Code": "x"}, {"Tags": None})
-ALWAYS = (
-    Rule(tables=("_*",), allow=READ),
-    # Of names nearly those of tables.
-    Rule(tables=("tzz*",), allow=frozenset({Operation.WRITE, Operation.DROP})),
-)
-MEANT_FOR: tuple[dict[str, Any], ...] = (
-    {},
-    {"users": ("bob",)},
-    {"users": ("e*",)},
-    {"users": ("bob", "eve")},
-    {"roles": ("ops",)},
-)
+_KEPT = re.compile(rb"f/[0-9a-f]{32}/\d+")
 NEVER_YET = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -91,6 +78,7 @@ class PolicyWorld:
         self.compared = 0
         """Answers that were held against the oracle and had rows."""
         self.marks_sent = 0
+        self._tickets: list[bytes] = []
         self.patience_s = HANG_S
 
     def __enter__(self) -> PolicyWorld:
@@ -234,46 +222,15 @@ class PolicyWorld:
     def _policy(self) -> Policy:
         return Policy(self.rules, HASH_KEY)
 
-    def _rule(self) -> Rule:
-        draw = self._draw
-        name = draw.choice(["*", "tzq*", *self.tables, *self.tables])
-        whom = draw.choice(MEANT_FOR)
-        allow = draw.choice(
-            [READ, READ, READ, READ, ADMIN, frozenset({Operation.WRITE}), frozenset()]
-        )
-        shows: dict[str, Any] = {}
-        if allow == READ and draw.random() < 0.8:
-            shows = self._shown_part()
-        return Rule(tables=(name,), allow=allow, **whom, **shows)
-
-    def _shown_part(self) -> dict[str, Any]:
-        draw = self._draw
-        part: dict[str, Any] = {}
-        if draw.random() < 0.7:
-            part["rows"] = draw.choice(list(CONDITIONS))
-        if draw.random() < 0.4:
-            part["mask"] = draw.choice(MASKS)
-        free = [each for each in PLAIN if each not in part.get("mask", {})]
-        if draw.random() < 0.3:
-            part["hash"] = (draw.choice([each for each in free if each != "Tags"]),)
-        if draw.random() < 0.4:
-            part["hide"] = tuple(
-                each for each in free if each not in part.get("hash", ()) and draw.random() < 0.4
-            )
-        if draw.random() < 0.2:
-            part["show"] = tuple(draw.sample(PLAIN, 4))
-            hidden = {*part.get("hide", ())}
-            if not set(part["show"]) - hidden:
-                del part["show"]
-        return part
-
     def change_policy(self) -> None:
         """Other rules, for some callers or for all."""
         before = self.rules
-        rules = [self._rule() for _ in range(self._draw.randrange(2, 7))]
+        rules = [
+            random_rule(self._draw, list(self.tables)) for _ in range(self._draw.randrange(2, 7))
+        ]
         if before and self._draw.random() < 0.4:
             only = self._draw.choice(PEOPLE)
-            rules = [Rule(tables=("*",), users=(only.name,), allow=READ, **self._shown_part())]
+            rules = [Rule(tables=("*",), users=(only.name,), allow=READ, **random_part(self._draw))]
             rules += [each for each in before if each.users != (only.name,)]
         self.rules = (*(each for each in rules if each not in ALWAYS), *ALWAYS)
         self._allow()
@@ -485,7 +442,9 @@ class PolicyWorld:
             raw.call(FLIGHT + "DoAction", _action(action, {}))
         for action in ("journal.info", "journal.bound", "journal.version", "journal.cursor"):
             raw.call(FLIGHT + "DoAction", _action(action, {"table": table.name}))
+        raw.call(FLIGHT + "DoAction", _action("barrage.describe", {"table": table.name}))
         raw.first(f"/{APPLICATION_SERVICE}/ListFields", b"")
+        self._keep_results(who, table)
         request = MESSAGES.encode(
             "ExportRequest",
             source_id=MESSAGES.new("Ticket", ticket=b"s/" + asked),
@@ -496,6 +455,15 @@ class PolicyWorld:
         found = marks_in(self.tap.taken(who.header)) - {table.name}
         if found - self.allowed[who.name]:
             raise LeakError(f"{who.name} was sent {found - self.allowed[who.name]} as bytes")
+
+    def _keep_results(self, who: Person, table: OracleTable) -> None:
+        """Results that are kept, and those somebody was given before."""
+        raw = RawClient(self.server.uri, who.header)
+        for method in ("GetFlightInfo", "PollFlightInfo", "GetSchema"):
+            answers, _ = raw.call(FLIGHT + method, Descriptor(path=(table.name,)).encode())
+            self._tickets += _KEPT.findall(b"".join(answers))
+        for ticket in self._draw.sample(self._tickets, min(3, len(self._tickets))):
+            raw.call(FLIGHT + "DoGet", encode_ticket(ticket))
 
     def write(self) -> None:
         who, table, _ = self._somebody()

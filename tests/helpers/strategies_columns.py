@@ -87,6 +87,29 @@ VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
         pa.list_(pa.int16(), 2),
         st.lists(st.none() | _signed(16), min_size=2, max_size=2),
     ),
+    "struct": (
+        pa.struct([("n", pa.int32()), ("t", pa.string()), ("s", pa.struct([("f", pa.bool_())]))]),
+        st.fixed_dictionaries(
+            {
+                "n": st.none() | _signed(32),
+                "t": st.none() | _TEXT,
+                "s": st.none() | st.fixed_dictionaries({"f": st.none() | st.booleans()}),
+            }
+        ),
+    ),
+    "list_of_structs": (
+        pa.list_(pa.struct([("n", pa.int64())])),
+        st.lists(st.none() | st.fixed_dictionaries({"n": st.none() | _signed(64)}), max_size=3),
+    ),
+    "struct_of_lists": (
+        pa.struct([("l", pa.list_(pa.string())), ("m", pa.map_(pa.string(), pa.int32()))]),
+        st.fixed_dictionaries(
+            {
+                "l": st.none() | st.lists(st.none() | _TEXT, max_size=3),
+                "m": st.none() | st.lists(st.tuples(_TEXT, st.none() | _signed(32)), max_size=2),
+            }
+        ),
+    ),
     "map": (
         pa.map_(pa.string(), pa.int32()),
         st.lists(st.tuples(_TEXT, st.none() | _signed(32)), max_size=3),

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,7 @@ import barrage
 from barrage.spark import register
 from tests.unit.cli.test_examples import python_blocks
 
-SCHEMA = {"ts": pa.timestamp("us", "UTC"), "sym": "string", "qty": "int64"}
+SCHEMA = pa.schema({"ts": pa.timestamp("us", "UTC"), "sym": pa.string(), "qty": pa.int64()})
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
@@ -26,6 +27,8 @@ def trades(minute: int, *quantities: int) -> list[dict[str, object]]:
 
 class Document:
     """The blocks of the page, with places of this run for those of the page."""
+
+    run_blocks: ClassVar[set[str]] = set()
 
     def __init__(self, server: barrage.Server, table, work) -> None:
         first, last = table.cursor.version - 1, table.cursor.version
@@ -45,6 +48,7 @@ class Document:
         blocks = python_blocks("docs/spark.md")
         [block] = [block for block in blocks if all(text in block for text in texts)]
         places = "|".join(map(re.escape, self._places))
+        self.run_blocks.add(block)
         block = re.sub(places, lambda found: self._places[found[0]], block)
         exec(compile(block, "docs/spark.md", "exec"), self.names)
 
@@ -61,6 +65,11 @@ def wait_until(is_true) -> None:
 
 @pytest.fixture
 def document(server, tmp_path, spark):
+    made = Document(server, server.create_table("first", SCHEMA), tmp_path)
+    made.run("session.put")
+    assert server.table("trades").schema == SCHEMA
+    assert server.table("trades").to_arrow()["qty"].to_pylist() == [10, 20]
+    server.drop_table("trades")
     table = server.create_table("trades", SCHEMA)
     table.add(trades(0, 1, 2, 3))
     table.add(trades(1, 10, 20))
@@ -123,3 +132,8 @@ def test_the_ticking_table_and_the_sink(document, server, spark):
     assert len(server.table("copies")) == len(server.table("days")) == 5
     totals = {row["sym"]: row["qty"] for row in server.table("totals").to_arrow().to_pylist()}
     assert totals == {"a": 14, "b": 22}
+
+
+def test_no_block_of_the_page_was_left_out():
+    """After the others of this file, which run them."""
+    assert Document.run_blocks == set(python_blocks("docs/spark.md"))

@@ -3,6 +3,7 @@ check is a call of gRPC."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -102,6 +103,26 @@ def test_the_token_file_of_the_units_is_a_setting(tmp_path: Path) -> None:
     assert config.token == "secret"
     grace_seconds = ServerConfig().drain_grace_ms / 1000
     assert all(float(settings_of(unit)["TimeoutStopSec"][0]) > 2 * grace_seconds for unit in UNITS)
+
+
+EXPOSURE_MAX = 12
+"""Tenths, of at most 100: what `systemd-analyze security` makes of a unit."""
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_units_have_no_rights_they_do_not_need(unit: Path, tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    # A template is looked at as one of its instances.
+    copy = tmp_path / unit.name.replace("@", "@x")
+    copy.write_text(unit.read_text())
+    ended = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", copy],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if "offline" in ended.stderr:
+        pytest.skip("systemd is older than 250")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
@@ -222,6 +243,16 @@ def test_relays_follow_the_engine_by_its_service() -> None:
         for port in each["spec"]["ports"]
     }
     assert container["args"][0] in services
+
+
+# --- Docker ---------------------------------------------------------------------------------------
+
+
+def test_the_image_calls_what_there_is() -> None:
+    text = (DEPLOY / "docker" / "Dockerfile").read_text()
+    (program,) = re.findall(r"^ENTRYPOINT (\[.*\])$", text, re.M)
+    (words,) = re.findall(r"^CMD (\[.*\])$", text, re.M)
+    check_command_line([*json.loads(program), *json.loads(words)])
 
 
 # --- HAProxy --------------------------------------------------------------------------------------

@@ -16,5 +16,6 @@ export type { ViewRequest } from "./request.ts";
 export { RowSet } from "./row_set.ts";
 export type { Recovery, SubscribeOptions } from "./subscription.ts";
 export { ViewSubscription } from "./subscription.ts";
+export { encapsulated, readTable, TableReader } from "./table_read.ts";
 export type { CellChange, ViewChange, ViewRow } from "./view.ts";
 export { View } from "./view.ts";

@@ -24,7 +24,7 @@ export function defaultWidth(field: Field): number {
   const { type } = field;
   const characters: Readonly<Record<string, number>> = {
     bool: 6,
-    text: 16,
+    text: 13,
     timestamp: type.kind === "timestamp" && type.unit === "ns" ? 30 : 25,
     date: 11,
     time: 15,

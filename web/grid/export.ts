@@ -1,10 +1,12 @@
 import type { Field } from "../client/arrow_type.ts";
 import type { Connection } from "../client/connection.ts";
+import { ProtocolError } from "../client/errors.ts";
 import { type Operation, type Query, ticketOf } from "../client/query.ts";
 import { encapsulated, readTable, STREAM_END, TableReader } from "../client/table_read.ts";
 import type { PlacedColumn } from "./column_layout.ts";
 import { columnName } from "./filters.ts";
 import { exactText } from "./formats.ts";
+import { ParquetWriter } from "./parquet.ts";
 import type { GridCore } from "./grid_core.ts";
 import { queryOf } from "./grid_state.ts";
 import type { LiveRows } from "./live_rows.ts";
@@ -96,7 +98,15 @@ export async function fileOf(connection: Connection, query: Query, format: FileF
     for await (const message of readTable(connection, ticketOf(query))) parts.push(encapsulated(message));
     return new Blob([...parts, STREAM_END], { type: "application/vnd.apache.arrow.stream" });
   }
-  throw new Error(`the page cannot write ${format}`);
+  const reader = new TableReader();
+  let writer: ParquetWriter | null = null;
+  for await (const message of readTable(connection, ticketOf(query))) {
+    const batch = reader.receive(message);
+    writer ??= new ParquetWriter(reader.schema!.fields);
+    writer.add(batch?.columns.map(({ length, cell }) => Array.from({ length }, (_, row) => cell(row))) ?? []);
+  }
+  if (writer === null) throw new ProtocolError("a table came without its schema");
+  return writer.finish();
 }
 
 /** Hand a file to the user. */

@@ -6,7 +6,7 @@ import type { Recovery } from "../client/subscription.ts";
 import type { ViewChange, ViewRow } from "../client/view.ts";
 import { ColumnLayout } from "./column_layout.ts";
 import { Flashes } from "./flashes.ts";
-import { conditionsOf, type GridState, queryOf } from "./grid_state.ts";
+import { gridConditions, type GridState, queryOf } from "./grid_state.ts";
 import { LiveRows } from "./live_rows.ts";
 import { RowWindow } from "./row_window.ts";
 import { Selection } from "./selection.ts";
@@ -16,6 +16,11 @@ import { wantedColumns, wantedRequest } from "./wanted.ts";
 /** Rows around an anchored one: it can move by as many from one update to the next. */
 const ANCHOR_MARGIN = 500;
 const DESCRIBE_AGAIN_MS = 2_000;
+
+/** What is wrong, as the server would say it: what it said may make no sense. */
+function asServerError(error: unknown): ServerError {
+  return error instanceof ServerError ? error : new ServerError("DATA_LOSS", String(error));
+}
 
 /** How a grid is told of its core. */
 export interface CoreListener {
@@ -103,9 +108,9 @@ export class GridCore {
       this.ask();
     } catch (error) {
       if (this.isClosed) return;
-      if (!(error instanceof ServerError)) throw error;
-      this.error = error;
-      if (error.status === "NOT_FOUND") this.timer = setTimeout(() => this.retry(), DESCRIBE_AGAIN_MS);
+      this.error = this.connection.isOpen ? asServerError(error) : null; // the pill tells of a loss
+      if (this.error === null) return;
+      if (this.error.status === "NOT_FOUND") this.timer = setTimeout(() => this.retry(), DESCRIBE_AGAIN_MS);
     }
     this.listener.dirty();
   }
@@ -131,7 +136,7 @@ export class GridCore {
   }
 
   get problems(): ReadonlyMap<string, string> {
-    return conditionsOf(this.current, this.fields).problems;
+    return gridConditions(this.current, this.fields).problems;
   }
 
   get follows(): boolean {

@@ -96,7 +96,7 @@ export function readState(value: unknown): GridState | null {
 }
 
 /** The filters of a state as conditions, and what is wrong with others, by column. */
-export function conditionsOf(
+export function gridConditions(
   state: GridState,
   fields: readonly Field[],
 ): { conditions: string[]; problems: Map<string, string> } {
@@ -115,7 +115,7 @@ export function conditionsOf(
 
 /** The query whose rows a state shows; columns are needed as soon as it filters. */
 export function queryOf(state: GridState, fields: readonly Field[]): Query {
-  const { conditions } = conditionsOf(state, fields);
+  const { conditions } = gridConditions(state, fields);
   const keys = state.sort.map(({ name, isDescending }) => `${isDescending ? "-" : ""}${name}`);
   const operations: Operation[] = [
     ...state.operations,

@@ -111,9 +111,8 @@ class RowSlot {
       this.position = position;
       this.element.hidden = false;
       this.number.data = position.toLocaleString();
-      setAttribute(this.element, "aria-rowindex", String(position + 1 + scene.headerRows));
-      this.element.dataset.row = String(position);
     }
+    setAttribute(this.element, "aria-rowindex", String(position + 1 + scene.headerRows));
     const place = `translateY(${(position - scene.window.top) * ROW_HEIGHT}px)`;
     if (place !== this.place) {
       this.place = place;

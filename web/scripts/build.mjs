@@ -22,7 +22,7 @@ async function buildPackage() {
   await rm(join(web, "dist"), { recursive: true, force: true });
   await esbuild.build({
     ...shared,
-    entryPoints: { client: "client/index.ts", grid: "grid/index.ts", chart: "chart/index.ts" },
+    entryPoints: { client: "client/index.ts", grid: "grid/index.ts" },
     outdir: "dist",
     splitting: true,
   });

@@ -1,6 +1,7 @@
 """``barrage journal``: the journals in a data directory, without a server."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from barrage.journal.change_feed.feed import change_batches
 from barrage.journal.change_feed.feed_schema import FeedOptions, options_schema
 from barrage.journal.files.opening import TABLES
 from barrage.journal.files.recovery import RecoveredTable
+from barrage.journal.stores.backup import Backup, make_backup, restore_backup
 from barrage.journal.stores.offline import (
     FoundTable,
     compact,
@@ -35,12 +37,15 @@ journal = typer.Typer(
     name="journal",
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="The journals in a data directory: list, verify, export, compact.",
+    help="The journals in a data directory: list, verify, export, compact, back up, restore.",
     epilog="`barrage journal COMMAND --help` has examples.",
 )
 
 DirectoryArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="What `barrage serve --data` was given.")
+]
+BackupArgument = Annotated[
+    Path, typer.Argument(metavar="BACKUP", help="A directory that has, or will have, a backup.")
 ]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE")]
 TablesArgument = Annotated[
@@ -353,3 +358,79 @@ def _compacted(
                 }
             )
     return answers
+
+
+# --- backup and restore ---------------------------------------------------------------------------
+
+
+@journal.command("backup")
+def back_up(
+    directory: DirectoryArgument,
+    backup: BackupArgument,
+    *,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Copy a data directory, also while a server uses it: all tables as they were at one step, with
+    their histories. Every record is checked as it is copied, and the copy is opened. The backup
+    appears only when it is whole.
+
+    \b
+    Examples:
+      barrage journal backup ./data /backups/monday
+      barrage journal backup ./data "/backups/$(date +%F)" --json
+    """
+    storage = open_directory(directory)
+    total = sum(table_bytes(storage, table) for table in find_tables(storage))
+    with row_progress("copying bytes", total=total, is_quiet=quiet) as progress:
+        made = make_backup(directory, backup, _Advance(progress.advance_to))
+    _tell_backup(made, f"backed up to {backup}", as_json=as_json, is_quiet=quiet)
+
+
+@journal.command("restore")
+def restore(
+    backup: BackupArgument,
+    directory: DirectoryArgument,
+    *,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a data directory of a backup, every byte of which is checked. DIR must not be there, or
+    be empty: stop the server and move the old one away first. Clients that were shown steps of
+    after the backup get snapshots.
+
+    \b
+    Examples:
+      barrage journal restore /backups/monday ./data
+      barrage serve --data ./data
+    """
+    total = Backup.read(backup).byte_count
+    with row_progress("restoring bytes", total=total, is_quiet=quiet) as progress:
+        made = restore_backup(backup, directory, _Advance(progress.advance_to))
+    _tell_backup(made, f"restored to {directory}", as_json=as_json, is_quiet=quiet)
+
+
+class _Advance:
+    """Adds up what was copied, for a progress bar."""
+
+    def __init__(self, advance_to: Callable[[int], object]) -> None:
+        self._advance_to = advance_to
+        self._done = 0
+
+    def __call__(self, byte_count: int) -> None:
+        self._done += byte_count
+        self._advance_to(self._done)
+
+
+def _tell_backup(made: Backup, what: str, *, as_json: bool, is_quiet: bool) -> None:
+    if as_json:
+        tables = [
+            {"name": each.name, "version": each.version, "rows": each.rows} for each in made.tables
+        ]
+        typer.echo(json.dumps({"step": made.step, "bytes": made.byte_count, "tables": tables}))
+    elif not is_quiet:
+        typer.echo(
+            f"{len(made.tables)} tables with {made.byte_count:,} bytes, as of step {made.step:,}, "
+            f"{what}",
+            err=True,
+        )

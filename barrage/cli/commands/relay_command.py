@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from barrage.cli.command_errors import EXIT_INTERRUPTED, CommandError, usage_error
+from barrage.cli.commands.setting_options import MetricsPortOption  # noqa: TC001 - typer reads it
 from barrage.cli.running_server import (
     UPSTREAM_TOKEN_VARIABLE,
     UPSTREAM_USER_VARIABLE,
@@ -129,6 +130,7 @@ def relay(
     lag_ms_max: LagOption = None,
     data: DataOption = None,
     read_only: ReadOnlyOption = False,
+    metrics_port: MetricsPortOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -154,13 +156,14 @@ def relay(
     servers = [parse_server(text, tls) for text in upstreams]
     addresses = tuple(each.uri for each in servers)
     auth = login(upstream_token, upstream_user, prefix=UPSTREAM)
-    config = server_settings(None, host=host, port=port, token=token)
+    config = server_settings(None, host=host, port=port, token=token, metrics_port=metrics_port)
     check_host(config)
     # What a server is made of is loaded only once there is to be one.
     from barrage.relay.patterns import TablePatterns
     from barrage.relay.relay_server import Relay
     from barrage.relay.settings import RelaySettings, relay_config
     from barrage.relay.upstream_link import UpstreamSettings
+    from barrage.server.operations.log_lines import log_to
 
     try:
         chosen = RelaySettings(
@@ -173,7 +176,9 @@ def relay(
         made = Relay(chosen, config=relay_config(config))
     except ConfigError as error:
         raise usage_error(str(error)) from error
-    if not quiet:
+    if config.log_json:
+        log_to(is_json=True, levels=config.log_level)
+    elif not quiet:
         _log_to_stderr()
     if asyncio.run(_serve(made, as_json=as_json)) == signal.SIGINT:
         raise typer.Exit(EXIT_INTERRUPTED)

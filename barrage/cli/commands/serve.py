@@ -14,6 +14,7 @@ from barrage.cli.commands.setting_options import GivenSettings, with_setting_opt
 from barrage.cli.running_server import (
     host_tables,
     listen,
+    log_to_stderr,
     new_server,
     parse_table_option,
     publish_files,
@@ -78,6 +79,7 @@ def serve(
       barrage serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key
       barrage serve --bodies shm
       barrage serve --data tables --connector 127.0.0.1:10020
+      barrage serve --data tables --metrics-port 9464 --log-json
       barrage serve --config barrage.toml
       barrage serve --port 0 --json
       barrage serve --host 0.0.0.0 --token secret --web --web-port 8080
@@ -85,7 +87,9 @@ def serve(
     """
     files = [parse_table_option(text) for text in table or []]
     with ExitStack() as stack:
-        server = stack.enter_context(new_server(settings(config, is_for_people=True, **given)))
+        chosen = settings(config, is_for_people=True, **given)
+        stack.enter_context(log_to_stderr(chosen))
+        server = stack.enter_context(new_server(chosen))
         publish_files(server, files)
         live = host_tables(server) if demo is Demo.HOST else nullcontext()
         listen(server)
@@ -103,7 +107,11 @@ def _announce(server: "Server", *, as_json: bool) -> None:
     """Say where the server listens: a JSON line on stdout for scripts, words on stderr else."""
     address, web = server.address, server.web_uri
     if as_json:
-        doors = {"connector_port": server.connector_port, "web": web}
+        doors = {
+            "connector_port": server.connector_port,
+            "metrics_port": server.metrics_port,
+            "web": web,
+        }
         told = {name: value for name, value in doors.items() if value is not None}
         typer.echo(json.dumps({"address": address, "port": server.port, **told}))
         return

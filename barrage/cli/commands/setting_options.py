@@ -178,6 +178,40 @@ ConnectorConfigOption = Annotated[
         dir_okay=False,
     ),
 ]
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="N",
+        min=0,
+        max=65535,
+        help="Answer Prometheus and probes there by HTTP: /metrics, /healthz, /readyz; on loopback "
+        "unless metrics_host says otherwise.",
+        show_default=False,
+    ),
+]
+TraceOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--trace/--no-trace",
+        help="Remember what the updates of the last minute went through (`barrage trace`).",
+        show_default=False,
+    ),
+]
+LogLevelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        help="debug, info, warning (the default) or error, and those of parts: "
+        "'warning,journal=debug'.",
+        show_default=False,
+    ),
+]
+LogJsonOption = Annotated[
+    bool | None,
+    typer.Option("--log-json/--no-log-json", help="Lines of the log are JSON.", show_default=False),
+]
 WebOption = Annotated[
     bool | None,
     typer.Option(
@@ -226,6 +260,10 @@ SETTING_OPTIONS: dict[str, Any] = {
     "tls_crl": TlsCrlOption,
     "connector": ConnectorOption,
     "connector_config": ConnectorConfigOption,
+    "metrics_port": MetricsPortOption,
+    "trace": TraceOption,
+    "log_level": LogLevelOption,
+    "log_json": LogJsonOption,
     "web": WebOption,
     "web_port": WebPortOption,
     "web_origins": WebOriginsOption,

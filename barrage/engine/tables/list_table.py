@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from barrage.engine.tables.moved_rows import moves_to_shifts, union_of
+from barrage.engine.tables.same_rows import same_rows
 from barrage.engine.tables.source import Rows, StagedTable, check_keys, is_dense
 from barrage.engine.tables.table import TableTraits
 from barrage.errors import RowError
@@ -34,13 +35,15 @@ FREE_SLOTS_MIN = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Edit:
-    """Positions ``start..stop-1`` are replaced by ``rows``; with ``is_overwrite`` in place."""
+    """Positions ``start..stop-1`` are replaced by ``rows``; with ``is_overwrite`` in place, with
+    ``keeps_equal`` without those that are the same."""
 
     start: int
     stop: int
     rows: pa.Table | None
     is_overwrite: bool
     size_before: int
+    keeps_equal: bool = False
 
 
 class ListTable(StagedTable[_Edit]):
@@ -86,7 +89,18 @@ class ListTable(StagedTable[_Edit]):
             self._stage(position, position + len(table), table, is_overwrite=True)
 
     def stage_replace(self, rows: Rows) -> None:
-        self._stage(0, self.staged_size, self._coerced(rows))
+        """Replace the whole content. Rows that are equal and in order stay what they are."""
+        table, size = self._coerced(rows), self.staged_size
+        self._staged.append(
+            _Edit(
+                start=0,
+                stop=size,
+                rows=table,
+                is_overwrite=False,
+                size_before=size,
+                keeps_equal=True,
+            )
+        )
 
     def _stage(
         self, start: int, stop: int, rows: pa.Table | None, *, is_overwrite: bool = False
@@ -115,6 +129,9 @@ class ListTable(StagedTable[_Edit]):
             if edit.is_overwrite and edit.rows is not None:
                 self._overwrite(order[edit.start : edit.stop], edit.rows, modified)
                 continue
+            if edit.keeps_equal and edit.rows is not None:
+                order = self._replaced(order, edit.rows)
+                continue
             fresh = self._append(edit.rows)
             order = np.concatenate((order[: edit.start], fresh, order[edit.stop :]))
         update = self._difference(step, order, first_new=first_new, modified=modified)
@@ -134,6 +151,22 @@ class ListTable(StagedTable[_Edit]):
             self._order = np.arange(len(order), dtype=np.int64)
             self._slots_used = len(order)
         return update
+
+    def _replaced(self, order: Int64Array, rows: pa.Table) -> Int64Array:
+        """The order of the slots once ``rows`` are the content: equal rows keep theirs."""
+        if not len(order) or not len(rows) or not len(self.schema):
+            return self._append(rows)
+        old = self.storage.take(order, range(len(self.schema)))
+        new = [column.combine_chunks() for column in rows.columns]
+        was, now = same_rows(old, new)
+        is_fresh = np.ones(len(rows), dtype=np.bool_)
+        is_fresh[now] = False
+        replaced = np.empty(len(rows), dtype=np.int64)
+        replaced[now] = order[was]
+        replaced[is_fresh] = self._append(
+            rows if is_fresh.all() else rows.take(pa.array(np.flatnonzero(is_fresh)))
+        )
+        return replaced
 
     def _append(self, rows: pa.Table | None) -> Int64Array:
         start = self._slots_used

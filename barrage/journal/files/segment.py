@@ -164,6 +164,7 @@ class SegmentWriter:
             byte_count=byte_count,
             segment=self.end.number,
             place=place,
+            before_count=entry.before_count,
         )
 
     def sync(self) -> None:
@@ -231,6 +232,7 @@ def scan(
             byte_count=message.size,
             segment=header.number,
             place=place,
+            before_count=head.before_count(),
         )
         yield ScannedRecord(row, message, head)
         place, crc, step = message.stop, message.crc, head.step

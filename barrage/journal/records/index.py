@@ -27,6 +27,8 @@ class IndexRow(NamedTuple):
     byte_count: int
     segment: int
     place: int
+    before_count: int
+    """Rows that say what was there before a modification."""
 
 
 INDEX_COLUMNS: Final = len(IndexRow._fields)
@@ -41,6 +43,12 @@ class EntryIndex:
     wall_ns: Int64Array
     row_counts: Int64Array
     byte_counts: Int64Array
+    before_counts: Int64Array
+    """How many of the rows say what was there before a modification."""
+
+    def feed_counts(self, *, has_preimage: bool) -> Int64Array:
+        """Rows of the change feed of each entry."""
+        return self.row_counts if has_preimage else self.row_counts - self.before_counts
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -116,4 +124,5 @@ def entry_index(rows: npt.NDArray[np.int64]) -> EntryIndex:
         wall_ns=rows[:, 1].copy(),
         row_counts=rows[:, 3].copy(),
         byte_counts=rows[:, 4].copy(),
+        before_counts=rows[:, 7].copy(),
     )

@@ -103,6 +103,14 @@ class Entry:
         return self.next_offset - self.update.added_keys_post.size
 
     @property
+    def before_count(self) -> int:
+        """How many of the rows say what was there before a modification."""
+        update = self.update
+        return _before_count(
+            self.rows.num_rows, update.removed_keys_pre.size, update.added_keys_post.size
+        )
+
+    @property
     def ops(self) -> npt.NDArray[np.int8]:
         """The ``op`` column."""
         ops: npt.NDArray[np.int8] = self.rows.column(0).to_numpy()
@@ -290,6 +298,21 @@ class RecordHead:
     row_count: int
     surroundings: Surroundings
     facts: Mapping[str, Any]
+
+    def before_count(self) -> int:
+        """See :attr:`Entry.before_count`. FramingError."""
+        if not self.facts.get("modified"):
+            return 0
+        try:
+            removed, added = (_row_set(self.facts.get(name)) for name in ("removed", "added"))
+        except (RemoteProtocolError, TypeError, ValueError) as error:
+            raise FramingError(f"the row sets of a record make no sense: {error}") from error
+        return _before_count(self.row_count, removed.size, added.size)
+
+
+def _before_count(rows: int, removed: int, added: int) -> int:
+    """Modified rows stand there twice. Of a blink table the removed ones do not stand there."""
+    return max(0, rows - removed - added) // 2
 
 
 def read_head(message: Message) -> RecordHead:

@@ -55,6 +55,7 @@ class MemoryHistory:
                 byte_count=entry_bytes([entry]),
                 segment=0,
                 place=0,
+                before_count=entry.before_count,
             )
         )
 

@@ -35,6 +35,7 @@ from barrage.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from barrage.histogram import Histogram
 from barrage.journal.disk.room import NO_ROOM, StorageRoom, full_error
 from barrage.journal.files.file_history import FileHistory
 from barrage.journal.files.opening import TABLES, open_directory
@@ -104,7 +105,8 @@ class JournalStore:
         """What was handed over of cycles that are not complete yet. The engine's thread only."""
         self._waiting: deque[Waiting] = deque()
         self._orders: deque[Order] = deque()
-        self._measured_bytes = 0
+        self.measured_bytes = 0
+        """Room on the disk as it was measured last."""
         self._waiting_bytes = 0
         self._joint_steps: set[int] = set()
         """Cycles among those waiting that changed several tables on disk."""
@@ -116,6 +118,7 @@ class JournalStore:
         self._wake = threading.Condition()
         self._pump_lock = threading.Lock()
         self._keeping = Upkeep(self._clock)
+        self.write_times = Histogram()
         self._on_failure: list[Callable[[JournalFailedError], object]] = []
         self._damaged: set[str] = set()
         self._threads: list[threading.Thread] = []
@@ -383,12 +386,12 @@ class JournalStore:
 
     def _free_bytes(self) -> int:
         """Room as it was measured last: whoever asks must not wait for a disk."""
-        return self._measured_bytes if self._threads else self._measure()
+        return self.measured_bytes if self._threads else self._measure()
 
     def _measure(self) -> int:
         if self._storage is not None:
-            self._measured_bytes = self._storage.free_bytes()
-        return self._measured_bytes
+            self.measured_bytes = self._storage.free_bytes()
+        return self.measured_bytes
 
     def _no_room(self) -> JournalFullError:
         """The writer looks for room again and again from now on."""
@@ -485,6 +488,7 @@ class JournalStore:
         if items:
             journals = dict.fromkeys(item.journal for item in items)
             living = [journal for journal in journals if not journal.is_dropped]
+            begun_ns = self._clock.monotonic_ns()
             try:
                 self._write(living, committed_step, joint_steps)
             except Exception as error:
@@ -496,6 +500,7 @@ class JournalStore:
             if self._upkeep_bytes >= self._options.upkeep_bytes:
                 self._upkeep_wake.set()
             self._synced_at_ns = now_ns
+            self.write_times.observe(self._clock.monotonic_ns() - begun_ns)
             self._keeping.touch(living)
         done = [each[-1].ticket for each in (items, orders) if each]
         self._synced_ticket = max([self._synced_ticket, *done])

@@ -492,4 +492,5 @@ def _index_row(entry: Entry) -> IndexRow:
         byte_count=entry.rows.nbytes,
         segment=0,
         place=0,
+        before_count=entry.before_count,
     )

@@ -36,11 +36,13 @@ from barrage.server.identity.credentials import (
 )
 from barrage.server.identity.current_call import begin_call
 from barrage.server.runtime.failure import unexpected_failure, without_frames
+from barrage.server.runtime.measures import CallMeasures
 from barrage.supervision import start_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from barrage.server.access.call_spans import CallSpan, CallSpans
     from barrage.server.access.session_store import ClientSession, SessionStore
     from barrage.server.identity.audit import AuditLog
     from barrage.server.identity.authenticator import Authenticator
@@ -95,11 +97,12 @@ class SessionUse(Enum):
 class _GuardedCall:
     """One call behind the guard: its caller, and how it is ended when that is none any more."""
 
-    __slots__ = ("call", "ended_by", "key", "record", "task")
+    __slots__ = ("call", "ended_by", "key", "record", "span", "task")
 
     def __init__(self) -> None:
         self.call: SessionCall | None = None
         self.record: CurrentCall | None = None
+        self.span: CallSpan | None = None
         self.key: object = None
         self.ended_by: BarrageError | None = None
         self.task = asyncio.current_task()
@@ -184,10 +187,15 @@ class CallGuard:
         authenticator: Authenticator,
         sessions: SessionStore,
         audit: AuditLog | None = None,
+        *,
+        measures: CallMeasures | None = None,
     ) -> None:
         self._authenticator = authenticator
         self._sessions = sessions
         self._audit = audit
+        self._measures = CallMeasures() if measures is None else measures
+        self.spans: CallSpans | None = None
+        """Who is told of single calls."""
         self.is_draining = False
 
     def wrap(
@@ -202,6 +210,8 @@ class CallGuard:
 
         async def guarded(request: Any, context: CallContext) -> Any:
             guarding = _GuardedCall()
+            if self.spans is not None:
+                guarding.span = self.spans.begin(method, context.invocation_metadata() or ())
             failure: BarrageError
             try:
                 session = await self._admitted(guarding, context, use)
@@ -251,10 +261,14 @@ class CallGuard:
         context: CallContext,
         *failure: BarrageError | None,
     ) -> None:
-        """Leave a record of a call that has ended in the audit log, if there is one."""
+        """Count a call that has ended, and leave a record of it in the audit log if there is
+        one."""
+        ended_by = next(iter(failure), None)
+        self._measures.note(ended_by)
+        if guarding.span is not None:
+            guarding.span.end(ended_by)
         if self._audit is None:
             return
-        ended_by = next(iter(failure), None)
         record = guarding.record
         self._audit.record(
             user=None if record is None else record.caller.name,
@@ -288,6 +302,8 @@ class CallGuard:
                 raise no_credentials()
             session = self._sessions.open(caller, wanted_types(metadata))
         guarding.record = begin_call(caller)
+        if guarding.span is not None:
+            guarding.span.admitted(guarding.record)
         guarding.key = self._authenticator.calls.begin(caller, guarding.end)
         return session
 

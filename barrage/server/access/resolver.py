@@ -29,6 +29,8 @@ from barrage.server.tables.tickets import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
     from barrage.limits import Limits
     from barrage.server.access.exports import Export
     from barrage.server.access.query import QueryProgress
@@ -64,6 +66,8 @@ class TicketResolver:
         self._gate = gate
         self._tables = tables
         self._limits = limits
+        self.on_demand: Mapping[str, Callable[[], Awaitable[None]]] = {}
+        """Tables that are made when somebody asks for them."""
         self._shared: dict[bytes, tuple[Export, Caller]] = {}
         """What is shared, and by whom."""
 
@@ -95,6 +99,7 @@ class TicketResolver:
         is told how far it has got."""
         route = route_of(ticket, self._limits)
         assert ticket is not None
+        await self._make_demanded(ticket)
         tables = self._gate.tables(self._catalog)
         if route is Route.EXPORT:
             return await self._export(ticket, session).table_lease()
@@ -115,6 +120,13 @@ class TicketResolver:
             return find
         # What is shown of it has to be derived, once for all who see the same.
         return await asyncio.wrap_future(self._tables.derive(find, session))
+
+    async def _make_demanded(self, ticket: bytes) -> None:
+        """Make the tables that a ticket may name, wherever in it: to have made one that was not
+        meant costs little."""
+        for name, make in self.on_demand.items():
+            if name.encode() in ticket:
+                await make()
 
     async def viewed(
         self, source: TableSource, session: ClientSession

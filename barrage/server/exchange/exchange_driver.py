@@ -33,6 +33,7 @@ from barrage.server.exchange.exchange_messages import (
 )
 from barrage.server.exchange.exchange_stream import ExchangeStream
 from barrage.server.exchange.resume_jobs import ResumeJobs
+from barrage.server.exchange.stream_sending import SendingAccount
 from barrage.server.exchange.stream_table import StreamTable
 from barrage.server.presentation.conversions import check_conversions
 from barrage.supervision import in_thread
@@ -43,7 +44,7 @@ from barrage.wire.revision import WireRevision
 from barrage.wire.updates.update_codec import EncodeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from barrage.errors import BarrageError
     from barrage.limits import Limits
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         StreamEvent,
     )
     from barrage.server.exchange.exchange_stream import Transform
+    from barrage.server.identity.current_call import CurrentCall
     from barrage.server.tables.table_lease import TableSource
     from barrage.transport.base import CallContext
     from barrage.wire.updates.update_codec import UpdateEncoder, UpdatePlan
@@ -84,11 +86,13 @@ class ExchangeHub:
         *,
         limits: Limits,
         bodies: BodyService | None = None,
+        account: SendingAccount | None = None,
         transform: OpenTransform | None = None,
         session_info: TellSession | None = None,
     ) -> None:
-        """``bodies``: without one, bodies stay in their messages. ``transform`` and
-        ``session_info`` serve what is neither a subscription nor a snapshot."""
+        """``bodies``: without one, bodies stay in their messages. ``account`` counts what is sent;
+        ``transform`` and ``session_info`` serve what is neither a subscription nor a snapshot."""
+        self._account = SendingAccount() if account is None else account
         self._open_transform = transform
         self._tell_session = session_info
         self._engine = engine
@@ -96,7 +100,7 @@ class ExchangeHub:
         self._limits = limits
         self._bodies = bodies
         self._loop = asyncio.get_running_loop()
-        self._streams = StreamTable(limits.subscriptions_max)
+        self._streams = StreamTable(limits.subscriptions_max, self._account)
         self._resume_jobs = ResumeJobs(engine, self._streams)
         self._ids = itertools.count(1)
         self._releases: list[int] = []
@@ -107,6 +111,15 @@ class ExchangeHub:
     def stream_count(self) -> int:
         """Streams that have not ended."""
         return len(self._streams)
+
+    @property
+    def streams(self) -> Iterable[ExchangeStream]:
+        """Those that are open now."""
+        return self._streams
+
+    def call_of(self, stream_id: int) -> CurrentCall | None:
+        """The call that a stream is; None for one that has ended."""
+        return self._streams.call_of(stream_id)
 
     def new_stream_id(self) -> int:
         """A number no other stream of this server has."""
@@ -170,6 +183,7 @@ class ExchangeHub:
             wants_each_step=wants_each_step,
             bodies=writer,
             body_headers=headers,
+            account=self._account,
         )
         self._streams.add(stream)
         return stream

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from barrage.proto.resumption import ResumeRequest
     from barrage.server.bodies.body_frames import Frame
     from barrage.server.presentation.deephaven_types import SessionTypes
+    from barrage.server.runtime.observation import UpdateOrigin
     from barrage.server.runtime.snapshot_work import SnapshotWork
     from barrage.server.tables.table_lease import TableSource
     from barrage.wire.dissociated.ways import BodyWay
@@ -101,10 +102,17 @@ class EncodedUpdate:
     stream_ids: tuple[int, ...]
     frames: tuple[Frame, ...]
     byte_count: int
+    origin: UpdateOrigin | None = None
 
     @classmethod
-    def of(cls, stream_ids: tuple[int, ...], frames: tuple[Frame, ...]) -> EncodedUpdate:
-        return cls(stream_ids=stream_ids, frames=frames, byte_count=sum(map(len, frames)))
+    def of(
+        cls,
+        stream_ids: tuple[int, ...],
+        frames: tuple[Frame, ...],
+        origin: UpdateOrigin | None = None,
+    ) -> EncodedUpdate:
+        size = sum(map(len, frames))
+        return cls(stream_ids=stream_ids, frames=frames, byte_count=size, origin=origin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +122,7 @@ class EncodedViews:
 
     stream_ids: list[int]
     frames: list[bytes]
+    origin: UpdateOrigin | None = None
 
 
 class EncodingPlan(Protocol):
@@ -136,6 +145,7 @@ class PlannedUpdate:
     """The first frame, if it is encoded already."""
     mark: Mark | None
     """Where the next frame begins."""
+    origin: UpdateOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

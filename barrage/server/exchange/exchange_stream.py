@@ -32,6 +32,7 @@ from barrage.server.exchange.exchange_messages import (
     PlannedUpdate,
 )
 from barrage.server.exchange.lazy_update import LazyUpdate
+from barrage.server.exchange.stream_sending import SendingAccount, StreamSending
 from barrage.supervision import Role, start_awaited, start_task
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.flight_data import encode_flight_data
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from barrage.server.bodies.body_writer import BodyWriter
     from barrage.server.exchange.exchange_messages import Headers
     from barrage.server.presentation.deephaven_types import SessionTypes
+    from barrage.server.runtime.observation import UpdateOrigin
     from barrage.transport.base import CallContext
     from barrage.wire.revision import WireRevision
     from barrage.wire.updates.update_codec import UpdateEncoder, UpdatePlan
@@ -151,9 +153,11 @@ class ExchangeStream:
         wants_each_step: bool = False,
         bodies: BodyWriter | None = None,
         body_headers: Headers = (),
+        account: SendingAccount | None = None,
     ) -> None:
-        """``bodies`` writes the frames of a stream that has claimed a body channel.
-        ``wants_each_step``: no two steps in one update, as long as the client takes them."""
+        """``account`` counts what all streams send, ``bodies`` writes the frames of a stream that
+        has claimed a body channel. ``wants_each_step``: no two steps in one update, as long as the
+        client takes them."""
         self.wants_each_step = wants_each_step
         self.stream_id = stream_id
         self.revision = revision
@@ -168,9 +172,15 @@ class ExchangeStream:
         self._post: Callable[[Any, Callable[[], None]], bool] | None = (
             getattr(self._context, "post", None) if bodies is None else None
         )
+        self._posted: deque[tuple[int, UpdateOrigin | None]] = deque()
+        """Bytes of each update that was posted and is not taken, and where it comes from."""
+        peer = getattr(self._context, "peer", None)
+        self.sending = StreamSending(
+            SendingAccount() if account is None else account,
+            stream_id,
+            "" if peer is None else peer(),
+        )
         self._announce: Callable[[bytes], None] | None = getattr(self._context, "announce", None)
-        self._posted: deque[int] = deque()
-        """Bytes of each update that was posted and is not taken."""
         self._is_accepted = asyncio.Event()
         self._bodies = bodies
         self._body_headers = body_headers
@@ -260,21 +270,20 @@ class ExchangeStream:
 
     # --- writing ---
 
-    def enqueue(self, item: EncodedUpdate | LazyUpdate) -> bool:
-        """Queue an update; True when the subscription is to be held from now on."""
+    def enqueue(
+        self, item: bytes | EncodedUpdate | LazyUpdate, origin: UpdateOrigin | None = None
+    ) -> bool:
+        """Queue an update, or its only frame; True when the subscription is to be held from now
+        on."""
         if self._is_finishing:
             return False
+        if isinstance(item, bytes):
+            if self._is_idle:
+                return self._post_frame(item, origin)
+            return self._put(EncodedUpdate.of((self.stream_id,), (item,), origin))
         if isinstance(item, EncodedUpdate) and len(item.frames) == 1 and self._is_idle:
-            return self._post_frame(item.frames[0])
+            return self._post_frame(item.frames[0], origin)
         return self._put(item)
-
-    def enqueue_frame(self, frame: bytes) -> bool:
-        """The same for an update of one frame."""
-        if self._is_finishing:
-            return False
-        if self._is_idle:
-            return self._post_frame(frame)
-        return self._put(EncodedUpdate.of((self.stream_id,), (frame,)))
 
     @property
     def announces(self) -> bool:
@@ -304,21 +313,32 @@ class ExchangeStream:
             self._post is not None and waker is not None and not waker.done() and not self._outbox
         )
 
-    def _post_frame(self, frame: Frame) -> bool:
+    def _post_frame(self, frame: Frame, origin: UpdateOrigin | None) -> bool:
         assert self._post is not None
         try:
             if self._post(frame, self._posted_was_taken):
+                self.sending.sent_at_once(len(frame))
                 return False
         except Exception as error:
             self.finish(error, is_flushed=False)
             return False
-        self._posted.append(len(frame))
+        self._posted.append((len(frame), origin))
         return self._is_to_be_held(len(frame))
 
     def _posted_was_taken(self) -> None:
-        self._took(self._posted.popleft())
+        self._took(*self._posted.popleft())
         if self._is_finishing and not self._posted:
             self._wake()
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether anything waits to be written."""
+        return self._updates_pending > 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that wait to be written."""
+        return self._bytes_pending
 
     @property
     def is_held(self) -> bool:
@@ -332,6 +352,7 @@ class ExchangeStream:
         if self._is_held or not self._is_full():
             return False
         self._is_held = True
+        self.sending.held()
         return True
 
     def _is_full(self) -> bool:
@@ -402,7 +423,7 @@ class ExchangeStream:
                 await write(frame)
         else:
             await write_frames(write, item.frames(), on_frame=self._renew_hold)
-        self._took(item.byte_count)
+        self._took(item.byte_count, item.origin)
 
     def _writer(self) -> Callable[[Frame], Awaitable[None]]:
         """How one frame is written. Without a body channel all of them are complete messages."""
@@ -420,14 +441,16 @@ class ExchangeStream:
         if self._is_held:
             self._hub.renew_hold(self)
 
-    def _took(self, byte_count: int) -> None:
+    def _took(self, byte_count: int, origin: UpdateOrigin | None) -> None:
         """One update less waits."""
         self._updates_pending -= 1
         self._bytes_pending -= byte_count
+        self.sending.sent_later(byte_count, origin)
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         if self._is_held and not self._is_full():
             self._is_held = False
+            self.sending.released()
             self._hub.release_soon(self)
 
     # --- reading ---
@@ -451,6 +474,8 @@ class ExchangeStream:
                 self._bodies.released(event.ids)
         elif isinstance(event, SubscriptionRequested):
             self._headers = (*self._body_headers, *await self._hub.subscribe(self, event))
+            self.sending.interval_ms = event.options.min_update_interval_ms
+            self.sending.is_subscription = True
             self._is_accepted.set()
         elif isinstance(event, SnapshotRequested):
             await self._send_snapshot(event)

@@ -43,10 +43,12 @@ class LazyUpdate:
         "_window_bytes",
         "_window_bytes_max",
         "byte_count",
+        "origin",
     )
 
     def __init__(self, update: PlannedUpdate) -> None:
         self.byte_count = update.plan.byte_count
+        self.origin = update.origin
         self._plan = update.plan
         self._mark = update.mark
         self._first = 0

@@ -6,6 +6,7 @@ stands here.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from barrage.errors import LimitExceededError, SlowConsumerError
@@ -13,7 +14,7 @@ from barrage.server.exchange.exchange_messages import EncodedUpdate
 from barrage.server.exchange.lazy_update import LazyUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from barrage.server.exchange.exchange_messages import (
         AnswerAnnounced,
@@ -22,13 +23,17 @@ if TYPE_CHECKING:
         StreamUpdate,
     )
     from barrage.server.exchange.exchange_stream import ExchangeStream
+    from barrage.server.exchange.stream_sending import SendingAccount
+    from barrage.server.identity.current_call import CurrentCall
+    from barrage.server.runtime.observation import UpdateOrigin
 
 
 class StreamTable:
     """Every stream that has not ended. Events for others concern streams that ended meanwhile."""
 
-    def __init__(self, count_max: int) -> None:
+    def __init__(self, count_max: int, account: SendingAccount) -> None:
         self._count_max = count_max
+        self._account = account
         self._streams: dict[int, ExchangeStream] = {}
 
     def __len__(self) -> int:
@@ -49,6 +54,11 @@ class StreamTable:
                 "number of open exchanges", actual=count, maximum=self._count_max, unit="streams"
             )
 
+    def call_of(self, stream_id: int) -> CurrentCall | None:
+        """The call that a stream is; None for one that has ended."""
+        stream = self._streams.get(stream_id)
+        return None if stream is None else stream.sending.call
+
     def add(self, stream: ExchangeStream) -> None:
         self._streams[stream.stream_id] = stream
 
@@ -58,20 +68,41 @@ class StreamTable:
     def deliver(self, update: StreamUpdate, full: list[int]) -> None:
         """Queue an update for its streams. Those whose outbox is full by it are added to
         ``full``."""
-        streams = self._streams
         item = update if isinstance(update, EncodedUpdate) else LazyUpdate(update)
-        for stream_id in update.stream_ids:
-            stream = streams.get(stream_id)
-            if stream is not None and stream.enqueue(item):
-                full.append(stream_id)
+        items = itertools.repeat(item, len(update.stream_ids))
+        self._deliver(update.stream_ids, items, update.origin, full=full)
 
     def deliver_views(self, views: EncodedViews, full: list[int]) -> None:
         """The same for updates of many views."""
-        streams = self._streams
-        for stream_id, frame in zip(views.stream_ids, views.frames, strict=True):
+        self._deliver(views.stream_ids, views.frames, views.origin, full=full)
+
+    def _deliver(
+        self,
+        stream_ids: Sequence[int],
+        items: Iterable[bytes | EncodedUpdate | LazyUpdate],
+        origin: UpdateOrigin | None,
+        *,
+        full: list[int],
+    ) -> None:
+        streams, account = self._streams, self._account
+        measures, observer = account.measures, account.observation.observer
+        account.begin_delivery(origin)
+        posted_before = measures.posted
+        for stream_id, item in zip(stream_ids, items, strict=True):
             stream = streams.get(stream_id)
-            if stream is not None and stream.enqueue_frame(frame):
+            if stream is not None and stream.enqueue(item, origin):
                 full.append(stream_id)
+        posted = measures.posted - posted_before
+        if posted and account.lag_ns is not None:
+            measures.lag.observe(account.lag_ns, posted)
+        if observer is not None and origin is not None:
+            waiting = {each for each in stream_ids if self._is_waiting(each)}
+            observer.delivered(origin, stream_ids)
+            observer.written(origin, [each for each in stream_ids if each not in waiting])
+
+    def _is_waiting(self, stream_id: int) -> bool:
+        stream = self._streams.get(stream_id)
+        return stream is None or stream.has_pending
 
     def announce(self, event: AnswerAnnounced) -> None:
         """Say on a stream what its next update answers."""

@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.journal.change_feed.feed import FeedOptions
-    from barrage.journal.records.index import EntryIndex
     from barrage.journal.stores.table_journal import TableJournal
     from barrage.limits import Limits
+    from barrage.rowset.arrays import Int64Array
     from barrage.server.bodies.body_frames import Frame
     from barrage.server.history.journal_leases import JournalLeases
     from barrage.server.history.journal_reading import JournalReaders
@@ -107,10 +107,11 @@ class JournalCalls:
             ),
             "journal.bound": Action(
                 "The last version up to which changes are few enough, at least the next one. Body: "
-                'JSON {"table", "epoch", "from", "max_rows", "max_bytes", "cap"}. Result: JSON '
-                '{"version", "rows", "bytes"}. For a piece of a snapshot: {"table", "epoch", '
-                '"version", "row", "max_rows", "max_bytes"}; result {"row", "rows", "bytes"}, the '
-                "row id at which it ends, or -1 for the last.",
+                'JSON {"table", "epoch", "from", "max_rows", "max_bytes", "cap", "preimage": '
+                'whether the rows of before count, too}. Result: {"version", "rows", "bytes"}. '
+                'For a piece of a snapshot: {"table", "epoch", "version", "row", "max_rows", '
+                '"max_bytes"}; result {"row", "rows", "bytes"}, the row id at which it ends, or -1 '
+                "for the last.",
                 self._bound,
             ),
             "journal.version": Action(
@@ -160,6 +161,7 @@ class JournalCalls:
         table, epoch = check_table_name(fields.value("table")), fields.get("epoch", Epoch, None)
         rows_max = fields.get("max_rows", Number, None)
         bytes_max = fields.get("max_bytes", Number, None)
+        has_preimage = fields.get("preimage", bool, False)
         version = fields.get("version", Number, None)
         if version is not None:
             start = fields.get("row", Number, 0)
@@ -177,10 +179,11 @@ class JournalCalls:
             return json.dumps({"version": after, "rows": 0, "bytes": 0}).encode()
         with refusals_for_peers():
             index = await self._readers.run(partial(journal.index, after, upto))
-        count = bounded_count(index, rows_max, bytes_max)
+        rows = index.feed_counts(has_preimage=has_preimage)
+        count = bounded_count(rows, index.byte_counts, most=(rows_max, bytes_max))
         told = {
             "version": int(index.steps[count - 1]) if count else after,
-            "rows": int(index.row_counts[:count].sum()),
+            "rows": int(rows[:count].sum()),
             "bytes": int(index.byte_counts[:count].sum()),
         }
         return json.dumps(told).encode()
@@ -251,8 +254,9 @@ class JournalCalls:
     # --- plans ---
 
     async def flight_info(self, descriptor: Descriptor) -> FlightInfo:
-        """The plan a descriptor's command asks for: one endpoint per split. ``total_records`` and
-        ``total_bytes`` are those of the journal, before a filter. Splits have no order."""
+        """The plan a descriptor's command asks for: one endpoint per split. ``total_records`` are
+        the rows of the feed and ``total_bytes`` those of the journal, both before a filter. Splits
+        have no order."""
         planned = await self._planned(parse_plan(descriptor.command or b"", self._limits))
         return FlightInfo(
             schema_message=planned.schema.serialize().to_pybytes(),
@@ -311,7 +315,7 @@ class JournalCalls:
         return _Planned(
             tickets=tickets,
             schema=schema,
-            row_count=int(index.row_counts.sum()),
+            row_count=int(index.feed_counts(has_preimage=plan.selection.preimage).sum()),
             byte_count=int(index.byte_counts.sum()),
             told={"epoch": journal.epoch, "from": plan.after, "to": upto},
         )
@@ -429,10 +433,13 @@ def row_bytes(journal: TableJournal, version: int) -> int:
     return int(max(1, size // max(1, rows)))
 
 
-def bounded_count(index: EntryIndex, rows_max: int | None, bytes_max: int | None) -> int:
-    """How many of the first entries fit; at least one, if there is any."""
-    count = len(index)
-    for sizes, most in ((index.row_counts, rows_max), (index.byte_counts, bytes_max)):
-        if most is not None:
-            count = min(count, int(np.searchsorted(np.cumsum(sizes), most, side="right")))
-    return max(count, min(1, len(index)))
+def bounded_count(
+    rows: Int64Array, sizes: Int64Array, *, most: tuple[int | None, int | None]
+) -> int:
+    """How many of the first entries fit, given the rows and bytes of each; at least one, if there
+    is any."""
+    count = len(rows)
+    for amounts, limit in zip((rows, sizes), most, strict=True):
+        if limit is not None:
+            count = min(count, int(np.searchsorted(np.cumsum(amounts), limit, side="right")))
+    return max(count, min(1, len(rows)))

@@ -91,7 +91,7 @@ class JournalAccess:
         self._gate.check_whole(table)
         try:
             with refusals_for_peers():
-                journal = self._journals.journal_named(table)
+                journal = self._named(table)
         except TableNotFoundError:
             if self._gate.policy is None:
                 raise
@@ -99,6 +99,15 @@ class JournalAccess:
         if epoch is not None and epoch != journal.epoch:
             raise lost(journal, f"epoch {epoch}", EPOCH)
         return journal
+
+    def _named(self, table: str) -> TableJournal:
+        try:
+            return self._journals.journal_named(table)
+        except NoJournalError as error:
+            if self._gate.policy is None:
+                raise
+            # What a view is made of may be hidden.
+            raise NoJournalError(table, is_view=error.is_view) from None
 
     def check_state(self, journal: TableJournal, version: int) -> None:
         """Refuse a version whose state cannot be had, or changes that begin there."""

@@ -50,6 +50,11 @@ class Caller:
         """What is kept for a caller belongs to this, whichever token it comes with."""
         return self.name, self.proof
 
+    def is_like(self, other: Caller) -> bool:
+        """Whether the other one is the same, and has the same roles: one may be there with several
+        tokens, which do not all give the same ones."""
+        return self.owner == other.owner and self.roles == other.roles
+
     def has_expired(self, wall_ns: int) -> bool:
         return self.expires_ns is not None and wall_ns >= self.expires_ns
 

@@ -29,6 +29,10 @@ class CurrentCall:
     tables: list[str] = field(default_factory=list)
     action: str = ""
     """Of DoAction, which."""
+    stream_id: int | None = None
+    """Of DoExchange, which stream."""
+    span: object = None
+    """What tracers know the call by."""
 
     def note_table(self, name: str) -> None:
         """It is about a table of this name. Any thread."""

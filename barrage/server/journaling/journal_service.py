@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from barrage.clock import SystemClock
 from barrage.engine.tables.source import SourceTable
+from barrage.engine.tables.table import DerivedTable
 from barrage.errors import (
     MUST_RESTART,
     BarrageError,
@@ -73,6 +74,8 @@ class _Named:
 
     journal: TableJournal | None
     is_view: bool
+    sources: tuple[str, ...] = ()
+    """Of a view: the tables with a journal that it is made of."""
 
 
 class JournalService:
@@ -116,7 +119,7 @@ class JournalService:
         if named is None:
             raise TableNotFoundError(name, known=list(self._names))
         if named.journal is None:
-            raise NoJournalError(name, is_view=named.is_view)
+            raise NoJournalError(name, is_view=named.is_view, sources=named.sources)
         return named.journal
 
     def journal_of(self, table: Table) -> TableJournal | None:
@@ -179,13 +182,29 @@ class JournalService:
         """A name begins to stand for a table. The first name of a source begins its journal."""
         table = publication.table
         if not isinstance(table, SourceTable):
-            self._names[publication.name] = _Named(None, is_view=True)
+            sources = self._sources_of(table)
+            self._names[publication.name] = _Named(None, is_view=True, sources=sources)
             return
         recorded = self._recorded.get(table)
         if recorded is None and journal_class != NONE and table not in self._declined:
             recorded = self._begin_journal(publication, table, journal_class)
         journal = None if recorded is None else recorded.journal
         self._names[publication.name] = _Named(journal, is_view=False)
+
+    def _sources_of(self, view: Table) -> tuple[str, ...]:
+        """Names of the recorded tables a view is made of, in order."""
+        found: dict[str, None] = {}
+        seen, waiting = {view}, [view]
+        while waiting:
+            table = waiting.pop()
+            recorded = self._recorded.get(table) if isinstance(table, SourceTable) else None
+            if recorded is not None:
+                found[recorded.journal.identity.name] = None
+            parents = table.parents if isinstance(table, DerivedTable) else ()
+            fresh = [parent for parent in reversed(parents) if parent not in seen]
+            seen.update(fresh)
+            waiting += fresh
+        return tuple(found)
 
     def _begin_journal(
         self, publication: Publication, table: SourceTable, journal_class: str
@@ -426,6 +445,17 @@ class JournalService:
     def synced_ticket(self) -> int:
         """Everything up to this ticket is on disk."""
         return 0 if self._store is None else self._store.synced_ticket
+
+    @property
+    def refusal(self) -> BarrageError | None:
+        """Why durable tables take no writes now; None when they do, or there can be none."""
+        if self._failure is not None or self._store is None:
+            return self._failure
+        try:
+            self._store.check_writable()
+        except JournalError as error:
+            return error
+        return None
 
     @property
     def failure(self) -> BarrageError | None:

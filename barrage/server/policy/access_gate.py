@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from barrage.errors import PermissionDeniedError, TableNotFoundError
 from barrage.server.identity.current_call import current_caller
 from barrage.server.policy.catalog_view import CatalogView, not_allowed
-from barrage.server.policy.rules import EVERYTHING, Decision, Operation
+from barrage.server.policy.rules import CALLER_KINDS_KEPT, EVERYTHING, Decision, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from barrage.server.identity.caller import Caller
-    from barrage.server.policy.rules import Policy, Rule
+    from barrage.server.policy.rules import Kind, Policy, Rule
     from barrage.server.runtime.catalog import Catalog
 
     Decide = Callable[[Caller, str], Decision]
@@ -67,17 +67,19 @@ class AccessGate:
     def replace(self, policy: Policy) -> Callable[[Caller], bool]:
         """Another policy holds from now on; tells for which callers that is another one."""
         before, self._held = self._held, self._holding(policy)
-        key = self._held.hash_key
+        if before is None:
+            return lambda _caller: True
+        has_other_key = before.hash_key != self._held.hash_key
+        former = before.policy
 
-        def is_meant(caller: Caller) -> bool:
-            if before is None:
-                return True
-            was, now = before.policy.rules_for(caller), policy.rules_for(caller)
-            if before.hash_key != key and any(rule.hash for rule in now):
+        @lru_cache(CALLER_KINDS_KEPT)
+        def are_other(kind_before: Kind, kind: Kind) -> bool:
+            was, now = former.rules_of(kind_before), policy.rules_of(kind)
+            if has_other_key and any(rule.hash for rule in now):
                 return True
             return was != now or _constants(was) != _constants(now)
 
-        return is_meant
+        return lambda caller: are_other(former.kind_of(caller), policy.kind_of(caller))
 
     # --- what a caller may do ---
 
@@ -129,7 +131,7 @@ class AccessGate:
     def may_hand_on(self, giver: Caller, taker: Caller) -> bool:
         """Whether one caller may be given what another one holds."""
         held = self._held
-        if held is None or (giver.owner == taker.owner and giver.roles == taker.roles):
+        if held is None or giver.is_like(taker):
             return True
         return held.policy.has_all(taker)
 

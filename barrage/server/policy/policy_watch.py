@@ -9,6 +9,7 @@ from barrage.errors import ConfigError
 from barrage.server.identity.users_file import stamp_of
 from barrage.server.policy.access_gate import AccessGate, PolicyChangedError
 from barrage.server.policy.policy_file import read_policy_and_files
+from barrage.server.policy.restricted_tables import tell_anew
 from barrage.server.runtime.failure import unexpected_failure
 from barrage.supervision import in_thread
 
@@ -80,6 +81,7 @@ class PolicyWatch:
     def _put(self, policy: Policy) -> None:
         """Whoever has other rules than before loses what is open, with a PolicyChangedError."""
         is_meant = self.gate.replace(policy)
+        tell_anew()
         for end in self._ends:
             end(is_meant, PolicyChangedError())
         log.info("the policy has %d rules now", len(policy.rules))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -63,10 +63,21 @@ def restricted(schema: pa.Schema, name: str, restriction: Restriction, *, key: b
     try:
         return _restricted(schema, restriction, key)
     except (ExpressionError, pa.ArrowException, UnfitRuleError) as error:
-        log.error("a rule does not fit table %r, nothing of it is shown: %s", name, error)
+        _tell_keeper(name, str(error))
         raise UnfitRuleError(
             f"the rule for table {name!r} does not fit it; ask whoever keeps the server's policy"
         ) from None
+
+
+@lru_cache(1_024)
+def _tell_keeper(name: str, reason: str) -> None:
+    """Once for each: callers ask as often as they like."""
+    log.error("a rule does not fit table %r, nothing of it is shown: %s", name, reason)
+
+
+def tell_anew() -> None:
+    """There are other rules: what does not fit them is told again."""
+    _tell_keeper.cache_clear()
 
 
 def _restricted(schema: pa.Schema, restriction: Restriction, key: bytes) -> Restricted:
@@ -129,7 +140,7 @@ def _repeated(cell: pa.Array, cells: pa.Array) -> pa.Array:
     """One cell as often as there are others."""
     if pa.types.is_dictionary(cell.type):
         indices = pa.repeat(cell.indices[0], len(cells))
-        return pa.DictionaryArray.from_arrays(indices, cell.dictionary)
+        return pa.DictionaryArray.from_arrays(indices, cell.dictionary, ordered=cell.type.ordered)
     return pa.repeat(cell[0], len(cells))
 
 

@@ -27,7 +27,7 @@ SYSTEM = "_"
 """Names that begin so are tables about the server; only patterns that begin so are meant for
 them."""
 
-ABOUT_USERS = frozenset(("_callers",))
+ABOUT_USERS = frozenset(("_callers", "_subscriptions"))
 """Tables about the server with a column ``user``."""
 
 ABOUT_TABLES = frozenset(("_journal", "_journal_consumers", "_relayed"))
@@ -37,6 +37,9 @@ PATTERN_LENGTH_MAX = 256
 RULES_MAX = 10_000
 CALLER_KINDS_KEPT = 4_096
 """Kinds of callers (for whom the same rules are meant) whose rules are kept at hand."""
+
+Kind: TypeAlias = "tuple[int, ...]"
+"""Of callers: the rules that name them."""
 
 Constant: TypeAlias = "bool | int | float | str | None"
 
@@ -214,9 +217,13 @@ class Policy:
         """A policy of these rules."""
         return cls(rules, hash_key)
 
-    def rules_for(self, caller: Caller) -> tuple[Rule, ...]:
-        """Those meant for a caller, in order: all that decides what it may do."""
-        return tuple(self.rules[number] for number in self._index.numbers_for(caller))
+    def kind_of(self, caller: Caller) -> Kind:
+        """What kind of caller it is: the same rules are meant for all of a kind."""
+        return self._index.kind_of(caller)
+
+    def rules_of(self, kind: Kind) -> tuple[Rule, ...]:
+        """The rules for callers of a kind, in order: all that decides what they may do."""
+        return tuple(self.rules[number] for number in self._index.numbers_for(kind))
 
     def decide(self, caller: Caller, table: str) -> Decision:
         """What a caller may do with the table of that name, whether there is one or not."""
@@ -278,7 +285,7 @@ class Policy:
     def has_all(self, caller: Caller) -> bool:
         """Whether the caller keeps the server: the first rule for it about all tables gives
         ``admin``, and none before it takes anything away."""
-        for rule in self.rules_for(caller):
+        for rule in self.rules_of(self.kind_of(caller)):
             if Operation.ADMIN not in rule.allow:
                 return False
             if rule.covers_all:
@@ -306,19 +313,24 @@ class _RuleIndex:
         self._roles = PatternIndex(roles, compiled_patterns(each for _, each in roles))
         self._tables = lru_cache(CALLER_KINDS_KEPT)(self._tables_of)
 
-    def numbers_for(self, caller: Caller) -> tuple[int, ...]:
-        """Of the rules meant for a caller, ascending."""
+    def kind_of(self, caller: Caller) -> Kind:
+        """What kind of caller it is: the same for all for whom the same rules are meant."""
         found = self._users.fitting(caller.name)
         found.update(*map(self._roles.fitting, caller.roles))
-        return tuple(sorted(chain(found, self._everybody)))
+        return tuple(sorted(found))
+
+    def numbers_for(self, kind: Kind) -> list[int]:
+        """Of the rules meant for callers of a kind, ascending."""
+        return sorted(chain(kind, self._everybody))
 
     def deciding(self, caller: Caller, table: str) -> int | None:
         """The number of the first rule for both."""
-        plain, about_server = self._tables(self.numbers_for(caller))
+        plain, about_server = self._tables(self.kind_of(caller))
         return (about_server if table.startswith(SYSTEM) else plain).first(table)
 
-    def _tables_of(self, numbers: tuple[int, ...]) -> tuple[PatternIndex, PatternIndex]:
+    def _tables_of(self, kind: Kind) -> tuple[PatternIndex, PatternIndex]:
         """The patterns for names, and those for names of tables about the server."""
+        numbers = self.numbers_for(kind)
         entries = [(number, each) for number in numbers for each in self._rules[number].tables]
         about_server = [(n, each) for n, each in entries if each.startswith(SYSTEM)]
         known = self._expressions

@@ -166,7 +166,7 @@ class PinnedResults:
     def find(self, result_id: str, caller: Caller) -> PinnedResult:
         """A result of this caller whose time is not up; ResultNotFoundError."""
         result = self._results.get(result_id)
-        if result is None or result.caller.owner != caller.owner:
+        if result is None or not result.caller.is_like(caller):
             raise ResultNotFoundError(result_id)
         if self._clock.wall_ns() >= result.expires_ns:
             self.drop(result)

@@ -41,7 +41,7 @@ class CommandOutcome(Enum):
 class Command:
     """A function to run on the engine thread and who waits for it."""
 
-    __slots__ = ("future", "key", "on_failure", "outcome", "run")
+    __slots__ = ("future", "key", "on_failure", "outcome", "run", "seen_as")
 
     def __init__(
         self,
@@ -51,14 +51,17 @@ class Command:
         outcome: CommandOutcome = CommandOutcome.DONE,
         on_failure: Callable[[BarrageError], object] | None = None,
         key: Hashable = None,
+        seen_as: object = None,
     ) -> None:
         """``on_failure``: told on the engine thread when ``run`` fails and nobody waits for it.
-        ``key``: of bookkeeping that takes the place of what waits under the same one."""
+        ``key``: of bookkeeping that takes the place of what waits under the same one. ``seen_as``:
+        what an observer knows the write by."""
         self.run = run
         self.future = future
         self.outcome = outcome
         self.on_failure = on_failure
         self.key = key
+        self.seen_as = seen_as
 
 
 class CommandQueue:

@@ -10,10 +10,14 @@ import heapq
 import itertools
 from typing import TYPE_CHECKING, Any, Protocol
 
+from barrage.clock import SystemClock
+from barrage.histogram import Histogram
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from concurrent.futures import Future
 
+    from barrage.clock import Clock
     from barrage.engine import CycleResult, Table
     from barrage.errors import BarrageError
 
@@ -70,10 +74,17 @@ class NoRecorder:
 class DurableWrites:
     """The futures of committed writes, by what has to be synced first."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(
+        self, recorder: Recorder, clock: Clock | None = None, commits: Histogram | None = None
+    ) -> None:
+        """``commits`` counts how long those waited that had to."""
         self._recorder = recorder
-        self._waiting: list[tuple[int, int, Future[Any], Any, tuple[Table, ...]]] = []
+        self._clock = SystemClock() if clock is None else clock
+        self._commits = Histogram() if commits is None else commits
+        self._waiting: list[tuple[int, int, Future[Any], Any, tuple[Table, ...], int]] = []
         self._serial = itertools.count()
+        self.committed_ns = 0
+        """When the last cycle ended, by the monotonic clock."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -94,7 +105,8 @@ class DurableWrites:
         elif (failure := self._recorder.failure) is not None:
             future.set_exception(failure)
         else:
-            heapq.heappush(self._waiting, (ticket, next(self._serial), future, value, tables))
+            entry = (ticket, next(self._serial), future, value, tables, self.committed_ns)
+            heapq.heappush(self._waiting, entry)
 
     def _resolve(self, future: Future[Any], value: Any, tables: tuple[Table, ...]) -> None:
         refusal = self._recorder.refusal_of(tables)
@@ -106,8 +118,10 @@ class DurableWrites:
     def settle(self) -> None:
         """Recording has been synced further, or has failed."""
         synced = self._recorder.synced_ticket
+        now_ns = self._clock.monotonic_ns() if self._waiting else 0
         while self._waiting and self._waiting[0][0] <= synced:
-            _, _, future, value, tables = heapq.heappop(self._waiting)
+            _, _, future, value, tables, since_ns = heapq.heappop(self._waiting)
+            self._commits.observe(now_ns - since_ns)
             self._resolve(future, value, tables)
         failure = self._recorder.failure
         if failure is not None:
@@ -116,5 +130,5 @@ class DurableWrites:
     def refuse(self, error: BarrageError) -> None:
         """Nothing that still waits will become safe."""
         waiting, self._waiting = self._waiting, []
-        for _, _, future, _, _ in sorted(waiting, key=lambda entry: entry[:2]):
-            future.set_exception(error)
+        for entry in sorted(waiting, key=lambda entry: entry[:2]):
+            entry[2].set_exception(error)

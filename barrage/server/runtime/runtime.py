@@ -26,19 +26,20 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from barrage.engine import UpdateGraph
 from barrage.engine.changelog.making import Making, MakingRoom, ViewDelivery
-from barrage.engine.propagation.held_bytes import HeldBytes, HeldStats
+from barrage.engine.propagation.held_bytes import HeldBytes
 from barrage.engine.propagation.producer import Producer
 from barrage.errors import BarrageError, EngineDiedError, TransportError
 from barrage.limits import NANOS_PER_MS
 from barrage.server.runtime.command_queue import STOPPED, Command, CommandOutcome, CommandQueue
 from barrage.server.runtime.durable_writes import DurableWrites, NoRecorder
 from barrage.server.runtime.failure import unexpected_failure
+from barrage.server.runtime.measures import Measures, RuntimeStats
 from barrage.server.runtime.message_worker import MessageWorker
+from barrage.server.runtime.observation import Observation
 from barrage.server.runtime.watchdog import NoWatch
 from barrage.supervision import Role, contained, start_thread
 
@@ -73,8 +74,6 @@ COMMANDS_NS_MAX = 10 * NANOS_PER_MS
 """Time of commands, but for writes, after which a turn begins no further one: thousands of
 subscribers that come together are let in between updates to those that are there."""
 
-CYCLES_REMEMBERED = 1024
-
 Staged: TypeAlias = "tuple[tuple[Table, ...], Callable[[int], Any]]"
 """The tables a write changed, and what its future gets, made of the step that committed it."""
 
@@ -97,26 +96,6 @@ class EngineOutlet(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class RuntimeStats:
-    """Counters of the engine thread; written by it alone, read from anywhere."""
-
-    cycles: int = 0
-    commands: int = 0
-    propagations: int = 0
-    handovers: int = 0
-    propagate_ns_total: int = 0
-    cycle_ns_total: int = 0
-    cycle_ns_recent: deque[int] = field(default_factory=lambda: deque(maxlen=CYCLES_REMEMBERED))
-    held: HeldStats = field(default_factory=HeldStats)
-    """What readers that lag behind cost."""
-
-    def cycle_ns_percentile(self, percent: float) -> int:
-        """A percentile of the last cycles' durations; 0 before the first."""
-        ordered = sorted(self.cycle_ns_recent)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0
-
-
 class EngineRuntime:
     """Runs the update graph and its producers on a thread of its own.
 
@@ -135,6 +114,8 @@ class EngineRuntime:
     ) -> None:
         self.graph = UpdateGraph(limits) if graph is None else graph
         self.stats = RuntimeStats()
+        self.measures = Measures()
+        self.observation = Observation()
         self._limits = limits
         self._watch = NoWatch() if watch is None else watch
         self._clock = clock
@@ -150,7 +131,7 @@ class EngineRuntime:
         self.turn = 0
         """Counts the turns of the engine thread."""
         self._uncommitted: deque[tuple[Future[Any], Staged]] = deque()
-        self._durable = DurableWrites(self._recorder)
+        self._durable = DurableWrites(self._recorder, self._clock, self.measures.engine.commits)
         self._rest_until_ns = 0
         self._handed_over = 0
         self._taken = 0
@@ -162,6 +143,11 @@ class EngineRuntime:
         self._on_death: list[Callable[[WorkerDiedError], object]] = []
 
     # --- called from any thread ---
+
+    @property
+    def commands_waiting(self) -> int:
+        """Commands that have not begun."""
+        return len(self._commands)
 
     def submit(self, run: Callable[[], Any]) -> Future[Any]:
         """Run ``run`` between cycles; the future gets its result. LimitExceededError when the queue
@@ -180,7 +166,10 @@ class EngineRuntime:
         """Like :meth:`write`, for a ``stage`` that returns a function too: the future gets what it
         makes of the step that committed the changes. It runs on the engine thread after the cycle
         and must not fail."""
-        return self._enqueue(Command(stage, Future(), outcome=CommandOutcome.COMMITTED))
+        observer = self.observation.observer
+        seen_as = None if observer is None else observer.write_begins()
+        command = Command(stage, Future(), outcome=CommandOutcome.COMMITTED, seen_as=seen_as)
+        return self._enqueue(command)
 
     def submit_kept(self, run: Callable[[], tuple[int, T]]) -> Future[T]:
         """Run ``run``, which answers with a ticket of the recorder and a value; the future gets the
@@ -415,6 +404,8 @@ class EngineRuntime:
             return
         if command.outcome is CommandOutcome.COMMITTED:
             self._uncommitted.append((future, result))
+            if command.seen_as is not None:
+                self.observation.writes.append(command.seen_as)
         elif command.outcome is CommandOutcome.KEPT:
             ticket, value = result
             self._durable.resolve_at(future, value, ticket)
@@ -456,8 +447,13 @@ class EngineRuntime:
         for table, error in result.failed.items():
             self.fail_subscribers(table, error)
         ended_ns = self._clock.monotonic_ns()
+        self._durable.committed_ns = ended_ns
         self._rest_until_ns = ended_ns + min(ended_ns - started_ns, self._rest_ns_max)
-        self._count_cycle(ended_ns - started_ns)
+        self.stats.cycle_ended(ended_ns - started_ns)
+        self.measures.engine.cycle_ended(result, ended_ns - started_ns)
+        self.observation.cycle_ended(
+            result, self.graph.step, begun_ns=started_ns, ended_ns=ended_ns, wall_ns=wall_ns
+        )
         self._settle()
 
     def _tell(self, producer: Producer, table: Table, update: TableUpdate, *, wall_ns: int) -> None:
@@ -471,11 +467,6 @@ class EngineRuntime:
     def _refuse_uncommitted(self, error: BarrageError) -> None:
         refused, self._uncommitted = self._uncommitted, deque()
         _refuse_all((future for future, _ in refused), error)
-
-    def _count_cycle(self, took_ns: int) -> None:
-        self.stats.cycles += 1
-        self.stats.cycle_ns_total += took_ns
-        self.stats.cycle_ns_recent.append(took_ns)
 
     def _settle(self) -> None:
         """Tell the writers whose changes the cycle committed, or let them wait until these are
@@ -514,6 +505,7 @@ class EngineRuntime:
             if due_ns is None or due_ns > now_ns:
                 continue
             has_run = True
+            begun_ns = self._clock.monotonic_ns()
             try:
                 propagated = producer.propagate(now_ns)
             except BarrageError as error:
@@ -523,6 +515,7 @@ class EngineRuntime:
                 failure = unexpected_failure(log, "propagation of a table failed")
                 self.fail_subscribers(table, failure)
                 continue
+            self._observe_propagation(table, begun_ns)
             for item in propagated:
                 if isinstance(item, Making):
                     self._makings.put(producer, item, outlet.convert)
@@ -539,6 +532,12 @@ class EngineRuntime:
         if has_run:
             self.stats.propagations += 1
             self.stats.propagate_ns_total += self._clock.monotonic_ns() - started_ns
+
+    def _observe_propagation(self, table: Table, begun_ns: int) -> None:
+        ended_ns = self._clock.monotonic_ns()
+        self.measures.engine.propagated(table, ended_ns - begun_ns)
+        if self.observation.observer is not None:
+            self.observation.observer.propagated(table, begun_ns, ended_ns)
 
     def _is_due(self, now_ns: int) -> bool:
         due = (producer.next_due_ns() for producer in self._producers.values())

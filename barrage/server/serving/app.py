@@ -28,8 +28,9 @@ from barrage.server.access.session_store import SessionStore
 from barrage.server.bodies.body_service import BodyService
 from barrage.server.deephaven.browser_streams import BrowserStreams
 from barrage.server.deephaven.services import DeephavenServices
-from barrage.server.exchange.delivery import EventOutlet
+from barrage.server.exchange.delivery import EncodeTiming, EventOutlet
 from barrage.server.exchange.exchange_driver import ExchangeHub
+from barrage.server.exchange.stream_sending import SendingAccount
 from barrage.server.exchange.subscription_dispatcher import DispatcherPort, SubscriptionDispatcher
 from barrage.server.flight.catalog_calls import CatalogCalls
 from barrage.server.flight.data_calls import DataCalls
@@ -43,6 +44,7 @@ from barrage.server.identity.setting_up import audit_log, authenticator_of, note
 from barrage.server.ingest.connector.connector_worker import ConnectorWorker
 from barrage.server.ingest.connector.source_callers import SourceCallers
 from barrage.server.ingest.connector.sources_file import read_sources
+from barrage.server.operations.server_operations import ServerOperations
 from barrage.server.pages.board_calls import BoardCalls
 from barrage.server.pages.board_store import BoardStore
 from barrage.server.pages.page_calls import PAGE_SERVICE, PageCalls
@@ -150,6 +152,14 @@ class ServerApp:
             config, self._tls, self._authenticator, is_serving=self._is_healthy
         )
         self._is_listening = False
+        self.operations.measure(
+            authenticator=self._authenticator,
+            sessions=self.sessions,
+            connections=lambda: getattr(self._listener, "connections_count", 0),
+            audit=self.audit,
+            watchdog=watchdog,
+            bodies=self.bodies,
+        )
         self._background: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
@@ -175,7 +185,9 @@ class ServerApp:
         if self.audit is not None:
             self._authenticator.on_tried(partial(note_login, self.audit))
         self._callers = CallerStatistics(self._authenticator, self.sessions, self._tables)
-        self._guard = CallGuard(self._authenticator, self.sessions, self.audit)
+        self._guard = CallGuard(
+            self._authenticator, self.sessions, self.audit, measures=self._runtime.measures.calls
+        )
 
     def _policy_of(self, config: ServerConfig, policy: Policy | None) -> PolicyWatch:
         """The rules; ConfigError when the file of them is wrong."""
@@ -208,9 +220,20 @@ class ServerApp:
             self._resolver,
             limits=config.limits,
             bodies=self.bodies,
+            account=SendingAccount(
+                self._runtime.measures.sending, self._runtime.observation, clock
+            ),
             transform=self.transforms.open,
             session_info=lambda event, session: self._data.session_info(event, session),
         )
+        self.operations = ServerOperations(
+            *(config, self._runtime, self._catalog),
+            tables=self._tables,
+            hub=self._hub,
+            gate=self._gate,
+            clock=clock,
+        )
+        self._resolver.on_demand = self.operations.on_demand
         self._deephaven = DeephavenServices(
             self._authenticator,
             self.sessions,
@@ -296,7 +319,9 @@ class ServerApp:
         await self._listen()
         self._is_listening = True
         interpreter.OF_THIS_PROCESS.begin_serving()
-        self._runtime.attach(EventOutlet(self._hub.hand_over))
+        timing = EncodeTiming(self._runtime.measures.sending, self._clock)
+        self._runtime.attach(EventOutlet(self._hub.hand_over, timing))
+        await self.operations.start(self._guard, on_death=self.fail)
         if self.audit is not None:
             self.audit.start(on_death=self.fail)
         self.journals.start(on_death=self.fail)
@@ -343,6 +368,7 @@ class ServerApp:
         """Something everybody depends on has died: only a restart brings it back, and who asks for
         the server's health is told so."""
         log.error("the server is not healthy any more: %s", error)
+        self.operations.readiness.fail(error)
         if self._telling is None:
             self._telling = start_awaited(self._health.enter_graceful_shutdown())
 
@@ -385,6 +411,7 @@ class ServerApp:
             if self._config.reflection and listener.runs_generators:
                 offer_reflection((*self._services, _HEALTH_SERVICE), server)
             await self.bodies.start(on_death=self.fail)
+            await self.operations.listen()
             await listener.start()
             if web is not None:
                 await web.start()
@@ -392,6 +419,7 @@ class ServerApp:
                 tls = self._tls if self._config.connector_tls else None
                 await self._connectors.start(*self._config.connector_address, tls)
         except BaseException:
+            await self.operations.close()
             await listener.stop(0)
             if web is not None:
                 await web.stop(0)
@@ -442,6 +470,7 @@ class ServerApp:
     async def _stop(self, grace_s: float) -> None:
         reason = TransportError(DRAINING)
         self._guard.is_draining = True
+        self.operations.begin_stop()
         await self._health.enter_graceful_shutdown()
         if not self._is_listening:
             return
@@ -451,6 +480,7 @@ class ServerApp:
         # The last one first, each of them whatever becomes of the others.
         async with contextlib.AsyncExitStack() as ends:
             ends.callback(interpreter.OF_THIS_PROCESS.end_serving)
+            ends.push_async_callback(self.operations.close)
             ends.push_async_callback(self.bodies.close)
             ends.callback(self._authenticator.close)
             if self.audit is not None:
@@ -523,7 +553,10 @@ class ServerApp:
             epoch_of=self._epoch_of,
             gate=self._gate,
             elsewhere=self._elsewhere,
-            further=BoardCalls(BoardStore(self._config.data, limits), limits, self._clock).actions,
+            further={
+                **self.operations.actions,
+                **BoardCalls(BoardStore(self._config.data, limits), limits, self._clock).actions,
+            },
         )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}

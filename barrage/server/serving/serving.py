@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from barrage.server.identity.ways import Hook
     from barrage.server.journaling.journal_opening import Recovery
     from barrage.server.policy.rules import Policy
-    from barrage.server.runtime.runtime import RuntimeStats
+    from barrage.server.runtime.measures import RuntimeStats
     from barrage.wire.payloads.source_mapping import SourceMapping
 
 
@@ -196,6 +196,11 @@ class ServerBase(ABC):
     def connector_port(self) -> int | None:
         """The TCP port for sources of the connector protocol; None when they are not served."""
         return self._running.connector_port
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The TCP port of metrics and probes; None when there is none."""
+        return self._running.operations.metrics_port
 
     @property
     def web_uri(self) -> str | None:

@@ -4,14 +4,7 @@ Unknown names are errors that say where the name stood. The origin of every valu
 user can see why a setting has its value. Limits are set in the table ``[limits]`` or as
 ``BARRAGE_LIMITS__<NAME>``.
 
-Example file::
-
-    host = "0.0.0.0"
-    port = 10000
-    token_file = "/run/secrets/barrage-token"
-
-    [limits]
-    exchange_outbox_bytes_max = 8_388_608
+An example is in docs/cli.md.
 """
 
 from __future__ import annotations
@@ -62,6 +55,8 @@ AuditBytes = Annotated[int, Meta(ge=4096)]
 File = Annotated[str, Meta(min_length=1, description="a file")]
 CertificateName = Literal["cn", "dns", "email", "uri", "none"]
 PemFile = Annotated[str, Meta(min_length=1, description="a PEM file")]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Word = Annotated[str, Meta(min_length=1, description="a level")]
 FlightLocation = Annotated[
     str,
     Meta(
@@ -275,6 +270,30 @@ class ServerConfig:
     connector_tls: bool = True
     """Whether these sources speak TLS where there is a certificate. Without, they are served on
     loopback only."""
+
+    statistics: bool = False
+    """Whether ``_server`` and ``_subscriptions`` are made at the start, not when asked for."""
+
+    metrics_port: Port | None = None
+    """HTTP port for Prometheus and probes (extra ``metrics``); 0 lets the system choose."""
+
+    metrics_host: Address = "127.0.0.1"
+    """Who can reach it needs no credentials and reads names of tables."""
+
+    trace: bool = False
+    """Whether updates are remembered for ``barrage trace`` always, not when it asks."""
+
+    otel: bool = False
+    """Whether calls, cycles and updates are told to OpenTelemetry. Needs the extra ``otel``."""
+
+    otel_sample_percent: Percent = 100
+    """Share of calls and cycles that are."""
+
+    log_level: Word = "warning"
+    """What is logged: a level, and levels of parts behind it: ``warning,journal=debug``."""
+
+    log_json: bool = False
+    """Whether lines of the log are JSON."""
 
     web: bool | None = None
     """Whether browsers are served: the page, and calls over WebSockets. When nothing is said,

@@ -9,6 +9,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from barrage.errors import TableExistsError
+from barrage.server.runtime.measures import ABOUT_SERVERS
 from barrage.server.tables.table_service import Change, TableRecipe, source_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ class StatisticsTable:
             log.warning("table %r exists; the server's statistics are not published", self._name)
             self._is_taken = True
             return None
-        return source_of(publication.table, self._name)
+        table = source_of(publication.table, self._name)
+        ABOUT_SERVERS.add(table)
+        return table
 
     def fail(self, error: BarrageError) -> None:
         """Nothing keeps the table any more: whoever follows it is told."""

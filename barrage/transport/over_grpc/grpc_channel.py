@@ -19,6 +19,7 @@ from grpc import aio
 from barrage.errors import ConnectionLostError, StatusCode, SubscriptionClosedError
 from barrage.transport.base import INFORMATION_HEADERS
 from barrage.transport.flight_messages import FLIGHT
+from barrage.transport.over_grpc.fork_guard import fork_guard
 from barrage.transport.status import error_from_rpc, error_from_status
 from barrage.transport.tls.client_tls import read_material
 from barrage.transport.whole_reads import WholeReads
@@ -108,6 +109,7 @@ class GrpcChannel:
         options = _channel_options(message_bytes_max, tls, connect_seconds_max)
         self._open_another = partial(_open_channel, target, options, tls)
         self._channel = self._open_another()
+        fork_guard.opened(self)
         self._streams_max = streams_per_connection_max
         self._stream_connections: list[_StreamConnection] = []
         self.target = target
@@ -193,6 +195,7 @@ class GrpcChannel:
             for connection in self._stream_connections:
                 await connection.channel.close(grace=None)
             await self._channel.close(grace=None)
+            fork_guard.closed(self)
             await _settle_cancelled_calls()
 
     def _stream_stream(self, method: str) -> Any:

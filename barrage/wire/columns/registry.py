@@ -22,6 +22,7 @@ from barrage.wire.columns.fixed import (
     SentinelCodec,
 )
 from barrage.wire.columns.nested import FixedListCodec, ListCodec, ListViewCodec, MapCodec
+from barrage.wire.columns.structs import StructCodec
 from barrage.wire.columns.unions import UnionCodec
 from barrage.wire.columns.variable import VariableCodec
 
@@ -147,6 +148,8 @@ def _nested_codec(
         return FixedListCodec(kind, child(kind.value_type))
     if _T.is_map(kind):
         return MapCodec(kind, child(kind.key_type), child(kind.item_type))
+    if _T.is_struct(kind):
+        return StructCodec(kind, tuple(child(field.type) for field in kind.fields))
     if _T.is_union(kind):
         members = tuple(child(kind.field(i).type) for i in range(kind.num_fields))
         return UnionCodec(kind, members)

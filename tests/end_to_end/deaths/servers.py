@@ -269,12 +269,17 @@ def thread_statistics(killing: Killing) -> None:
     statistics_fail(killing, "_threads", journal="memory")
 
 
+@kills("barrage-server-statistics")
+def server_statistics(killing: Killing) -> None:
+    statistics_fail(killing, "_server", config=ServerConfig(statistics=True))
+
+
 @kills("barrage-body-statistics")
 def body_statistics(killing: Killing) -> None:
     statistics_fail(killing, "_bodies", bodies="shm")
 
 
-def statistics_fail(killing: Killing, name: str, **settings: str) -> None:
+def statistics_fail(killing: Killing, name: str, **settings: Any) -> None:
     with scene(**settings) as s:
         wait_until(lambda: name in [table.name for table in s.session.tables()], HANG_SECONDS)
         live = s.session.table(name).subscribe().wait_ready(HANG_SECONDS)

@@ -46,7 +46,7 @@ def damage(root: Path, segment: str) -> int:
     return len(data) // 2
 
 
-@pytest.mark.parametrize("command", ["ls", "verify", "export", "compact"])
+@pytest.mark.parametrize("command", ["ls", "verify", "export", "compact", "backup", "restore"])
 def test_every_journal_command_has_help_with_examples(command: str) -> None:
     code, out, _ = run("journal", command, "--help")
     assert code == 0
@@ -166,3 +166,27 @@ def test_compact_keeps_rows_ids_and_epoch_and_needs_the_lock(tmp_path: Path) -> 
     store.close()
     code, out, _ = run("journal", "ls", str(tmp_path), "--json")
     assert json.loads(out)[0]["rows"] == len(history.rows)
+
+
+def test_a_backup_is_made_and_restored(written: tuple[Path, RandomHistory], tmp_path: Path) -> None:
+    root, history = written
+    backup, data = str(tmp_path / "backup"), str(tmp_path / "data")
+    code, out, _ = run("journal", "backup", str(root), backup, "--json", "--quiet")
+    assert code == 0
+    told = json.loads(out)
+    assert [each["name"] for each in told["tables"]] == ["trades/eu"]
+    assert told["step"] == history.step
+    code, _, err = run("journal", "backup", str(root), backup)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "is there already" in err
+    code, _, err = run("journal", "restore", backup, data)
+    assert code == 0
+    assert f"restored to {data}" in err
+    listed = [json.loads(run("journal", "ls", path, "--json")[1])[0] for path in (str(root), data)]
+    assert listed[0] == listed[1]
+    code, _, err = run("journal", "restore", backup, data)
+    assert code == 1
+    assert "not empty" in err
+    code, _, err = run("journal", "restore", str(tmp_path), str(tmp_path / "other"))
+    assert code == 1
+    assert "no finished backup" in err

@@ -14,6 +14,7 @@ def row(step: int) -> IndexRow:
         byte_count=5,
         segment=1,
         place=step,
+        before_count=step % 2,
     )
 
 
@@ -41,8 +42,8 @@ def test_what_was_forgotten_takes_no_memory() -> None:
         index.forget_upto(step - 100)
         room = index.rows.base
         assert room is not None
-        # 56 bytes an entry, and at most as many again and once more for those that come.
-        assert room.nbytes <= 56 * max(64, 2 * len(index) + 2)
+        # 64 bytes an entry, and at most as many again and once more for those that come.
+        assert room.nbytes <= 64 * max(64, 2 * len(index) + 2)
     assert len(index) == 100
 
 
@@ -57,3 +58,11 @@ def test_spans_are_open_at_the_left_and_closed_at_the_right() -> None:
     index.forget_upto(5)
     assert index.steps.tolist() == [6, 8]
     assert facts.steps.tolist() == [2, 4, 6, 8]
+
+
+def test_rows_of_the_feed_are_those_of_the_history_without_what_was_before() -> None:
+    index = Index()
+    index.extend([row(step)._replace(row_count=10, before_count=step) for step in (1, 2, 4)])
+    facts = entry_index(index.span(0, 9))
+    assert facts.feed_counts(has_preimage=True).tolist() == [10, 10, 10]
+    assert facts.feed_counts(has_preimage=False).tolist() == [9, 8, 6]

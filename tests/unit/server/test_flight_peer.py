@@ -199,8 +199,17 @@ def test_actions_create_and_drop(server, flight_client):
     assert len(kinds) == len(set(kinds))
     assert set(kinds) == {
         *(f"barrage.{name}" for name in ("tables", "drop_table", "create_table", "relay")),
+        *(f"barrage.{name}" for name in ("set_log_level", "trace")),
+        *(
+            f"barrage.{name}"
+            for name in ("describe", "boards", "board", "save_board", "drop_board")
+        ),
         *(f"journal.{name}" for name in ("info", "bound", "version", "cursor", "release")),
         *(f"stage.{name}" for name in ("commit", "abort")),
+        *(
+            f"barrage.{name}"
+            for name in ("describe", "boards", "board", "save_board", "drop_board")
+        ),
         *("CancelFlightInfo", "RenewFlightEndpoint"),
         *("SetSessionOptions", "GetSessionOptions", "CloseSession"),
     }

@@ -136,7 +136,7 @@ def test_a_location_is_a_path(server):
 def test_a_table_that_is_gone_is_told(server, tmp_path):
     table = server.create_table("trades", SCHEMA, key="sym")
     table.upsert(rows(1))
-    query = Query(server.uri, tmp_path, fetchTimeoutMs="1500")
+    query = Query(server.uri, tmp_path, reconnectTimeoutMs="1500")
     query.batch()
     server.drop_table("trades")
 

@@ -8,6 +8,7 @@ import pytest
 
 from barrage.errors import ConfigError
 from spark_sink.connection import Failure, ServerConnection, ServerError
+from spark_sink.patience import wait_meter
 from tests.helpers.fake_journal import FakeJournalServer, FakeTable
 from tests.unit.spark_sink.tables import TRADES
 
@@ -85,16 +86,51 @@ def test_a_missing_variable_is_named(server, monkeypatch):
 
 def test_a_server_that_is_away_for_a_moment_is_asked_again(server):
     connection = ServerConnection.of({"uri": server.uri, "fetchRetryIntervalMs": "1"})
-    server.unavailable = 3
+    server.unavailable = 9
     assert connection.action("journal.info", table="trades")["table"] == "trades"
-    server.unavailable = 4
-    with pytest.raises(ServerError, match="fetchNumRetries") as caught:
-        connection.action("journal.info", table="trades")
+    server.unavailable = 3
+    bounded = ServerConnection.of({"uri": server.uri, "fetchNumRetries": "2"})
+    with pytest.raises(ServerError, match="reconnectTimeoutMs") as caught:
+        bounded.action("journal.info", table="trades")
     assert caught.value.failure is Failure.UNREACHABLE
 
 
+def test_the_last_cause_is_told_when_the_time_is_over(server, caplog):
+    told = {"uri": server.uri, "reconnectTimeoutMs": "150", "fetchRetryIntervalMs": "10"}
+    server.unavailable = 10_000
+    before = wait_meter.counts
+    with pytest.raises(ServerError, match=r"the fake is away.*tried for") as caught:
+        ServerConnection.of(told).action("journal.info", table="trades")
+    assert caught.value.failure is Failure.UNREACHABLE
+    assert 2 <= 10_000 - server.unavailable < 100
+    assert wait_meter.counts.waits == before.waits + 1
+    assert wait_meter.counts.retries > before.retries
+    assert "the server is away" in caplog.text
+    server.unavailable = 0
+
+
+def test_no_patience_is_one_try(server):
+    server.unavailable = 1
+    with pytest.raises(ServerError):
+        ServerConnection.of({"uri": server.uri, "reconnectTimeoutMs": "0"}).action(
+            "journal.info", table="trades"
+        )
+    assert not server.unavailable
+
+
+def test_a_table_that_was_there_is_waited_for(server):
+    """A server that has just started may make its tables in a moment."""
+    connection = ServerConnection.of({"uri": server.uri, "reconnectTimeoutMs": "100"})
+    with pytest.raises(ServerError, match=r"gone.*nothing") as caught:
+        connection.action("journal.info", table="nothing", is_known=True)
+    assert caught.value.failure is Failure.NOT_FOUND
+    assert len(server.asked("journal.info")) > 1
+
+
 def test_the_next_location_is_tried(server):
-    connection = ServerConnection.of({"uri": f"grpc://127.0.0.1:1,{server.uri}"})
+    connection = ServerConnection.of(
+        {"uri": f"grpc://127.0.0.1:1,{server.uri}", "fetchRetryIntervalMs": "1"}
+    )
     assert connection.action("journal.info", table="trades")["table"] == "trades"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -21,8 +23,9 @@ def server():
         yield running
 
 
-def fetched(server, pieces) -> list[int]:
-    connection = ServerConnection.of({"uri": server.uri, "fetchRetryIntervalMs": "1"})
+def fetched(server, pieces, **options: str) -> list[int]:
+    given = {"uri": server.uri, "fetchRetryIntervalMs": "1", **options}
+    connection = ServerConnection.of(given)
     return [
         value
         for piece in pieces
@@ -60,19 +63,33 @@ def test_a_snapshot_that_broke_before_its_first_row_is_begun_anew(server):
     assert fetched(server, snapshot(server)) == list(range(100))
 
 
-def test_a_snapshot_that_broke_later_is_the_tasks_business(server):
+def test_a_snapshot_that_broke_later_goes_on_with_the_rows_that_are_missing(server):
     # Its rows may come in another order the next time.
     server.chunk_rows, server.break_after_chunks = 7, 3
+    server.is_turned = True
+    assert sorted(fetched(server, snapshot(server))) == list(range(100))
+
+
+def test_net_changes_that_broke_later_are_the_tasks_business(server):
+    server.chunk_rows, server.break_after_chunks = 7, 3
+    (piece,) = changes(server)
+    piece = replace(piece, ticket={**piece.ticket, "net": True})
     with pytest.raises(ServerError, match="broke the stream") as caught:
-        fetched(server, snapshot(server))
+        fetched(server, [piece])
     assert caught.value.failure is Failure.UNREACHABLE
 
 
-def test_tries_are_used_up(server):
-    server.unavailable = 10
-    with pytest.raises(ServerError, match="fetchNumRetries"):
-        fetched(server, changes(server))
-    assert server.unavailable == 6, "one try and three more"
+def test_a_server_that_is_away_for_some_tries_is_waited_for(server):
+    server.unavailable = 8
+    assert fetched(server, changes(server)) == list(range(100))
+
+
+def test_a_server_that_stays_away_fails_the_fetch_with_the_last_cause(server):
+    server.unavailable = 10_000
+    with pytest.raises(ServerError, match=r"the fake is away.*reconnectTimeoutMs"):
+        fetched(server, changes(server), reconnectTimeoutMs="100")
+    assert server.unavailable < 9_999
+    server.unavailable = 0
 
 
 def test_small_batches_are_gathered():

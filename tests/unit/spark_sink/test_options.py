@@ -21,7 +21,8 @@ def test_defaults():
     assert options.has_feed_columns is True
     assert options.delay_ms_max == 15 * 60_000
     assert options.form.ticket_fields() == {}
-    assert (options.connection.timeout_ms, options.connection.retries) == (120_000, 3)
+    assert (options.connection.timeout_ms, options.connection.reconnect_ms) == (120_000, 60_000)
+    assert options.connection.retries is None
 
 
 def test_case_does_not_matter():

@@ -19,9 +19,10 @@ import barrage
 from barrage.errors import ConfigError
 from spark_sink.sink import batch_writer, stream_writer
 from spark_sink.sink_errors import SinkWriteError
-from spark_sink.sink_flight import fitted
+from spark_sink.sink_flight import BatchKey, abort, fitted
 from spark_sink.sink_identity import checkpoint_query_id, driver_key
 from spark_sink.sink_options import SinkOptions
+from spark_sink.update_hook import STAGINGS_MAX, UpdateSink
 
 SCHEMA = StructType([StructField("a", LongType()), StructField("b", StringType())])
 ARROW = pa.schema([("a", pa.int64()), ("b", pa.string())])
@@ -172,3 +173,48 @@ def test_a_task_waits_for_a_server_that_starts_again(task, tmp_path):
     finally:
         starting.join()
         later.stop()
+
+
+class Frame:
+    """As much of a DataFrame as the update sink uses; ``after_staging`` is called before commit."""
+
+    columns = ("a", "b")
+    schema = SCHEMA
+    sparkSession = SimpleNamespace()  # noqa: N815  (Spark's name)
+
+    def __init__(self, after_staging) -> None:
+        self.jobs = 0
+        self._after_staging = after_staging
+
+    def mapInArrow(self, staging, _columns):
+        self._staging = staging
+        return self
+
+    def collect(self):
+        self.jobs += 1
+        told = [
+            SimpleNamespace(**row)
+            for batch in self._staging(batches(1, 2))
+            for row in batch.to_pylist()
+        ]
+        self._after_staging(self.jobs)
+        return told
+
+
+@pytest.mark.parametrize("losses", [0, 1, STAGINGS_MAX - 1, STAGINGS_MAX])
+def test_what_a_restart_of_the_server_took_is_staged_again(server, task, losses):
+    given = options(server, keyColumns="a", txnAppId="q")
+
+    def lose(jobs: int) -> None:
+        if jobs <= losses:
+            abort(SinkOptions.of(given), BatchKey(writer="q", batch=0))
+
+    frame = Frame(lose)
+    if losses == STAGINGS_MAX:
+        with pytest.raises(SinkWriteError, match="staged-lost"):
+            UpdateSink(given)(frame, 0)
+        assert server.table_names() == []
+    else:
+        UpdateSink(given)(frame, 0)
+        assert values(server) == [1, 2]
+    assert frame.jobs == min(losses + 1, STAGINGS_MAX)

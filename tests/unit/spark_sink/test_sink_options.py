@@ -14,10 +14,12 @@ from spark_sink.sink_errors import (
     CAUSE_CHARS_MAX,
     SinkWriteError,
     StagingFailedError,
+    is_stop,
     java_causes,
     root_cause,
     short_cause,
     staging_error,
+    stop_error,
     write_error,
 )
 from spark_sink.sink_options import SinkOptions, WriteMode
@@ -91,7 +93,8 @@ def test_what_does_not_fit_is_named(given, columns, how, told):
     ("reason", "advice"),
     [
         ("table 't' not found", "createTable=true"),
-        ("unknown column 'z'", "mergeSchema=true"),
+        ("unknown column 'z'", "select those, or write to a new table"),
+        ("column 'z' is missing", "mergeSchema=true"),
         ("table 't' has no key, not a", "set option keyColumns"),
         ("unknown-writer: table 't' does not know writer 'q'", "failOnDataLoss=false"),
         ("staged-lost: partition 0", "start the query again"),
@@ -130,6 +133,12 @@ class JavaError:
     def getCause(self):
         return self.cause
 
+    def getClass(self):
+        return self
+
+    def getName(self):
+        return self.text
+
 
 class CapturedError(Exception):
     def __init__(self, text, origin):
@@ -148,6 +157,28 @@ def test_the_chain_of_causes_is_walked_to_its_end():
     ring.cause = ring
     assert java_causes(CapturedError("outer", ring)) == ["outer", "ring"]
     assert root_cause(ValueError("plain")) == "plain"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("spark_sink.connection.ServerError: journal.info of 'x': not found", "journal.info of"),
+        ("pyspark.X: [PYTHON] Traceback\n  spark_sink.planning.DataLossError: lost", "lost"),
+        ("barrage.errors.SchemaError: column 'a'", "column 'a'"),
+        ("org.apache.spark.api.python.PythonException: x", "org.apache.spark.api"),
+    ],
+)
+def test_errors_of_the_source_are_found_too(text, told):
+    error = CapturedError("An error occurred while calling o844.load.", JavaError(text))
+    assert root_cause(error).startswith(told)
+
+
+def test_a_query_that_is_stopped_is_told_from_one_that_failed():
+    stopped = JavaError("job failed", JavaError("java.lang.InterruptedException"))
+    assert is_stop(CapturedError("x", stopped))
+    assert is_stop(CapturedError("x", JavaError("Job 4 cancelled part of cancelled job group 7")))
+    assert not is_stop(CapturedError("x", JavaError("job failed")))
+    assert "Py4JJavaError: An error occurred while calling" in str(stop_error(table="t", batch=1))
 
 
 def test_a_failed_staging_tells_where_once_and_briefly():

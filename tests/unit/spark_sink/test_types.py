@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 
 from barrage.errors import SchemaError
 from spark_sink.types import (
+    TypeChoices,
     arrow_target,
     cast_batch,
     feed_schema,
@@ -110,12 +111,28 @@ def test_a_column_arrives_as_spark_wants_it(values, name, first):
 
 def test_nanoseconds_can_be_numbers():
     schema = pa.schema([("t", pa.timestamp("ns", "UTC")), ("u", pa.timestamp("us", "UTC"))])
-    wanted = spark_schema(schema, nanos_as_long=True)
+    wanted = spark_schema(schema, TypeChoices(nanos_as_long=True))
     assert [field.dataType.simpleString() for field in wanted] == ["bigint", "timestamp"]
     batch = pa.RecordBatch.from_arrays(
         [pa.array([7], schema.types[0]), pa.array([7], schema.types[1])], schema=schema
     )
     assert cast_batch(batch, arrow_target(wanted)).column(0).to_pylist() == [7]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_of_day_can_be_sparks_own(unit):
+    kind = pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+    schema = pa.schema([("t", kind), ("l", pa.list_(kind))])
+    wanted = spark_schema(schema, TypeChoices(has_time=True))
+    assert [field.dataType.simpleString() for field in wanted] == ["time(6)", "array<time(6)>"]
+    target = arrow_target(wanted)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([1234, None], kind), pa.array([[1234], None], schema.types[1])], schema=schema
+    )
+    found = cast_batch(batch, target)
+    assert found.schema.equals(target)
+    nanos = {"s": 1234 * 10**9, "ms": 1234 * 10**6, "us": 1234 * 10**3, "ns": 1000}[unit]
+    assert found.column(0).cast(pa.int64()).to_pylist() == [nanos, None]
 
 
 def test_characters_become_texts():

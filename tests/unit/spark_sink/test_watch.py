@@ -26,7 +26,7 @@ def watching(server):
     watches = []
 
     def open_it(uri: str = server.uri, table: str = "trades", **options: str) -> TableWatch:
-        connection = ServerConnection.of({"uri": uri, "fetchTimeoutMs": "500", **options})
+        connection = ServerConnection.of({"uri": uri, "reconnectTimeoutMs": "500", **options})
         watches.append(TableWatch(connection, table, consumer="me", lease_ms=1000))
         return watches[-1]
 
@@ -63,7 +63,7 @@ def test_a_silent_stream_is_taken_for_dead(server, watching, monkeypatch):
 
 def test_no_server_is_an_error_after_a_while(watching):
     watch = watching("grpc://127.0.0.1:1")
-    with pytest.raises(ServerError, match="fetchTimeoutMs") as caught:
+    with pytest.raises(ServerError, match="reconnectTimeoutMs") as caught:
         watch.newest()
     assert caught.value.failure is Failure.UNREACHABLE
 
@@ -87,13 +87,13 @@ def test_a_server_that_went_away_is_an_error_after_a_while(server, watching):
 def test_a_table_that_is_not_there_is_an_error_at_once(watching):
     started = time.monotonic()
     with pytest.raises(ServerError, match="option table") as caught:
-        watching(table="nothing", fetchTimeoutMs="60000").newest()
+        watching(table="nothing", reconnectTimeoutMs="60000").newest()
     assert caught.value.failure is Failure.NOT_FOUND
     assert time.monotonic() - started < 50  # Of the 60 s that it is waited for a server
 
 
 def test_a_table_that_was_there_may_come_back(server, watching):
-    watch = watching(fetchTimeoutMs="20000")
+    watch = watching(reconnectTimeoutMs="60000")
     watch.newest()
     table = server.tables.pop("trades")
     watch._stream.cancel()
@@ -102,6 +102,25 @@ def test_a_table_that_was_there_may_come_back(server, watching):
     server.tables["trades"] = table
     server.commit("trades", add=trades(1, 2))
     wait_until(lambda: watch.newest().version == 2)
+
+
+def test_a_table_that_is_gone_ends_the_watch_with_its_name(server, watching):
+    watch = watching()
+    watch.newest()
+    del server.tables["trades"]
+    watch._stream.cancel()
+
+    def failure() -> ServerError | None:
+        try:
+            watch.newest()
+        except ServerError as error:
+            return error
+        return None
+
+    wait_until(lambda: failure() is not None)
+    assert failure().failure is Failure.NOT_FOUND
+    assert "'trades'" in str(failure())
+    assert "is gone" in str(failure())
 
 
 def test_marks_are_of_one_epoch_and_conflated():

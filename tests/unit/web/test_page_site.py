@@ -29,7 +29,7 @@ def site(tmp_path):
     async def is_serving():
         return True
 
-    return PageSite(read_files(tmp_path), sessions=NoSessions(), is_serving=is_serving)
+    return PageSite(lambda: read_files(tmp_path), sessions=NoSessions(), is_serving=is_serving)
 
 
 def asked(site, target, *, method="GET", **headers):
@@ -78,7 +78,7 @@ def test_a_build_without_a_page_says_so(tmp_path):
     async def is_serving():
         return False
 
-    site = PageSite(read_files(tmp_path), sessions=NoSessions(), is_serving=is_serving)
+    site = PageSite(lambda: read_files(tmp_path), sessions=NoSessions(), is_serving=is_serving)
     status, _, body = asked(site, "/")
     assert status == 404
     assert b"without a page" in body

@@ -22,6 +22,8 @@ from barrage.wire import (
     encode_schema,
     encode_wrapper,
 )
+from barrage.wire.columns.base import BatchSource, DictionaryStore
+from barrage.wire.columns.registry import CodecStyle, codec_for
 from barrage.wire.ipc import encode_dictionary_header, encode_record_header
 from tests.helpers.frame_factory import assembler_for, encoded_frames, full_update
 
@@ -438,10 +440,33 @@ class TestMalformedColumns:
         assert column.to_pylist() == [5]
         assert column.buffers()[1].address % 8 == 0
 
-    def test_structs_are_not_read(self):
-        schema = pa.schema([("c", pa.struct([("x", pa.int8())]))])
-        with pytest.raises(RemoteProtocolError, match="column 'c' of type struct"):
-            UpdateAssembler().receive_frame(FlightFrame(header=encode_schema(schema)))
+    def test_a_struct_without_fields_counts_as_rows_without_bytes(self):
+        codec = codec_for(pa.struct([]), CodecStyle(use_deephaven_nulls=False))
+        for rows, is_read in ((10, True), (11, False)):
+            source = BatchSource(
+                (rows, 0),
+                (0, 0),
+                pa.py_buffer(b""),
+                dictionaries=DictionaryStore(),
+                repeated_rows_max=10,
+            )
+            if is_read:
+                assert len(codec.decode(source)) == rows
+                continue
+            with pytest.raises(RemoteProtocolError, match="11 rows without bytes"):
+                codec.decode(source)
+
+    def test_a_field_of_a_struct_has_as_many_rows_as_the_struct(self):
+        codec = codec_for(pa.struct([("x", pa.int8())]), CodecStyle(use_deephaven_nulls=False))
+        source = BatchSource(
+            (3, 0, 2, 0),
+            (0, 0, 0, 0, 0, 8),
+            pa.py_buffer(bytes(8)),
+            dictionaries=DictionaryStore(),
+            repeated_rows_max=10,
+        )
+        with pytest.raises(RemoteProtocolError, match="fewer than 3 rows"):
+            codec.decode(source)
 
 
 def test_a_bitmap_counts_too_when_nulls_were_asked_for_in_values():

@@ -73,5 +73,3 @@ def open_screen(browser: Any) -> Iterator[Any]:
     for screen in opened:
         screen.page.context.close()
     assert complaints == []
-
-

@@ -15,9 +15,7 @@ def expected_rows(table: pa.Table) -> list[dict[str, str | None]]:
         field.name: [shown(cell, field) for cell in _cells(column)]
         for field, column in zip(table.schema, table.columns, strict=True)
     }
-    return [
-        {name: texts[i] for name, texts in columns.items()} for i in range(table.num_rows)
-    ]
+    return [{name: texts[i] for name, texts in columns.items()} for i in range(table.num_rows)]
 
 
 def _cells(column: pa.ChunkedArray) -> list[Any]:

@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import os
-
-HANG_SECONDS = float(os.environ.get("HANG", 60))
+HANG_SECONDS = 60
 
 READ_CELLS = """
 (index) => {

@@ -109,7 +109,10 @@ def test_the_first_load_is_small():
 
 def test_the_page_is_what_the_sources_build(tmp_path):
     subprocess.run(
-        ["node", "scripts/build.mjs", str(tmp_path / "static")], cwd=WEB, check=True, stdout=subprocess.DEVNULL
+        ["node", "scripts/build.mjs", str(tmp_path / "static")],
+        cwd=WEB,
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
     built = {p.name: p.read_bytes() for p in (tmp_path / "static").iterdir()}
     kept = {p.name: p.read_bytes() for p in STATIC.iterdir() if not p.name.startswith(".")}

@@ -8,6 +8,7 @@ import urllib.parse
 
 import pyarrow as pa
 import pytest
+from pyarrow import csv, parquet
 
 from tests.web.page.screen import wait_until
 
@@ -26,7 +27,7 @@ def quotes(server):
             "id": list(range(ROWS)),
             "symbol": [["AAPL", "MSFT", "nvda"][i % 3] for i in range(ROWS)],
             "price": [float(i % 50) for i in range(ROWS)],
-            "note": [None if i % 4 else f"it's {i}, \"so\"" for i in range(ROWS)],
+            "note": [None if i % 4 else f'it\'s {i}, "so"' for i in range(ROWS)],
         }
     )
     return quotes
@@ -179,7 +180,9 @@ def test_everything_by_keys(screen):
     screen.press("g")
     screen.page.keyboard.type("42")
     screen.page.keyboard.press("Enter")
-    wait_until(lambda: 42 in screen.cells() and focused.text_content() in screen.cells()[42].values())
+    wait_until(
+        lambda: 42 in screen.cells() and focused.text_content() in screen.cells()[42].values()
+    )
     screen.press("/")
     screen.page.keyboard.type("msft")
     wait_until(lambda: screen.row_count == len([i for i in range(ROWS) if i % 3 == 1]))
@@ -206,18 +209,14 @@ def test_all_rows_are_downloaded(screen, quotes, format_):
     expected = quotes.sort("-id").to_arrow().select(["id", "price", "note"])
     path = waiting.value.path()
     if format_ == "CSV":
-        import pyarrow.csv
-
-        options = pa.csv.ConvertOptions(
+        options = csv.ConvertOptions(
             column_types=expected.schema, strings_can_be_null=True, quoted_strings_can_be_null=False
         )
-        found = pa.csv.read_csv(path, convert_options=options)
+        found = csv.read_csv(path, convert_options=options)
     elif format_ == "Arrow":
         found = pa.ipc.open_stream(io.BytesIO(path.read_bytes())).read_all()
     else:
-        import pyarrow.parquet
-
-        found = pa.parquet.read_table(path)
+        found = parquet.read_table(path)
     assert found.to_pylist() == expected.to_pylist()
 
 
@@ -263,14 +262,18 @@ def test_the_query_bar_completes_and_runs(screen):
     wait_until(lambda: screen.columns == ["symbol", "n", "top"])
     wait_until(lambda: screen.column_values("n") == ["67", "67", "66"])
     link = urllib.parse.unquote(screen.page.url)
-    operations = json.loads(link.partition("#board=")[2])["rows"][0]["panels"][0]["grid"]["operations"]
+    operations = json.loads(link.partition("#board=")[2])["rows"][0]["panels"][0]["grid"][
+        "operations"
+    ]
     assert operations[0] == ["agg_by", ["symbol"], {"n": "count()", "top": "max(price)"}]
     bar.fill("where nothing > 3")
     bar.press("Enter")
     wait_until(lambda: "nothing" in screen.message)
     bar.fill("jump 3")
     bar.press("Enter")
-    wait_until(lambda: "there is no operator jump" in screen.page.locator(".querybar").text_content())
+    wait_until(
+        lambda: "there is no operator jump" in screen.page.locator(".querybar").text_content()
+    )
 
 
 def test_several_tables_in_a_layout(server, screen, open_screen):
@@ -284,9 +287,7 @@ def test_several_tables_in_a_layout(server, screen, open_screen):
     assert left["x"] + left["width"] <= right["x"]
     handle = screen.page.locator("live-grid").nth(1).locator("[aria-label='Move panel']")
     handle.press("ArrowDown")
-    wait_until(
-        lambda: screen.page.locator(".panel").nth(1).bounding_box()["y"] > left["y"] + 100
-    )
+    wait_until(lambda: screen.page.locator(".panel").nth(1).bounding_box()["y"] > left["y"] + 100)
     again = open_screen(screen.page.url)
     wait_until(lambda: len(again.cells(1)) == 3)
     screen.page.locator("live-grid").nth(1).locator("[aria-label='Close panel']").click()

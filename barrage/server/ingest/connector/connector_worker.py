@@ -305,8 +305,10 @@ class ConnectorWorker:
         connection.call = self._callers.calls.begin(caller, partial(self._end, connection))
         try:
             target = self._landings.target(hello.program, hello.instance)
-        except PermissionDeniedError as error:
+            self._landings.check(target, caller)
+        except BarrageError as error:
             _refuse(connection, error)
+            self.touch(connection)
             return
         program = self._programs.get(target)
         if program is None:
@@ -349,18 +351,24 @@ class ConnectorWorker:
             while program.waiting:
                 self._welcome(program.waiting.popleft(), program.target, desk)
         elif desk is None and not program.is_opening:
-            if not program.waiting:
-                self._programs.pop(program.target, None)
-                return
-            first = program.waiting[0].caller
-            assert first is not None
-            program.is_opening = True
-            try:
-                future = self._landings.open(program.target, first)
-            except BarrageError as error:
-                self._not_opened(program, error)
-            else:
-                future.add_done_callback(partial(self._on_loop, self._opened, program))
+            self._open(program)
+
+    def _open(self, program: _Program) -> None:
+        """For the first that waits and is still there."""
+        while program.waiting and program.waiting[0].session.state is not WorkerState.GREETED:
+            program.waiting.popleft()
+        if not program.waiting:
+            self._programs.pop(program.target, None)
+            return
+        first = program.waiting[0].caller
+        assert first is not None
+        program.is_opening = True
+        try:
+            future = self._landings.open(program.target, first)
+        except BarrageError as error:
+            self._not_opened(program, error)
+        else:
+            future.add_done_callback(partial(self._on_loop, self._opened, program))
 
     def _welcome(
         self, connection: ConnectorConnection, target: LandingTarget, desk: StreamDesk
@@ -403,9 +411,9 @@ class ConnectorWorker:
         log.warning("a connector has no table %r: %s", program.target.table, error)
         program.is_opening = False
         if isinstance(error, PermissionDeniedError):
-            # Somebody else may be allowed to.
+            # Somebody else may be allowed to. Not at once: many may wait that are not.
             _refuse(program.waiting.popleft(), error)
-            self._advance(program)
+            self.loop.call_soon(self._guarded, partial(self._advance, program))
             return
         self._programs.pop(program.target, None)
         for connection in program.waiting:

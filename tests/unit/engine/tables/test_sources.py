@@ -185,12 +185,53 @@ def test_list_edits_shift_the_rows_behind(graph: UpdateGraph) -> None:
     assert update.modified_keys_post == (RowSet.empty(),), "overwritten new rows are additions"
 
 
+def test_replacing_a_list_keeps_equal_rows(graph: UpdateGraph) -> None:
+    table = ListTable(graph, SCHEMA)
+    content = rows([*"abcde", None, None], [1.0, 2.0, 3.0, 4.0, 5.0, None, None], [*range(6), 5])
+    table.stage_replace(content)
+    graph.run_cycle()
+    table.stage_replace(content)
+    assert not graph.run_cycle().updates, "the same content is no change"
+    new = rows([*"xbde", None, "c"], [0.0, 2.0, 4.0, 5.0, None, 3.0], [9, 1, 3, 4, 5, 2])
+    table.stage_replace(new)
+    update = graph.run_cycle().updates[table]
+    assert table.to_arrow() == new
+    assert update.removed_keys_pre == RowSet([0, 2, 6])
+    assert update.added_keys_post == RowSet([0, 5])
+    assert list(update.shifts) == [Shift(3, 5, -1)]
+    table.stage_replace(new.slice(0, 0))
+    assert graph.run_cycle().updates[table].removed_keys_pre.size == 6
+
+
+def test_replacing_a_list_with_anything_ends_in_that(graph: UpdateGraph) -> None:
+    schema = pa.schema([("n", pa.int64()), ("l", pa.list_(pa.int64()))])
+    table = ListTable(graph, schema)
+    random = np.random.default_rng(5)
+    for turn in range(200):
+        before = model.content_of(table)
+        numbers = random.integers(0, 1 + turn % 7, random.integers(0, 12)).tolist()
+        lists = [[n % 2] if n != 3 else None for n in numbers]
+        new = pa.table({"n": numbers, "l": lists}, schema=schema)
+        if turn % 5 == 0 and table.size:
+            table.stage_delete(0, 1)
+        table.stage_replace(new)
+        if turn % 3 == 0:
+            table.stage_insert(len(new) // 2, new.slice(0, 2))
+            new = pa.concat_tables(
+                [new.slice(0, len(new) // 2), new.slice(0, 2), new.slice(len(new) // 2)]
+            )
+        update = graph.run_cycle().updates.get(table)
+        assert table.to_arrow() == new
+        if update is not None:
+            model.check_update(before, update, model.content_of(table))
+
+
 def test_list_slots_are_reclaimed(graph: UpdateGraph) -> None:
     table = ListTable(graph, pa.schema([("n", pa.int64())]))
     for turn in range(5):
-        table.stage_replace(pa.table({"n": np.arange(3000) + turn}))
+        table.stage_replace(pa.table({"n": np.arange(3000) + 3000 * turn}))
         graph.run_cycle()
-    assert table.to_arrow()["n"].to_pylist() == list(range(4, 3004))
+    assert table.to_arrow()["n"].to_pylist() == list(range(12_000, 15_000))
     assert table.storage.nbytes < 8 * 12_000
 
 

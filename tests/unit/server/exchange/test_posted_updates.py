@@ -66,7 +66,7 @@ async def posted(count: int):
     stream._is_accepted.set()
     await turns()
     assert stream._is_idle
-    is_held = [stream.enqueue_frame(b"frame") for _ in range(count)]
+    is_held = [stream.enqueue(b"frame") for _ in range(count)]
     assert is_held.index(True) + 1 == DEFAULT_LIMITS.exchange_outbox_updates_max
     assert is_held.count(True) == 1
     assert len(call.waiting) == count

@@ -1,0 +1,1 @@
+"""What ``barrage spark doctor`` looks at."""

@@ -1,0 +1,1 @@
+"""What `barrage top` shows: a picture of a server from its tables about itself."""

@@ -1,0 +1,1 @@
+"""What `barrage trace` makes of what a server remembers of updates."""

@@ -1,0 +1,1 @@
+"""What operators look at and turn: metrics and health over HTTP, levels of the log, traces."""
