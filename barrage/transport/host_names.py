@@ -52,3 +52,10 @@ def normal_origin(text: str) -> str | None:
         return None
     host = f"[{name}]" if ":" in name else name
     return f"{parts.scheme}://{host}:{port}"
+
+
+def host_and_port(text: str) -> tuple[str, int] | None:
+    """What ``host:port`` says; None when it is none."""
+    host, colon, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
+    return (host.strip("[]"), int(port)) if colon and host and is_port else None

@@ -34,7 +34,7 @@ from barrage.server.settings.kinds import (  # noqa: TC001 - declarations are re
     Word,
 )
 from barrage.transport.base import HttpServer, is_path_of_pem
-from barrage.transport.host_names import is_loopback, normal_origin
+from barrage.transport.host_names import host_and_port, is_loopback, normal_origin
 from barrage.transport.registry import BODIES, body_transport, body_way
 from barrage.wire.dissociated.ways import BodyWay
 
@@ -292,13 +292,10 @@ class ServerConfig:
     commas between them."""
 
     connector_restart: str | None = None
-    """What sources are told when the server stops as planned: the ``host:port`` of another worker,
-    or nothing for this one again (RESTART). When nothing is said their connections just end, which
-    is what the published library comes back from."""
+    """Where sources are sent at a planned stop (RESTART): ``host:port``, or empty for here."""
 
     connector_config: File | None = None
-    """TOML file of the programs that sources may have, and of what their messages become
-    (docs/connectors.md); without one all are taken, and land as they are."""
+    """TOML file of programs and what their messages become (docs/connectors.md)."""
 
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""
@@ -308,8 +305,7 @@ class ServerConfig:
     variables and flags they stand beside the others."""
 
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False)
-    """Setting name (``limits.<name>`` for limits) to its origin; a name that is missing has its
-    default."""
+    """Setting (``limits.<name>`` for limits) to its origin; one missing has its default."""
 
     def __post_init__(self) -> None:
         if isinstance(self.data, Path):
@@ -337,8 +333,7 @@ class ServerConfig:
                 raise self._wrong("web_origins", f"origins as https://host:port, not {origin!r}")
         if self.connector is not None and self.connector_address is None:
             raise self._wrong("connector", "host:port, the port from 0 to 65535")
-        address = self.connector_address
-        is_open = address is not None and not is_loopback(address[0])
+        is_open = not is_loopback((self.connector_address or ("localhost", 0))[0])
         if is_open and self.tls_cert is not None and not self.connector_tls:
             raise ConfigError(
                 f"connector = {self.connector!r} (from {self.origin('connector')}) can be reached "
@@ -354,9 +349,7 @@ class ServerConfig:
     @property
     def connector_address(self) -> tuple[str, int] | None:
         """Host and port of ``connector``; None when there is none."""
-        host, colon, port = (self.connector or "").rpartition(":")
-        is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
-        return (host.strip("[]"), int(port)) if colon and host and is_port else None
+        return host_and_port(self.connector or "")
 
     def _check_tls(self) -> None:
         together = ("tls_cert", "tls_key")

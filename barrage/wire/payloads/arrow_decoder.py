@@ -47,10 +47,10 @@ class ArrowStreams:
         """PayloadError for what may not be read as a whole."""
         count = 0
         for message in pa.ipc.MessageReader.open_stream(data):
-            opened = open_message(message.metadata.to_pybytes())
-            if opened.kind == HEADER_SCHEMA:
-                continue
             try:
+                opened = open_message(message.metadata.to_pybytes())
+                if opened.kind == HEADER_SCHEMA:
+                    continue
                 body_bytes = 0 if message.body is None else message.body.size
                 count += read_batch(opened, body_bytes).length
             except RemoteProtocolError as error:

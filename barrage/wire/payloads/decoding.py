@@ -66,7 +66,7 @@ def decode_payloads(decoder: PayloadDecoder, payloads: pa.BinaryArray) -> Decode
             continue
         try:
             rows, found = decoder.decode(payloads[start:stop])
-        except PayloadError as error:
+        except RemoteProtocolError as error:
             if stop - start == 1:
                 rejected.append((start, short(str(error))))
             else:

@@ -184,6 +184,12 @@ class TestArrow:
     def test_what_is_none(self) -> None:
         whole = arrow_stream(pa.table({"a": [1]}))
         too_large = arrow_stream(pa.table({"a": pa.array([2**63], pa.uint64())}))
+        old = bytearray(whole)
+        at = old.index(b"\x04\x00", 8)
+        headers = [bytes(old[:n] + b"\x01" + old[n + 1 :]) for n in range(8, min(at + 8, len(old)))]
+        for bad in headers:
+            # Whatever it is taken for, nothing but a rejection may come of it.
+            decoded(self.DECODER, bad)
         for bad in (b"x", whole[:-100], whole[8:], too_large, b"\xff" * 64):
             assert len(decoded(self.DECODER, bad).rejected) == 1
 
