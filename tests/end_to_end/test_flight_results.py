@@ -395,6 +395,26 @@ def test_a_result_is_its_callers_alone(tmp_path: Path, monkeypatch: pytest.Monke
         assert owner.rows(told.info).equals(wide())
 
 
+def test_a_result_has_what_its_caller_is_shown(tmp_path: Path) -> None:
+    """And goes with the rules under which it was made."""
+    read = frozenset({barrage.Operation.READ})
+    rule = barrage.Rule(tables=("wide",), users=("bob",), allow=read, rows="x < 2100")
+    config = ServerConfig(users=str(users_file(tmp_path / "users")), limits=LIMITS)
+    bob = ("authorization", barrage.Basic("bob", ALICE_PASSWORD).header)
+    with (
+        barrage.Server("127.0.0.1", config=config, policy=barrage.Policy((rule,))) as server,
+        FlightPeer(server.address, bob) as peer,
+    ):
+        server.create_table("wide", data=wide())
+        server.create_table("other", data=wide())
+        for info in (peer.finished(PATH).info, peer.info(PATH), peer.finished(SORTED).info):
+            assert info.total_records == 2100
+            assert max(peer.rows(info)["x"].to_pylist()) == 2099
+        for descriptor in (b"s/other", b'q/{"table": "other"}'):
+            with status(CODE.NOT_FOUND, "'other' not found"):
+                peer.poll(descriptor)
+
+
 def test_the_server_stops_and_polls_end(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = replace(LIMITS, poll_wait_ns=DEFAULT_LIMITS.poll_wait_ns)
     server = barrage.Server("127.0.0.1", config=ServerConfig(limits=limits))
