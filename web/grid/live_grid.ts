@@ -118,8 +118,8 @@ export class LiveGrid extends HTMLElement {
   }
 
   attributeChangedCallback(name: string): void {
-    if (name === "table") this.wanted = { ...this.wanted, table: this.getAttribute("table") ?? "" };
-    if (this.isConnected) this.start();
+    if (name === "table") this.state = emptyState(this.getAttribute("table") ?? "");
+    else if (this.isConnected) this.start();
   }
 
   connectedCallback(): void {

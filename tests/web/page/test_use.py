@@ -307,3 +307,20 @@ def test_a_board_is_saved_on_the_server(screen, server, open_screen):
     other.page.locator("button", has_text="Boards").click()
     other.page.locator("[role=menuitem]", has_text="morning").click()
     wait_until(lambda: other.state()["sort"] == [{"name": "price", "isDescending": True}])
+
+
+def test_the_element_in_a_page_of_its_own(server, screen):
+    server.create_table("other", kind="static", data={"x": [1, 2, 3]})
+    screen.page.evaluate(
+        """() => {
+          const grid = document.createElement('live-grid');
+          grid.setAttribute('src', '/socket');
+          grid.setAttribute('table', 'quotes');
+          document.body.append(grid);
+        }"""
+    )
+    wait_until(lambda: screen.cells(1).get(0, {}).get("symbol") == "AAPL", "the rows")
+    screen.page.evaluate("document.querySelectorAll('live-grid')[1].setAttribute('table', 'other')")
+    wait_until(lambda: screen.cells(1) == {i: {"x": str(i + 1)} for i in range(3)}, "others")
+    screen.page.evaluate("document.querySelectorAll('live-grid')[1].remove()")
+    wait_until(lambda: screen.is_current)
