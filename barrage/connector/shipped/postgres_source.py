@@ -161,8 +161,11 @@ class PostgresChanges(SyncSource):
             raise SourceLostError(f"PostgreSQL: {error}") from None
         except psycopg2.errors.ObjectNotInPrerequisiteState as error:
             raise SourceLostError(f"PostgreSQL slot {self._slot!r}: {error}") from None
-        except psycopg2.OperationalError as error:
-            raise ConnectionLostError(f"PostgreSQL: {error}") from None
+        except psycopg2.Error as error:
+            # A copy that is cut short is told without a code, by whichever class is at hand.
+            if isinstance(error, psycopg2.OperationalError) or error.pgcode is None:
+                raise ConnectionLostError(f"PostgreSQL: {error}") from None
+            raise
 
     # --- the slot -------------------------------------------------------------------------------
 
