@@ -148,8 +148,8 @@ fmt: $(VENV)/.dev ## format the code
 	$(BIN)/ruff check --fix .
 
 # The tests that are about the core itself; what only larger tests reach does not count.
-CORE_TESTS := $(addprefix tests/unit/,rowset model wire engine proto relay server/deephaven server/exchange) \
-	$(patsubst %,tests/property/test_%.py,row_ids storage_columns resumed_subscriptions derivations view_frames producer_spans)
+CORE_TESTS := $(addprefix tests/unit/,connector rowset model wire engine proto relay server/deephaven server/exchange) \
+	$(patsubst %,tests/property/test_%.py,row_ids row_set_forms row_set_machine connector_sessions storage_columns resumed_subscriptions derivations view_frames producer_spans)
 
 coverage: $(VENV)/.dev ## branch coverage of the core by its own tests; fails below the floor in pyproject.toml
 	$(BIN)/python -m pytest -n 3 --dist loadfile $(CORE_TESTS) --cov
