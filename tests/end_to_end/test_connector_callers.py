@@ -174,8 +174,7 @@ def test_a_table_is_not_made_for_who_has_gone_or_may_not_any_more(tmp_path) -> N
 
 
 def waiting_for(worker, program: str) -> int:
-    found = worker._programs.get(program)
-    return 0 if found is None else len(found.waiting)
+    return sum(len(p.waiting) for p in worker._programs.values() if p.target.table == program)
 
 
 def test_who_is_a_user_no_more_is_cut_off_and_nobody_else(tmp_path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from barrage import Operation, Policy, Rule
 from barrage.client.session import AsyncSession
 from barrage.client.subscriptions.subscription import AsyncTickingTable
 from barrage.client.synchronous.sync import Session
@@ -44,6 +45,9 @@ def _holds(result: Any) -> bool:
     return {1, 2} <= set(result.column("k").to_pylist())
 
 
+OPEN = Policy.of(Rule(tables=("*", "_*"), allow=frozenset(Operation)))
+
+
 def _nothing(_: object) -> None:
     """A callback."""
 
@@ -73,6 +77,7 @@ CALLS: dict[str, Call] = {
     "transaction": READ,
     "start": Call(may_be_refused=True),
     "stop": READ,
+    "set_policy": Call((OPEN,)),
     # of tables
     "add": Call((MORE,)),
     "upsert": Call((MORE,)),

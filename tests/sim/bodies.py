@@ -251,7 +251,7 @@ class ServerBodies:
         return Answer(way=BodyWay.INLINE, reason="nothing fits").to_json()
 
     def _open(self, way: BodyWay) -> Answer:
-        channel = self._channels.add(way, ANYBODY.owner)
+        channel = self._channels.add(way, ANYBODY)
         assert channel is not None
         self._opened[channel.channel_id] = channel
         if way is BodyWay.UCX:
@@ -300,7 +300,7 @@ class ServerBodies:
             claim = Claim.parse(header)
             if claim is None:
                 raise ClaimRefusedError("no claim")
-            outlet = self._outlet(self._channels.claim(claim, self.arena.proof, ANYBODY.owner))
+            outlet = self._outlet(self._channels.claim(claim, self.arena.proof, ANYBODY))
         except ClaimRefusedError as error:
             outcome = ClaimOutcome(way=BodyWay.INLINE, reason=str(error))
             return StreamBodies(None, self.options, self._limits), outcome.header()

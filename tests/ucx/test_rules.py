@@ -48,14 +48,17 @@ def client_of(server: barrage.Server, user: str) -> flight.FlightClient:
     return flight.connect(server.uri, middleware=[_Header(header.decode())])
 
 
-class _Header(flight.ClientMiddlewareFactory):
+class _Header(flight.ClientMiddleware, flight.ClientMiddlewareFactory):
+    """The same header with every call."""
+
     def __init__(self, header: str) -> None:
         self._header = header
 
     def start_call(self, _info: object) -> flight.ClientMiddleware:
-        made = flight.ClientMiddleware()
-        made.sending_headers = lambda: {"authorization": self._header}
-        return made
+        return self
+
+    def sending_headers(self) -> dict[str, str]:
+        return {"authorization": self._header}
 
 
 def test_a_snapshot_over_ucx_is_what_the_caller_is_shown(library: UcxLibrary, server) -> None:
@@ -78,19 +81,19 @@ def test_memory_that_clients_read_is_for_those_who_see_all(
 
 
 @pytest.mark.parametrize(
-    ("settings", "way"),
+    ("settings", "asked", "way"),
     [
-        ({"bodies": "ucx"}, "ucx"),
-        ({"bodies": "shm,ucx"}, "ucx"),
-        ({"bodies": "ucx", "ucx_rma": True}, "inline"),
-        ({"bodies": "shm"}, "inline"),
+        ({"bodies": "ucx"}, "ucx", "ucx"),
+        ({"bodies": "shm,ucx"}, "ucx", "ucx"),
+        ({"bodies": "ucx", "ucx_rma": True}, "ucx", "inline"),
+        ({"bodies": "shm"}, "shm", "inline"),
     ],
 )
-def test_streams_go_where_nobody_elses_bodies_lie(tmp_path, settings, way) -> None:
+def test_streams_go_where_nobody_elses_bodies_lie(tmp_path, settings, asked, way) -> None:
     server = serving(tmp_path, **settings)
     try:
         auth = barrage.Basic("bob", ALICE_PASSWORD)
-        with barrage.connect(server.uri, auth=auth) as session:
+        with barrage.connect(server.uri, auth=auth, bodies=asked) as session:
             assert session.body_status().way.value == way
             rows = session.table("t").snapshot()["x"].to_pylist()
             assert rows == list(range(9999))

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 LOOP = Role("barrage-loop", "every connection, and serve_forever")
 
+_STOPPED = "the server was stopped; make another one"
+
 
 class Server(ServerTables):
     """A server in this process, on an event loop in a thread of its own.
@@ -63,6 +65,8 @@ class Server(ServerTables):
         self._started: Future[None] | None = None
         self._death: WorkerDiedError | None = None
         self._stop_signals: StopSignals | None = None
+        self._asked: set[Future[None]] | None = set()
+        """What callers wait for that runs on the loop; None when nothing runs on it any more."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -75,7 +79,7 @@ class Server(ServerTables):
         started: Future[None]
         with self._life_lock:
             if self._is_stopped:
-                raise LocalProtocolError("the server was stopped; make another one")
+                raise LocalProtocolError(_STOPPED)
             if self._thread is not None:
                 raise LocalProtocolError("the server was started before")
             started = self._started = concurrent.futures.Future()
@@ -136,11 +140,12 @@ class Server(ServerTables):
             else:
                 replaced.set_result(None)
 
-        assert loop is not None
-        try:
+        with self._life_lock:
+            if self._asked is None or loop is None:
+                raise LocalProtocolError(_STOPPED)
+            self._asked.add(replaced)
+            replaced.add_done_callback(self._asked.discard)
             loop.call_soon_threadsafe(replace)
-        except RuntimeError:
-            raise LocalProtocolError("the server was stopped; make another one") from None
         replaced.result()
 
     def serve_forever(self) -> None:
@@ -160,15 +165,22 @@ class Server(ServerTables):
 
     def _serve(self, started: Future[None]) -> None:
         watch = self._parts.watchdog.loop
-        with asyncio.Runner(loop_factory=lambda: WatchedLoop(watch)) as runner:
-            try:
-                runner.run(self._serve_on_loop(started))
-            except BaseException:
-                # What ended the loop has not closed it: the server is ended on it, and whoever is
-                # connected is told.
-                if self._app is not None:
-                    runner.run(self._app.stop(0))
-                raise
+        try:
+            with asyncio.Runner(loop_factory=lambda: WatchedLoop(watch)) as runner:
+                try:
+                    runner.run(self._serve_on_loop(started))
+                except BaseException:
+                    # What ended the loop has not closed it: the server is ended on it, and whoever
+                    # is connected is told.
+                    if self._app is not None:
+                        runner.run(self._app.stop(0))
+                    raise
+        finally:
+            with self._life_lock:
+                asked, self._asked = tuple(self._asked or ()), None
+            for future in asked:
+                if not future.done():
+                    future.set_exception(LocalProtocolError(_STOPPED))
 
     async def _serve_on_loop(self, started: Future[None]) -> None:
         try:

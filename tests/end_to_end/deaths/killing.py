@@ -215,7 +215,7 @@ def health(session: Session) -> bytes:
 def scene(options: dict[str, Any] | None = None, **settings: Any) -> Iterator[Scene]:
     """``options`` are of the subscription, ``settings`` of the server."""
     with (
-        barrage.Server(host=HOST, **settings) as server,
+        barrage.Server(**{"host": HOST, **settings}) as server,
         barrage.connect(server.uri) as session,
     ):
         yield Scene(server, session, **(options or {}))

@@ -90,6 +90,15 @@ def follower(killing: Killing) -> None:
         s.goes_on(s.other, "other")
 
 
+@kills("barrage-relay-keeper")
+def keeper(killing: Killing) -> None:
+    with relaying(data=killing.directory) as s:
+        killing.task()
+        s.is_not_serving()
+        s.goes_on(s.live, "t")
+        s.goes_on(s.other, "other")
+
+
 @kills("barrage-relay-lags")
 def lags(killing: Killing) -> None:
     with relaying(lag_ms_max=60_000) as s:

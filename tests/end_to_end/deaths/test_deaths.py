@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from barrage.supervision import roles
-from tests.end_to_end.deaths import clients, relays, servers, sinks, ucx_streams
+from tests.end_to_end.deaths import clients, doors, relays, servers, sinks, ucx_streams
 from tests.end_to_end.deaths.killing import SCENARIOS, Killing
 from tests.helpers.held_up import load_everything
 
@@ -15,7 +15,7 @@ for module in ("fetch", "table_follower", "ticking_table", "watch"):
     importlib.import_module(f"spark_sink.{module}")
 load_everything()
 
-MADE_BY = (clients, relays, servers, sinks, ucx_streams)
+MADE_BY = (clients, doors, relays, servers, sinks, ucx_streams)
 ROLES = sorted(name for name in roles() if name != "test")
 """All but the one that the supervisor's own tests declare."""
 

@@ -64,10 +64,15 @@ async def live(uri: str, name: str, **options: Any) -> AsyncIterator[AsyncTickin
 
 
 async def follows(relay: Relay, name: str, step: int) -> RelayFollower:
-    """Until the relay's table has come to a step."""
+    """Until the relay's table has come to a step, and whoever reads it sees that."""
     follower = await relay.wait_live(name)
-    await until(lambda: follower.step >= step)
+    await until(lambda: follower.step >= step and not _is_behind(follower))
     return follower
+
+
+def _is_behind(follower: RelayFollower) -> bool:
+    """Whether it was told what no cycle has made visible yet."""
+    return follower.table is not None and follower.table.has_pending
 
 
 async def read(session: AsyncSession, name: str) -> pa.Table:

@@ -284,6 +284,6 @@ def test_a_subscription_waits_for_a_table_that_is_to_come():
             quotes = await origin.create_table("quotes", SCHEMA, key="Sym")
             await quotes.upsert(sizes("A"))
             async with relay_of(origin.uri) as relay, live(relay.uri, "quotes") as table:
-                assert [row["Sym"] for row in rows_of(table)] == ["A"]
+                await until(lambda: [row["Sym"] for row in rows_of(table)] == ["A"])
 
     run(test)

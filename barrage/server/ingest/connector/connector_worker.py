@@ -30,7 +30,7 @@ from barrage.proto.connector.worker_session import WorkerSession
 from barrage.server.ingest.connector.source_connection import READ_BYTES, ConnectorConnection
 from barrage.server.ingest.connector.stream_landings import StreamLandings
 from barrage.server.runtime.failure import unexpected_failure
-from barrage.supervision import Role, WorkerPool, no_dependants, start_task
+from barrage.supervision import Role, WorkerPool, start_task
 from barrage.transport.tls.handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
@@ -274,7 +274,8 @@ class ConnectorWorker:
             self._admit(connection, hello, caller)
             return
         connection.pause()
-        task = start_task(ADMISSION, self._look_at(connection, hello), on_death=no_dependants)
+        looking = self._look_at(connection, hello)
+        task = start_task(ADMISSION, looking, on_death=partial(self._turn_away, connection))
         self._admitting.add(task)
         task.add_done_callback(self._admitting.discard)
 
