@@ -318,7 +318,7 @@ class TableRecorder:
         path = self._batches / f"{upto}-{time.monotonic_ns()}.arrow"
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, _plain(schema)) as writer:
             for batch in batches:
-                writer.write_batch(cast_batch(batch, _plain(schema)))
+                writer.write_batch(_plain_batch(batch))
         return Piece(epoch=piece.epoch, ticket={"mode": "file", "path": str(path)})
 
     def close(self) -> None:
@@ -403,3 +403,12 @@ def _plain(schema: pa.Schema) -> pa.Schema:
             for field in schema
         ]
     )
+
+
+def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in that schema."""
+    columns = [
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_plain(batch.schema))

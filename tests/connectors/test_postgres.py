@@ -20,7 +20,7 @@ from barrage.connector import (
 )
 from barrage.connector.shipped.postgres_sink import PostgresUpserts
 from barrage.connector.shipped.postgres_source import DELETED, PostgresChanges, describe_table
-from barrage.errors import ConfigError, SourceLostError
+from barrage.errors import ConfigError, ConnectionLostError, SourceLostError
 from barrage.server import Server, ServerConfig
 from tests.connectors.peers import Postgres
 from tests.helpers.restless_server import HANG_SECONDS
@@ -146,6 +146,49 @@ def test_the_slot_is_confirmed_when_it_is_safe(orders) -> None:
         deliver(orders, server)
         assert before < at
         wait_until(lambda: at <= confirmed())
+
+
+def test_a_connection_that_the_database_ends_is_made_anew(orders) -> None:
+    async def test(server: Server) -> None:
+        def is_there(number: int) -> bool:
+            return "orders" in server.table_names() and number in [row[0] for row in ours(server)]
+
+        async def until(number: int) -> None:
+            async with asyncio.timeout(HANG_SECONDS):
+                while not await asyncio.to_thread(is_there, number):
+                    await asyncio.sleep(0.02)
+
+        source, mapping = source_of(orders)
+        delivery = TableDelivery(server.uri, mapping=mapping, backoff=Backoff(0.01))
+        running = asyncio.ensure_future(run_sources(source, delivery))
+        try:
+            for number in (2, 3):
+                await until(number - 1)
+                ended = "select pg_terminate_backend(active_pid) from pg_replication_slots"
+                await asyncio.to_thread(orders.sql, ended)
+                await asyncio.to_thread(orders.sql, f"insert into orders (id) values ({number})")
+            await until(3)
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+    orders.sql("insert into orders (id) values (1)")
+    with Server() as server:
+        asyncio.run(test(server))
+        assert ours(server) == theirs(orders)
+
+
+def test_a_lost_connection_that_the_library_tells_without_a_code(orders, monkeypatch) -> None:
+    """As it does when the database is killed in the middle of a copy."""
+    import psycopg2
+
+    def cut(*_: object) -> Iterator[object]:
+        yield from ()
+        raise psycopg2.DatabaseError("error with status PGRES_COPY_BOTH and no message")
+
+    monkeypatch.setattr(PostgresChanges, "_changes", cut)
+    with pytest.raises(ConnectionLostError, match="PGRES_COPY_BOTH"):
+        list(source_of(orders)[0].read_blocking(None))
 
 
 def test_by_a_worker(orders) -> None:

@@ -17,6 +17,7 @@ from pyarrow import flight
 import barrage
 from barrage.limits import DEFAULT_LIMITS
 from barrage.server import ServerConfig
+from barrage.server.history.journal_leases import GROUP_LEASE_NS
 from barrage.server.serving.app import ServerApp
 from barrage.transport.flight_messages import (
     FLIGHT,
@@ -218,6 +219,32 @@ def test_commands_of_journals_are_ready_at_once() -> None:
             assert sum(other.get(e.ticket).num_rows for e in told.info.endpoints) == 10
             table = other.info(Descriptor(path=("j",)))
             assert len(json.loads(table.metadata)["epoch"]) == 16
+
+
+def test_endpoints_of_a_journals_read_group_are_renewed_until_their_time_is_up() -> None:
+    with barrage.Server("127.0.0.1", journal="memory") as server:
+        table = server.create_table("j", key="x", data=wide(10))
+        leases = app_of(server).journals.leases
+        clock = VirtualClock()
+        with FlightPeer(server.address) as other:
+            leases._clock = clock
+            told = other.info(
+                b'j/{"mode": "snapshot", "table": "j", "splits": 2, "read_group": "g"}'
+            )
+            ends = [each.expires_ns for each in told.endpoints]
+            assert ends == [clock.wall_ns() + GROUP_LEASE_NS] * 2
+            table.upsert({"x": [1, 100], "y": [0.5, 0.5]})
+            clock.advance(GROUP_LEASE_NS - 1)
+            renewed = other.renew(told.endpoints[0])
+            assert renewed.ticket == told.endpoints[0].ticket
+            assert renewed.expires_ns == clock.wall_ns() + GROUP_LEASE_NS
+            clock.advance(GROUP_LEASE_NS - 1)
+            assert sum(other.get(end.ticket).num_rows for end in told.endpoints) == 10
+            clock.advance(GROUP_LEASE_NS)
+            with status(CODE.NOT_FOUND, "its time was up"):
+                other.renew(renewed)
+            with status(CODE.INVALID_ARGUMENT, "no end"):
+                other.renew(other.info(b'j/{"mode": "snapshot", "table": "j"}').endpoints[0])
 
 
 # --- the same rows until the end ------------------------------------------------------------------

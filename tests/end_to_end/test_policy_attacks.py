@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -273,6 +274,34 @@ def bound(raw: RawClient, name: str, source: bytes, number: int) -> object:
     )
     request = MESSAGES.encode("BindTableToVariableRequest", table_id=export, variable_name=name)
     return raw.call(f"/{CONSOLE_SERVICE}/BindTableToVariable", request)[1]
+
+
+Ask: TypeAlias = "Callable[[barrage.client.RemoteTable, str], barrage.client.RemoteTable]"
+
+ASKED: dict[str, Ask] = {
+    "where": lambda table, column: table.where(f"{column} = '~000001~'"),
+    "sort": lambda table, column: table.sort(column),
+    "agg_by": lambda table, column: table.agg_by(column, n="count()"),
+    "aggregated": lambda table, column: table.agg_by("Owner", n=f"max({column})"),
+    "select": lambda table, column: table.select("Id", column),
+    "computed": lambda table, column: table.select("Id", n=f"{column} = 'x'"),
+    "drop": lambda table, column: table.drop(column),
+    "select_distinct": lambda table, column: table.select_distinct(column),
+    "natural_join": lambda table, column: table.natural_join(table, on=column),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+def test_a_hidden_column_is_told_as_one_that_never_was(
+    ask: Ask,
+) -> None:
+    told = []
+    with served(bob_sees(hide=("Note",))) as server, as_user(server) as bob:
+        for column in ("Note", "Nope"):
+            with pytest.raises(BarrageError) as refused:
+                ask(bob.table("t"), column).snapshot()
+            told.append((type(refused.value), str(refused.value).replace(column, "?")))
+    assert told[0] == told[1]
 
 
 def test_another_name_outlives_no_rules() -> None:

@@ -22,8 +22,10 @@ from barrage.proto.resumption import CURSOR_HEADER, RESUME_HEADER, ResumeMode
 from barrage.relay.relay_statistics import RELAYED_TABLE, UPSTREAMS_TABLE
 from barrage.server import ServerConfig
 from barrage.server.deephaven.operations.operation_table import OPERATIONS, REFUSED
+from barrage.server.flight.result_calls import POLL_ROUTE
 from barrage.server.history.journal_tickets import JOURNAL_ROUTE
 from barrage.server.policy.rules import Operation
+from barrage.server.results.pinned_results import RESULT_ROUTE
 from barrage.server.statistics.body_statistics import BODIES_TABLE
 from barrage.server.tables.tickets import Route
 from barrage.transport.deephaven_messages import (
@@ -158,7 +160,8 @@ def test_every_action_is_in_a_row(server):
 
 
 def test_every_kind_of_ticket_is_in_a_row():
-    routes = {route.value.decode() for route in Route} | {JOURNAL_ROUTE.decode()}
+    routes = {route.value.decode() for route in Route}
+    routes |= {each.decode() for each in (JOURNAL_ROUTE, RESULT_ROUTE, POLL_ROUTE)}
     assert routes - names_of_page() == set()
 
 

@@ -22,6 +22,7 @@ from barrage.engine.tables.table import Table
 from barrage.limits import NANOS_PER_MS, Limits
 from barrage.server import ServerConfig
 from tests.helpers.living import Living
+from tests.helpers.secured import IS_SECURED, Secured, rules
 from tests.interop.workload import (
     AFFECTED,
     KEY_COLUMNS,
@@ -39,10 +40,28 @@ INTERVAL_NS = 20 * NANOS_PER_MS
 """The interval for clients that leave it to the server, as short as that of the real one here."""
 
 EXPORT_WAIT_NS = 1000 * NANOS_PER_MS
+PARTS = (
+    "sorted_by_value",
+    "small_values",
+    "last_rows",
+    "joined",
+    "per_digit",
+    "ring",
+    "grown",
+    "big",
+    "extra",
+    "types",
+    "feed",
+)
+"""What clients are shown by an operator of rules, where the server has rules (:func:`rules`): they
+write none of these."""
+
 LIMITS = Limits(interval_ns_default=INTERVAL_NS, export_wait_ns_max=EXPORT_WAIT_NS)
 
 living_tables = Living(Table).begin()
-server = barrage.Server(config=ServerConfig(port=int(sys.argv[1]), limits=LIMITS))
+settings = Secured(directory).settings() if IS_SECURED else {}
+config = ServerConfig(port=int(sys.argv[1]), limits=LIMITS, **settings)
+server = barrage.Server(config=config, policy=rules(*PARTS) if IS_SECURED else None)
 versions: dict[str, int] = {}
 tables: dict = {}
 

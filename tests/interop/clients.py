@@ -56,7 +56,7 @@ class SteeredClient:
         key = (server.process.pid, tuple(sorted(options.items())))
         if is_new or key not in self._sessions:
             name = f"session {next(self._numbers)}"
-            self.do("connect", session=name, port=server.port, **options)
+            self.do("connect", session=name, port=server.port, **server.login(), **options)
             if is_new:
                 return name
             self._sessions[key] = name
@@ -184,9 +184,7 @@ class OurClient:
     def session(self, server: DrivenServer) -> barrage.Session:
         pid = server.process.pid
         if pid not in self._sessions:
-            auth = "Anonymous" if self._scheme == "dh" else None
-            uri = f"{self._scheme}://{server.address}"
-            self._sessions[pid] = barrage.connect(uri, auth=auth)
+            self._sessions[pid] = server.connect(self._scheme)
         return self._sessions[pid]
 
     def follow(self, server: DrivenServer, table: str, **options: Any) -> OurFollower:

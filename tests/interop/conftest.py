@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.secured import IS_SECURED
 from tests.interop.clients import JavaClient, OurClient, SteeredClient, TickingClient
 from tests.interop.driven_server import DrivenServer
 from tests.interop.processes import deephaven_python
+
+SERVERS = ["barrage"] if IS_SECURED else ["deephaven", "barrage"]
+"""A real server has no rules to switch on."""
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +38,7 @@ def our_server(tmp_path_factory):
     server.close()
 
 
-@pytest.fixture(params=["deephaven", "barrage"], scope="session")
+@pytest.fixture(params=SERVERS, scope="session")
 def server(request):
     """Each server of the matrix in turn."""
     return request.getfixturevalue("real_server" if request.param == "deephaven" else "our_server")

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+import barrage
+from tests.helpers.secured import IS_SECURED, Secured
 from tests.interop.digests import Digest, digest
 from tests.interop.processes import START_TIMEOUT_SECONDS, SteeredProcess, free_port
 from tests.interop.workload import ORDERED, TABLES, Workload
@@ -41,6 +43,7 @@ class DrivenServer:
         self._python = python
         self._seed = seed
         self._lock = threading.Lock()
+        self._secured = Secured.made(directory) if IS_SECURED and kind == "barrage" else None
         self._start(free_port())
 
     @classmethod
@@ -68,11 +71,42 @@ class DrivenServer:
     @property
     def uri(self) -> str:
         """What :func:`barrage.connect` takes for a session with tickets."""
-        return f"dh://127.0.0.1:{self.port}"
+        return self._uri("dh")
+
+    def _uri(self, scheme: str) -> str:
+        return f"{scheme}{'' if self._secured is None else 's'}://{self.address}"
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    # --- logging in ---
+
+    @property
+    def ca(self) -> str | None:
+        """The authority of its certificate; None for a server that asks for nothing."""
+        return None if self._secured is None else self._secured.ca
+
+    @property
+    def bearer(self) -> str:
+        """A token of a server that asks for one."""
+        assert self._secured is not None
+        return self._secured.token(self.address, server=self.process.pid)
+
+    def login(self) -> dict[str, str]:
+        """What scripts of Deephaven's clients take to log in."""
+        if self._secured is None:
+            return {}
+        return self._secured.login(self.address, server=self.process.pid)
+
+    def spark_options(self) -> dict[str, str]:
+        return {} if self._secured is None else self._secured.spark_options()
+
+    def connect(self, scheme: str = "dh") -> barrage.Session:
+        """A session of our client; ``scheme`` is dh (with a session of Deephaven's) or grpc."""
+        if self._secured is not None:
+            return self._secured.connect(self._uri(scheme))
+        return barrage.connect(self._uri(scheme), auth="Anonymous" if scheme == "dh" else None)
 
     # --- changes ---
 

@@ -5,6 +5,7 @@ One JSON object per line on stdin, ``{"do": NAME, ...}``; the answers are JSON l
 """
 
 import json
+import pathlib
 import sys
 import threading
 import traceback
@@ -95,8 +96,9 @@ class Client:
         self.followers = {}
         self.subscriptions = {}
 
-    def connect(self, *, session, port, auth_type="Anonymous", auth_token=""):
-        self.sessions[session] = barrage_session("127.0.0.1", port, auth_type, auth_token)
+    def connect(self, *, session, port, auth_type="Anonymous", auth_token="", ca=None):
+        tls = {"use_tls": True, "tls_root_certs": pathlib.Path(ca).read_bytes()} if ca else {}
+        self.sessions[session] = barrage_session("127.0.0.1", port, auth_type, auth_token, **tls)
         return {}
 
     def disconnect(self, *, session):

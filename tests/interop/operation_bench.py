@@ -8,11 +8,11 @@ import time
 import grpc
 import pyarrow as pa
 from deephaven_core.proto import table_pb2 as messages
-from pydeephaven import Session
 from pydeephaven.table import Table
 from pydeephaven.ticket import ExportTicket
 
 from tests.interop.operation_tables import NUMBERS, SECTORS, TRADES, TWICE
+from tests.interop.peer_session import new_session
 
 CASES = {}
 
@@ -26,7 +26,7 @@ class Bench:
     """A session, and the tables of ``operation_tables`` in it."""
 
     def __init__(self, port: int) -> None:
-        self.session = Session("127.0.0.1", port)
+        self.session = new_session(port)
         self.kept: list[Table] = []
         self.stub = self.session.table_service._grpc_table_stub
         self.trades = self.session.import_table(TRADES)

@@ -20,6 +20,15 @@ START_TIMEOUT_SECONDS = 180
 ANSWER_TIMEOUT_SECONDS = 60
 
 
+LOGIN = "BARRAGE_LOGIN"
+"""Environment variable by which scripts with one server are told how to log in, as JSON."""
+
+
+def environment_with(login: dict[str, str]) -> dict[str, str]:
+    """Of a script that logs in so."""
+    return {**os.environ, LOGIN: json.dumps(login)}
+
+
 def deephaven_python(package: str = "deephaven_server") -> str | None:
     """The interpreter that has ``package``: the one named by BARRAGE_DEEPHAVEN_PYTHON, else this
     one; None when there is none."""

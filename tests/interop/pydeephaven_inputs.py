@@ -22,6 +22,7 @@ from pydeephaven.ticket import SharedTicket
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
+from tests.interop.peer_session import new_session
 from tests.unit.server.deephaven.arrow_samples import sample_columns
 
 PORT = int(sys.argv[1])
@@ -212,7 +213,7 @@ def shared_tickets(session: Session) -> dict:
     ticket = SharedTicket.random_ticket()
     table = session.import_table(pa.table({"K": [1, 2]}))
     session.publish_table(ticket, table)
-    other = Session(port=PORT)
+    other = new_session(PORT)
     try:
         fetched = other.fetch_table(ticket)
         found = rows(fetched)
@@ -237,7 +238,7 @@ def scripts(session: Session) -> dict:
 
 
 def closing(_session: Session) -> dict:
-    session = Session(port=PORT)
+    session = new_session(PORT)
     table = session.import_table(pa.table({"K": [1]}))
     table.close()
     session.close()
@@ -246,7 +247,7 @@ def closing(_session: Session) -> dict:
 
 def keep_alive(_session: Session) -> dict:
     """The server's sessions live for some seconds only; pydeephaven keeps its own alive."""
-    session = Session(port=PORT)
+    session = new_session(PORT)
     table = session.import_table(pa.table({"K": [1]}))
     time.sleep(float(os.environ["BARRAGE_SESSION_SECONDS"]) * 1.5)
     found = rows(table)
@@ -279,7 +280,7 @@ def main() -> None:
     # A table that the cyclic collector finds calls the server from whatever thread it runs in; in
     # one of gRPC's own it would wait for itself. So it runs here and nowhere else.
     gc.disable()
-    session = Session(port=PORT)
+    session = new_session(PORT)
     for scenario in SCENARIOS:
         told: dict[str, object] = {"scenario": scenario.__name__}
         try:

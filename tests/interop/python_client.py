@@ -7,6 +7,7 @@ One JSON object per line on stdin, ``{"do": NAME, ...}``; the answers are JSON l
 import faulthandler
 import gc
 import json
+import pathlib
 import signal
 import sys
 import threading
@@ -124,10 +125,12 @@ class Client:
         self.tables = {}
         self.listeners = {}
 
-    def connect(self, *, session, port, types=None, **options):
+    def connect(self, *, session, port, types=None, ca=None, **options):
         """gRPC shares what it knows of an address: after a restart of the server it may wait a
         while before it tries again, and fails calls at once until then."""
         headers = {b"x-barrage-types": types.encode()} if types else None
+        if ca is not None:
+            options |= {"use_tls": True, "tls_root_certs": pathlib.Path(ca).read_bytes()}
         end = time.monotonic() + CONNECT_SECONDS
         while True:
             try:

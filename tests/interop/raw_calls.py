@@ -6,7 +6,8 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pyarrow as pa
@@ -18,6 +19,9 @@ from barrage.transport.deephaven_messages import (
     SESSION_SERVICE,
     TABLE_SERVICE,
 )
+
+if TYPE_CHECKING:
+    from tests.interop.driven_server import DrivenServer
 
 FLIGHT_SERVICE = "arrow.flight.protocol.FlightService"
 TIMEOUT_SECONDS = 15.0
@@ -43,18 +47,23 @@ class RawSession:
     """A channel of its own and a token. ``call`` gives the status of a call as text: "OK" or the
     code's name."""
 
-    def __init__(self, address: str, authorization: str | None = ANONYMOUS) -> None:
+    def __init__(self, server: DrivenServer, authorization: str | None = ANONYMOUS) -> None:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
-        self.address = address
-        self.channel = grpc.insecure_channel(address, options=options)
+        self.server = server
+        if server.ca is None:
+            self.channel = grpc.insecure_channel(server.address, options=options)
+        else:
+            shown = grpc.ssl_channel_credentials(Path(server.ca).read_bytes())
+            self.channel = grpc.secure_channel(server.address, shown, options=options)
         self._ids = itertools.count(1)
         self.details = ""
         self.authorization = authorization
         if authorization == ANONYMOUS:
             request = MESSAGES.new("ConfigurationConstantsRequest").SerializeToString()
             method = f"/{CONFIG_SERVICE}/GetConfigurationConstants"
+            login = ANONYMOUS if server.ca is None else f"Bearer {server.bearer}"
             _, call = self.channel.unary_unary(method).with_call(
-                request, metadata=(("authorization", ANONYMOUS),), timeout=TIMEOUT_SECONDS
+                request, metadata=(("authorization", login),), timeout=TIMEOUT_SECONDS
             )
             self.authorization = dict(call.initial_metadata())["authorization"]
         self._opened_as = self.authorization

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -28,15 +29,18 @@ from tests.interop.raw_calls import (
     ticket,
 )
 
-Case = Callable[[str], str]
+if TYPE_CHECKING:
+    from tests.interop.driven_server import DrivenServer
+
+Case: TypeAlias = "Callable[[DrivenServer], str]"
 CASES: dict[str, Case] = {}
 
 
 def case(call: Callable[[RawSession], str]) -> Callable[[RawSession], str]:
     """A case that needs one session."""
 
-    def run(address: str) -> str:
-        session = RawSession(address)
+    def run(server: DrivenServer) -> str:
+        session = RawSession(server)
         try:
             return call(session)
         finally:
@@ -57,8 +61,8 @@ def getting(name: str, value: bytes) -> None:
 
 
 def _one(call: Callable[[RawSession], str]) -> Case:
-    def run(address: str) -> str:
-        session = RawSession(address)
+    def run(server: DrivenServer) -> str:
+        session = RawSession(server)
         try:
             return call(session)
         finally:
@@ -144,7 +148,7 @@ def an_export_of_another_session(session: RawSession) -> str:
     request = MESSAGES.new(
         "FetchTableRequest", source_id=reference(theirs), result_id=ticket(export(9))
     )
-    other = RawSession(session.address)
+    other = RawSession(session.server)
     try:
         return other.call(TABLE_SERVICE, "FetchTable", request, seconds=SHORT_SECONDS)
     finally:

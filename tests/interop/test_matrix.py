@@ -250,6 +250,8 @@ def java_shows(java, key, columns=None):
 def test_java_resolves_a_uri_and_computes_over_the_table(server, java):
     """Operators of the subscribing server get what our updates say; a wrong row set would show
     here even if the table's content were right."""
+    if server.ca is not None:
+        pytest.skip("Deephaven's URIs have no place for credentials or an authority")
     key = java.process.new_key("uri")
     history = history_of(server, "keyed")
     java.process.do("resolve", port=server.port, table="keyed", key=key)

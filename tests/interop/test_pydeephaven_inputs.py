@@ -7,7 +7,6 @@ with an interpreter that has pydeephaven.
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import subprocess
 
@@ -15,7 +14,8 @@ import pytest
 
 import barrage
 from barrage.server.settings.config import ServerConfig
-from tests.interop.processes import ROOT, deephaven_python
+from tests.helpers.secured import IS_SECURED, Secured, rules
+from tests.interop.processes import ROOT, deephaven_python, environment_with
 
 pytestmark = pytest.mark.interop
 
@@ -25,20 +25,23 @@ TIMEOUT_SECONDS = 180
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, dict]:
+def results(tmp_path_factory) -> dict[str, dict]:
     """What every scenario told."""
     python = deephaven_python("pydeephaven")
     if python is None:
         pytest.skip("pydeephaven is not installed (extra: interop)")
-    config = ServerConfig(session_lifetime_ms=SESSION_SECONDS * 1000)
-    with barrage.Server(config=config) as server:
+    secured = Secured.made(tmp_path_factory.mktemp("secured")) if IS_SECURED else None
+    settings = {} if secured is None else secured.settings()
+    config = ServerConfig(session_lifetime_ms=SESSION_SECONDS * 1000, **settings)
+    with barrage.Server(config=config, policy=rules() if IS_SECURED else None) as server:
         served = {"K": "int32", "S": "string"}
         server.create_table("served", served)
         server.create_table("served_read_only", served, is_read_only=True)
+        login = {} if secured is None else secured.login(f"localhost:{server.port}")
         ended = subprocess.run(
             [python, str(SCRIPT), str(server.port)],
             cwd=ROOT,
-            env={**os.environ, "BARRAGE_SESSION_SECONDS": str(SESSION_SECONDS)},
+            env={**environment_with(login), "BARRAGE_SESSION_SECONDS": str(SESSION_SECONDS)},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_SECONDS,
@@ -138,7 +141,8 @@ def test_shared_tickets(result):
 
 
 def test_names(result):
-    assert result["tables"] == ["bound", "bound_input", "served", "served_read_only"]
+    tables = [name for name in result["tables"] if not name.startswith("_")]
+    assert tables == ["bound", "bound_input", "served", "served_read_only"]
     assert result["types"] == ["Table"]
 
 

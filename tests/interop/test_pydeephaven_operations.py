@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.interop.driven_server import DrivenServer
 from tests.interop.operation_tables import SECTORS, TRADES, TWICE
-from tests.interop.processes import ROOT, deephaven_python
+from tests.interop.processes import ROOT, deephaven_python, environment_with
 
 pytestmark = pytest.mark.interop
 
@@ -35,13 +36,14 @@ SIGNIFICANT_DIGITS = 9
 """Sums of squares lose the others."""
 
 
-def run_cases(port: int) -> dict[str, dict]:
+def run_cases(server: DrivenServer) -> dict[str, dict]:
     python = deephaven_python("pydeephaven")
     if python is None:
         pytest.skip("pydeephaven is not installed (extra: interop)")
     ended = subprocess.run(
-        [python, str(SCRIPT), str(port)],
+        [python, str(SCRIPT), str(server.port)],
         cwd=ROOT,
+        env=environment_with(server.login()),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
@@ -54,12 +56,12 @@ def run_cases(port: int) -> dict[str, dict]:
 
 @pytest.fixture(scope="module")
 def ours(our_server) -> dict[str, dict]:
-    return run_cases(our_server.port)
+    return run_cases(our_server)
 
 
 @pytest.fixture(scope="module")
 def theirs(real_server) -> dict[str, dict]:
-    return run_cases(real_server.port)
+    return run_cases(real_server)
 
 
 def rows_of(found: dict) -> list[list]:

@@ -28,7 +28,7 @@ def rows_of(server: DrivenServer, table: str, query: Query) -> list[dict]:
     ("table", "key"), [("keyed", "K"), ("keyed", ""), ("grown", ""), ("types", "")]
 )
 def test_a_table_is_followed_through_changes_and_a_restart(server, tmp_path, table, key):
-    options = {"keyColumns": key} if key else {}
+    options = ({"keyColumns": key} if key else {}) | server.spark_options()
     query = Query(server.uri, tmp_path, table, **options)
     try:
         query.follow_to(lambda: rows_of(server, table, query), WAIT_SECONDS)

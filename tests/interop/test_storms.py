@@ -8,7 +8,6 @@ import re
 
 import pytest
 
-import barrage
 from barrage.client import State
 from tests.helpers.server_process import wait_until
 from tests.interop.clients import WAIT_SECONDS, JavaClient, OurClient, SteeredClient, TickingClient
@@ -23,7 +22,7 @@ COUNTED = ("streams", "sessions", "exports", "producers", "tables")
 
 @pytest.fixture
 def own_session(server):
-    with barrage.connect(server.uri, auth="Anonymous") as session:
+    with server.connect() as session:
         yield session
 
 
@@ -253,5 +252,5 @@ def test_closed_sessions_leave_nothing(our_server, python_client):
                 python_client.do("read", session=session, table=name)
             python_client.do("disconnect", session=session)
         for _ in range(20):
-            with barrage.connect(our_server.uri, auth="Anonymous") as session:
+            with our_server.connect() as session:
                 assert session.table("keyed").snapshot().num_rows

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import barrage
+from tests.spark.serving import serving
 from tests.spark.session import has_java, start_session
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _no_query_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 def server() -> Iterator[barrage.Server]:
     """A server in this process on a free port of 127.0.0.1, whose tables are journaled in memory
     unless they say otherwise."""
-    with barrage.Server(journal="memory") as running:
+    with serving(journal="memory") as running:
         yield running
 
 

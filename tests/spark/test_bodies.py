@@ -18,6 +18,7 @@ from barrage.server.statistics.body_statistics import body_rows
 from barrage.spark import register
 from tests.helpers.server_process import wait_until
 from tests.spark.feeds import Collected
+from tests.spark.serving import options_for, serving
 
 ROWS = 400_000
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string()), ("t", pa.timestamp("ns", tz="UTC"))])
@@ -26,7 +27,7 @@ WAIT = 60
 
 @pytest.fixture
 def sharing():
-    with barrage.Server(journal="memory", bodies="shm") as running:
+    with serving(journal="memory", bodies="shm") as running:
         fill(running)
         yield running
 
@@ -52,7 +53,7 @@ def facts(server: barrage.Server) -> dict:
 
 def read(spark, server, **options: str):
     register(spark)
-    reader = spark.read.format("barrage").option("uri", server.uri).options(**options)
+    reader = spark.read.format("barrage").options(**options_for(server), **options)
     return reader.load("numbers")
 
 
@@ -83,7 +84,7 @@ def test_rows_come_through_shared_memory_and_are_the_same(spark, sharing):
 
 def test_a_stream_takes_every_change_once(spark, sharing, checkpoint):
     collected = Collected()
-    stream = spark.readStream.format("barrage").option("uri", sharing.uri)
+    stream = spark.readStream.format("barrage").options(**options_for(sharing))
     query = (
         stream.option("maxRowsPerTrigger", ROWS // 2)
         .load("numbers")
@@ -159,7 +160,7 @@ def test_a_query_that_stops_early_gives_everything_back(spark, sharing):
 
 
 def test_nothing_stays_when_the_server_has_stopped(spark):
-    with barrage.Server(journal="memory", bodies="shm") as server:
+    with serving(journal="memory", bodies="shm") as server:
         fill(server)
         arena = server._app.bodies.arena.name
         assert sums(read(spark, server))[0] == ROWS

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import barrage
+from tests.spark.serving import connect, options_for
 from tests.spark.session import ROOT, java_options
 
 pytest.importorskip("pyspark")
@@ -59,7 +60,9 @@ def run_pipeline(
 ) -> dict:
     """Run the script with the zip as the only way to our packages; what it printed."""
     told = work / "settings.json"
-    told.write_text(json.dumps({"uri": server.uri, "work": str(work), "session": session}))
+    told.write_text(
+        json.dumps({"server": options_for(server), "work": str(work), "session": session})
+    )
     environment = {
         **os.environ,
         "PYTHONPATH": str(package),
@@ -86,7 +89,7 @@ def check(server: barrage.Server, table, found: dict) -> None:
     sums: dict[str, float] = {}
     for row in before:
         sums[row["symbol"]] = sums.get(row["symbol"], 0) + row["size"]
-    with barrage.connect(server.uri) as session:
+    with connect(server) as session:
         copy = session.table("copy").snapshot().to_pylist()
         assert sorted(copy, key=lambda row: row["id"]) == before
         for name in ("totals", "all_totals"):

@@ -64,6 +64,13 @@ def wait_until(is_true) -> None:
 
 
 @pytest.fixture
+def server():
+    """The page's own, which asks for nothing."""
+    with barrage.Server(journal="memory") as running:
+        yield running
+
+
+@pytest.fixture
 def document(server, tmp_path, spark):
     made = Document(server, server.create_table("first", SCHEMA), tmp_path)
     made.run("session.put")

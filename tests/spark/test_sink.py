@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 
-import barrage
 from barrage.spark import barrage_update_sink, java_causes, register, root_cause
 from tests.spark.file_stream import FileStream, run_to_end
+from tests.spark.serving import connect, login_options, options_for
 
 ROWS = "symbol string, size long"
 
@@ -28,7 +28,7 @@ def batch(*pairs: tuple[str, int]) -> dict:
 
 
 def rows_of(server, table: str = "out") -> list[tuple]:
-    with barrage.connect(server.uri) as session:
+    with connect(server) as session:
         found = session.table(table).snapshot()
     return sorted(tuple(row.values()) for row in found.to_pylist())
 
@@ -41,7 +41,7 @@ def sink(rows, server, checkpoint: str, **options):
     """The chain of the documentation, up to its start."""
     return (
         rows.writeStream.format("barrage")
-        .option("uri", server.uri)
+        .options(**options_for(server))
         .option("table", options.pop("table", "out"))
         .option("checkpointLocation", checkpoint)
         .options(**options)
@@ -110,7 +110,7 @@ def test_update_mode_through_foreach_batch(spark, server, files, checkpoint):
     files.put(batch(("a", 1), ("b", 2)))
     files.put(batch(("b", 5), ("c", 1)))
     totals = files.read(spark).groupBy("symbol").sum("size").withColumnRenamed("sum(size)", "size")
-    applied = barrage_update_sink(server.uri, "out", keyColumns="symbol")
+    applied = barrage_update_sink(server.uri, "out", keyColumns="symbol", **login_options())
     writer = totals.writeStream.foreachBatch(applied).outputMode("update")
     run_to_end(writer.option("checkpointLocation", checkpoint))
     assert rows_of(server) == [("a", 1), ("b", 7), ("c", 1)]
@@ -167,7 +167,7 @@ def test_batch_writes_append_overwrite_and_come_once(spark, server):
     rows = spark.createDataFrame([("a", 1), ("b", 2)], ROWS)
 
     def write(mode: str, frame=rows, **options) -> None:
-        writer = frame.write.format("barrage").mode(mode).option("uri", server.uri)
+        writer = frame.write.format("barrage").mode(mode).options(**options_for(server))
         writer.options(**options).save("out")
 
     write("overwrite")
@@ -189,8 +189,8 @@ def test_types_arrive_as_they_are(spark, server):
         "true t, 'x' c, cast('ab' as binary) y, date'2026-01-02' e, "
         "timestamp'2026-01-02 03:04:05.678901' at, timestamp_ntz'2026-01-02 03:04:05' n, "
         "cast(12.34 as decimal(9,2)) m, array(1, 2) a, cast(null as string) z"
-    ).write.format("barrage").mode("append").option("uri", server.uri).save("types")
-    with barrage.connect(server.uri) as session:
+    ).write.format("barrage").mode("append").options(**options_for(server)).save("types")
+    with connect(server) as session:
         (found,) = session.table("types").snapshot().to_pylist()
     assert (found["b"], found["s"], found["i"], found["l"]) == (1, 2, 3, 4)
     assert (found["f"], found["d"], found["t"], found["c"], found["y"]) == (
@@ -258,16 +258,16 @@ def test_a_failed_batch_leaves_nothing_and_runs_again(spark, server, files, chec
 
 
 def barrage_tables(server) -> list:
-    with barrage.connect(server.uri) as session:
+    with connect(server) as session:
         return list(session.tables())
 
 
 def test_a_server_that_is_away_is_named_with_the_options(spark, server, files, checkpoint):
     files.put(batch(("a", 1)))
-    uri = server.uri
+    told_to_reach = options_for(server)
     server.stop()
     writer = files.read(spark).writeStream.format("barrage").option("table", "out")
-    writer = writer.option("uri", uri).option("checkpointLocation", checkpoint)
+    writer = writer.options(**told_to_reach).option("checkpointLocation", checkpoint)
     with pytest.raises(StreamingQueryException) as failed:
         run_to_end(writer.option("fetchNumRetries", 0))
     told = root_cause(failed.value)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from barrage.spark import register
+from tests.spark.serving import options_for
 
 SCHEMA = {"sym": "string", "qty": "int64"}
 
@@ -21,7 +22,7 @@ def trades(server):
 
 def read(spark, server, **options: str):
     register(spark)
-    reader = spark.read.format("barrage").option("uri", server.uri).options(**options)
+    reader = spark.read.format("barrage").options(**options_for(server)).options(**options)
     return reader.load("trades")
 
 
@@ -87,5 +88,5 @@ def test_a_live_view_shows_what_is_newest_and_one_version_a_query(spark, server,
 
 
 def test_a_view_over_a_view_of_the_feed_without_registering(spark, server, trades):
-    reader = spark.read.format("barrage").option("uri", server.uri).option("table", "trades")
+    reader = spark.read.format("barrage").options(**options_for(server)).option("table", "trades")
     assert reader.option("readChangeFeed", "false").load().columns == ["sym", "qty"]

@@ -8,19 +8,20 @@ import threading
 import pyarrow as pa
 import pytest
 
-import barrage
 from barrage.server.settings.config import ServerConfig
 from spark_sink.connection import ServerConnection
+from tests.helpers.secured import IS_SECURED
 from tests.helpers.server_process import wait_until
 from tests.spark.feeds import Collected, run, sorted_rows
+from tests.spark.serving import options_for, serving
 
 SCHEMA = {"sym": "string", "qty": "int64"}
 
 
 def source(spark, server, table: str = "trades", **options: str):
     """A stream over a table, as the documentation has it: nothing is registered."""
-    reader = spark.readStream.format("barrage").option("uri", server.uri).option("table", table)
-    return reader.options(**options).load()
+    reader = spark.readStream.format("barrage").options(**options_for(server))
+    return reader.option("table", table).options(**options).load()
 
 
 def rows(count: int, first: int = 0) -> list[dict]:
@@ -251,7 +252,7 @@ def test_a_table_that_begins_anew(spark, server, checkpoint, is_failing):
 @pytest.mark.parametrize("is_failing", [True, False])
 def test_a_journal_cut_past_the_offset(spark, checkpoint, is_failing):
     config = ServerConfig(journal="memory", journal_memory_bytes=64 * 1024)
-    with barrage.Server(config=config) as server:
+    with serving(config=config) as server:
         table = server.create_table("trades", SCHEMA, key="sym")
         table.upsert(rows(10))
         options = {"failOnDataLoss": "true" if is_failing else "false", "consumerLease": "100ms"}
@@ -260,7 +261,7 @@ def test_a_journal_cut_past_the_offset(spark, checkpoint, is_failing):
         threading.Event().wait(0.3)
         for number in range(20):
             table.upsert(rows(1000, 1000 * number))
-        told = ServerConnection.of({"uri": server.uri})
+        told = ServerConnection.of(options_for(server))
         wait_until(lambda: told.action("journal.info", table="trades")["earliest"] > 1, timeout=30)
         if is_failing:
             with pytest.raises(Exception, match="journal begins at version"):
@@ -273,7 +274,7 @@ def test_a_journal_cut_past_the_offset(spark, checkpoint, is_failing):
 
 def test_a_server_without_journals_is_followed_from_this_side(spark, checkpoint, tmp_path):
     options = {"journalLocation": str(tmp_path / "journal"), "keyColumns": "sym"}
-    with barrage.Server(journal="none") as server:
+    with serving(journal="none") as server:
         table = server.create_table("trades", SCHEMA, key="sym")
         table.upsert(rows(30))
         collected = Collected()
@@ -291,7 +292,7 @@ def test_what_is_wrong_is_named(spark, server, checkpoint):
     server.create_table("mute", SCHEMA, journal="none")
     for table, options, words in (
         ("trades", {"failOnDataLos": "false"}, "failOnDataLoss"),
-        ("tradez", {}, "trades"),
+        ("tradez", {}, "not found" if IS_SECURED else "trades"),
         ("mute", {}, "journalLocation"),
         ("trades", {"columns": "price"}, "price"),
     ):

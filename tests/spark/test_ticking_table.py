@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 from barrage.errors import ConfigError
 from barrage.spark import barrage_ticking_table
 from spark_sink.ticking_batches import TickingTableError
+from tests.spark.serving import login_options, options_for
 
 SCHEMA = {"id": "int64", "symbol": "string", "size": "float64"}
 SECONDS = 60
@@ -22,6 +23,11 @@ def publish(server, *, rows: int = 100, name: str = "trades"):
     table = server.create_table(name, SCHEMA, key="id")
     table.upsert(made(range(rows), 0))
     return table
+
+
+def ticking_table(spark, server, table: str, *, options: dict | None = None, **named):
+    options = {**(options or {}), **login_options()}
+    return barrage_ticking_table(spark, server.uri, table, options=options, **named)
 
 
 def made(ids, value: float) -> dict:
@@ -53,7 +59,7 @@ def random_changes(table, chance: random.Random, count: int) -> None:
 def test_the_view_equals_the_remote_table_at_its_version(spark, server):
     table = publish(server)
     chance = random.Random(1)
-    with barrage_ticking_table(spark, server.uri, "trades", compact_every=3) as ticking:
+    with ticking_table(spark, server, "trades", compact_every=3) as ticking:
         assert rows_of(spark.table("trades")) == rows_at(table, ticking.version.version)
         frozen, seen = ticking.df(), rows_of(ticking.df())
         for _ in range(5):
@@ -76,8 +82,8 @@ def test_it_goes_on_after_a_restart_exactly_once(spark, server, tmp_path):
     place = str(tmp_path / "mirror")
     last = None
     for _ in range(3):
-        with barrage_ticking_table(
-            spark, server.uri, "trades", view="mirror", location=place, compact_every=2
+        with ticking_table(
+            spark, server, "trades", view="mirror", location=place, compact_every=2
         ) as ticking:
             if last is not None:
                 assert ticking.version >= last
@@ -93,8 +99,8 @@ def test_a_lost_checkpoint_begins_anew(spark, server, tmp_path):
     table = publish(server)
     place, first, second = (str(tmp_path / name) for name in ("mirror", "c1", "c2"))
     for checkpoint in (first, second):
-        with barrage_ticking_table(
-            spark, server.uri, "trades", location=place, checkpointLocation=checkpoint
+        with ticking_table(
+            spark, server, "trades", location=place, checkpointLocation=checkpoint
         ) as ticking:
             table.upsert(made([3, 500], 7))
             ticking.wait_for(table.cursor.version, SECONDS)
@@ -103,7 +109,7 @@ def test_a_lost_checkpoint_begins_anew(spark, server, tmp_path):
 
 def test_a_table_made_anew_is_read_anew(spark, server):
     publish(server)
-    with barrage_ticking_table(spark, server.uri, "trades") as ticking:
+    with ticking_table(spark, server, "trades") as ticking:
         before = ticking.version.epoch
         server.drop_table("trades")
         table = publish(server, rows=3)
@@ -118,7 +124,7 @@ def test_a_table_made_anew_is_read_anew(spark, server):
 def test_a_large_snapshot_in_chunks_is_shown_when_it_is_whole(spark, server):
     publish(server, rows=1000)
     options = {"maxRowsPerTrigger": 300}
-    with barrage_ticking_table(spark, server.uri, "trades", options=options) as ticking:
+    with ticking_table(spark, server, "trades", options=options) as ticking:
         assert len(rows_of(ticking.df())) == 1000
         assert ticking.query.lastProgress is not None
 
@@ -126,7 +132,7 @@ def test_a_large_snapshot_in_chunks_is_shown_when_it_is_whole(spark, server):
 def test_an_empty_table_and_a_filter(spark, server):
     table = server.create_table("empty", SCHEMA, key="id")
     options = {"columns": "symbol,size", "filter": "size > 10"}
-    with barrage_ticking_table(spark, server.uri, "empty", options=options) as ticking:
+    with ticking_table(spark, server, "empty", options=options) as ticking:
         assert rows_of(ticking.df()) == []
         table.upsert(made([1, 2], 9.5))
         ticking.wait_for(table.cursor.version, SECONDS)
@@ -135,7 +141,7 @@ def test_an_empty_table_and_a_filter(spark, server):
 
 def test_a_wait_that_cannot_end_says_why(spark, server):
     table = publish(server)
-    ticking = barrage_ticking_table(spark, server.uri, "trades")
+    ticking = ticking_table(spark, server, "trades")
     with pytest.raises(TimeoutError, match="version 999999"):
         ticking.wait_for(999_999, 0.3)
     with pytest.raises(TimeoutError):
@@ -167,7 +173,7 @@ def test_what_cannot_be_is_refused(spark, server, tmp_path):
         ({"compact_every": 0}, "compact_every"),
     ):
         with pytest.raises(ConfigError, match=told):
-            barrage_ticking_table(spark, server.uri, "trades", **arguments)
+            ticking_table(spark, server, "trades", **arguments)
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -177,8 +183,8 @@ def test_others_read_it_as_a_lake_table(spark, server, tmp_path, kind):
     place = tmp_path / "lake"
     chance = random.Random(3)
     for _ in range(2):
-        with barrage_ticking_table(
-            spark, server.uri, "trades", location=str(place), format=kind, compact_every=2
+        with ticking_table(
+            spark, server, "trades", location=str(place), format=kind, compact_every=2
         ) as ticking:
             for _ in range(3):
                 random_changes(table, chance, 2)
@@ -222,7 +228,7 @@ def test_batches_without_a_helper_by_the_recipe(spark, server, tmp_path):
                 applied[row["_row_id"]] = (row["id"], row["symbol"], row["size"])
         done["version"] = rows[-1]["_commit_version"]
 
-    stream = spark.readStream.format("barrage").option("uri", server.uri).load("trades")
+    stream = spark.readStream.format("barrage").options(**options_for(server)).load("trades")
     query = (
         stream.writeStream.option("checkpointLocation", str(tmp_path / "c"))
         .foreachBatch(apply)

@@ -11,6 +11,7 @@ from pyspark.errors.exceptions.captured import StreamingQueryException
 from barrage.spark import root_cause
 from tests.spark.feeds import Collected, run, sorted_rows
 from tests.spark.file_stream import FileStream, run_to_end
+from tests.spark.serving import options_for
 
 NESTED = pa.table(
     {
@@ -46,7 +47,7 @@ SPARK_TYPES = (
 
 
 def loaded(spark, server, table: str, **options: str):
-    reader = spark.readStream.format("barrage").options(uri=server.uri, **options)
+    reader = spark.readStream.format("barrage").options(**options_for(server), **options)
     return reader.load(table)
 
 
@@ -54,7 +55,9 @@ def test_structs_and_what_is_nested_in_them_go_both_ways(spark, server, tmp_path
     files = FileStream(tmp_path / "files", SPARK_TYPES)
     files.put(NESTED)
     checkpoints = [str(tmp_path / f"checkpoint{number}") for number in range(3)]
-    writer = files.read(spark).writeStream.format("barrage").options(uri=server.uri, table="out")
+    writer = (
+        files.read(spark).writeStream.format("barrage").options(**options_for(server), table="out")
+    )
     writer = writer.option("keyColumns", "id").option("checkpointLocation", checkpoints[0])
     run_to_end(writer)
     table = server.table("out")
@@ -83,7 +86,7 @@ def test_a_time_of_day_is_sparks_time_where_that_is_wanted(spark, server, checkp
         stream = loaded(spark, server, "times", readChangeFeed="false", timeOfDay="time")
         assert dict(stream.dtypes) == {"t": "time(6)"}
         writer = stream.where("t > time'09:00' or t is null").writeStream.format("barrage")
-        writer = writer.options(uri=server.uri, table="out")
+        writer = writer.options(**options_for(server), table="out")
         run_to_end(writer.option("checkpointLocation", checkpoint))
     finally:
         spark.conf.unset("spark.sql.timeType.enabled")
@@ -96,7 +99,7 @@ def test_a_variant_is_written_as_json_when_asked_for(spark, server, tmp_path):
     files = FileStream(tmp_path / "files", "id bigint, text string")
     files.put({"id": [1, 2], "text": ['{"a": [1, null, "x"]}', None]})
     rows = files.read(spark).selectExpr("id", "parse_json(text) as v")
-    writer = rows.writeStream.format("barrage").options(uri=server.uri, table="out")
+    writer = rows.writeStream.format("barrage").options(**options_for(server), table="out")
     with pytest.raises(StreamingQueryException) as failed:
         run_to_end(writer.option("checkpointLocation", str(tmp_path / "c1")))
     assert "column 'v' is a variant" in root_cause(failed.value)

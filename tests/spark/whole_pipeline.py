@@ -1,7 +1,7 @@
 """A script: source, sink in every output mode and a ticking table, in a session of its own.
 
-``python whole_pipeline.py SETTINGS.json``: ``uri`` of the server, ``work`` folder, ``session``
-(settings of the session; ``remote`` for Spark Connect, ``master`` otherwise). Prints one JSON
+``python whole_pipeline.py SETTINGS.json``: ``server`` (the options for it), ``work`` folder,
+``session`` (its settings; ``remote`` for Spark Connect, ``master`` otherwise). Prints one JSON
 object with what the test checks. Runs with nothing of ours importable but what ``PYTHONPATH`` has.
 """
 
@@ -54,13 +54,13 @@ def main() -> None:
     from barrage.spark import barrage_ticking_table, register
 
     # Append and changes need no registration: Spark finds the format by itself.
-    feed = spark.readStream.format("barrage").option("uri", told["uri"]).load("trades")
+    feed = spark.readStream.format("barrage").options(**told["server"]).load("trades")
 
     def sink(rows, table: str, mode: str, **options):
         return (
             rows.writeStream.format("barrage")
             .outputMode(mode)
-            .option("uri", told["uri"])
+            .options(**told["server"])
             .option("table", table)
             .option("checkpointLocation", str(work / f"checkpoint-{table}"))
             .options(**options)
@@ -71,15 +71,21 @@ def main() -> None:
     totals = feed.groupBy("symbol").sum("size").withColumnRenamed("sum(size)", "size")
     run(sink(totals, "totals", "update", keyColumns="symbol"))
     run(sink(totals, "all_totals", "complete", keyColumns="symbol"))
-    spark.range(5).write.format("barrage").mode("append").option("uri", told["uri"]).save("five")
+    spark.range(5).write.format("barrage").mode("append").options(**told["server"]).save("five")
     found = {"workers": where_the_package_is(spark)}
+    uri, login = told["server"].pop("uri"), told["server"]
     ticking = barrage_ticking_table(
-        spark, told["uri"], "trades", location=str(work / "mirror"), wait_seconds=SECONDS
+        spark,
+        uri,
+        "trades",
+        location=str(work / "mirror"),
+        options=login,
+        wait_seconds=SECONDS,
     )
     found["view"] = spark.sql("select count(*), sum(size) from trades").collect()[0][:]
     found["version"] = list(ticking.version)
     batch = spark.createDataFrame([(10_000, "new", 1.0)], "id long, symbol string, size double")
-    writer = batch.write.format("barrage").mode("append").option("uri", told["uri"])
+    writer = batch.write.format("barrage").mode("append").options(uri=uri, **login)
     writer.option("keyColumns", "id").save("trades")
     ticking.wait_for(ticking.version.version + 1, SECONDS)
     found["later"] = spark.table("trades").count()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import signal
-import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,17 +13,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from barrage.cli.command_errors import EXIT_INTERRUPTED, CommandError, usage_error
-from barrage.cli.commands.setting_options import MetricsPortOption  # noqa: TC001 - typer reads it
+from barrage.cli.commands.setting_options import (
+    GivenSettings,
+    with_setting_options,
+)
 from barrage.cli.running_server import (
     UPSTREAM_TOKEN_VARIABLE,
     UPSTREAM_USER_VARIABLE,
     check_host,
+    log_to_stderr,
 )
 from barrage.cli.running_server import settings as server_settings
 from barrage.cli.target import (
     JsonOption,
     QuietOption,
-    TokenOption,
     login,
     parse_server,
     password_variable,
@@ -94,43 +96,26 @@ ReadOnlyOption = Annotated[
     bool,
     typer.Option("--read-only", help="Refuse writes instead of passing them on to the owner."),
 ]
-HostOption = Annotated[
-    str | None,
-    typer.Option(
-        "--host",
-        metavar="ADDRESS",
-        help="Address to listen on, 127.0.0.1 by default; any but loopback gets a token.",
-        show_default=False,
-    ),
-]
-PortOption = Annotated[
-    int | None,
-    typer.Option(
-        "--port",
-        metavar="N",
-        min=0,
-        max=65535,
-        help="Port to listen on, 10000 by default; 0 takes any free one.",
-        show_default=False,
-    ),
-]
+SETTINGS = ("port", "host", "token", "metrics_port", "trace", "log_level", "log_json")
+"""The options of a server that a relay has; others are set by the environment."""
+
+ITS_PART = "relay"
+"""Of the log: what is connected, lost, resumed."""
 
 
 @partial(with_tls_options, prefix=UPSTREAM)
+@partial(with_setting_options, names=SETTINGS)
 def relay(
     upstreams: UpstreamsArgument,
     *,
+    given: GivenSettings,
     tls: TlsChoice,
     tables: PatternsOption = "*",
-    port: PortOption = None,
-    host: HostOption = None,
-    token: TokenOption = None,
     upstream_token: UpstreamTokenOption = None,
     upstream_user: UpstreamUserOption = None,
     lag_ms_max: LagOption = None,
     data: DataOption = None,
     read_only: ReadOnlyOption = False,
-    metrics_port: MetricsPortOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -151,19 +136,20 @@ def relay(
       barrage relay grpcs://engine:10000 --upstream-user relay
       barrage relay engine:10000 --read-only
       barrage relay engine:10000 --data relay-states
+      barrage relay engine:10000 --metrics-port 9464 --log-json --trace
       barrage watch localhost:10000/_relayed                 where each table stands
     """
     servers = [parse_server(text, tls) for text in upstreams]
     addresses = tuple(each.uri for each in servers)
     auth = login(upstream_token, upstream_user, prefix=UPSTREAM)
-    config = server_settings(None, host=host, port=port, token=token, metrics_port=metrics_port)
+    config = server_settings(None, is_for_people=False, **given)
     check_host(config)
     # What a server is made of is loaded only once there is to be one.
     from barrage.relay.patterns import TablePatterns
     from barrage.relay.relay_server import Relay
     from barrage.relay.settings import RelaySettings, relay_config
     from barrage.relay.upstream_link import UpstreamSettings
-    from barrage.server.operations.log_lines import log_to
+    from barrage.server.settings.config import DEFAULT_ORIGIN
 
     try:
         chosen = RelaySettings(
@@ -176,11 +162,11 @@ def relay(
         made = Relay(chosen, config=relay_config(config))
     except ConfigError as error:
         raise usage_error(str(error)) from error
-    if config.log_json:
-        log_to(is_json=True, levels=config.log_level)
-    elif not quiet:
-        _log_to_stderr()
-    if asyncio.run(_serve(made, as_json=as_json)) == signal.SIGINT:
+    if config.origin("log_level") == DEFAULT_ORIGIN and not quiet:
+        config = replace(config, log_level=f"{config.log_level},{ITS_PART}=info")
+    with log_to_stderr(config):
+        ended_by = asyncio.run(_serve(made, as_json=as_json))
+    if ended_by == signal.SIGINT:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
@@ -201,18 +187,12 @@ async def _serve(made: Relay, *, as_json: bool) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, number)
         if as_json:
-            typer.echo(json.dumps({"address": made.address, "port": made.port}))
+            told: dict[str, str | int] = {"address": made.address, "port": made.port}
+            if made.metrics_port is not None:
+                told["metrics_port"] = made.metrics_port
+            typer.echo(json.dumps(told))
         else:
             typer.echo(f"relaying on {made.address}; Ctrl+C stops", err=True)
         return await ended
     finally:
         await made.stop()
-
-
-def _log_to_stderr() -> None:
-    """Lines for people: what is connected, lost, resumed."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    log = logging.getLogger("barrage.relay")
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)

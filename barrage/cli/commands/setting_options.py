@@ -1,7 +1,7 @@
 """The settings of a server that are options of commands, each declared once.
 
-A new one is an annotation here and its line in :data:`SETTING_OPTIONS`; it reaches the command
-under the name of the setting.
+A new one is an annotation here and its line in :data:`SETTING_OPTIONS`; it reaches the commands
+under the name of the setting, those that take some of them alone when they name it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typer
 from barrage.cli.target import TokenOption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 GivenSettings: TypeAlias = "dict[str, str | int | bool | None]"
 """By the name of the setting: what a flag said, or None."""
@@ -271,27 +271,31 @@ SETTING_OPTIONS: dict[str, Any] = {
 """By the name of the setting, in the order of ``--help``."""
 
 
-def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_setting_options(
+    command: Callable[..., None], *, names: Sequence[str] = tuple(SETTING_OPTIONS)
+) -> Callable[..., None]:
     """A command with these options before its own, which reach it as one argument ``given``."""
 
     @functools.wraps(command)
     def run(**named: Any) -> None:
-        given = {name: _plain(named.pop(name)) for name in SETTING_OPTIONS}
+        given = {name: _plain(named.pop(name)) for name in names}
         command(**{_ARGUMENT: given}, **named)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     hints = get_type_hints(command, include_extras=True)
     settings = [
-        inspect.Parameter(name, keyword, default=None, annotation=option)
-        for name, option in SETTING_OPTIONS.items()
+        inspect.Parameter(name, keyword, default=None, annotation=SETTING_OPTIONS[name])
+        for name in names
     ]
     own = [
         parameter.replace(annotation=hints[name])
         for name, parameter in inspect.signature(command).parameters.items()
         if name != _ARGUMENT
     ]
-    run.__signature__ = inspect.Signature([*settings, *own])  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in (*settings, *own)}
+    # What has no flag stands first.
+    told = sorted([*settings, *own], key=lambda each: each.kind)
+    run.__signature__ = inspect.Signature(told)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in told}
     return run
 
 

@@ -76,7 +76,8 @@ def summary_lines(picture: ServerPicture) -> list[str]:
         f"{value('sessions'):.0f} sessions  "
         f"{'ready' if value('ready') else 'NOT READY'}",
         f"{amount(rate('rows_changed', 0))} rows/s  {amount(rate('cycle_seconds', 0))} cycles/s  "
-        f"{amount(rate('updates_sent', 0))} updates/s  {amount(rate('sent_bytes', 0))}B/s  "
+        f"{amount(rate('updates_sent', 0))} updates/s  {amount(rate('sent_bytes', 0))}B/s out  "
+        f"{amount(rate('received_bytes', 0))}B/s in  "
         f"outbox {amount(value('outbox_bytes'))}B  held {amount(value('held_bytes'))}B  "
         f"{value('commands_waiting'):.0f} commands wait",
     ]

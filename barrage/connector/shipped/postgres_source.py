@@ -161,8 +161,11 @@ class PostgresChanges(SyncSource):
             raise SourceLostError(f"PostgreSQL: {error}") from None
         except psycopg2.errors.ObjectNotInPrerequisiteState as error:
             raise SourceLostError(f"PostgreSQL slot {self._slot!r}: {error}") from None
-        except psycopg2.OperationalError as error:
-            raise ConnectionLostError(f"PostgreSQL: {error}") from None
+        except psycopg2.Error as error:
+            # A copy that is cut short is told without a code, by whichever class is at hand.
+            if isinstance(error, psycopg2.OperationalError) or error.pgcode is None:
+                raise ConnectionLostError(f"PostgreSQL: {error}") from None
+            raise
 
     # --- the slot -------------------------------------------------------------------------------
 
@@ -266,7 +269,7 @@ class PostgresChanges(SyncSource):
                 if not self._ends and not reader.is_within:
                     self._confirmed = max(self._confirmed, cursor.wal_end)
                     if self._stops_at is not None and cursor.wal_end >= self._stops_at:
-                        feedback.send(self._confirmed)
+                        feedback.send(self._confirmed, is_last=True)
                         return
                 select.select([cursor], [], [], WAIT_SECONDS)
             feedback.send(self._confirmed)
@@ -289,14 +292,17 @@ class _Feedback:
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
         self._told = 0
-        self._due = time.monotonic()
+        self._sent = -math.inf
 
-    def send(self, confirmed: int) -> None:
-        """Up to ``confirmed`` all is safe."""
+    def send(self, confirmed: int, *, is_last: bool = False) -> None:
+        """Up to ``confirmed`` all is safe. The server may sync its slot for each, so not more
+        often than every ``WAIT_SECONDS``."""
         now = time.monotonic()
-        if confirmed > self._told or now >= self._due:
-            self._told, self._due = confirmed, now + FEEDBACK_SECONDS
-            self._cursor.send_feedback(flush_lsn=confirmed, apply_lsn=confirmed, reply=False)
+        soonest = self._sent + (WAIT_SECONDS if confirmed > self._told else FEEDBACK_SECONDS)
+        if is_last or now >= soonest:
+            self._told, self._sent = confirmed, now
+            # Not forced, the library would keep it to itself until its own interval ends.
+            self._cursor.send_feedback(flush_lsn=confirmed, apply_lsn=confirmed, force=True)
 
 
 class _Transactions:

@@ -16,9 +16,10 @@ Cost: the cells of the table once, as a replica. Not thread-safe.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -64,14 +65,13 @@ class ChangeTracker:
         not one row per key or a key column does not exist.
         """
         self._schema = pa.schema([(field.name, plain_type(field.type)) for field in schema])
-        self._remote_schema = schema
         self._key = [schema.names.index(name) for name in key]
         self._rows = self._schema.empty_table() if rows is None else self._checked(rows)
         if len(keys) != len(self._rows):
             raise ValueError(f"{len(keys)} keys for {len(self._rows)} rows")
         self._keys = keys.to_numpy()
         self._next_key = keys.last + 1 if keys else 0
-        self._replica = FullReplica(schema)
+        self._replica = FullReplica(self._schema)
         self._numbers = RowIdMap.empty()
         self._follows = False
 
@@ -107,14 +107,16 @@ class ChangeTracker:
         if self._follows:
             self._keys, self._rows = self._numbers.ids, self._replica.to_arrow()
             self._follows = False
-        self._replica = FullReplica(self._remote_schema)
+        self._replica = FullReplica(self._schema)
 
     def apply(self, update: FullUpdate, *, step: int) -> TableChange | None:
         """The next update of the subscription. ``step`` is that of the change told, if any: None
         while the state is incomplete, and when nothing changed.
 
+        Columns may be encoded as the schema says or plain, as clients have them.
         RemoteProtocolError when the update does not fit; the tracker needs a restart then.
         """
+        update = self._plain_update(update)
         if self._follows and not update.is_snapshot:
             return self._followed(update, step)
         if self._follows:
@@ -127,6 +129,19 @@ class ChangeTracker:
         if len(self._replica.columns) != len(self._schema):
             raise RemoteProtocolError("a tracker needs all columns, the subscription has some")
         return self._caught_up(step)
+
+    def _plain_update(self, update: FullUpdate) -> FullUpdate:
+        def plain(columns: Sequence[pa.Array | pa.ChunkedArray]) -> tuple[Any, ...]:
+            if len(columns) != len(self._schema):
+                return tuple(columns)
+            kinds = zip(columns, self._schema.types, strict=True)
+            return tuple(_plain(column, kind) for column, kind in kinds)
+
+        return replace(
+            update,
+            added_columns=plain(update.added_columns),
+            modified_columns=plain(update.modified_columns),
+        )
 
     def _is_complete(self) -> bool:
         replica = self._replica
@@ -276,10 +291,12 @@ def _taken(columns: Sequence[pa.ChunkedArray], places: Int64Array) -> list[pa.Ch
     return [column.take(at) for column in columns]
 
 
-def _plain(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def _plain(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """The column as a journal keeps it; SchemaError when it is of another type."""
     if column.type == kind:
         return column
+    if isinstance(column, pa.Array):
+        column = pa.chunked_array([column])
     if plain_type(column.type) != kind:
         raise SchemaError(f"cells of type {column.type} are no {kind}")
     if pa.types.is_run_end_encoded(column.type):

@@ -461,6 +461,7 @@ class ExchangeStream:
             frame = await read()
             if frame is END_OF_STREAM:
                 break
+            self.sending.received(len(frame))
             for event in self._exchange.receive_frame(frame):
                 await self._handle(event)
         for event in self._exchange.receive_half_close():

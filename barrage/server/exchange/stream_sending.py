@@ -102,6 +102,10 @@ class StreamSending:
         if observer is not None:
             observer.written(origin, (self.stream_id,))
 
+    def received(self, byte_count: int) -> None:
+        """Its client has sent a message."""
+        self.account.measures.bytes_received += byte_count
+
     def held(self) -> None:
         """It is held from now on."""
         self.held_since_ns = self.account.clock.monotonic_ns()

@@ -17,6 +17,7 @@ from barrage.proto.resumption import (
     ResumeRequest,
 )
 from barrage.server.access.call_guard import SessionUse, wanted_types
+from barrage.server.access.counted_call import counted
 from barrage.server.access.frame_writing import write_frames
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.access.method_table import MethodEntry
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from barrage.server.flight.result_calls import ResultCalls
     from barrage.server.identity.authenticator import Authenticator
     from barrage.server.identity.credentials import Metadata
+    from barrage.server.runtime.measures import TransferMeasures
     from barrage.transport.base import CallContext
 
 
@@ -76,7 +78,9 @@ class DataCalls:
         journals: JournalCalls,
         journal_exchanges: JournalExchanges,
         results: ResultCalls,
+        transfers: TransferMeasures,
     ) -> None:
+        self._transfers = transfers
         self._results = results
         self._hub = hub
         self._authenticator = authenticator
@@ -119,6 +123,7 @@ class DataCalls:
         """A snapshot of a whole table with default options, a part of a result that is kept, or a
         read of a journal."""
         ticket = flight_messages.decode_ticket(request)
+        context = counted(context, "DoGet", self._transfers)
         if is_journal_request(ticket):
             await self._journals.do_get(ticket, context)
             return

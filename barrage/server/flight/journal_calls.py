@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from msgspec import Meta
 
-from barrage.errors import BarrageError, LimitExceededError, UnsupportedError
+from barrage.errors import (
+    BarrageError,
+    LimitExceededError,
+    StatusCode,
+    TicketError,
+    UnsupportedError,
+)
 from barrage.journal.change_feed.feed import (
     STRIPE_IDS_MAX,
     change_batches,
@@ -69,6 +75,18 @@ _Microseconds = Annotated[int, Meta(ge=0, le=NUMBER_MAX // 1000)]
 """Whose nanoseconds fit 64 bits."""
 
 
+class GroupNotHeldError(TicketError):
+    """The version of a read group is not held any more, or never was."""
+
+    status_code = StatusCode.NOT_FOUND
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"no version is held for read group {group[:40]!r}: its time was up, or nobody has "
+            "asked for it; plan the read again"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
     """A plan cut into tickets."""
@@ -78,6 +96,8 @@ class _Planned:
     row_count: int
     byte_count: int
     told: dict[str, Any]
+    expires_ns: int | None = None
+    """Wall clock: until when its version is held; None where nothing is promised."""
 
 
 class JournalCalls:
@@ -261,12 +281,26 @@ class JournalCalls:
         return FlightInfo(
             schema_message=planned.schema.serialize().to_pybytes(),
             descriptor=descriptor,
-            endpoints=tuple(Endpoint(ticket=ticket) for ticket in planned.tickets),
+            endpoints=tuple(
+                Endpoint(ticket=ticket, expires_ns=planned.expires_ns) for ticket in planned.tickets
+            ),
             total_records=planned.row_count,
             total_bytes=planned.byte_count,
             metadata=json.dumps(planned.told).encode(),
             is_ordered=len(planned.tickets) == 1,
         )
+
+    def renewed(self, ticket: bytes) -> Endpoint | None:
+        """The endpoint of a read group, whose version is held for longer; None for a ticket that
+        names no group. GroupNotHeldError when its time was up."""
+        parsed = parse_ticket(ticket, self._limits)
+        if not isinstance(parsed, SnapshotTicket) or parsed.read_group is None:
+            return None
+        journal = self._access.journal(parsed.table, parsed.epoch)
+        if not self._leases.is_pinned(journal, parsed.read_group):
+            raise GroupNotHeldError(parsed.read_group)
+        pinned = self._leases.pin(journal, parsed.read_group)
+        return Endpoint(ticket=ticket, expires_ns=pinned.expires_wall_ns)
 
     async def get_schema(self, descriptor: Descriptor) -> bytes:
         """The schema of the feed a descriptor's command asks for."""
@@ -281,6 +315,10 @@ class JournalCalls:
         upto = journal.durable_version
         if plan.upto is not None:
             upto = await self._access.settle(journal, plan.upto)
+        expires_ns = None
+        if plan.read_group is not None:
+            pinned = self._leases.pin(journal, plan.read_group)
+            upto, expires_ns = pinned.version, pinned.expires_wall_ns
         make = self._snapshot_plan if plan.is_snapshot else self._changes_plan
         with refusals_for_peers():
             planned = await self._readers.run(lambda: make(journal, plan, upto, schema=schema))
@@ -292,7 +330,7 @@ class JournalCalls:
                 maximum=PLAN_BYTES_MAX,
                 unit="bytes",
             )
-        return planned
+        return replace(planned, expires_ns=expires_ns)
 
     def _changes_plan(
         self, journal: TableJournal, plan: JournalPlan, upto: int, *, schema: pa.Schema
@@ -391,7 +429,7 @@ class JournalCalls:
         if ticket.version is not None:
             version = await self._access.settle(journal, ticket.version)
         elif ticket.read_group is not None:
-            version = self._leases.pin(journal, ticket.read_group)
+            version = self._leases.pin(journal, ticket.read_group).version
             self._access.check_state(journal, version)
         else:
             version = journal.durable_version

@@ -19,6 +19,7 @@ from barrage.errors import RemoteProtocolError, UnsupportedError
 from barrage.proto.events import BodiesReleased, ReadRequested
 from barrage.proto.read_exchange import ReadExchange, encode_end
 from barrage.server.access.call_guard import SessionCall
+from barrage.server.access.counted_call import counted
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.history.journal_reading import FrameSink
 from barrage.server.history.journal_tickets import is_journal_request
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from barrage.server.bodies.body_writer import BodyWriter
     from barrage.server.exchange.exchange_messages import Headers
     from barrage.server.flight.journal_calls import JournalCalls
+    from barrage.server.runtime.measures import TransferMeasures
     from barrage.transport.base import CallContext
 
 
@@ -46,7 +48,15 @@ it, and a reader that is only slow need not get bodies in its messages."""
 class JournalExchanges:
     """The behavior. Runs on the event loop."""
 
-    def __init__(self, calls: JournalCalls, bodies: BodyService, limits: Limits) -> None:
+    def __init__(
+        self,
+        calls: JournalCalls,
+        bodies: BodyService,
+        limits: Limits,
+        *,
+        transfers: TransferMeasures,
+    ) -> None:
+        self._transfers = transfers
         self._calls = calls
         self._bodies = bodies
         self._limits = limits
@@ -56,6 +66,7 @@ class JournalExchanges:
     ) -> None:
         """Serve one read. ``stream_id`` names it in the log."""
         raw = context.raw if isinstance(context, SessionCall) else context
+        raw = counted(raw, "DoExchange", self._transfers)
         exchange = ReadExchange(self._limits)
         ticket = await _ticket(raw, exchange)
         claim = header_value(raw.invocation_metadata() or (), BODIES_HEADER)

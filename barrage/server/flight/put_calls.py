@@ -33,6 +33,7 @@ from barrage.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from barrage.server.access.counted_call import counted
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.flight.writes_elsewhere import needed_to_put, written_table
 from barrage.server.identity.current_call import note_table
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.journaling.producer_positions import ProducerEpoch
     from barrage.server.policy.access_gate import AccessGate
+    from barrage.server.runtime.measures import TransferMeasures
     from barrage.server.tables.table_service import TableService
     from barrage.transport.base import CallContext
     from barrage.wire.frame import FlightFrame
@@ -97,6 +99,7 @@ class PutCalls:
         *,
         stages: StageCalls,
         gate: AccessGate,
+        transfers: TransferMeasures,
         elsewhere: WritesElsewhere | None = None,
     ) -> None:
         """``elsewhere`` has the tables that other servers own."""
@@ -104,6 +107,7 @@ class PutCalls:
         self.gate = gate
         self._limits = limits
         self._stages = stages
+        self._transfers = transfers
         self._elsewhere = elsewhere
         self._budget = UploadBudget(limits.upload_bytes_max)
         self._producing: dict[tuple[SourceTable, str], _Upload] = {}
@@ -116,6 +120,7 @@ class PutCalls:
     ) -> None:
         """One upload: to a named table, here or at the server that owns it, to the staging area, or
         to an export of the caller's session."""
+        context = counted(context, "DoPut", self._transfers)
         message = await context.read()
         if message is END_OF_STREAM:
             return

@@ -19,6 +19,7 @@ from barrage.errors import (
 )
 from barrage.server.access.frame_writing import write_frames
 from barrage.server.access.method_table import Action
+from barrage.server.history.journal_tickets import is_journal_request
 from barrage.server.identity.current_call import current_caller
 from barrage.server.results.pinned_results import is_result_ticket, place_of
 from barrage.transport.flight_messages import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.access.session_store import ClientSession
     from barrage.server.exchange.exchange_driver import ExchangeHub
+    from barrage.server.flight.journal_calls import JournalCalls
     from barrage.server.results.query_jobs import QueryJob, QueryJobs, ResultOptions
     from barrage.transport.base import CallContext
 
@@ -67,10 +69,17 @@ class ResultCalls:
     """The behaviors. On the event loop."""
 
     def __init__(
-        self, jobs: QueryJobs, hub: ExchangeHub, *, limits: Limits, location: str | None
+        self,
+        jobs: QueryJobs,
+        hub: ExchangeHub,
+        *,
+        journals: JournalCalls,
+        limits: Limits,
+        location: str | None,
     ) -> None:
         """``location`` is where this server is to be had; None says nothing of that."""
         self.jobs = jobs
+        self._journals = journals
         self._hub = hub
         self._limits = limits
         self._locations = () if location is None else (location,)
@@ -232,10 +241,14 @@ class ResultCalls:
 
     async def _renew(self, body: bytes) -> bytes:
         endpoint = decode_renew_request(body)
+        if is_journal_request(endpoint.ticket):
+            held = self._journals.renewed(endpoint.ticket)
+            if held is not None:
+                return held.encode()
         if not is_result_ticket(endpoint.ticket):
             raise NotKeptError(
                 "the endpoint has no end to be put off: only tickets f/<result>/<part>, of "
-                "PollFlightInfo and of large tables, have one"
+                "PollFlightInfo and of large tables, and those of a journal's read group have one"
             )
         result_id, index = place_of(endpoint.ticket)
         job = self.jobs.find(result_id, current_caller())

@@ -56,6 +56,7 @@ class ReadGroup:
     journal: TableJournal
     version: int
     expires_ns: int = 0
+    expires_wall_ns: int = 0
 
 
 Holder = TypeVar("Holder", Consumer, ReadGroup)
@@ -124,8 +125,14 @@ class JournalLeases:
             consumer.journal.release(name)
         return consumer is not None
 
-    def pin(self, journal: TableJournal, group: str) -> int:
-        """The version of a read group, which is the durable one if the group is new."""
+    def is_pinned(self, journal: TableJournal, group: str) -> bool:
+        """Whether the version of a read group is held."""
+        self.sweep()
+        return self._current(self._groups, journal, group) is not None
+
+    def pin(self, journal: TableJournal, group: str) -> ReadGroup:
+        """Hold the version of a read group, which is the durable one if the group is new, for
+        longer."""
         self.sweep()
         table = journal.identity.name
         found = self._current(self._groups, journal, group)
@@ -134,11 +141,11 @@ class JournalLeases:
             found = ReadGroup(
                 table=table, name=group, journal=journal, version=journal.durable_version
             )
-        until_ns = self._clock.wall_ns() + GROUP_LEASE_NS
-        journal.hold(_GROUP_PREFIX + group, found.version, until_ns)
+        found.expires_wall_ns = self._clock.wall_ns() + GROUP_LEASE_NS
+        journal.hold(_GROUP_PREFIX + group, found.version, found.expires_wall_ns)
         found.expires_ns = self._clock.monotonic_ns() + GROUP_LEASE_NS
         self._groups[table, group] = found
-        return found.version
+        return found
 
     def sweep(self) -> None:
         """Forget whose time is up."""

@@ -95,14 +95,23 @@ def _row_count(update: TableUpdate) -> int:
 
 
 class SendingMeasures:
-    """What goes out on streams. The event loop writes all but ``encodings``, which the threads that
-    encode write under a lock."""
+    """What goes out on streams, and the bytes that come in. The event loop writes all but
+    ``encodings``, which the threads that encode write under a lock."""
 
-    __slots__ = ("_encoding", "bytes_sent", "encodings", "lag", "posted", "updates_sent")
+    __slots__ = (
+        "_encoding",
+        "bytes_received",
+        "bytes_sent",
+        "encodings",
+        "lag",
+        "posted",
+        "updates_sent",
+    )
 
     def __init__(self) -> None:
         self.updates_sent = 0
         self.bytes_sent = 0
+        self.bytes_received = 0
         self.posted = 0
         """Updates that their transport took at once."""
         self.lag = Histogram()
@@ -114,6 +123,15 @@ class SendingMeasures:
         """A message, or the messages of many views together, were encoded. Any thread."""
         with self._encoding:
             self.encodings.observe(took_ns)
+
+
+class TransferMeasures:
+    """Bytes of messages of Flight's data calls, by method, but for what :class:`SendingMeasures`
+    has. The event loop writes them."""
+
+    def __init__(self) -> None:
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
 
 
 class CallMeasures:
@@ -140,4 +158,5 @@ class Measures:
     def __init__(self) -> None:
         self.engine = EngineMeasures()
         self.sending = SendingMeasures()
+        self.transfers = TransferMeasures()
         self.calls = CallMeasures()

@@ -253,6 +253,7 @@ class ServerApp:
             config.limits,
             stages=self.journals.stages,
             gate=self._gate,
+            transfers=self._runtime.measures.transfers,
             elsewhere=self._elsewhere,
         )
         self._connectors = ConnectorWorker(
@@ -528,9 +529,12 @@ class ServerApp:
 
     def _all_services(self) -> dict[str, dict[str, MethodEntry]]:
         """Every service behind the guard with its methods."""
-        limits = self._config.limits
+        limits, transfers = self._config.limits, self._runtime.measures.transfers
         results = ResultCalls(
-            self.results, self._hub, limits=limits, location=self._config.flight_location
+            *(self.results, self._hub),
+            journals=self.journals.calls,
+            limits=limits,
+            location=self._config.flight_location,
         )
         self._data = data = DataCalls(
             self._hub,
@@ -539,8 +543,11 @@ class ServerApp:
             limits=limits,
             draft_2020=self._config.draft_2020,
             journals=self.journals.calls,
-            journal_exchanges=JournalExchanges(self.journals.calls, self.bodies, limits),
+            journal_exchanges=JournalExchanges(
+                self.journals.calls, self.bodies, limits, transfers=transfers
+            ),
             results=results,
+            transfers=transfers,
         )
         put = MethodEntry("bidi", self._puts.do_put, SessionUse.OPTIONAL)
         catalog = CatalogCalls(

@@ -33,7 +33,7 @@ def engine_source(runtime: EngineRuntime) -> MeasureSource:
         held = runtime.stats.held
         return [
             Measure("updates_sent", sending.updates_sent),
-            Measure("sent_bytes", sending.bytes_sent),
+            *_transfers(runtime.measures),
             Measure("rows_changed", engine.rows_changed),
             Measure.of_histogram("cycle_seconds", engine.cycles.taken()),
             Measure.of_histogram("propagation_seconds", engine.propagations.taken()),
@@ -47,6 +47,17 @@ def engine_source(runtime: EngineRuntime) -> MeasureSource:
         ]
 
     return read
+
+
+def _transfers(measures: Measures) -> Iterable[Measure]:
+    """Bytes of Flight's data calls: streams count theirs by themselves."""
+    sent, received = measures.transfers.sent.copy(), measures.transfers.received.copy()
+    sent["DoExchange"] += measures.sending.bytes_sent
+    received["DoExchange"] += measures.sending.bytes_received
+    for method, count in sorted(sent.items()):
+        yield Measure("sent_bytes", count, method)
+    for method, count in sorted(received.items()):
+        yield Measure("received_bytes", count, method)
 
 
 def calls_source(

@@ -53,7 +53,8 @@ MEASURES: dict[str, MeasureInfo] = {
     ),
     "outbox_bytes": MeasureInfo(_G, "Encoded bytes that wait for their readers."),
     "updates_sent": MeasureInfo(_C, "Updates and first states sent on streams."),
-    "sent_bytes": MeasureInfo(_C, "Bytes of messages sent on streams."),
+    "sent_bytes": MeasureInfo(_C, "Bytes of messages that data calls of Flight sent.", "method"),
+    "received_bytes": MeasureInfo(_C, "Bytes of messages that they received.", "method"),
     "rows_changed": MeasureInfo(
         _C, "Rows that cycles added, changed or removed in all tables and views."
     ),

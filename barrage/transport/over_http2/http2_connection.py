@@ -64,8 +64,9 @@ if TYPE_CHECKING:
 FRAME_BYTES_MAX = 256 * 1024
 """Longest frame that is taken: longer ones would gain nothing."""
 
-_OUT_FRAME_BYTES_MAX = 64 * 1024
-"""Longest frame that is made, so that streams take turns."""
+_OUT_FRAME_BYTES_MAX = 256 * 1024
+"""Longest frame that is made, so that streams take turns: a write to the socket has one of them at
+least. Clients take large messages sooner in fewer frames."""
 
 _HEADER_TABLE_BYTES_MAX = 4096
 """What is kept of headers that were sent, whatever the peer would have us keep."""

@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -116,6 +117,29 @@ def test_a_relay_serves_the_tables_of_another_server_until_it_is_interrupted(
                 relay.send_signal(number)
                 _, err = relay.communicate(timeout=SECONDS_MAX)
                 assert (relay.returncode, err) == (code, "")
+
+
+def test_a_relay_has_the_options_of_a_server_for_metrics_traces_and_logs(tmp_path: Path) -> None:
+    words = ["--metrics-port", "0", "--trace", "--log-json", "--log-level", "error,relay=info"]
+    with serving("--journal", "memory") as (_, address):
+        words = [*MAIN, "relay", address, "--port", "0", "--json", *words]
+        relay = warm_python.popen(words)
+        try:
+            told = json.loads(relay.stdout.readline())
+            here = f"127.0.0.1:{told['port']}"
+            wait_until(lambda: ask("snapshot", f"{here}/_upstreams").exit_code == 0)
+            with urlopen(f"http://127.0.0.1:{told['metrics_port']}/readyz", timeout=60) as answer:
+                assert answer.status == 200
+            # It traces always, so that the command need not ask for it.
+            traced = json.loads(ask("trace", here, "_upstreams", "--json").stdout)
+            assert traced["always"]
+            relay.send_signal(signal.SIGTERM)
+            _, err = relay.communicate(timeout=SECONDS_MAX)
+        finally:
+            relay.kill()
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert {line["part"].partition(".")[0] for line in lines} == {"relay"}
+    assert "info" in {line["level"] for line in lines}
 
 
 def test_files_are_published(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import urllib.request
+
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from barrage.client.session import aconnect
 from barrage.client.subscriptions.state import State
@@ -12,7 +16,8 @@ from barrage.relay.relay_follower import FollowerState
 from barrage.relay.relay_statistics import RELAYED_TABLE
 from barrage.relay.settings import RelaySettings
 from barrage.relay.upstream_link import UpstreamSettings
-from tests.unit.relay.scene import SCHEMA, engine, follows, live, relay_of, run, until
+from barrage.server.settings.config import ServerConfig
+from tests.unit.relay.scene import HOST, SCHEMA, engine, follows, live, relay_of, run, until
 
 
 def row(name):
@@ -43,6 +48,35 @@ def test_the_statistics_tell_where_each_table_stands(monkeypatch):
                 assert shown.to_arrow()["trouble"].to_pylist() != [None]
             async with aconnect(relay.uri) as session:
                 assert {info.name for info in await session.tables()} >= {"quotes", RELAYED_TABLE}
+
+    run(test)
+
+
+def test_a_scrape_has_what_is_measured_of_relays():
+    def scraped(port: int) -> dict[str, list[tuple[dict[str, str], float]]]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+            return {
+                each.name: [(sample.labels, sample.value) for sample in each.samples]
+                for each in families
+            }
+
+    async def test():
+        config = ServerConfig(host=HOST, metrics_port=0)
+        async with engine() as origin, relay_of(origin.uri, config=config) as relay:
+            quotes = await origin.create_table("quotes", SCHEMA, key="Sym")
+            await follows(relay, "quotes", await quotes.upsert(row("A")))
+            found = {}
+            while {"state": "live"} not in [
+                labels for labels, value in found.get("barrage_relayed_tables", ()) if value
+            ]:
+                found = await asyncio.to_thread(scraped, relay.metrics_port)
+            states = {labels["state"]: value for labels, value in found["barrage_relayed_tables"]}
+            assert states == {each.value: float(each.value == "live") for each in FollowerState}
+            assert found["barrage_upstreams_followed"] == [({}, 1.0)]
+            ((labels, lag),) = found["barrage_relay_lag_seconds_max"]
+            assert labels == {}
+            assert 0 <= lag < 3600
 
     run(test)
 

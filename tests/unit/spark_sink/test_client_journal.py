@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
@@ -38,6 +39,15 @@ def test_a_table_without_a_journal_is_followed(server, tmp_path):
     table.remove([{"sym": "s1"}])
     query.follow(table)
     assert len(list((tmp_path / "trades" / "batches").iterdir())) == 0, "done batches are removed"
+    query.reader.stop()
+
+
+def test_times_of_day_keep_their_nanoseconds_and_dictionaries_their_values(server, tmp_path):
+    kinds = {"at": pa.time64("ns"), "side": pa.dictionary(pa.int32(), pa.string())}
+    table = server.create_table("trades", pa.schema(kinds.items()))
+    table.add(pa.table({"at": [47062262946754], "side": ["buy"]}, schema=pa.schema(kinds.items())))
+    query = Query(server.uri, tmp_path)
+    query.follow_to(lambda: [{"at": 47062262946754, "side": "buy"}])
     query.reader.stop()
 
 

@@ -410,14 +410,20 @@ def test_a_window_may_become_negative_by_settings():
     assert taken(client) == [1]
 
 
-def test_longer_frames_are_used_when_the_peer_takes_them():
-    client = H2Client(window=1 << 20, frame_bytes=1 << 20)
+@pytest.mark.parametrize(
+    ("told", "longest"), [(1 << 17, 1 << 17), (1 << 18, 1 << 18), (1 << 20, 1 << 18)]
+)
+def test_longer_frames_are_used_when_the_peer_takes_them_up_to_a_bound(told, longest):
+    client = H2Client(window=1 << 20, frame_bytes=told)
     client.credit(1 << 20)
     stream = client.open()
     client.respond(stream)
-    client.server.queue(stream, bytes(200_000), 1)
-    sent = [f for f in frames_of(client.server.bytes_to_send()) if isinstance(f, DataFrame)]
-    assert [len(frame.data) for frame in sent] == [65_536, 65_536, 65_536, 200_005 - 3 * 65_536]
+    client.server.queue(stream, bytes(600_000), 1)
+    lengths = []
+    while data := client.server.bytes_to_send():
+        lengths += [len(each.data) for each in frames_of(data) if isinstance(each, DataFrame)]
+    whole, rest = divmod(600_005, longest)
+    assert lengths == [longest] * whole + [rest]
 
 
 def test_a_socket_that_takes_nothing_lets_messages_wait():

@@ -129,14 +129,14 @@ def test_consumers_and_groups_are_bounded_together(clock):
 
 def test_the_readers_of_a_group_get_the_version_the_first_of_them_got(leases, clock):
     journal = HeldJournal()
-    assert leases.pin(journal, "g") == 10
+    assert leases.pin(journal, "g").version == 10
     journal.durable_version = 20
     clock.advance(GROUP_LEASE_NS - 1)
-    assert leases.pin(journal, "g") == 10
-    assert leases.pin(journal, "h") == 20
+    assert leases.pin(journal, "g").version == 10
+    assert leases.pin(journal, "h").version == 20
     assert sorted(version for version, _ in journal.holds.values()) == [10, 20]
     clock.advance(GROUP_LEASE_NS)
-    assert leases.pin(journal, "g") == 20
+    assert leases.pin(journal, "g").version == 20
 
 
 def test_a_group_and_a_consumer_of_one_name_hold_for_themselves(leases):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.flight as flight
 import pytest
 
 import barrage
@@ -69,6 +70,40 @@ def test_they_are_made_when_somebody_asks_and_tell_what_was_done(served):
         wait_until(lambda: measured(session, "subscriptions") == {})
         told = set(session.table("_server").snapshot().column("measure").to_pylist())
         assert told <= MEASURES.keys()
+
+
+def test_bytes_of_data_calls_are_counted_by_method() -> None:
+    with barrage.Server() as served:
+        rows = pa.table({"a": pa.array(range(10_000), pa.int64()), "b": ["x" * 10] * 10_000})
+        size, statistics = rows.nbytes, served._running.operations.statistics
+
+        def counted(name: str) -> dict[str, float]:
+            on_loop(served, statistics.refresh())
+            return {each.label: each.value for each in statistics.measures if each.name == name}
+
+        client = flight.connect(served.uri)
+        path = flight.FlightDescriptor.for_path("uploaded")
+        writer, _ = client.do_put(path, rows.schema)
+        writer.write_table(rows)
+        writer.close()
+        assert size < counted("received_bytes")["DoPut"] < 1.2 * size
+        (ticket,) = [each.ticket for each in client.get_flight_info(path).endpoints]
+        before = counted("sent_bytes").get("DoGet", 0)
+        assert client.do_get(ticket).read_all().num_rows == 10_000
+        wait_until(lambda: size < counted("sent_bytes")["DoGet"] - before < 1.2 * size)
+
+        command = flight.FlightDescriptor.for_command(
+            b'{"transform": {"ops": [["select", ["a"]]]}}'
+        )
+        before = counted("sent_bytes")["DoExchange"], counted("received_bytes")["DoExchange"]
+        writer, reader = client.do_exchange(command)
+        with writer:
+            writer.begin(rows.schema)
+            writer.write_table(rows)
+            writer.done_writing()
+            half = reader.read_all().nbytes
+        wait_until(lambda: half < counted("sent_bytes")["DoExchange"] - before[0] < 1.2 * half)
+        assert size < counted("received_bytes")["DoExchange"] - before[1] < 1.2 * size
 
 
 def test_a_query_that_names_them_makes_them_too(served):
