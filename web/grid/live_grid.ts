@@ -170,6 +170,7 @@ export class LiveGrid extends HTMLElement {
         this.schedule();
       },
     });
+    this.core.hasFlashes = !lessMotion.matches;
     this.frame.search.value = this.wanted.search;
     this.resized();
   }
