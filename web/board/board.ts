@@ -1,9 +1,9 @@
 import type { Connection } from "../client/connection.ts";
 import type { Operation } from "../client/query.ts";
 import { button, element } from "../grid/dom.ts";
-import { emptyState, type GridState } from "../grid/grid_state.ts";
+import { emptyState } from "../grid/grid_state.ts";
 import { drag } from "../grid/header.ts";
-import { LiveGrid } from "../grid/live_grid.ts";
+import { chartChoices } from "./chart_choices.ts";
 import {
   type BoardState,
   type Layout,
@@ -15,11 +15,13 @@ import {
   withoutPanel,
   withPanel,
 } from "./layout.ts";
+import { pageMenu } from "./page_menu.ts";
+import { ChartBody, GridBody, type PanelBody, type PanelContent } from "./panel.ts";
 
 /** A panel that is there. Elements never change their place in the document: that would end them. */
 interface Panel extends Sized {
   readonly element: HTMLElement;
-  readonly grid: LiveGrid;
+  readonly body: PanelBody;
 }
 
 const GAP = 6;
@@ -29,22 +31,23 @@ const SHARE_MIN = 0.15;
 export class Board {
   readonly element = element("main", { class: "board", id: "board" });
   private layout: Layout<Panel> = { rows: [] };
-  private focused: Panel["grid"] | null = null;
+  private focused: PanelBody | null = null;
   private readonly splitters: HTMLElement[] = [];
   private readonly mark = element("div", { class: "dropmark", hidden: "" });
+  private readonly menu = pageMenu();
 
   constructor(
     private readonly connection: Connection,
-    private readonly listener: { changed(): void; focused(grid: LiveGrid | null): void },
+    private readonly listener: { changed(): void; focused(body: PanelBody | null): void },
   ) {
-    this.element.append(this.mark);
+    this.element.append(this.mark, this.menu.shell);
   }
 
   get state(): BoardState {
     return {
       rows: this.layout.rows.map(({ height, panels }) => ({
         height,
-        panels: panels.map(({ grid, width }) => ({ grid: grid.state, width })),
+        panels: panels.map(({ body, width }) => ({ ...body.content, width })),
       })),
     };
   }
@@ -54,93 +57,115 @@ export class Board {
     this.layout = {
       rows: state.rows.map(({ height, panels }) => ({
         height,
-        panels: panels.map(({ grid, width }) => this.newPanel(grid, width)),
+        panels: panels.map((panel) => this.newPanel(panel, panel.width)),
       })),
     };
     this.place();
-    this.focus(this.layout.rows[0]?.panels[0]?.grid ?? null);
+    this.focus(this.layout.rows[0]?.panels[0]?.body ?? null);
   }
 
-  get panels(): LiveGrid[] {
-    return this.layout.rows.flatMap(({ panels }) => panels.map(({ grid }) => grid));
+  get panels(): PanelBody[] {
+    return this.layout.rows.flatMap(({ panels }) => panels.map(({ body }) => body));
   }
 
-  get current(): LiveGrid | null {
+  get current(): PanelBody | null {
     return this.focused;
   }
 
   /** Show a table in the current panel, or in one of its own. */
   open(table: string, isAdded: boolean): void {
-    if (this.focused !== null && !isAdded) {
-      this.focused.state = emptyState(table);
+    if (this.focused instanceof GridBody && !isAdded) {
+      this.focused.show(table);
       this.listener.focused(this.focused);
       this.listener.changed();
-      return;
+    } else {
+      this.add({ grid: emptyState(table) });
     }
+  }
+
+  /** A panel more, beside the current one. */
+  private add(content: PanelContent): void {
     if (this.panels.length >= PANELS_MAX) return;
-    const panel = this.newPanel(emptyState(table), 1);
+    const panel = this.newPanel(content, 1);
     const spot = this.spotOf(this.focused) ?? { row: this.layout.rows.length, column: 0 };
     const isWide = (this.layout.rows[spot.row]?.panels.length ?? 0) >= 2;
     this.layout = withPanel(this.layout, panel, { ...spot, side: isWide ? "below" : "right" });
     this.place();
-    this.focus(panel.grid);
+    this.focus(panel.body);
     this.listener.changed();
   }
 
   runQuery(operations: readonly Operation[]): void {
     const { focused } = this;
     if (focused === null) return;
-    focused.state = { ...focused.state, operations, sort: [], filters: {}, search: "" };
+    focused.run(operations);
     this.listener.changed();
   }
 
-  private newPanel(state: GridState, width: number): Panel {
-    const grid = new LiveGrid();
-    const shell = element("div", { class: "panel" }, [grid]);
-    grid.connection = this.connection;
-    grid.state = state;
+  private newPanel(content: PanelContent, width: number): Panel {
+    const body = this.newBody(content);
+    const shell = element("div", { class: "panel" }, [body.element]);
     const handle = button("⠿", "Move this panel: drag, or Alt and arrows", () => undefined);
     handle.slot = "tools";
     handle.className = "panelbutton handle";
     handle.setAttribute("aria-label", "Move panel");
-    handle.addEventListener("pointerdown", (event) => this.startMove(event, grid));
-    handle.addEventListener("keydown", (event) => this.key(event, grid));
-    const close = button("✕", "Close this panel", () => this.close(grid));
+    handle.addEventListener("pointerdown", (event) => this.startMove(event, body));
+    handle.addEventListener("keydown", (event) => this.key(event, body));
+    const close = button("✕", "Close this panel", () => this.close(body));
     close.slot = "tools";
     close.className = "panelbutton";
     close.setAttribute("aria-label", "Close panel");
-    grid.append(handle, close);
-    shell.addEventListener("focusin", () => this.focus(grid));
-    shell.addEventListener("pointerdown", () => this.focus(grid));
-    grid.addEventListener("statechange", () => this.listener.changed());
+    body.addTools(handle, close);
+    shell.addEventListener("focusin", () => this.focus(body));
+    shell.addEventListener("pointerdown", () => this.focus(body));
     this.element.append(shell);
-    return { element: shell, grid, width };
+    return { element: shell, body, width };
   }
 
-  private focus(grid: LiveGrid | null): void {
-    if (this.focused === grid) return;
-    this.focused = grid;
+  private newBody(content: PanelContent): PanelBody {
+    const changed = (): void => this.listener.changed();
+    if ("chart" in content) return new ChartBody(this.connection, content.chart, changed);
+    const body = new GridBody(this.connection, content.grid);
+    body.element.addEventListener("statechange", changed);
+    const charts = button("◔", "Charts of the focused cell and its column", () => this.openCharts(charts, body));
+    charts.slot = "tools";
+    charts.className = "panelbutton";
+    charts.setAttribute("aria-label", "Charts");
+    charts.setAttribute("aria-haspopup", "menu");
+    body.addTools(charts);
+    return body;
+  }
+
+  private openCharts(at: HTMLElement, { element: grid }: GridBody): void {
+    const choices = chartChoices(grid).map(({ label, state }) => ({ label, act: () => this.add({ chart: state }) }));
+    const none = { label: "No column has numbers", isDisabled: true, act: () => undefined };
+    this.menu.menu.open(at, "Charts", () => (choices.length > 0 ? choices : [none]));
+  }
+
+  private focus(body: PanelBody | null): void {
+    if (this.focused === body) return;
+    this.focused = body;
     for (const { panels } of this.layout.rows) {
-      for (const panel of panels) panel.element.classList.toggle("current", panel.grid === grid);
+      for (const panel of panels) panel.element.classList.toggle("current", panel.body === body);
     }
-    this.listener.focused(grid);
+    this.listener.focused(body);
   }
 
-  private spotOf(grid: LiveGrid | null): Spot | null {
+  private spotOf(body: PanelBody | null): Spot | null {
     for (const [row, { panels }] of this.layout.rows.entries()) {
-      const column = panels.findIndex((panel) => panel.grid === grid);
+      const column = panels.findIndex((panel) => panel.body === body);
       if (column >= 0) return { row, column };
     }
     return null;
   }
 
-  close(grid: LiveGrid): void {
-    const spot = this.spotOf(grid);
+  close(body: PanelBody): void {
+    const spot = this.spotOf(body);
     if (spot === null) return;
     this.layout.rows[spot.row]!.panels[spot.column]!.element.remove();
     this.layout = withoutPanel(this.layout, spot);
     this.place();
-    if (this.focused === grid) {
+    if (this.focused === body) {
       this.focused = null;
       this.focus(this.panels[0] ?? null);
       if (this.panels.length === 0) this.listener.focused(null);
@@ -148,7 +173,7 @@ export class Board {
     this.listener.changed();
   }
 
-  private key(event: KeyboardEvent, grid: LiveGrid): void {
+  private key(event: KeyboardEvent, body: PanelBody): void {
     const sides: Readonly<Record<string, readonly [Side, number, number]>> = {
       ArrowLeft: ["left", 0, -1],
       ArrowRight: ["right", 0, 1],
@@ -156,7 +181,7 @@ export class Board {
       ArrowDown: ["below", 1, 0],
     };
     const wish = sides[event.key];
-    const spot = this.spotOf(grid);
+    const spot = this.spotOf(body);
     if (wish === undefined || spot === null) return;
     event.preventDefault();
     const [side, rows, columns] = wish;
@@ -174,8 +199,8 @@ export class Board {
     this.listener.changed();
   }
 
-  private startMove(event: PointerEvent, grid: LiveGrid): void {
-    const from = this.spotOf(grid);
+  private startMove(event: PointerEvent, body: PanelBody): void {
+    const from = this.spotOf(body);
     if (from === null) return;
     let target: (Spot & { side: Side }) | null = null;
     const moved = (at: PointerEvent): void => {

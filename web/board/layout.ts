@@ -1,4 +1,6 @@
-import { emptyState, type GridState, readState } from "../grid/grid_state.ts";
+import { readChart } from "../chart/chart_state.ts";
+import { emptyState, readState } from "../grid/grid_state.ts";
+import type { PanelContent } from "./panel.ts";
 
 /** Something with a share of the width of its row. */
 export interface Sized {
@@ -11,9 +13,7 @@ export interface Layout<Panel extends Sized> {
 }
 
 /** One panel of a board. */
-export interface PanelState extends Sized {
-  readonly grid: GridState;
-}
+export type PanelState = Sized & PanelContent;
 
 export type BoardState = Layout<PanelState>;
 
@@ -34,9 +34,10 @@ export function readBoard(value: unknown): BoardState | null {
   const rows = (value as { rows: unknown[] }).rows.flatMap((row) => {
     const { panels, height } = (row ?? {}) as { panels?: unknown; height?: unknown };
     const read = (Array.isArray(panels) ? panels : []).flatMap((panel): PanelState[] => {
-      const { grid, width } = (panel ?? {}) as { grid?: unknown; width?: unknown };
-      const state = readState(grid);
-      return state === null || left-- <= 0 ? [] : [{ grid: state, width: share(width) }];
+      const given = (panel ?? {}) as { grid?: unknown; chart?: unknown; width?: unknown };
+      const [grid, chart, width] = [readState(given.grid), readChart(given.chart), share(given.width)];
+      if ((grid === null && chart === null) || left-- <= 0) return [];
+      return [chart === null ? { grid: grid!, width } : { chart, width }];
     });
     return read.length === 0 ? [] : [{ panels: read, height: share(height) }];
   });

@@ -1,10 +1,11 @@
+import { compactChart } from "../chart/chart_state.ts";
 import { compactState } from "../grid/grid_state.ts";
 import { type BoardState, boardOf, readBoard } from "./layout.ts";
 
 /** A board as the part of a link behind `#`: `#table=quotes`, or `#board=` and JSON. */
 export function writeLink(board: BoardState): string {
   const only = board.rows.length === 1 && board.rows[0]!.panels.length === 1 ? board.rows[0]!.panels[0]! : null;
-  if (only !== null && Object.keys(compactState(only.grid)).length === 1) {
+  if (only !== null && "grid" in only && Object.keys(compactState(only.grid)).length === 1) {
     return `#table=${encodeURIComponent(only.grid.table)}`;
   }
   return `#board=${encodeURIComponent(JSON.stringify(compactBoard(board)))}`;
@@ -16,7 +17,10 @@ export function compactBoard(board: BoardState): unknown {
   return {
     rows: board.rows.map(({ panels, height }) => ({
       height: round(height),
-      panels: panels.map(({ grid, width }) => ({ grid: compactState(grid), width: round(width) })),
+      panels: panels.map((panel) => ({
+        ...("grid" in panel ? { grid: compactState(panel.grid) } : { chart: compactChart(panel.chart) }),
+        width: round(panel.width),
+      })),
     })),
   };
 }

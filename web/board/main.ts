@@ -17,13 +17,13 @@ let isPlaced = false;
 
 const board = new Board(connection, {
   changed: () => history.replaceState(null, "", writeLink(board.state)),
-  focused: (grid) => {
-    query.show(grid?.state.operations ?? []);
-    document.title = grid === null ? "barrage" : `${grid.state.table} · barrage`;
+  focused: (body) => {
+    query.show(body?.operations ?? []);
+    document.title = body === null ? "barrage" : `${body.table} · barrage`;
   },
 });
 const query = new QueryBar(
-  () => board.current?.fields.map(({ name }) => name) ?? [],
+  () => board.current?.columns ?? [],
   (operations) => board.runQuery(operations),
 );
 const tables = new TablesList(connection, (table, isAdded) => board.open(table, isAdded));

@@ -1,11 +1,11 @@
 import type { Connection } from "../client/connection.ts";
 import { ServerError } from "../client/errors.ts";
-import { button, element, styleSheet } from "../grid/dom.ts";
-import css from "../grid/grid.css";
-import { Menu, type MenuEntry } from "../grid/menu.ts";
+import { button, element } from "../grid/dom.ts";
+import type { MenuEntry } from "../grid/menu.ts";
 import type { Board } from "./board.ts";
 import { readBoard } from "./layout.ts";
 import { compactBoard } from "./link.ts";
+import { pageMenu } from "./page_menu.ts";
 
 interface Entry {
   readonly name: string;
@@ -22,7 +22,7 @@ function readEntries(value: unknown): Entry[] {
 /** Boards that lie on the server under a name. */
 export class SavedBoards {
   readonly element: HTMLElement;
-  private readonly menu = new Menu();
+  private readonly menu;
   private readonly dialog = element("dialog", { class: "signin", "aria-label": "Save board" });
   private readonly name = element("input", { type: "text", id: "board-name", required: "", maxlength: "100" });
   private readonly problem = element("p", { class: "problem", role: "alert" });
@@ -48,11 +48,8 @@ export class SavedBoards {
       void this.save();
     });
     this.dialog.append(form);
-    // The menu wears what the grids wear.
-    const shell = element("span", {});
-    const root = shell.attachShadow({ mode: "open" });
-    root.adoptedStyleSheets = [styleSheet(`${css} :host { display: contents; }`)];
-    root.append(this.menu.element);
+    const { menu, shell } = pageMenu();
+    this.menu = menu;
     this.element = element("span", { class: "boards" }, [opener, shell, this.dialog]);
   }
 

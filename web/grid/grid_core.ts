@@ -1,11 +1,15 @@
-import type { Field } from "../client/arrow_type.ts";
+import { type Field, isNumeric } from "../client/arrow_type.ts";
+import type { Cell } from "../client/cells.ts";
 import type { Connection } from "../client/connection.ts";
 import { describeTable, type TableDescription } from "../client/description.ts";
 import { ServerError } from "../client/errors.ts";
+import type { Operation } from "../client/query.ts";
 import type { Recovery } from "../client/subscription.ts";
 import type { ViewChange, ViewRow } from "../client/view.ts";
 import { ColumnLayout } from "./column_layout.ts";
+import { filterCondition } from "./filters.ts";
 import { Flashes } from "./flashes.ts";
+import { exactText } from "./formats.ts";
 import { gridConditions, type GridState, queryOf } from "./grid_state.ts";
 import { LiveRows } from "./live_rows.ts";
 import { RowWindow } from "./row_window.ts";
@@ -20,6 +24,14 @@ const DESCRIBE_AGAIN_MS = 2_000;
 /** What is wrong, as the server would say it: what it said may make no sense. */
 function asServerError(error: unknown): ServerError {
   return error instanceof ServerError ? error : new ServerError("DATA_LOSS", String(error));
+}
+
+/** The condition that a column holds what a cell does; null when it is not known or cannot be said. */
+function keyCondition(field: Field, cell: Cell | undefined): string | null {
+  if (cell === undefined) return null;
+  const text = exactText(cell, field);
+  const result = filterCondition(field, cell === null ? "null" : `= ${isNumeric(field.type) ? text : `'${text}'`}`);
+  return result !== null && "where" in result ? result.where : null;
 }
 
 /** How a grid is told of its core. */
@@ -146,6 +158,16 @@ export class GridCore {
   private get keyIndices(): number[] {
     const key = this.description?.key ?? [];
     return key.map((name) => this.fields.findIndex((field) => field.name === name)).filter((i) => i >= 0);
+  }
+
+  /** What leaves nothing but a row: its key where it has one, its position elsewhere. */
+  operationsOfRow(position: number): Operation[] {
+    const cells = this.rows.row(position)?.row.cells ?? [];
+    const conditions = this.keyIndices.map((index) => keyCondition(this.fields[index]!, cells[index]));
+    if (conditions.length > 0 && !conditions.includes(null)) {
+      return [...this.current.operations, ["where", conditions.join(" and ")]];
+    }
+    return [...queryOf(this.current, this.fields).operations, ["slice", position, position + 1]];
   }
 
   /** Ask for what is in sight, if it is not asked for. */

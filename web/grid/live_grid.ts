@@ -1,4 +1,5 @@
 import { Connection } from "../client/connection.ts";
+import type { Operation } from "../client/query.ts";
 import { defaultWidth, type PlacedColumn, WIDTH_MAX, WIDTH_MIN } from "./column_layout.ts";
 import { columnMenu, columnsMenu } from "./column_menus.ts";
 import { setAttribute, styleSheet } from "./dom.ts";
@@ -117,6 +118,17 @@ export class LiveGrid extends HTMLElement {
     return place === undefined || column === undefined ? null : { row: place.row, column: column.field.name };
   }
 
+  /** Names of the columns that tell rows apart; none where nothing does. */
+  get keyColumns(): readonly string[] {
+    return this.core?.description?.key ?? [];
+  }
+
+  /** The operators that leave nothing but the focused row; null when none has the focus. */
+  get focusedRow(): readonly Operation[] | null {
+    const place = this.core?.selection.focus;
+    return place === undefined || place.row < 0 ? null : this.core!.operationsOfRow(place.row);
+  }
+
   attributeChangedCallback(name: string): void {
     if (name === "table") this.state = emptyState(this.getAttribute("table") ?? "");
     else if (this.isConnected) this.start();
@@ -158,6 +170,7 @@ export class LiveGrid extends HTMLElement {
         this.schedule();
       },
     });
+    this.core.hasFlashes = !lessMotion.matches;
     this.frame.search.value = this.wanted.search;
     this.resized();
   }

@@ -13,7 +13,7 @@ const shared = {
   format: "esm",
   target: "es2022",
   charset: "utf8",
-  legalComments: "none",
+  legalComments: "eof",
   logLevel: "warning",
   loader: { ".css": "text" },
 };
@@ -22,7 +22,7 @@ async function buildPackage() {
   await rm(join(web, "dist"), { recursive: true, force: true });
   await esbuild.build({
     ...shared,
-    entryPoints: { client: "client/index.ts", grid: "grid/index.ts" },
+    entryPoints: { client: "client/index.ts", grid: "grid/index.ts", chart: "chart/index.ts" },
     outdir: "dist",
     splitting: true,
   });
@@ -34,10 +34,19 @@ function hashed(name, content) {
   return `${basename(name, extname(name))}-${hash}${extname(name)}`;
 }
 
+/** Links that have a browser fetch what the page imports at once with it; what comes later is not among it. */
+function preloads({ outputs }) {
+  const [, { imports }] = Object.entries(outputs).find(([path]) => basename(path) === "page.js");
+  return imports
+    .filter(({ kind }) => kind === "import-statement")
+    .map(({ path }) => `<link rel="modulepreload" href="${basename(path)}">`)
+    .join("\n");
+}
+
 /** The files of the page by name: the same sources give the same bytes on every machine. */
 export async function pageFiles() {
   const files = new Map();
-  const { outputFiles } = await esbuild.build({
+  const { outputFiles, metafile } = await esbuild.build({
     ...shared,
     entryPoints: { page: "board/main.ts" },
     entryNames: "[name]",
@@ -46,6 +55,7 @@ export async function pageFiles() {
     splitting: true,
     minify: true,
     write: false,
+    metafile: true,
   });
   const page = outputFiles.find(({ path }) => basename(path) === "page.js");
   for (const file of outputFiles) {
@@ -69,7 +79,7 @@ export async function pageFiles() {
     .replace("page.js", script)
     .replace("page.css", style)
     .replace("icon.svg", iconName);
-  files.set("index.html", Buffer.from(html));
+  files.set("index.html", Buffer.from(html.replace("<!-- chunks -->", preloads(metafile))));
   return files;
 }
 

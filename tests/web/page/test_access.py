@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -103,7 +104,14 @@ def test_the_theme_is_kept(server, quotes, open_screen):
 def test_the_first_load_is_small():
     html = (STATIC / "index.html").read_text()
     first = [STATIC / "index.html", *(p for p in STATIC.iterdir() if p.name in html)]
-    assert len(first) == 4
+    page = next(p for p in first if p.name.startswith("page-") and p.suffix == ".js").read_text()
+    imported = set(re.findall(r'from"\./([^"]+)"', page))
+    assert imported <= {p.name for p in first}
+    later = {p.name for p in STATIC.glob("chart-*.js")}
+    assert len(later) == 1
+    assert {p.name for p in STATIC.glob("*.js")} == later | {
+        p.name for p in first if p.suffix == ".js"
+    }
     assert sum(len(gzip.compress(p.read_bytes(), 9)) for p in first) < FIRST_LOAD_BYTES_MAX
 
 

@@ -249,6 +249,12 @@ def test_cells_flash_up_and_down_unless_less_motion_is_wanted(server, screen, qu
     wait_until(lambda: screen.page.evaluate(seen) == "changed,down,up")
     wait_until(lambda: still.cells()[0]["price"] == "99")
     assert still.page.evaluate(seen) == ""
+    at_once = """() => {
+      const grid = document.querySelector('live-grid');
+      grid.connection = grid.connection;
+      return grid.core.hasFlashes;
+    }"""
+    assert [each.page.evaluate(at_once) for each in (screen, still)] == [True, False]
 
 
 def test_the_query_bar_completes_and_runs(screen):
