@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim interleavings fuzz interop interop-secured bench bench-interop bench-spark generated web test-web pictures test-ucx test-npm test-spark test-spark-secured test-spark-oldest test-connectors chaos slow busy night proto flatbuf fmt check coverage clean
+.PHONY: help run test property sim interleavings fuzz interop interop-secured bench bench-interop bench-spark generated web test-web pictures test-ucx test-npm test-spark test-spark-secured test-spark-oldest spark-demo test-connectors chaos slow busy night proto flatbuf fmt check coverage clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -107,6 +107,9 @@ test-spark-oldest: $(VENV)/.spark ## the whole pipeline on the oldest supported 
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install --quiet '.[spark]' 'pyspark[connect]>=4.2,<4.3'
 	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) BARRAGE_OLDEST_SPARK=$(abspath $(VENV)-oldest/bin/python) $(BIN)/python -m pytest -m spark tests/spark/test_oldest.py
+
+spark-demo: $(VENV)/.spark ## orders and fills through Spark and back while the server is killed; fails unless all is equal
+	$(BIN)/python examples/spark_pipeline/pipeline.py
 
 test-connectors: $(VENV)/.dev ## the connectors that ship against PostgreSQL, Redis and mosquitto (installs them where it may)
 	@command -v redis-server mosquitto >/dev/null && ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { [ "$$(id -u)" != 0 ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql redis-server mosquitto; }; }

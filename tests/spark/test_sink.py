@@ -183,6 +183,31 @@ def test_batch_writes_append_overwrite_and_come_once(spark, server):
     assert staged_bytes(server) == 0
 
 
+@pytest.mark.parametrize("write_mode", ["append", "upsert"])
+def test_merge_schema_does_what_the_refusal_says(spark, server, write_mode):
+    """What the text advises works, and it is not advised where it would not."""
+    keys = {"keyColumns": "symbol"} if write_mode == "upsert" else {}
+
+    def write(rows: list[tuple], columns: str, **options) -> None:
+        writer = spark.createDataFrame(rows, columns).write.format("barrage").mode("append")
+        writer.option("uri", server.uri).options(**keys, **options).save("out")
+
+    write([("a", 1, 0.5)], "symbol string, size long, price double")
+    with pytest.raises(Exception) as refused:
+        write([("b", 2)], ROWS)
+    assert "'price' is missing" in root_cause(refused.value)
+    assert "mergeSchema=true, which writes nulls" in root_cause(refused.value)
+    write([("b", 2)], ROWS, mergeSchema="true")
+    assert rows_of(server) == [("a", 1, 0.5), ("b", 2, None)]
+    with pytest.raises(Exception) as refused:
+        write([("c", 3, "x")], f"{ROWS}, venue string", mergeSchema="true")
+    told = root_cause(refused.value)
+    assert "'venue'" in told
+    assert "select those, or write to a new table" in told
+    assert "mergeSchema" not in told
+    assert len(rows_of(server)) == 2
+
+
 def test_types_arrive_as_they_are(spark, server):
     spark.sql(
         "select cast(1 as byte) b, cast(2 as short) s, 3 i, 4L l, cast(0.5 as float) f, 0.25d d, "
