@@ -57,6 +57,9 @@ class Server:
         """Until it answers."""
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
         while True:
+            if self._process.poll() is not None:
+                # Somebody else had the port for a moment.
+                self.start()
             try:
                 with barrage.connect(self.uri, timeout=5):
                     return

@@ -190,7 +190,7 @@ def test_merge_schema_does_what_the_refusal_says(spark, server, write_mode):
 
     def write(rows: list[tuple], columns: str, **options) -> None:
         writer = spark.createDataFrame(rows, columns).write.format("barrage").mode("append")
-        writer.option("uri", server.uri).options(**keys, **options).save("out")
+        writer.options(**options_for(server), **keys, **options).save("out")
 
     write([("a", 1, 0.5)], "symbol string, size long, price double")
     with pytest.raises(Exception) as refused:
