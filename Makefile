@@ -68,7 +68,7 @@ interop: $(VENV)/.interop ## both servers with every client: ours and Deephaven 
 SECURED_INTEROP := $(patsubst %,tests/interop/test_%.py,matrix storms refusals pydeephaven_operations pydeephaven_inputs pydeephaven_rules pydeephaven_tls spark_source_journals)
 
 interop-secured: $(VENV)/.interop ## the same clients on our server with TLS, tokens and rules
-	BARRAGE_SECURED=1 $(BIN)/python -m pytest -m interop $(SECURED_INTEROP)
+	SECURED_SUITE=1 $(BIN)/python -m pytest -m interop $(SECURED_INTEROP)
 
 # Node's packages are for building and testing alone; the built page lies in barrage/web/static.
 web/node_modules/.done: web/package.json web/package-lock.json
@@ -101,7 +101,7 @@ test-spark: $(VENV)/.spark ## the Spark source and sink in a real Spark (Java 17
 	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m pytest -m spark tests/spark
 
 test-spark-secured: $(VENV)/.spark ## the same over TLS, with users and rules
-	BARRAGE_SECURED=1 JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m pytest -m spark tests/spark
+	SECURED_SUITE=1 JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m pytest -m spark tests/spark
 
 test-spark-oldest: $(VENV)/.spark ## the whole pipeline on the oldest supported PySpark, in an environment of its own
 	$(PYTHON) -m venv $(VENV)-oldest

@@ -1,6 +1,6 @@
 """Servers of the large suites that ask who calls: TLS, users with passwords and tokens, rules.
 
-``make interop-secured`` and ``make test-spark-secured`` set ``BARRAGE_SECURED``: then the servers
+``make interop-secured`` and ``make test-spark-secured`` set ``SECURED_SUITE``: then the servers
 that the fixtures of those suites start are such ones, and every client logs in, as alice.
 """
 
@@ -17,7 +17,7 @@ from barrage import Operation, Policy, Rule
 from tests.helpers.certificates import authority
 from tests.helpers.users import ALICE_PASSWORD, users_file
 
-IS_SECURED = bool(os.environ.get("BARRAGE_SECURED"))
+IS_SECURED = bool(os.environ.get("SECURED_SUITE"))
 USER = "alice"
 
 
