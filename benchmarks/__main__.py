@@ -9,7 +9,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.report import load, markdown, replace_table, save
+from benchmarks.report import markdown, save, update_table
 
 NAMES = (
     "row_set_codec",
@@ -75,8 +75,7 @@ def main() -> int:
         print(f"  {time.monotonic() - started:.0f} s, {path}", file=sys.stderr, flush=True)
     print(markdown(answers))
     if arguments.update is not None:
-        saved = [answer for name in NAMES if (answer := load(name, arguments.out)) is not None]
-        replace_table(arguments.update, markdown(saved), saved[-1]["machine"])
+        update_table(arguments.update, answers, NAMES)
     return 0
 
 

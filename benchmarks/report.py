@@ -9,8 +9,15 @@ import platform
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HEAD = (
+    "| benchmark | line | value | baseline | ratio | goal | met |",
+    "|---|---|---|---|---|---|---|",
+)
 TABLE_BEGIN, TABLE_END = "<!-- table: begin -->", "<!-- table: end -->"
 PACKAGES = ("pyarrow", "numpy", "grpcio", "pyroaring")
 
@@ -94,12 +101,6 @@ def save(answer: dict[str, Any], directory: Path) -> Path:
     return path
 
 
-def load(name: str, directory: Path) -> dict[str, Any] | None:
-    """The saved answer of one benchmark; None when there is none."""
-    path = directory / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
-
-
 def number(value: float | None) -> str:
     """Three significant digits, with thousands separated."""
     if value is None:
@@ -111,29 +112,37 @@ def number(value: float | None) -> str:
 
 def markdown(answers: list[dict[str, Any]]) -> str:
     """The table of docs/performance.md."""
-    lines = [
-        "| benchmark | line | value | baseline | ratio | goal | met |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for answer in answers:
-        for row in answer["measurements"]:
-            met = "" if row["met"] is None else ("yes" if row["met"] else "**no**")
-            baseline = row["baseline"]
-            if row["baseline_value"] is not None:
-                baseline += f": {number(row['baseline_value'])} {row['unit']}"
-            ratio = "" if row["ratio"] is None else f"{number(row['ratio'])}×"
-            lines.append(
-                f"| {answer['benchmark']} | {row['line']} | {number(row['value'])} {row['unit']} "
-                f"| {baseline} | {ratio} | {row['goal']} | {met} |"
-            )
-    return "\n".join(lines)
+    return "\n".join([*HEAD, *(line for answer in answers for line in _lines(answer))])
 
 
-def replace_table(page: Path, table: str, machine: dict[str, Any]) -> None:
-    """Put ``table`` and what it was measured on between the marks of ``page``."""
+def _lines(answer: dict[str, Any]) -> list[str]:
+    lines = []
+    for row in answer["measurements"]:
+        met = "" if row["met"] is None else ("yes" if row["met"] else "**no**")
+        baseline = row["baseline"]
+        if row["baseline_value"] is not None:
+            baseline += f": {number(row['baseline_value'])} {row['unit']}"
+        ratio = "" if row["ratio"] is None else f"{number(row['ratio'])}×"
+        lines.append(
+            f"| {answer['benchmark']} | {row['line']} | {number(row['value'])} {row['unit']} "
+            f"| {baseline} | {ratio} | {row['goal']} | {met} |"
+        )
+    return lines
+
+
+def update_table(page: Path, answers: list[dict[str, Any]], names: Sequence[str]) -> None:
+    """Put ``answers`` and what they were measured on between the marks of ``page``, in the order of
+    ``names``. Lines of benchmarks that have no answer stay as they are."""
     before, _, rest = page.read_text().partition(TABLE_BEGIN)
-    _, found, after = rest.partition(TABLE_END)
+    there, found, after = rest.partition(TABLE_END)
     if not found:
         raise ValueError(f"{page} has no marks {TABLE_BEGIN} and {TABLE_END}")
-    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
-    page.write_text(f"{before}{TABLE_BEGIN}\n{table}\n\nMeasured on: {facts}.\n{TABLE_END}{after}")
+    lines: dict[str, list[str]] = {}
+    for line in there.splitlines():
+        if line.startswith("| ") and line not in HEAD:
+            lines.setdefault(line.split(" ")[1], []).append(line)
+    lines |= {answer["benchmark"]: _lines(answer) for answer in answers}
+    table = "\n".join([*HEAD, *(line for name in names for line in lines.get(name, ()))])
+    facts = ", ".join(f"{name} {value}" for name, value in answers[-1]["machine"].items())
+    text = f"{TABLE_BEGIN}\n{table}\n\nMeasured on, the newest lines: {facts}.\n{TABLE_END}"
+    page.write_text(f"{before}{text}{after}")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks
+from benchmarks.report import TABLE_BEGIN, TABLE_END, update_table
 
 FOLDER = Path(benchmarks.__path__[0])
 NAMES = sorted(
@@ -32,3 +33,23 @@ def test_a_benchmark_finds_what_it_imports(name: str) -> None:
         if missing in ("barrage", "benchmarks", "spark_sink", "tests"):
             raise
         pytest.skip(f"{missing} is not installed")
+
+
+def answer(name: str, value: float) -> dict:
+    row = {"line": "all of it", "value": value, "unit": "ms", "goal": "", "met": None}
+    unmeasured = {"baseline": "", "baseline_value": None, "ratio": None}
+    return {"benchmark": name, "measurements": [row | unmeasured], "machine": {"cores": 2}}
+
+
+def test_a_page_keeps_the_lines_of_benchmarks_that_did_not_run(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{TABLE_BEGIN}\n{TABLE_END}\nafter\n")
+    names = ("first", "second", "third")
+    update_table(page, [answer("first", 1), answer("third", 3)], names)
+    update_table(page, [answer("second", 2), answer("third", 4)], names)
+    text = page.read_text()
+    cells = [line.split("|")[1:4:2] for line in text.splitlines() if "all of it" in line]
+    assert cells == [[" first ", " 1 ms "], [" second ", " 2 ms "], [" third ", " 4 ms "]]
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert text.count("Measured on") == 1
