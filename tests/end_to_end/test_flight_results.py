@@ -247,6 +247,34 @@ def test_endpoints_of_a_journals_read_group_are_renewed_until_their_time_is_up()
                 other.renew(other.info(b'j/{"mode": "snapshot", "table": "j"}').endpoints[0])
 
 
+def test_a_ticket_of_a_read_group_never_gives_rows_of_another_version(tmp_path: Path) -> None:
+    """Parts of one plan, read before its time was up, after it, and after the server was started
+    again, are of one version."""
+    command = b'j/{"mode": "snapshot", "table": "j", "splits": 2, "read_group": "g"}'
+    with barrage.Server("127.0.0.1", data=str(tmp_path)) as server:
+        table = server.create_table("j", key="x", data=wide(10))
+        leases = app_of(server).journals.leases
+        clock = VirtualClock()
+        with FlightPeer(server.address) as other:
+            leases._clock = clock
+            told = other.info(command)
+            table.upsert({"x": [1, 100], "y": [0.5, 0.5]})
+            parts = [other.get(end.ticket) for end in told.endpoints]
+            clock.advance(GROUP_LEASE_NS)
+            assert [other.get(end.ticket) for end in told.endpoints] == parts
+    with barrage.Server("127.0.0.1", data=str(tmp_path)) as server:
+        server.table("j").upsert({"x": [2, 101], "y": [0.5, 0.5]})
+        with FlightPeer(server.address) as other:
+            with status(CODE.NOT_FOUND, "its time was up"):
+                other.renew(told.endpoints[0])
+            again = [other.get(end.ticket) for end in told.endpoints]
+            assert again == parts
+            assert other.renew(told.endpoints[0]).ticket == told.endpoints[0].ticket
+            # The name stands for another plan, whose version is held.
+            other.info(command)
+            assert [other.get(end.ticket) for end in told.endpoints] == parts
+
+
 # --- the same rows until the end ------------------------------------------------------------------
 
 

@@ -297,7 +297,8 @@ class JournalCalls:
         if not isinstance(parsed, SnapshotTicket) or parsed.read_group is None:
             return None
         journal = self._access.journal(parsed.table, parsed.epoch)
-        if not self._leases.is_pinned(journal, parsed.read_group):
+        held = self._leases.pinned_version(journal, parsed.read_group)
+        if held is None or parsed.version not in (None, held):
             raise GroupNotHeldError(parsed.read_group)
         pinned = self._leases.pin(journal, parsed.read_group)
         return Endpoint(ticket=ticket, expires_ns=pinned.expires_wall_ns)
@@ -366,11 +367,10 @@ class JournalCalls:
         ticket = SnapshotTicket(
             table=plan.table,
             epoch=journal.epoch,
-            version=None if plan.read_group else version,
+            version=version,
             read_group=plan.read_group,
             selection=plan.selection,
         )
-        # The ends are open, so that the ranges cover a group's version as well.
         cuts = [0, *(stop for _, stop in bounds[:-1]), NUMBER_MAX]
         ranges: Sequence[tuple[int, int] | None] = [None]
         if len(bounds) > 1:
@@ -428,6 +428,8 @@ class JournalCalls:
         options = feed_options(journal, ticket.selection)
         if ticket.version is not None:
             version = await self._access.settle(journal, ticket.version)
+            if ticket.read_group is not None:
+                self._leases.pin(journal, ticket.read_group, version=version)
         elif ticket.read_group is not None:
             version = self._leases.pin(journal, ticket.read_group).version
             self._access.check_state(journal, version)

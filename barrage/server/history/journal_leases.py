@@ -125,21 +125,25 @@ class JournalLeases:
             consumer.journal.release(name)
         return consumer is not None
 
-    def is_pinned(self, journal: TableJournal, group: str) -> bool:
-        """Whether the version of a read group is held."""
+    def pinned_version(self, journal: TableJournal, group: str) -> int | None:
+        """The version of a read group; None when none is held."""
         self.sweep()
-        return self._current(self._groups, journal, group) is not None
+        found = self._current(self._groups, journal, group)
+        return None if found is None else found.version
 
-    def pin(self, journal: TableJournal, group: str) -> ReadGroup:
-        """Hold the version of a read group, which is the durable one if the group is new, for
-        longer."""
+    def pin(self, journal: TableJournal, group: str, *, version: int | None = None) -> ReadGroup:
+        """Hold the version of a read group for longer. That of a new one is ``version``, or the
+        durable one."""
         self.sweep()
         table = journal.identity.name
         found = self._current(self._groups, journal, group)
         if found is None:
             self._check_room()
             found = ReadGroup(
-                table=table, name=group, journal=journal, version=journal.durable_version
+                table=table,
+                name=group,
+                journal=journal,
+                version=journal.durable_version if version is None else version,
             )
         found.expires_wall_ns = self._clock.wall_ns() + GROUP_LEASE_NS
         journal.hold(_GROUP_PREFIX + group, found.version, found.expires_wall_ns)

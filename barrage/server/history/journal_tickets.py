@@ -9,8 +9,9 @@ mode        fields besides ``table``
 =========== ========================================================================================
 changes     ``epoch``, ``from``, ``to``, ``stripe`` [i, n]: the rows of (from, to] whose id is in
             stripe i of n, ``stripe_ids`` consecutive ids in each
-snapshot    ``epoch``, ``version``, ``ids`` [lo, hi): the rows as of a version. ``read_group`` in
-            place of a version: the version that was current when the group was first heard of
+snapshot    ``epoch``, ``version``, ``ids`` [lo, hi): the rows as of a version. With a
+            ``read_group`` the version is held meanwhile; without a version it is the one that was
+            current when the group was first heard of
 watch       ``consumer``, ``lease_ms``, ``version``: endless news of versions
 =========== ========================================================================================
 
@@ -108,7 +109,7 @@ class ChangesTicket:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTicket:
     """The rows as of a version, one range of ids (half-open) of them. Without a version, that of
-    the read group, or the current one."""
+    the read group, or the current one; a version that is there is held for the group."""
 
     table: str
     epoch: str | None = None
