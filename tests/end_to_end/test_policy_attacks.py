@@ -223,6 +223,24 @@ def test_who_comes_back_under_the_same_rules_goes_on() -> None:
         assert notes_in(tap) == {0, 3, 6, 30, 33}
 
 
+def test_the_cursor_and_rows_of_somebody_else_show_nothing_more() -> None:
+    with listening() as tap, served(bob_sees(rows="Owner = 'bob'", hide=("Note",))) as server:
+        with as_user(server, "ann") as ann, ann.table("t").subscribe() as live:
+            live.wait_ready(HANG_S)
+            cursor, held = live.checkpoint()
+        server.table("t").upsert(rows(30, 6))
+        with as_user(server) as bob:
+            for taken in (held, held.select(["Id", "Owner"])):
+                with bob.table("t").subscribe(resume_from=cursor, rows=taken) as live:
+                    live.wait_ready(HANG_S)
+                    assert str(live.resumption).startswith("resnapshot")
+                    assert live.to_arrow().to_pydict() == {
+                        "Id": [0, 3, 6, 30, 33],
+                        "Owner": ["bob"] * 5,
+                    }
+        assert notes_in(tap) == set()
+
+
 def test_who_has_missed_much_is_not_told_how_much() -> None:
     few = Limits(resume_rows_max=2)
     with served(bob_sees(rows="Owner = 'bob'"), limits=few) as server, as_user(server) as bob:
