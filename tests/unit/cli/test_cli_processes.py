@@ -138,7 +138,7 @@ def test_a_relay_has_the_options_of_a_server_for_metrics_traces_and_logs(tmp_pat
         finally:
             relay.kill()
     lines = [json.loads(line) for line in err.splitlines()]
-    assert {line["part"].partition(".")[0] for line in lines} == {"relay"}
+    assert {line["part"].partition(".")[0] for line in lines} == {"relay"}, err
     assert "info" in {line["level"] for line in lines}
 
 
