@@ -119,6 +119,12 @@ def test_a_relay_serves_the_tables_of_another_server_until_it_is_interrupted(
                 assert (relay.returncode, err) == (code, "")
 
 
+def is_connected(relay: str) -> bool:
+    """Whether a relay follows one server or more."""
+    rows = ask("snapshot", f"{relay}/_upstreams", "--json").stdout.splitlines()
+    return any(json.loads(row)["is_followed"] for row in rows)
+
+
 def test_a_relay_has_the_options_of_a_server_for_metrics_traces_and_logs(tmp_path: Path) -> None:
     words = ["--metrics-port", "0", "--trace", "--log-json", "--log-level", "error,relay=info"]
     with serving("--journal", "memory") as (_, address):
@@ -127,7 +133,8 @@ def test_a_relay_has_the_options_of_a_server_for_metrics_traces_and_logs(tmp_pat
         try:
             told = json.loads(relay.stdout.readline())
             here = f"127.0.0.1:{told['port']}"
-            wait_until(lambda: ask("snapshot", f"{here}/_upstreams").exit_code == 0)
+            # The table is there from the start on, and what is logged only once it has connected.
+            wait_until(lambda: is_connected(here))
             with urlopen(f"http://127.0.0.1:{told['metrics_port']}/readyz", timeout=60) as answer:
                 assert answer.status == 200
             # It traces always, so that the command need not ask for it.
