@@ -21,13 +21,16 @@ from tests.unit.proto.connector.test_worker_session import (
 )
 
 
-def test_a_run_is_what_its_messages_are_one_by_one() -> None:
+@pytest.mark.parametrize("stays", [0.0, 0.98], ids=["streams in turn", "streams in blocks"])
+def test_a_run_is_what_its_messages_are_one_by_one(stays: float) -> None:
     chance = random.Random(5)
     for _ in range(60):
         last = dict.fromkeys((1, 2, 3), 0)
         frames = [notify(stream, name=b"s%d" % stream) for stream in last]
+        stream = 1
         for _ in range(chance.randint(1, 60)):
-            stream = chance.choice(list(last))
+            if chance.random() >= stays:
+                stream = chance.choice(list(last))
             last[stream] += chance.choice([1, 1, 1, 1, 5, 0])
             size = chance.choice([3, 3, 3, 3, 0, 9])
             key = b"k" * chance.choice([0, 0, 0, 2])
