@@ -21,16 +21,13 @@ from tests.unit.proto.connector.test_worker_session import (
 )
 
 
-@pytest.mark.parametrize("stays", [0.0, 0.98], ids=["streams in turn", "streams in blocks"])
-def test_a_run_is_what_its_messages_are_one_by_one(stays: float) -> None:
+def test_a_run_is_what_its_messages_are_one_by_one() -> None:
     chance = random.Random(5)
     for _ in range(60):
         last = dict.fromkeys((1, 2, 3), 0)
         frames = [notify(stream, name=b"s%d" % stream) for stream in last]
-        stream = 1
         for _ in range(chance.randint(1, 60)):
-            if chance.random() >= stays:
-                stream = chance.choice(list(last))
+            stream = chance.choice(list(last))
             last[stream] += chance.choice([1, 1, 1, 1, 5, 0])
             size = chance.choice([3, 3, 3, 3, 0, 9])
             key = b"k" * chance.choice([0, 0, 0, 2])
@@ -92,3 +89,16 @@ def test_a_run_ends_before_a_frame_that_is_wrong() -> None:
         peer.session.receive_data(b"".join([*good, bad, *good]))
         assert peer.session.failure is not None
         assert rows(settled(peer.desk)) == list(range(1, 8))
+
+
+@pytest.mark.parametrize("block", [1, 40], ids=["in turn", "in blocks"])
+def test_each_message_of_a_run_has_the_name_of_its_stream(block: int) -> None:
+    peer = Peer()
+    for stream in (3, 1, 2):
+        peer.send(notify(stream, name=b"s%d" % stream))
+    streams = [at // block % 3 + 1 for at in range(120)]
+    sent = [message(at + 1, stream=stream) for at, stream in enumerate(streams)]
+    peer.session.receive_data(b"".join(encode_frame(each, PUBLISHED) for each in sent))
+    messages = peer.desk.take_batch().messages()
+    assert messages.streams.to_pylist() == [f"s{stream}" for stream in streams]
+    assert messages.ids.to_pylist() == list(range(1, 121))
