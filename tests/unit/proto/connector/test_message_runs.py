@@ -93,7 +93,8 @@ def test_a_run_ends_before_a_frame_that_is_wrong() -> None:
 
 @pytest.mark.parametrize("block", [1, 40], ids=["in turn", "in blocks"])
 def test_each_message_of_a_run_has_the_name_of_its_stream(block: int) -> None:
-    peer = Peer()
+    limits = Limits(connector_credits_max=200)
+    peer = Peer(StreamDesk("p", {}, limits=limits), limits=limits)
     for stream in (3, 1, 2):
         peer.send(notify(stream, name=b"s%d" % stream))
     streams = [at // block % 3 + 1 for at in range(120)]
