@@ -182,6 +182,33 @@ def test_limits_count_the_rows_that_are_delivered(spark, server, checkpoint, tmp
     assert [each["rowsBehindLatest"] for each in latest[-3:]] == [400, 200, 0]
 
 
+def test_the_least_rows_of_a_batch_are_those_that_are_delivered(spark, server, checkpoint):
+    table = server.create_table("trades", SCHEMA, key="sym")
+    table.upsert(rows(100))
+    collected = Collected()
+    # So that a query without a batch tells soon that it has seen the rows and waits.
+    progress = "spark.sql.streaming.noDataProgressEventInterval"
+    spark.conf.set(progress, "200")
+    try:
+        limited = stream(spark, server, minRowsPerTrigger="150", maxTriggerDelay="10m")
+        query = started(limited, collected, checkpoint)
+        wait_until(lambda: len(collected.batches) > 0)
+        for number in range(2):
+            wait_until(lambda number=number: rows_behind(query) == 100 * number)
+            table.upsert([{"sym": f"s{i}", "qty": -number - 1} for i in range(100)])
+        wait_until(lambda: len(collected.batches) > 1)
+        assert collected.sizes() == [100, 200]
+        query.stop()
+    finally:
+        spark.conf.unset(progress)
+
+
+def rows_behind(query) -> int | None:
+    last = query.lastProgress
+    latest = None if last is None else last["sources"][0]["latestOffset"]
+    return json.loads(latest).get("rowsBehindLatest") if latest else None
+
+
 def test_a_view_is_refused_with_its_base_table_and_can_be_followed(spark, server, tmp_path):
     table = server.create_table("trades", SCHEMA, key="sym")
     table.upsert(rows(10))
