@@ -111,6 +111,36 @@ def test_a_table_that_comes_back_anew_while_a_query_runs(spark, server, checkpoi
         query.stop()
 
 
+def test_a_column_more_reaches_a_query_after_its_restart(spark, server, tmp_path):
+    table = server.create_table("trades", SCHEMA, key="sym")
+    table.upsert(rows(3))
+    options = {"failOnDataLoss": "false"}
+    whole, some = Collected(), Collected()
+    query = started(stream(spark, server, **options), whole, str(tmp_path / "whole"))
+    named = stream(spark, server, columns="sym,qty", **options)
+    naming = started(named, some, str(tmp_path / "some"))
+    wait_until(lambda: whole.batches and some.batches)
+    server.drop_table("trades")
+    table = server.create_table("trades", {**SCHEMA, "venue": "string"}, key="sym")
+    table.upsert([{**row, "venue": "x"} for row in rows(5)])
+    wait_until(lambda: query.exception() is not None)
+    assert "restart the query" in root_cause(query.exception())
+    assert "venue" not in whole.batches[max(whole.batches)].column_names
+    again = started(stream(spark, server, **options), whole, str(tmp_path / "whole"))
+    wait_until(lambda: whole.values() == sorted_rows(table))
+    table.upsert([{"sym": "s1", "qty": 7, "venue": None}])
+    wait_until(lambda: whole.values() == sorted_rows(table))
+    # Whoever names columns is not concerned by others.
+    wait_until(lambda: some.values() == sorted(table_rows(table, SCHEMA), key=repr))
+    assert naming.isActive
+    for each in (again, naming):
+        each.stop()
+
+
+def table_rows(table, columns) -> list[dict]:
+    return table.to_arrow().select(list(columns)).to_pylist()
+
+
 def test_a_query_in_update_mode_is_stopped_and_not_failed(spark, server, tmp_path):
     register(spark)
     table = server.create_table("trades", SCHEMA)
