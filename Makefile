@@ -133,7 +133,7 @@ bench: $(VENV)/.dev ## every benchmark; prints the table and writes build/bench/
 	$(BIN)/python -m benchmarks --update docs/performance.md
 
 bench-spark: $(VENV)/.spark ## the Spark source and sink beside Spark's own Parquet source and sink
-	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m benchmarks spark_source spark_latency spark_sink --update docs/performance.md
+	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m benchmarks spark_source spark_snapshot spark_latency spark_sink --update docs/performance.md
 
 bench-interop: $(VENV)/.interop ## Deephaven's ticking client on our server and on a real one (needs Java 17)
 	$(BIN)/python -m benchmarks ticking_client --update docs/performance.md
