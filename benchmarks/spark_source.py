@@ -117,28 +117,27 @@ class Load:
         for number in range(runs + 1):
             for name, stream in streams.items():
                 checkpoint = self.work / f"checkpoint-{name}-{self.rows}-{number}"
-                server, everything = self.server.cpu_seconds(), cpu_of_all()
+                before = cpu_by_process()
                 seconds = query_seconds(stream, self.rows, checkpoint)
-                cost = Cost(
-                    seconds,
-                    self.server.cpu_seconds() - server,
-                    cpu_of_all() - everything,
-                )
+                took = {pid: cpu - before.get(pid, 0.0) for pid, cpu in cpu_by_process().items()}
+                server = took[self.server.process.pid]
+                cost = Cost(seconds, server, sum(took.values()))
                 if number and (name not in best or seconds < best[name].seconds):
                     best[name] = cost
         return best
 
 
-def cpu_of_all() -> float:
-    """CPU seconds so far of this process and of all that it has started and that are left: Spark
-    keeps its workers."""
-    total = 0.0
-    this = psutil.Process()
-    for process in (this, *this.children(recursive=True)):
+def cpu_by_process() -> dict[int, float]:
+    """CPU seconds so far of all that this process has started and that works for more than one
+    query: the JVM, the Python workers, the server."""
+    found: dict[int, float] = {}
+    for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total
+            words = " ".join(process.cmdline())
+            if "python_streaming_source_runner" not in words:
+                times = process.cpu_times()
+                found[process.pid] = times.user + times.system
+    return found
 
 
 def query_seconds(stream: Stream, rows: int, checkpoint: Path) -> float:

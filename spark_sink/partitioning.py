@@ -53,7 +53,10 @@ def batch_pieces(plan: BatchPlan, options: SourceOptions, journal: SourceJournal
             after=after,
             upto=upto,
             tasks=tasks,
-            form={**_form(options, journal.described), **_stripes(rows, tasks, journal.described)},
+            form={
+                **ticket_form(options, journal.described),
+                **_stripes(rows, tasks, journal.described),
+            },
         )
     return pieces
 
@@ -65,17 +68,18 @@ def _snapshot(
     tasks = tasks_for(rows, options)
     cuts = journal.id_bounds(plan.epoch, version, tasks) if tasks > 1 else ()
     # By its id a row is known again when a snapshot's stream breaks and another takes its place.
-    form = _form(options, journal.described, ROW_ID)
+    form = ticket_form(options, journal.described, ROW_ID)
     return snapshot_pieces(options.table, plan.epoch, version, ids=plan.ids, cuts=cuts, form=form)
 
 
-def _form(options: SourceOptions, table: SourceFacts, *needed: str) -> dict[str, object]:
+def ticket_form(options: SourceOptions, table: SourceFacts, *needed: str) -> dict[str, object]:
     """A ticket's fields for the columns that are sent: of what a feed says of its rows only
     ``needed``, where Spark wants the rows alone."""
     fields = options.form.ticket_fields()
     if options.has_feed_columns or not table.chooses_feed_columns:
         return fields
-    return {**fields, "feed_columns": list(needed)}
+    # A column of the table's own that has such a name is what Spark wants by it.
+    return {**fields, "feed_columns": [name for name in needed if name not in table.schema.names]}
 
 
 def _stripes(rows: int, tasks: int, table: SourceFacts) -> dict[str, object]:

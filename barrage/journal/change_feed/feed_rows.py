@@ -91,7 +91,7 @@ def kept(rows: FeedRows, keep: BoolArray) -> FeedRows:
     if count == len(rows):
         return rows
     first = int(keep.argmax())
-    if count and keep[first : first + count].all():
+    if keep[first : first + count].all():
         return rows.sliced(first, first + count)
     return rows.taken(np.flatnonzero(keep))
 

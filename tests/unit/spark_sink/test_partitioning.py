@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from spark_sink.options import SourceOptions
 from spark_sink.partitioning import batch_pieces
 from spark_sink.planning import Amount, BatchPlan
+from tests.unit.spark_sink.tables import TRADES
 
 PLAN = BatchPlan(epoch="e", changes=(0, 9))
 
@@ -21,10 +23,13 @@ def tickets(
     tasks: int = 1,
     chooses: bool = False,
     plan: BatchPlan = PLAN,
+    schema: pa.Schema = TRADES,
     **given: str,
 ) -> list[dict]:
     told = {"uri": "grpc://x", "table": "t", "minPartitions": str(tasks), **given}
-    described = SimpleNamespace(kind=kind, stripe_ids_max=most, chooses_feed_columns=chooses)
+    described = SimpleNamespace(
+        kind=kind, stripe_ids_max=most, chooses_feed_columns=chooses, schema=schema
+    )
     journal = SimpleNamespace(
         described=described,
         change_rows=lambda *_: rows,
@@ -77,3 +82,6 @@ def test_plain_rows_are_sent_without_what_a_feed_says_of_them(chooses):
         (plain,) = tickets(10, readChangeFeed="false", **asked)
         assert "feed_columns" not in feed
         assert plain.get("feed_columns") == (needed if chooses else None)
+        own = pa.schema([("_row_id", pa.string())])
+        (plain,) = tickets(10, readChangeFeed="false", schema=own, **asked)
+        assert plain.get("feed_columns") == ([] if chooses else None)
