@@ -32,6 +32,7 @@ from barrage.journal.change_feed.feed import (
     options_schema,
     snapshot_batches,
 )
+from barrage.journal.change_feed.feed_schema import FEED_COLUMNS
 from barrage.server.access.method_table import Action
 from barrage.server.history.journal_access import JournalAccess, feed_options, refusals_for_peers
 from barrage.server.history.journal_reading import FeedEncoder, FrameSink
@@ -122,7 +123,8 @@ class JournalCalls:
             "journal.info": Action(
                 'The journal of a table. Body: JSON {"table"}. Result: JSON {"table", "epoch", '
                 '"version", "earliest", "rows", "bytes", "offset", "timestamp_us", "key", "kind", '
-                '"stripe_ids_max", "schema": base64 of an encapsulated Arrow IPC schema message}.',
+                '"stripe_ids_max", "feed_columns": those that tickets may leave out, "schema": '
+                "base64 of an encapsulated Arrow IPC schema message}.",
                 self._info,
             ),
             "journal.bound": Action(
@@ -172,6 +174,7 @@ class JournalCalls:
             "key": list(identity.key),
             "kind": identity.kind,
             "stripe_ids_max": STRIPE_IDS_MAX,
+            "feed_columns": list(FEED_COLUMNS),
             "schema": base64.b64encode(identity.schema.serialize().to_pybytes()).decode(),
         }
         return json.dumps(told).encode()
