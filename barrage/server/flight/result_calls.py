@@ -115,7 +115,9 @@ class ResultCalls:
         job = self._begin(ticket, descriptor, session, options=options)
         try:
             assert job.task is not None
-            await asyncio.wait([job.task], timeout=FIRST_WAIT_SECONDS)
+            with self.jobs.results.awaited(job.result):
+                await asyncio.wait([job.task], timeout=FIRST_WAIT_SECONDS)
+            self._renew_unfinished(job)
             job.check()
         except BaseException:
             self.jobs.give_up(job)
@@ -152,8 +154,7 @@ class ResultCalls:
         if job.is_under_way:
             with self.jobs.results.awaited(job.result):
                 await job.news(version, self._limits.poll_wait_ns)
-        if job.is_under_way:
-            self.jobs.results.renew(job.result)
+        self._renew_unfinished(job)
         job.check()
         self.jobs.find(job_id, caller)
         return self._told(job)
@@ -169,6 +170,11 @@ class ResultCalls:
         return self.jobs.begin(
             ticket, descriptor, session, caller=current_caller(), options=options
         )
+
+    def _renew_unfinished(self, job: QueryJob) -> None:
+        """Who is told of a query that goes on has all of its time to ask again."""
+        if job.is_under_way:
+            self.jobs.results.renew(job.result)
 
     def _told(self, job: QueryJob) -> PollInfo:
         following = None
