@@ -44,7 +44,11 @@ class Lab:
             [
                 *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),
                 *(f"--port={port}", "--port-retries=0", "--ip=127.0.0.1"),
-                *("--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True"),
+                *(
+                    "--LabApp.expose_app_in_browser=True",
+                    "--IdentityProvider.token=",
+                    "--ServerApp.disable_check_xsrf=True",
+                ),
                 f"--ServerApp.root_dir={directory / 'notebooks'}",
                 f"--LabApp.user_settings_dir={directory / 'settings'}",
                 f"--LabApp.workspaces_dir={directory / 'workspaces'}",
@@ -82,27 +86,33 @@ class Lab:
         self._log.close()
 
 
+RUN = """
+async (index) => {
+  const { shell, commands } = window.jupyterapp;
+  const panel = shell.currentWidget;
+  await panel.sessionContext.ready;
+  panel.content.activeCellIndex = index;
+  panel.content.deselectAll();
+  void commands.execute("notebook:run-cell");
+}
+"""
+KERNEL = "(act) => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel[act]()"
+READY = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.isReady === true"
+
+
 class Notebook:
     """A notebook that is open in a page."""
 
     def __init__(self, page: Any) -> None:
         self.page = page
-        page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=2 * HANG_SECONDS * 1000)
-        wait_until(lambda: self.kernel == "Idle", "the kernel")
-
-    @property
-    def kernel(self) -> str:
-        """What the kernel does."""
-        shown = self.page.locator(".jp-Notebook-ExecutionIndicator").first
-        return str(shown.get_attribute("data-status") or "").capitalize()
+        wait_until(lambda: page.evaluate(READY), "the kernel")
 
     def cell(self, index: int) -> Any:
         return self.page.locator(".jp-Notebook .jp-CodeCell").nth(index)
 
     def start(self, index: int) -> None:
         """Run a cell, and do not wait for it."""
-        self.cell(index).locator(".cm-content").click()
-        self.page.keyboard.press("Control+Enter")
+        self.page.evaluate(RUN, index)
 
     def run(self, index: int) -> None:
         """Run a cell to its end."""
@@ -140,7 +150,8 @@ class Notebook:
             [row, index],
         )
 
-    def command(self, name: str) -> None:
-        """Run a command of JupyterLab's by its place in the menu of the kernel."""
-        self.page.locator(".lm-MenuBar-itemLabel", has_text="Kernel").first.click()
-        self.page.locator(".lm-Menu-itemLabel", has_text=name).first.click()
+    def interrupt_kernel(self) -> None:
+        self.page.evaluate(KERNEL, "interrupt")
+
+    def restart_kernel(self) -> None:
+        self.page.evaluate(KERNEL, "restart")

@@ -38,8 +38,9 @@ def test_a_cell_shows_a_table_as_it_changes(server, open_notebook):
     table.upsert({"id": [900, 999], "value": ["both", "both"]})
     wait_until(lambda: value(notebook, 900) == "both" and value(notebook, 0, 1) == "both")
     # The keys of the notebook are not those of the grid: A adds a cell there.
+    anchor = notebook.in_grid(".tool").get_by_text("Anchor", exact=True)
     notebook.in_grid("[role=grid]").press("a")
-    wait_until(lambda: notebook.in_grid("button", 0).get_by_text("Anchor").count() == 1)
+    wait_until(lambda: anchor.get_attribute("aria-pressed") == "true", "the anchor")
     assert notebook.page.locator(".jp-Notebook .jp-CodeCell").count() == 3
 
 
@@ -52,7 +53,7 @@ def test_rows_go_on_coming_while_a_cell_computes_and_after_it_is_interrupted(ser
     wait_until(lambda: notebook.count_of(2) == "[*]:", "the cell")
     table.upsert({"id": [3], "value": ["meanwhile"]})
     wait_until(lambda: value(notebook, 3) == "meanwhile", "the change while a cell computes")
-    notebook.command("Interrupt Kernel")
+    notebook.interrupt_kernel()
     wait_until(lambda: "KeyboardInterrupt" in notebook.output(2), "the interruption")
     table.upsert({"id": [3], "value": ["after"]})
     wait_until(lambda: value(notebook, 3) == "after", "the change after it")
@@ -88,8 +89,7 @@ def test_a_server_that_restarts_and_a_kernel_that_does(open_notebook):
     assert value(notebook, 3) == "before"
     server = served(port, "after")
     wait_until(lambda: value(notebook, 3) == "after", "the new server's rows")
-    notebook.command("Restart Kernel…")
-    notebook.page.locator(".jp-Dialog-button", has_text="Restart").click()
+    notebook.restart_kernel()
     wait_until(lambda: notebook.pill() == "ended", "the end of the kernel")
     assert "Run the cell again" in notebook.message()
     assert notebook.in_grid(".body > .row:not([hidden]) .cell").nth(1).text_content() == "after"
@@ -179,6 +179,22 @@ def test_ten_million_rows(server, open_notebook):
         notebook.go_to(row)
         wait_until(lambda row=row: notebook.cells().get(row), f"row {row}")
         assert notebook.cells()[row]["n"].replace(",", "") == str(row)
+
+
+def test_wide_rows_are_paced_and_none_is_left_out(server, open_notebook):
+    text = "x" * 4000
+    rows = {"id": list(range(5000)), **{f"c{n}": [f"{n} {text}"] * 5000 for n in range(4)}}
+    server.create_table("wide", data=rows, kind="static")
+    notebook = open_notebook(server, "session.table('wide').show()")
+    notebook.run(1)
+    wait_until(lambda: notebook.cells(), "the rows")
+    pills = set()
+    for row in range(100, 5000, 350):
+        notebook.go_to(row)
+        pills.add(notebook.pill())
+    notebook.go_to(4321)
+    wait_until(lambda: notebook.cells().get(4321, {}).get("c3", "").startswith("3 x"), "the last")
+    assert pills | {notebook.pill()} == {"live"}
 
 
 def test_twenty_tables_in_one_notebook(server, open_notebook):
