@@ -26,6 +26,7 @@ from benchmarks.report import Measurement, compared, result
 
 PAYLOAD = b"x" * 100
 BATCH = 4_096
+PAYLOADS = pa.array([PAYLOAD] * BATCH, pa.binary())
 PER_CORE_GOAL = 250_000
 P99_MS_GOAL = 50.0
 PACED_PER_SECOND = 10_000
@@ -48,13 +49,12 @@ class Prepared(Source):
         self.name = name
         self._count = count
         self._batch = batch
-        self._payloads = pa.array([PAYLOAD] * batch, pa.binary())
 
     async def read(self, after: int | None):
         for first in range(0, self._count, self._batch):
             size = min(self._batch, self._count - first)
             ids = np.arange(first + 1, first + size + 1, dtype=np.uint64)
-            yield MessageBatch(ids=ids, payloads=self._payloads[:size])
+            yield MessageBatch(ids=ids, payloads=PAYLOADS[:size])
 
 
 class Paced(Source):

@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from barrage.client.connection.reconnect import Backoff
 from barrage.connector.delivery import SourceDelivery
@@ -181,20 +182,24 @@ class _Connection:
         for each in streams:
             self._session.announce(each.id, each.source.name.encode())
         await self._flush()
-        ends = {
+        ends: set[asyncio.Future[Any]] = {
             start_awaited(self._listen()),
             start_awaited(self._is_finished.wait()),
         }
-        pumps = {start_awaited(self._pump(each)) for each in streams}
+        pumps: set[asyncio.Future[Any]] = {start_awaited(self._pump(each)) for each in streams}
+        # One future for all: to wait for a thousand tasks anew whenever one is done is quadratic.
+        failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        for pump in pumps:
+            pump.add_done_callback(partial(_pass_failure, failed))
         try:
-            while True:
-                done, _ = await asyncio.wait(ends | pumps, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-                if done & ends:
-                    return
-                pumps -= done
+            await asyncio.wait({*ends, failed}, return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                raise failed.result()
+            for end in ends:
+                if end.done():
+                    end.result()
         finally:
+            failed.cancel()
             for task in ends | pumps:
                 task.cancel()
             await asyncio.wait(ends | pumps)
@@ -296,3 +301,9 @@ class _Connection:
         if data:
             self._writer.write(data)
             await self._writer.drain()
+
+
+def _pass_failure(failed: asyncio.Future[BaseException], task: asyncio.Future[Any]) -> None:
+    """What one of many tasks has failed with, to whoever waits for all of them."""
+    if not task.cancelled() and (error := task.exception()) is not None and not failed.done():
+        failed.set_result(error)

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
     from barrage.limits import Limits
     from barrage.wire.connector.frame_values import SentMessage
-    from barrage.wire.connector.message_run import MessageRun
+    from barrage.wire.connector.message_run import MessageRun, UInt64Array
+
+REPEATS_MIN = 16
+"""Messages of one stream that follow each other, on average, from which on it is cheaper to repeat
+its name than to look each up."""
 
 
 class StreamOwner(Protocol):
@@ -310,14 +314,7 @@ class StreamDesk:
         size = run.byte_count
         self.unsafe_bytes += size
         self._batch.count(session, size, len(run))
-        names = pa.array([span.stream.name for span in spans], pa.string())
-        if len(spans) == 1:
-            self._batch.add_run(pa.repeat(names[0], len(run)), run)
-        else:
-            places = np.argsort([span.stream.id for span in spans])
-            numbers = np.array([spans[at].stream.id for at in places], np.uint64)
-            found = places[np.searchsorted(numbers, run.streams)]
-            self._batch.add_run(names.take(pa.array(found)), run)
+        self._batch.add_run(_names(run.streams, spans), run)
         for span in spans:
             self._batch.move(span.stream.id, span.first)
             self._batch.move(span.stream.id, span.last)
@@ -394,3 +391,20 @@ class StreamDesk:
         self.batches_under_way -= 1
         self.unsafe_bytes -= batch.byte_count
         self.close(reason)
+
+
+def _names(streams: UInt64Array, spans: Sequence[StreamSpan]) -> pa.StringArray:
+    """The name of each message's stream."""
+    stops = [*(np.flatnonzero(streams[1:] != streams[:-1]) + 1).tolist(), len(streams)]
+    if len(stops) > len(streams) // REPEATS_MIN:
+        places = np.argsort([span.stream.id for span in spans])
+        numbers = np.array([spans[at].stream.id for at in places], np.uint64)
+        found = places[np.searchsorted(numbers, streams)]
+        return pa.array([span.stream.name for span in spans], pa.string()).take(pa.array(found))
+    names = {span.stream.id: pa.scalar(span.stream.name, pa.string()) for span in spans}
+    starts = [0, *stops[:-1]]
+    parts = [
+        pa.repeat(names[int(streams[start])], stop - start)
+        for start, stop in zip(starts, stops, strict=True)
+    ]
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)

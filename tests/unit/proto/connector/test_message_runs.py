@@ -89,3 +89,17 @@ def test_a_run_ends_before_a_frame_that_is_wrong() -> None:
         peer.session.receive_data(b"".join([*good, bad, *good]))
         assert peer.session.failure is not None
         assert rows(settled(peer.desk)) == list(range(1, 8))
+
+
+@pytest.mark.parametrize("block", [1, 40], ids=["in turn", "in blocks"])
+def test_each_message_of_a_run_has_the_name_of_its_stream(block: int) -> None:
+    limits = Limits(connector_credits_max=200)
+    peer = Peer(StreamDesk("p", {}, limits=limits), limits=limits)
+    for stream in (3, 1, 2):
+        peer.send(notify(stream, name=b"s%d" % stream))
+    streams = [at // block % 3 + 1 for at in range(120)]
+    sent = [message(at + 1, stream=stream) for at, stream in enumerate(streams)]
+    peer.session.receive_data(b"".join(encode_frame(each, PUBLISHED) for each in sent))
+    messages = peer.desk.take_batch().messages()
+    assert messages.streams.to_pylist() == [f"s{stream}" for stream in streams]
+    assert messages.ids.to_pylist() == list(range(1, 121))
