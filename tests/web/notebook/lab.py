@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from tests.web.page.screen import HANG_SECONDS, READ_CELLS, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,11 +71,23 @@ class Lab:
 
     def notebook(self, name: str, *cells: str) -> str:
         """Write a notebook of these cells; its address."""
-        made = nbformat.v4.new_notebook(
-            cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
-            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-        )
-        nbformat.write(made, self.directory / "notebooks" / f"{name}.ipynb")
+        made = {
+            "nbformat": 4,
+            "nbformat_minor": 5,
+            "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+            "cells": [
+                {
+                    "cell_type": "code",
+                    "id": f"cell-{number}",
+                    "source": cell,
+                    "metadata": {},
+                    "outputs": [],
+                    "execution_count": None,
+                }
+                for number, cell in enumerate(cells)
+            ],
+        }
+        (self.directory / "notebooks" / f"{name}.ipynb").write_text(json.dumps(made))
         return f"{self.url}/lab/tree/{name}.ipynb?reset"
 
     def close(self) -> None:

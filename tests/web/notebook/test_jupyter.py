@@ -116,6 +116,21 @@ def test_one_widget_twice_and_its_end(server, open_notebook):
     wait_until(lambda: notebook.grids() == 0, "the end of the widget")
 
 
+def test_a_cell_that_is_run_again_ends_its_stream(server, open_notebook):
+    def streams():
+        rows = watching.table("_subscriptions").snapshot(timeout=60)
+        return rows.column("table").to_pylist().count("t")
+
+    table = filled(server, 100)
+    notebook = open_notebook(server, SHOW)
+    with barrage.connect(server.uri) as watching:
+        for turn in range(3):
+            notebook.run(1)
+            table.upsert({"id": [3], "value": [f"turn {turn}"]})
+            wait_until(lambda turn=turn: value(notebook, 3) == f"turn {turn}", "the rows")
+            wait_until(lambda: streams() == 1, "one stream")
+
+
 def test_a_session_that_is_closed_says_so(server, open_notebook):
     filled(server, 100)
     notebook = open_notebook(server, SHOW, "session.close()")
