@@ -198,6 +198,34 @@ async def test_a_page_is_let_in_again_when_the_server_is_back():
 
 
 @on_a_loop
+async def test_a_page_goes_on_at_the_next_server():
+    def served(name, factor):
+        made = barrage.Server(config=ServerConfig(host=f"inproc://{name}")).start()
+        made.create_table("t", SCHEMA, key=["k"]).upsert(rows_table(0, 10, factor))
+        return made
+
+    one = await asyncio.to_thread(served, "notebook-one", 1.0)
+    two = await asyncio.to_thread(served, "notebook-two", 2.0)
+    async with barrage.aconnect([one.uri, two.uri]) as session:
+        kernel = Kernel(session)
+        async with page_in(kernel) as page:
+            page.acknowledges = True
+            await page.hello()
+            shown = PageTable(page, 1)
+            await shown.open(b"s/t", viewport=Viewport.of(0, 3))
+            await shown.shows(rows_of(0, 3))
+            await asyncio.to_thread(one.stop, grace=0)
+            assert await page.closed() == 1001
+        async with page_in(kernel) as page:
+            page.acknowledges = True
+            await page.hello()
+            shown = PageTable(page, 1)
+            await shown.open(b"s/t", viewport=Viewport.of(0, 3))
+            await shown.shows(rows_of(0, 3, 2.0))
+    await asyncio.to_thread(two.stop, grace=0)
+
+
+@on_a_loop
 async def test_a_closed_session_is_said_for_good(server):
     session = await barrage.aconnect(server.uri)
     kernel = Kernel(session)
