@@ -162,6 +162,20 @@ class Limits:
     web_idle_ns_max: int = 60 * 1_000_000_000
     """How long an HTTP/1.1 connection may be silent between two requests."""
 
+    notebook_pages_max: int = 16
+    """Places in which one table of a notebook is shown at a time, in all browsers together."""
+
+    notebook_bytes_per_s: int = 500_000
+    """What a kernel sends to its pages in a second. Jupyter's server leaves messages out past
+    1,000,000 (``iopub_data_rate_limit``)."""
+
+    notebook_burst_bytes: int = 256 * 1024
+    """What it may send at once after a silence."""
+
+    notebook_silence_ns_max: int = 300 * 1_000_000_000
+    """How long a page of a notebook may say nothing before it counts as gone; it speaks each
+    minute."""
+
     board_bytes_max: int = 64 * 1024
     """Longest content of a saved board."""
 

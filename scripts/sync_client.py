@@ -129,6 +129,11 @@ TABLE = {
         "on_update=on_update, on_state=on_state, on_error=on_error)",
         said="Callbacks run on threads of the table.",
     ),
+    "show": Method(
+        body="showing = self._table._showing(height=height)\n"
+        "return self._thread.call(showing, timeout).displayed()",
+        returns="LiveTable | FirstRows",
+    ),
     "as_of": PLAIN,
     "changes": Method(timeout="None", body="return self._batches({call}, timeout)", said=BY_BATCH),
     "publish_shared": PLAIN,

@@ -10,6 +10,7 @@ export const SUB_PROTOCOL = "barrage-flight.v1";
  * - `live`: what is shown is what the server has;
  * - `stale`: the server has not been heard of for a while;
  * - `refused`: it is of no use to try again with what the page has;
+ * - `ended`: what served the page is not there any more, such as the kernel of a notebook;
  * - `closed`: by the page.
  */
 export type ConnectionState =
@@ -18,7 +19,21 @@ export type ConnectionState =
   | "stale"
   | "reconnecting"
   | "refused"
+  | "ended"
   | "closed";
+
+/**
+ * What carries the messages of the protocol, in order: a WebSocket, or whatever else can. The four
+ * functions are set by the connection.
+ */
+export interface Socket {
+  binaryType: BinaryType;
+  onopen: ((event: Event) => void) | null;
+  onmessage: ((event: MessageEvent<string | ArrayBuffer>) => void) | null;
+  onclose: ((event: CloseEvent) => void) | null;
+  send(data: string | Uint8Array<ArrayBuffer>): void;
+  close(code?: number): void;
+}
 
 /** What a stream tells whoever opened it. */
 export interface StreamHandler {
@@ -46,9 +61,13 @@ export interface Attached {
 export interface ConnectionOptions {
   /** What the `authorization` header would be; without it the page's cookie counts. */
   readonly authorization?: string;
-  readonly openSocket?: (url: string, protocol: string) => WebSocket;
+  /** Opens what carries the messages; without it a WebSocket. */
+  readonly openSocket?: (url: string, protocol: string) => Socket;
   readonly random?: () => number;
 }
+
+/** By what a socket that is none of the network says that it will never be there again. */
+export const ENDED_CODE = 4410;
 
 /** No use in trying again: see "How sockets end" in the protocol's text. */
 const FINAL_CODES: ReadonlySet<number> = new Set([1002, 1007, 1009, 4400, 4401, 4403]);
@@ -116,7 +135,7 @@ export class Connection {
   bytesReceived = 0;
   readonly changed = new Listeners<Connection>();
 
-  private socket: WebSocket | null = null;
+  private socket: Socket | null = null;
   private isWelcome = false;
   private attempts = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -163,7 +182,9 @@ export class Connection {
       }
     };
     opened.onclose = ({ code, reason }: CloseEvent) => {
-      this.lost(reason || `the connection ended (${code})`, FINAL_CODES.has(code));
+      const why = reason || `the connection ended (${code})`;
+      if (code === ENDED_CODE) this.lost(why, "ended");
+      else this.lost(why, FINAL_CODES.has(code) ? "refused" : null);
     };
     this.heartbeat = setInterval(() => this.checkHeard(), 1_000);
     this.heardAt = Date.now();
@@ -200,7 +221,7 @@ export class Connection {
   resume(): void {
     this.isPaused = false;
     if (!this.isWelcome) {
-      this.retry();
+      if (this.state !== "ended") this.retry();
       return;
     }
     this.sendControl({ type: "resume" });
@@ -252,7 +273,7 @@ export class Connection {
   /** Give this socket up, as if it had been lost. */
   drop(reason: string): void {
     this.detachSocket(4000);
-    this.lost(reason, false);
+    this.lost(reason, null);
   }
 
   private flushAcknowledgements(): void {
@@ -322,12 +343,13 @@ export class Connection {
     for (const attached of [...this.attached]) attached.connected();
   }
 
-  private lost(reason: string, isFinal: boolean): void {
+  /** `final`: the state in which it is of no use to try again. */
+  private lost(reason: string, final: "refused" | "ended" | null): void {
     this.detachSocket(1000);
     if (this.state === "closed") return;
     this.endAll(reason);
-    if (isFinal) {
-      this.enter("refused", reason);
+    if (final !== null) {
+      this.enter(final, reason);
       return;
     }
     this.enter(this.state === "connecting" ? "connecting" : "reconnecting", reason);

@@ -144,6 +144,7 @@ export class LiveGrid extends HTMLElement {
     this.resizes.disconnect();
     clearInterval(this.ticking);
     clearTimeout(this.typing);
+    this.wanted = this.state; // for when it is put into the page again
     this.core?.close();
     this.core = null;
     this.own?.close();
@@ -542,7 +543,8 @@ export class LiveGrid extends HTMLElement {
     setAttribute(frame.pill, "class", `pill ${pill.kind}`);
     if (frame.pill.textContent !== pill.text) frame.pill.textContent = pill.text;
     frame.pill.title = pill.title;
-    const refusal = connection.state === "refused" ? connection.reason : "";
+    const isOver = connection.state === "refused" || connection.state === "ended";
+    const refusal = isOver ? connection.reason : "";
     frame.say([...core.problems.values()][0] ?? [core.error?.message, refusal, core.notice].find(Boolean) ?? "");
     const rows = core.rows.view === null ? "" : `${window.size.toLocaleString()} rows × ${layout.columns.length} columns`;
     const range = window.size === 0 ? "" : ` · ${window.first.toLocaleString()}–${(window.stop - 1).toLocaleString()}`;

@@ -43,6 +43,17 @@ function preloads({ outputs }) {
     .join("\n");
 }
 
+/** The module of the widget: one file, for a notebook has no place to load others from. */
+async function notebookModule() {
+  const { outputFiles } = await esbuild.build({
+    ...shared,
+    entryPoints: ["notebook/widget.ts"],
+    minify: true,
+    write: false,
+  });
+  return Buffer.from(outputFiles[0].contents);
+}
+
 /** The files of the page by name: the same sources give the same bytes on every machine. */
 export async function pageFiles() {
   const files = new Map();
@@ -72,6 +83,7 @@ export async function pageFiles() {
   });
   const style = hashed("page.css", css.outputFiles[0].contents);
   files.set(style, Buffer.from(css.outputFiles[0].contents));
+  files.set("notebook.js", await notebookModule());
   const icon = await readFile(join(web, "board/icon.svg"));
   const iconName = hashed("icon.svg", icon);
   files.set(iconName, icon);

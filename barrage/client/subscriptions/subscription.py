@@ -17,6 +17,7 @@ from barrage.client.bodies.bodies import NO_STREAM, BodyStatus
 from barrage.client.bodies.own_cells import LENT_SECONDS
 from barrage.client.connection.reconnect import is_worth_retrying
 from barrage.client.subscriptions.followers import Followers
+from barrage.client.subscriptions.in_notebook import InNotebook
 from barrage.client.subscriptions.resume import Resuming, Setting
 from barrage.client.subscriptions.rows_argument import (
     RowsArgument,
@@ -62,7 +63,7 @@ SUBSCRIPTION = Role("barrage-subscription", "the ticking table")
 logger = logging.getLogger(__name__)
 
 
-class AsyncTickingTable:
+class AsyncTickingTable(InNotebook):
     """A live copy of a table, or of some of its rows and columns. Always one consistent state.
 
     Made by ``table.subscribe(...)`` on a running loop; close it or use it as an asynchronous

@@ -11,8 +11,12 @@ import atexit
 import weakref
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from barrage.client.notebook.perspective_mirror import MIRROR, PerspectiveMirror
+from barrage.client.notebook.showing import HEIGHT
+from barrage.client.notebook.shown_live import html_of
 from barrage.client.synchronous.callbacks import CallbackThreads, close_all
 from barrage.client.synchronous.sync_loop import (
     CLOSE_TIMEOUT_SECONDS,
@@ -22,6 +26,7 @@ from barrage.client.synchronous.sync_loop import (
 )
 from barrage.client.tables.remote_table import TIMEOUT_SECONDS
 from barrage.errors import SubscriptionClosedError, WorkerDiedError
+from barrage.supervision import no_dependants, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.client.connection.opening import Opening
+    from barrage.client.notebook.first_rows import FirstRows
+    from barrage.client.notebook.widget import LiveTable
     from barrage.client.session import AsyncSession
     from barrage.client.subscriptions.state import State
     from barrage.client.subscriptions.subscription import AsyncTickingTable
@@ -181,6 +188,27 @@ class TickingOnThread(ClosedByWith):
 
     async def _open_queue(self) -> UpdateQueue:
         return self._table.open_queue()
+
+    def show(
+        self, *, height: int = HEIGHT, timeout: float | None = TIMEOUT_SECONDS
+    ) -> LiveTable | FirstRows:
+        """What a notebook displays as a live grid: all rows of the table that this one follows, of
+        the same columns. See :meth:`RemoteTable.show`."""
+        return self._thread.call(self._table._showing(height=height), timeout).displayed()
+
+    def to_perspective(self, client: Any = None, *, name: str | None = None) -> Any:
+        """A table of Perspective's with these rows, kept in step for as long as this one lives.
+        ``client``: of the Perspective to have it, otherwise one of this process. Its index is the
+        column ``_row``. Needs the extra ``perspective``, a subscription without a viewport, and its
+        first state."""
+        updates = self._follow()
+        mirror = PerspectiveMirror(client, self._table.to_arrow().schema, name=name)
+        mirror.apply(next(updates))
+        start_thread(MIRROR, partial(mirror.follow, updates, self._follow), on_death=no_dependants)
+        return mirror.table
+
+    def _repr_html_(self) -> str | None:
+        return html_of(self._table)
 
     def close(self) -> None:
         """End the subscription. Idempotent and quiet; the rows stay readable."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barrage.client.notebook.showing import HEIGHT
 from barrage.client.queries.query_methods import QueryMethods
 from barrage.client.synchronous.on_thread import TableOnThread
 from barrage.client.synchronous.sync_ticking import TickingTable
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from barrage.client.connection.reconnect import Backoff
     from barrage.client.connection.table_info import TableInfo
     from barrage.client.connection.table_sources import TableSource
+    from barrage.client.notebook.first_rows import FirstRows
+    from barrage.client.notebook.widget import LiveTable
     from barrage.client.queries.query_steps import Step
     from barrage.client.subscriptions.rows_argument import RowsArgument
     from barrage.client.subscriptions.state import State
@@ -122,6 +125,15 @@ class RemoteTable(TableOnThread, QueryMethods["RemoteTable"]):
         return TickingTable._opened(
             work, self._thread, on_update=on_update, on_state=on_state, on_error=on_error
         )
+
+    def show(
+        self, *, height: int = HEIGHT, timeout: float | None = TIMEOUT_SECONDS
+    ) -> LiveTable | FirstRows:
+        """What a notebook displays as a live grid, ``height`` pixels high: rows in sight come by
+        way of this session. Without a notebook, or the extra ``notebook``, the first rows as they
+        are now. TableNotFoundError."""
+        showing = self._table._showing(height=height)
+        return self._thread.call(showing, timeout).displayed()
 
     def as_of(
         self, moment: Moment, *, columns: Sequence[str] | None = None, timeout: float | None = None

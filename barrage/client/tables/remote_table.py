@@ -13,6 +13,8 @@ from barrage.client.connection.opening import Opening
 from barrage.client.connection.reconnect import Backoff
 from barrage.client.connection.table_info import key_columns
 from barrage.client.deephaven.input_tables import add_rows, delete_rows
+from barrage.client.notebook.first_rows import ROWS_SHOWN, FirstRows
+from barrage.client.notebook.showing import HEIGHT, Showing, height_of, shown_of
 from barrage.client.queries.query import with_steps
 from barrage.client.queries.query_methods import QueryMethods
 from barrage.client.subscriptions.resume import kept_state
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from barrage.client.connection.table_info import TableInfo
     from barrage.client.connection.table_sources import ExportSource, TableSource
+    from barrage.client.notebook.widget import LiveTable
     from barrage.client.queries.query_steps import Step
     from barrage.client.subscriptions.subscription import AsyncTickingTable
     from barrage.client.tables.history import Moment
@@ -288,6 +291,30 @@ class AsyncRemoteTable(QueryMethods["AsyncRemoteTable"]):
             return self._session.subscribe(settings)
 
         return Opening(open_it)
+
+    async def show(
+        self, *, height: int = HEIGHT, timeout: float | None = TIMEOUT_SECONDS
+    ) -> LiveTable | FirstRows:
+        """What a notebook displays as a live grid, ``height`` pixels high: rows in sight come by
+        way of this session. Without a notebook, or the extra ``notebook``, the first rows as they
+        are now. TableNotFoundError."""
+        return (await self._showing(height=height, timeout=timeout)).displayed()
+
+    async def _showing(self, *, height: int = HEIGHT, timeout: float | None = None) -> Showing:
+        """What :meth:`show` needs of the server."""
+        source = self._open_source()
+        checked = height_of(height)
+        async with asyncio.timeout(timeout):
+            rows = await self.snapshot(rows=(0, ROWS_SHOWN))
+            total = (await self.info(timeout=timeout)).total_records
+            shown = await shown_of(source)
+        return Showing(
+            rows=FirstRows(name=self.name, rows=rows, total=total),
+            shown=shown,
+            connection=source.connection,
+            loop=asyncio.get_running_loop(),
+            height=checked,
+        )
 
     def history(self) -> TableHistory:
         """The table's journal. ``where`` may come before it, other operators not."""

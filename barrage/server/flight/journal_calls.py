@@ -296,6 +296,24 @@ class JournalCalls:
     def renewed(self, ticket: bytes) -> Endpoint | None:
         """The endpoint of a read group, whose version is held for longer; None for a ticket that
         names no group. GroupNotHeldError when its time was up."""
+        held = self._held_group(ticket)
+        if held is None:
+            return None
+        pinned = self._leases.pin(*held)
+        return Endpoint(ticket=ticket, expires_ns=pinned.expires_wall_ns)
+
+    def given_up(self, ticket: bytes) -> bool:
+        """Hold the version of the ticket's read group no longer; False for a ticket that names no
+        group. Tickets of it are still read, as long as the journal happens to have the version.
+        GroupNotHeldError when its time was up."""
+        held = self._held_group(ticket)
+        if held is not None:
+            self._leases.give_up(*held)
+        return held is not None
+
+    def _held_group(self, ticket: bytes) -> tuple[TableJournal, str] | None:
+        """The read group of a ticket, which holds the ticket's version; None when it names no
+        group. GroupNotHeldError."""
         parsed = parse_ticket(ticket, self._limits)
         if not isinstance(parsed, SnapshotTicket) or parsed.read_group is None:
             return None
@@ -303,8 +321,7 @@ class JournalCalls:
         held = self._leases.pinned_version(journal, parsed.read_group)
         if held is None or parsed.version not in (None, held):
             raise GroupNotHeldError(parsed.read_group)
-        pinned = self._leases.pin(journal, parsed.read_group)
-        return Endpoint(ticket=ticket, expires_ns=pinned.expires_wall_ns)
+        return journal, parsed.read_group
 
     async def get_schema(self, descriptor: Descriptor) -> bytes:
         """The schema of the feed a descriptor's command asks for."""

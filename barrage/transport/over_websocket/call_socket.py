@@ -5,12 +5,45 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from barrage.limits import Limits
     from barrage.transport.base import PeerIdentity
     from barrage.transport.call_running import CallRunner
     from barrage.transport.over_websocket.http_messages import WebRequest
     from barrage.transport.over_websocket.socket_call import SocketCall
-    from barrage.transport.over_websocket.web_socket import WebSocket
+    from barrage.transport.over_websocket.web_socket import CloseReason
+
+    class MessageSocket(Protocol):
+        """What carries messages both ways: a ``WebSocket``, or what stands in its place."""
+
+        is_clogged: bool
+        """Whether it takes nothing for now; what is spoken on it is told once it does
+        (``writable``)."""
+
+        def allow(self, message_bytes_max: int) -> None:
+            """Take messages of so many bytes from now on."""
+            ...
+
+        def send_text(self, data: bytes) -> None:
+            """One message of text; nothing when it is closed."""
+            ...
+
+        def send_binary(self, head: bytes, data: bytes) -> None:
+            """One binary message, of two parts; nothing when it is closed."""
+            ...
+
+        def pause_reading(self) -> None:
+            """Take nothing from the peer for now. Idempotent."""
+            ...
+
+        def resume_reading(self) -> None:
+            """The opposite."""
+            ...
+
+        def close(self, code: CloseReason, reason: str = "") -> None:
+            """Say why, after what was sent before, and end. Idempotent."""
+            ...
 
 
 class CallSocket:
@@ -18,7 +51,7 @@ class CallSocket:
     loop of its socket."""
 
     def __init__(
-        self, socket: WebSocket, request: WebRequest, *, runner: CallRunner, limits: Limits
+        self, socket: MessageSocket, request: WebRequest, *, runner: CallRunner, limits: Limits
     ) -> None:
         self.socket = socket
         self.peer = request.peer

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from barrage.limits import Limits
     from barrage.transport.call_running import CallRunner
+    from barrage.transport.over_websocket.call_socket import MessageSocket
     from barrage.transport.over_websocket.http_messages import WebRequest
     from barrage.transport.over_websocket.socket_call import Metadata, SocketCall
-    from barrage.transport.over_websocket.web_socket import WebSocket
 
 PROTOCOL = "barrage-flight.v1"
 
@@ -69,7 +69,7 @@ class FlightSocket(CallSocket):
     """One page. On the loop of its socket."""
 
     def __init__(
-        self, socket: WebSocket, request: WebRequest, *, runner: CallRunner, limits: Limits
+        self, socket: MessageSocket, request: WebRequest, *, runner: CallRunner, limits: Limits
     ) -> None:
         super().__init__(socket, request, runner=runner, limits=limits)
         self._request = request

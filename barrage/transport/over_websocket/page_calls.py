@@ -14,13 +14,13 @@ from barrage.transport.over_websocket.socket_call import SocketCall
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from barrage.transport.over_websocket.call_socket import MessageSocket
     from barrage.transport.over_websocket.socket_call import Metadata, SocketCarrier
-    from barrage.transport.over_websocket.web_socket import WebSocket
 
     class Page(SocketCarrier, Protocol):
         """Whose calls they are."""
 
-        socket: WebSocket
+        socket: MessageSocket
 
         def ended(self, call: PageCall, code: StatusCode | None, details: str) -> None:
             """A stream has ended."""
