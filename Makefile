@@ -24,8 +24,8 @@ $(VENV)/.dev: $(VENV)/.run
 
 $(VENV)/.spark: $(VENV)/.dev
 	@echo "installing Spark (about 500 MB) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[dev,spark,lake]'
-	@$(BIN)/python -m spark_sink.java_runtime >/dev/null || $(BIN)/python -m pip install --quiet --editable '.[dev,spark,lake,java]'
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,spark,lake,plots]'
+	@$(BIN)/python -m spark_sink.java_runtime >/dev/null || $(BIN)/python -m pip install --quiet --editable '.[dev,spark,lake,plots,java]'
 	@touch $@
 
 $(VENV)/.interop: $(VENV)/.dev
@@ -103,10 +103,11 @@ test-spark: $(VENV)/.spark ## the Spark source and sink in a real Spark (Java 17
 test-spark-secured: $(VENV)/.spark ## the same over TLS, with users and rules
 	SECURED_SUITE=1 JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m pytest -m spark tests/spark
 
-test-spark-oldest: $(VENV)/.spark ## the whole pipeline on the oldest supported PySpark, in an environment of its own
+test-spark-oldest: $(VENV)/.spark ## the same and the kills of Spark on the oldest supported PySpark, in an environment of its own
 	$(PYTHON) -m venv $(VENV)-oldest
-	$(VENV)-oldest/bin/python -m pip install --quiet '.[spark]' 'pyspark[connect]>=4.2,<4.3'
-	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) BARRAGE_OLDEST_SPARK=$(abspath $(VENV)-oldest/bin/python) $(BIN)/python -m pytest -m spark tests/spark/test_oldest.py
+	$(VENV)-oldest/bin/python -m pip install --quiet --editable '.[dev,spark,lake,plots]' 'pyspark[connect]>=4.2,<4.3'
+	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) BARRAGE_OLDEST_SPARK=1 $(VENV)-oldest/bin/python -m pytest -m spark tests/spark
+	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(VENV)-oldest/bin/python -m pytest -m chaos tests/chaos/test_spark_source_kills.py tests/chaos/test_spark_sink_kills.py
 
 spark-demo: $(VENV)/.spark ## orders and fills through Spark and back while the server is killed; fails unless all is equal
 	$(BIN)/python examples/spark_pipeline/pipeline.py
@@ -132,7 +133,7 @@ bench: $(VENV)/.dev ## every benchmark; prints the table and writes build/bench/
 	$(BIN)/python -m benchmarks --update docs/performance.md
 
 bench-spark: $(VENV)/.spark ## the Spark source and sink beside Spark's own Parquet source and sink
-	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m benchmarks spark_source spark_latency spark_sink --update docs/performance.md
+	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(BIN)/python -m benchmarks spark_source spark_snapshot spark_latency spark_sink --update docs/performance.md
 
 bench-interop: $(VENV)/.interop ## Deephaven's ticking client on our server and on a real one (needs Java 17)
 	$(BIN)/python -m benchmarks ticking_client --update docs/performance.md

@@ -28,6 +28,7 @@ NAMES = (
     "journal_recovery",
     "ticking_client",
     "spark_source",
+    "spark_snapshot",
     "spark_latency",
     "spark_sink",
     "reconnect_storm",

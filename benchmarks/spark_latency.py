@@ -145,7 +145,7 @@ def measure(uri: str, turns: int, batches: int, work: Path) -> list[Measurement]
             "ms",
             baseline="a Python source that only counts",
             baseline_value=medians["trivial"],
-            at_most=1.3,
+            at_most=1.2,
             detail=detail,
         ),
         compared(

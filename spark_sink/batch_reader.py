@@ -18,10 +18,10 @@ from barrage.errors import ConfigError, HistoryLostError
 from spark_sink.connection import Failure, ServerError
 from spark_sink.journal_access import fetch, open_journal
 from spark_sink.options import SourceOptions
-from spark_sink.partitioning import batch_pieces, tasks_for
+from spark_sink.partitioning import batch_pieces, tasks_for, ticket_form
 from spark_sink.planning import ID_END, BatchPlan, Piece, snapshot_pieces
 from spark_sink.reader import BarragePartition
-from spark_sink.types import arrow_target
+from spark_sink.types import ROW_ID, arrow_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ class BarrageBatchReader(DataSourceReader):
         options = self.options
         tasks = tasks_for(journal.amount(facts.epoch, facts.version).rows, options)
         cuts = journal.id_bounds(facts.epoch, facts.version, tasks) if tasks > 1 else ()
-        form = options.form.ticket_fields()
+        form = ticket_form(options, journal.described, ROW_ID)
         return snapshot_pieces(options.table, None, None, ids=(0, ID_END), cuts=cuts, form=form)
 
     def _plan(self, journal: SourceJournal, facts: Facts) -> BatchPlan:

@@ -191,7 +191,8 @@ class _Progress:
     def __init__(self, piece: Piece) -> None:
         assert piece.ticket is not None
         self._is_in_order = piece.is_in_order
-        self._is_by_id = piece.ticket["mode"] == "snapshot"
+        has_ids = ROW_ID in piece.ticket.get("feed_columns", (ROW_ID,))
+        self._is_by_id = piece.ticket["mode"] == "snapshot" and has_ids
         self._rows = 0
         self._skip = 0
         self._ids: list[npt.NDArray[np.int64]] = []

@@ -12,6 +12,7 @@ from spark_sink.planning import (
     snapshot_pieces,
     task_count,
 )
+from spark_sink.types import ROW_ID
 
 if TYPE_CHECKING:
     from spark_sink.journal_access import SourceJournal
@@ -38,7 +39,6 @@ def parallelism(options: SourceOptions) -> int:
 def batch_pieces(plan: BatchPlan, options: SourceOptions, journal: SourceJournal) -> list[Piece]:
     """The pieces of a batch; none for an empty plan."""
     pieces: list[Piece] = []
-    form = options.form.ticket_fields()
     if plan.truncate_at is not None:
         pieces.append(Piece(epoch=plan.epoch, truncate_at=plan.truncate_at))
     if plan.snapshot_of is not None:
@@ -53,7 +53,10 @@ def batch_pieces(plan: BatchPlan, options: SourceOptions, journal: SourceJournal
             after=after,
             upto=upto,
             tasks=tasks,
-            form={**form, **_stripes(rows, tasks, journal.described)},
+            form={
+                **ticket_form(options, journal.described),
+                **_stripes(rows, tasks, journal.described),
+            },
         )
     return pieces
 
@@ -64,8 +67,19 @@ def _snapshot(
     rows = journal.amount(plan.epoch, version).rows
     tasks = tasks_for(rows, options)
     cuts = journal.id_bounds(plan.epoch, version, tasks) if tasks > 1 else ()
-    form = options.form.ticket_fields()
+    # By its id a row is known again when a snapshot's stream breaks and another takes its place.
+    form = ticket_form(options, journal.described, ROW_ID)
     return snapshot_pieces(options.table, plan.epoch, version, ids=plan.ids, cuts=cuts, form=form)
+
+
+def ticket_form(options: SourceOptions, table: SourceFacts, *needed: str) -> dict[str, object]:
+    """A ticket's fields for the columns that are sent: of what a feed says of its rows only
+    ``needed``, where Spark wants the rows alone."""
+    fields = options.form.ticket_fields()
+    if options.has_feed_columns or not table.chooses_feed_columns:
+        return fields
+    # A column of the table's own that has such a name is what Spark wants by it.
+    return {**fields, "feed_columns": [name for name in needed if name not in table.schema.names]}
 
 
 def _stripes(rows: int, tasks: int, table: SourceFacts) -> dict[str, object]:

@@ -37,6 +37,8 @@ class SourceFacts:
     schema: pa.Schema
     stripe_ids_max: int = 0
     """Most row ids in one stripe that a ticket may ask for; 0: it cannot."""
+    chooses_feed_columns: bool = False
+    """Whether a ticket may leave out what a feed says of its rows."""
 
     @classmethod
     def of(cls, found: dict[str, Any], *, table: str) -> SourceFacts:
@@ -64,6 +66,7 @@ class SourceFacts:
             timestamp_us=timestamp_us,
             schema=schema,
             stripe_ids_max=stripe_ids,
+            chooses_feed_columns="feed_columns" in found,
         )
 
 

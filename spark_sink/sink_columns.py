@@ -7,6 +7,7 @@ table.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from barrage.errors import SchemaError
 from spark_sink.sink_options import CHANGE_TYPE, WriteMode
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 FEED_COLUMNS_USED = (CHANGE_TYPE, "_commit_version", "_row_id")
 """Columns of a change feed that say what to do: which change, in which order, to which row."""
@@ -26,7 +27,8 @@ FEED_COLUMNS = (*FEED_COLUMNS_USED, "_commit_timestamp", "_row_key", "_modified_
 
 def sent_schema(schema: StructType, mode: WriteMode, *, variant_as_json: bool = False) -> pa.Schema:
     """What travels: instants in UTC, everything nullable (the server knows its own rules).
-    SchemaError names a variant that is not to be text."""
+    SchemaError names a column that cannot: a variant that is not to be text, a type there is no
+    Arrow type for, a name that is there twice."""
     fields = list(_arrow_schema(schema, variant_as_json))
     if mode is WriteMode.CHANGES:
         fields = [
@@ -48,11 +50,11 @@ def table_schema(
 
 
 def _arrow_schema(schema: StructType, variant_as_json: bool) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    plain = to_arrow_schema(schema, timezone="UTC", prefers_large_types=False)
+    twice = [name for name, count in Counter(schema.names).items() if count > 1]
+    if twice:
+        raise SchemaError(f"column {twice[0]!r} is there twice: give each column a name of its own")
     fields = []
-    for field in plain:
+    for field in map(_arrow_field, schema.fields):
         kind = field.type
         if is_variant(kind):
             if not variant_as_json:
@@ -67,6 +69,22 @@ def _arrow_schema(schema: StructType, variant_as_json: bool) -> pa.Schema:
             )
         fields.append(pa.field(field.name, kind, nullable=True))
     return pa.schema(fields)
+
+
+def _arrow_field(field: StructField) -> pa.Field:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    try:
+        return to_arrow_schema(
+            StructType([field]), timezone="UTC", prefers_large_types=False
+        ).field(0)
+    except PySparkException as error:
+        raise SchemaError(
+            f"column {field.name!r} is {field.dataType.simpleString()}, which tables do not have: "
+            "cast it, or leave it out"
+        ) from error
 
 
 def is_variant(kind: pa.DataType) -> bool:

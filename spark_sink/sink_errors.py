@@ -60,7 +60,11 @@ _ADVICE = (
         "a batch leaves out",
     ),
     (
-        ("has the key", "has no key", "key must not be null"),
+        ("key must not be null",),
+        "leave out the rows whose keyColumns are null",
+    ),
+    (
+        ("has the key", "has no key"),
         "set option keyColumns to the key of the table",
     ),
     (

@@ -265,6 +265,9 @@ class CallContext(Protocol):
     before it, and ``on_taken`` is called, without arguments, when it is taken. It raises what
     ``write`` raises; who posts bounds what waits.
 
+    One may also have ``write_parts(message)``, which is ``write`` for a ``MessageParts``
+    (:mod:`barrage.wire.message_parts`): nothing of it is copied before it goes into the socket.
+
     Two more are those of calls from pages. ``announce(token)`` says that the message sent next
     answers the request with this token. ``while_paused(callback)`` has ``callback`` called every
     now and then while the client has said that it takes nothing for now.

@@ -54,6 +54,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "preimages": {"mode": "changes", "preimage": True},
     "net": {"mode": "changes", "net": True},
     "keys": {"mode": "changes", "row_key": True, "modified_columns": True},
+    "plain": {"mode": "changes", "feed_columns": []},
     "stripe": {"mode": "changes", "stripe": [1, 3]},
     "nothing": {"mode": "changes", "filter": "v > 1000"},
     "snapshot": {"mode": "snapshot"},

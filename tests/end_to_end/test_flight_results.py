@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from barrage.transport.flight_messages import (
     Descriptor,
     Endpoint,
     FlightInfo,
+    PollInfo,
     encode_ticket,
 )
 from tests.helpers.flight_peer import FlightPeer, HeldReads, status
@@ -72,6 +74,16 @@ def peer(server: barrage.Server) -> Iterator[FlightPeer]:
     wait_until(lambda: app.results.results.byte_count == 0 and app.results.running_count == 0)
 
 
+def on_loop(server: barrage.Server, work: Callable[[], None]) -> None:
+    """Run it where results live."""
+
+    async def run() -> None:
+        work()
+
+    assert server._loop is not None
+    asyncio.run_coroutine_threadsafe(run(), server._loop).result(60)
+
+
 def app_of(server: barrage.Server) -> ServerApp:
     app = server._app
     assert app is not None
@@ -104,6 +116,35 @@ def test_a_small_table_has_one_endpoint_and_no_end(peer: FlightPeer) -> None:
     assert endpoint.ticket.ticket == b"s/few"
     assert endpoint.expiration_time is None
     assert (info.total_records, info.total_bytes) == (EACH, EACH * 16)
+
+
+def test_what_is_told_of_a_table_and_where_it_is() -> None:
+    """With a history, columns of no one width, a location of its own; and within a session."""
+    location = "grpc://elsewhere.example:10000"
+    config = ServerConfig(limits=LIMITS, flight_location=location)
+    with barrage.Server("127.0.0.1", journal="memory", config=config) as server:
+        server.create_table("texts", key="x", data={"x": range(1500), "s": ["a"] * 1500})
+        server.create_table("few", {"s": "string"})
+        with FlightPeer(server.address) as peer:
+            info = peer.info(Descriptor(path=("texts",)))
+            facts = json.loads(info.metadata)
+            step, epoch, result = (facts.pop(each) for each in ("step", "epoch", "result"))
+            assert facts == {"kind": "keyed", "key": ["x"], "is_ticking": True}
+            assert (step >= 1, len(epoch), len(result)) == (True, 16, 32)
+            assert info.is_ordered
+            assert [end.locations for end in info.endpoints] == [(location,)] * 2
+            told = [json.loads(end.metadata) for end in info.endpoints]
+            assert info.total_bytes == sum(each["bytes"] for each in told) >= 1500 * 13
+            few = peer.info(Descriptor(path=("few",)))
+            assert (few.total_records, few.total_bytes) == (0, -1)
+            # Of rows that are kept and of tables alike; sessions get one endpoint of the table.
+            handshake = peer.channel.stream_stream(FLIGHT + "Handshake", None, None)
+            call = handshake(iter([b""]), timeout=60)
+            list(call)
+            token = dict(call.initial_metadata())["authorization"]
+            peer.headers.append(("authorization", str(token)))
+            [whole] = peer.info(Descriptor(path=("texts",))).endpoints
+            assert (whole.ticket, whole.expires_ns) == (b"s/texts", None)
 
 
 def test_our_client_asks_for_information_and_nothing_is_kept(
@@ -323,9 +364,11 @@ def test_results_of_a_caller_are_bounded(peer: FlightPeer) -> None:
         peer.poll(b"s/few")
 
 
-def test_who_waits_for_a_result_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["GetFlightInfo", "PollFlightInfo"])
+def test_who_waits_for_a_result_keeps_it(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """However long it is in coming."""
     life = 100_000_000
-    limits = replace(LIMITS, result_lifetime_ns=life)
+    limits = replace(LIMITS, result_lifetime_ns=life, poll_wait_ns=60_000_000_000)
     with barrage.Server("127.0.0.1", config=ServerConfig(limits=limits)) as server:
         server.create_table("wide", data=wide())
         results = app_of(server).results.results
@@ -334,15 +377,24 @@ def test_who_waits_for_a_result_keeps_it(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(results, "_clock", clock)
         held = HeldReads(monkeypatch)
         with FlightPeer(server.address) as peer:
-            call = peer.channel.unary_unary(FLIGHT + "GetFlightInfo", None, None)
-            waiting = call.future(PATH.encode(), timeout=60)
-            wait_until(lambda: results.count == 1)
-            [result] = results._results.values()
-            for _ in range(4):
-                clock.advance(life * 3 // 4)
-                wait_until(lambda: result.expires_ns == clock.wall_ns() + life)
-            held.let_through()
-            info = FlightInfo.decode(waiting.result())
+            asked = PATH
+            if method == "PollFlightInfo":
+                told = peer.poll(PATH)
+                assert told.descriptor is not None
+                asked = told.descriptor
+            call = peer.channel.unary_unary(FLIGHT + method, None, None)
+            waiting = call.future(asked.encode(), timeout=60)
+            wait_until(lambda: any(each.waiter_count for each in results._results.values()))
+            clock.advance(4 * life)
+            on_loop(server, app_of(server).results.sweep)
+            held.let_through(1 if method == "PollFlightInfo" else 4)
+            answer = waiting.result()
+            if method == "PollFlightInfo":
+                told = PollInfo.decode(answer)
+                held.let_through()
+                info = peer.finished(told.descriptor).info if told.descriptor else told.info
+            else:
+                info = FlightInfo.decode(answer)
             assert len(info.endpoints) == 4
             clock.advance(life)
             with pytest.raises(KeyError, match="its time was up"):

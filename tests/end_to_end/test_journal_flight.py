@@ -207,9 +207,27 @@ def test_a_feed_takes_options(client, table):
     ]
 
 
+@pytest.mark.parametrize("options", [{}, {"net": True}, {"preimage": True}, {"columns": ["v"]}])
+def test_a_feed_says_no_more_than_is_wanted(client, table, options):
+    info = client.info("t")
+    names = info["feed_columns"]
+    assert names == ["_change_type", "_commit_version", "_commit_timestamp", "_row_id"]
+    whole = client.changes("t", info["earliest"], **options)
+    own = whole.column_names[4:]
+    for wanted in ([], ["_row_id"], ["_row_id", "_change_type"]):
+        found = client.changes("t", info["earliest"], feed_columns=wanted, **options)
+        assert found == whole.select([name for name in names if name in wanted] + own)
+    asked = {"mode": "snapshot", "epoch": info["epoch"], "feed_columns": []}
+    plan = client.plan("t", **asked)
+    assert client.client.do_get(plan.endpoints[0].ticket).read_all().schema == plan.schema
+    assert plan.schema.names == ["k", "v"]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        ({"feed_columns": ["k"]}, "some of _change_type"),
+        ({"feed_columns": [], "columns": []}, "no column of table 't' is wanted"),
         ({"columns": ["w"]}, "unknown column 'w'"),
         ({"filter": "w > 1"}, "unknown column 'w'"),
         ({"filter": "v >"}, "position"),

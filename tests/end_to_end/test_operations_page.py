@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import threading
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import barrage
+from barrage.limits import Limits
+from barrage.relay.relay_statistics import RELAYED_TABLE
+from barrage.server import ServerConfig
+from barrage.server.statistics.server_measures import MEASURES
 from tests.end_to_end.test_transports_page import MAIN, SECONDS_MAX
 from tests.helpers import warm_python
 from tests.helpers.server_process import wait_until
@@ -121,6 +127,36 @@ def test_every_command_of_the_page_runs(blocks: list[str], server: Served, direc
             assert session.table("quotes").snapshot().num_rows > 0
     finally:
         assert restored.end()[0] == 0
+
+
+ARGUMENTS = {
+    "barrage journal ls DIR": "barrage journal ls data",
+    "barrage journal verify DIR": "barrage journal verify data",
+    "barrage top": "barrage top localhost:10000 --once",
+    "barrage top --sort lag": "barrage top localhost:10000 --once --sort lag",
+    "barrage trace": "barrage trace localhost:10000 quotes --seconds 1",
+    "barrage doctor RELAY": "barrage doctor localhost:10000",
+    "--salvage": "barrage journal export data quotes --salvage --out quotes.parquet",
+}
+"""What the page says to do, as it is typed."""
+
+OF_THE_MACHINE = {"systemctl status barrage", "dmesg", "/readyz"}
+"""The last one is asked for by another test."""
+
+
+def test_what_alerts_say_to_do_can_be_done(server: Served, directory: Path) -> None:
+    """Commands run, and settings, measures, tables and columns are there under these names."""
+    alerts = Path(PAGE).read_text().partition("\n## Alerts")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in alerts.splitlines() if line.startswith("| `")]
+    assert len(rows) > 10
+    said = {word for row in rows for word in re.findall(r"`([^`]+)`", row[3])}
+    settings = {each.name for each in (*fields(ServerConfig), *fields(Limits))}
+    with barrage.connect(server.uri) as session:
+        journal = set(session.table("_journal").snapshot().column_names)
+    known = settings | set(MEASURES) | journal | {"_journal", RELAYED_TABLE}
+    assert said - known == set(ARGUMENTS) | OF_THE_MACHINE
+    for line in ARGUMENTS.values():
+        ran(server.as_said(line), directory)
 
 
 def test_the_level_of_the_log_is_changed(

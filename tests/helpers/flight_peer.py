@@ -130,6 +130,11 @@ class HeldReads:
 
         monkeypatch.setattr(ExchangeHub, "read_beside", held)
 
+    def hold_again(self) -> None:
+        """Reads that were let through and have not come wait, too."""
+        while self._let_through.acquire(blocking=False):
+            pass
+
     def let_through(self, count: int = 1_000_000) -> None:
         """So many more reads; all there will be when nothing is said."""
         self._let_through.release(count)

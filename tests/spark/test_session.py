@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+import pytest
+
+
+@pytest.mark.skipif("BARRAGE_OLDEST_SPARK" not in os.environ, reason="make test-spark-oldest")
+def test_the_oldest_pyspark_that_is_allowed(spark):
+    assert spark.version.startswith("4.2.")
 
 
 def test_workers_run_this_interpreter(spark):

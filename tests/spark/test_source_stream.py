@@ -94,6 +94,18 @@ def test_plain_rows_of_a_table_that_only_grows(spark, server, checkpoint):
     assert collected.rows() == rows(20)
 
 
+def test_plain_rows_of_a_table_with_a_name_of_the_feeds(spark, server, checkpoint):
+    table = server.create_table("trades", {"_row_id": "string", "qty": "int64"})
+    table.add([{"_row_id": "a", "qty": 1}, {"_row_id": "a", "qty": 2}])
+    collected = Collected()
+    for _ in range(2):
+        run(source(spark, server, readChangeFeed="false"), checkpoint, collected)
+        table.add([{"_row_id": "b", "qty": 3}])
+    assert [row["_row_id"] for row in collected.rows()] == ["a", "a", "b"]
+    with pytest.raises(Exception, match="leave it out by option columns"):
+        source(spark, server)
+
+
 def test_limits_cut_the_snapshot_and_the_changes(spark, server, checkpoint):
     table = server.create_table("trades", SCHEMA, key="sym")
     table.upsert(rows(100))

@@ -111,6 +111,36 @@ def test_a_table_that_comes_back_anew_while_a_query_runs(spark, server, checkpoi
         query.stop()
 
 
+def test_a_column_more_reaches_a_query_after_its_restart(spark, server, tmp_path):
+    table = server.create_table("trades", SCHEMA, key="sym")
+    table.upsert(rows(3))
+    options = {"failOnDataLoss": "false"}
+    whole, some = Collected(), Collected()
+    query = started(stream(spark, server, **options), whole, str(tmp_path / "whole"))
+    named = stream(spark, server, columns="sym,qty", **options)
+    naming = started(named, some, str(tmp_path / "some"))
+    wait_until(lambda: whole.batches and some.batches)
+    server.drop_table("trades")
+    table = server.create_table("trades", {**SCHEMA, "venue": "string"}, key="sym")
+    table.upsert([{**row, "venue": "x"} for row in rows(5)])
+    wait_until(lambda: query.exception() is not None)
+    assert "restart the query" in root_cause(query.exception())
+    assert "venue" not in whole.batches[max(whole.batches)].column_names
+    again = started(stream(spark, server, **options), whole, str(tmp_path / "whole"))
+    wait_until(lambda: whole.values() == sorted_rows(table))
+    table.upsert([{"sym": "s1", "qty": 7, "venue": None}])
+    wait_until(lambda: whole.values() == sorted_rows(table))
+    # Whoever names columns is not concerned by others.
+    wait_until(lambda: some.values() == sorted(table_rows(table, SCHEMA), key=repr))
+    assert naming.isActive
+    for each in (again, naming):
+        each.stop()
+
+
+def table_rows(table, columns) -> list[dict]:
+    return table.to_arrow().select(list(columns)).to_pylist()
+
+
 def test_a_query_in_update_mode_is_stopped_and_not_failed(spark, server, tmp_path):
     register(spark)
     table = server.create_table("trades", SCHEMA)
@@ -180,6 +210,33 @@ def test_limits_count_the_rows_that_are_delivered(spark, server, checkpoint, tmp
     progress = [batch for batch in query.recentProgress if batch["numInputRows"]]
     latest = [json.loads(batch["sources"][0]["latestOffset"]) for batch in progress]
     assert [each["rowsBehindLatest"] for each in latest[-3:]] == [400, 200, 0]
+
+
+def test_the_least_rows_of_a_batch_are_those_that_are_delivered(spark, server, checkpoint):
+    table = server.create_table("trades", SCHEMA, key="sym")
+    table.upsert(rows(100))
+    collected = Collected()
+    # So that a query without a batch tells soon that it has seen the rows and waits.
+    progress = "spark.sql.streaming.noDataProgressEventInterval"
+    spark.conf.set(progress, "200")
+    try:
+        limited = stream(spark, server, minRowsPerTrigger="150", maxTriggerDelay="10m")
+        query = started(limited, collected, checkpoint)
+        wait_until(lambda: len(collected.batches) > 0)
+        for number in range(2):
+            wait_until(lambda number=number: rows_behind(query) == 100 * number)
+            table.upsert([{"sym": f"s{i}", "qty": -number - 1} for i in range(100)])
+        wait_until(lambda: len(collected.batches) > 1)
+        assert collected.sizes() == [100, 200]
+        query.stop()
+    finally:
+        spark.conf.unset(progress)
+
+
+def rows_behind(query) -> int | None:
+    last = query.lastProgress
+    latest = None if last is None else last["sources"][0]["latestOffset"]
+    return json.loads(latest).get("rowsBehindLatest") if latest else None
 
 
 def test_a_view_is_refused_with_its_base_table_and_can_be_followed(spark, server, tmp_path):

@@ -14,12 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from barrage.journal.change_feed.feed_schema import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    ROW_ID,
     TIMESTAMP_TYPE,
     change_type_array,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -87,7 +91,7 @@ def kept(rows: FeedRows, keep: BoolArray) -> FeedRows:
     if count == len(rows):
         return rows
     first = int(keep.argmax())
-    if count and keep[first : first + count].all():
+    if keep[first : first + count].all():
         return rows.sliced(first, first + count)
     return rows.taken(np.flatnonzero(keep))
 
@@ -159,12 +163,15 @@ def _keys(part: FeedRows) -> Int64Array:
 
 def finished(rows: FeedRows, schema: pa.Schema) -> pa.RecordBatch:
     """The rows as a batch of the feed; ``schema`` as of ``options_schema``."""
-    system = [
-        change_type_array(pa.array(rows.codes)),
-        pa.array(rows.versions),
-        pa.array(rows.micros).view(TIMESTAMP_TYPE),
-        rows.ids,
-    ]
+    makers: dict[str, Callable[[], pa.Array]] = {
+        CHANGE_TYPE: lambda: change_type_array(pa.array(rows.codes)),
+        COMMIT_VERSION: lambda: pa.array(rows.versions),
+        COMMIT_TIMESTAMP: lambda: pa.array(rows.micros).view(TIMESTAMP_TYPE),
+        ROW_ID: lambda: rows.ids,
+    }
+    # They come first, and a table's own column can have such a name.
+    count = len(schema) - rows.cells.num_columns
+    system = [makers[name]() for name in schema.names[:count] if name in makers]
     if rows.keys is not None:
         system.append(pa.array(rows.keys))
     if rows.modified is not None:

@@ -38,6 +38,9 @@ ROW_ID: Final = "_row_id"
 ROW_KEY: Final = "_row_key"
 MODIFIED_COLUMNS: Final = "_modified_columns"
 
+FEED_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP, ROW_ID)
+"""What every row of a feed says of itself, unless a reader wants less."""
+
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 MODIFIED_COLUMNS_TYPE: Final = pa.list_(pa.string())
 CHANGE_TYPE_TYPE: Final = pa.dictionary(pa.int8(), pa.string())
@@ -75,6 +78,8 @@ class FeedOptions:
     """Consecutive row ids in one stripe, a power of two."""
     row_key: bool = False
     modified_columns: bool = False
+    feed_columns: tuple[str, ...] = FEED_COLUMNS
+    """Those of :data:`FEED_COLUMNS` that are wanted."""
 
     def __post_init__(self) -> None:
         part, count = self.stripe
@@ -117,14 +122,18 @@ class FeedOptions:
 
 
 def feed_schema(
-    schema: pa.Schema, *, row_key: bool = False, modified_columns: bool = False
+    schema: pa.Schema,
+    *,
+    row_key: bool = False,
+    modified_columns: bool = False,
+    feed_columns: tuple[str, ...] = FEED_COLUMNS,
 ) -> pa.Schema:
     """The feed's schema of a table (or of some of its columns)."""
+    types = (CHANGE_TYPE_TYPE, pa.int64(), TIMESTAMP_TYPE, pa.int64())
     fields = [
-        pa.field(CHANGE_TYPE, CHANGE_TYPE_TYPE),
-        pa.field(COMMIT_VERSION, pa.int64()),
-        pa.field(COMMIT_TIMESTAMP, TIMESTAMP_TYPE),
-        pa.field(ROW_ID, pa.int64()),
+        pa.field(name, kind)
+        for name, kind in zip(FEED_COLUMNS, types, strict=True)
+        if name in feed_columns
     ]
     if row_key:
         fields.append(pa.field(ROW_KEY, pa.int64()))
@@ -136,7 +145,12 @@ def feed_schema(
 def options_schema(schema: pa.Schema, options: FeedOptions) -> pa.Schema:
     """The feed's schema of a table under these options; KeyError for an unknown column."""
     chosen = pa.schema([schema.field(index) for index in options.indices(schema)])
-    return feed_schema(chosen, row_key=options.row_key, modified_columns=options.modified_columns)
+    return feed_schema(
+        chosen,
+        row_key=options.row_key,
+        modified_columns=options.modified_columns,
+        feed_columns=options.feed_columns,
+    )
 
 
 @cache

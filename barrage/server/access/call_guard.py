@@ -28,6 +28,7 @@ from barrage.errors import (
     TransportError,
     UnsupportedError,
 )
+from barrage.server.access.frame_writing import write_parts
 from barrage.server.identity.credentials import (
     AUTHORIZATION,
     Credentials,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from barrage.server.identity.current_call import CurrentCall
     from barrage.server.presentation.deephaven_types import SessionTypes
     from barrage.transport.base import CallContext
+    from barrage.wire.message_parts import MessageParts
 
     SessionBehavior = Callable[[Any, Any, Any], Awaitable[Any]]
 
@@ -162,6 +164,11 @@ class SessionCall:
         if self._opening is None or not self._opening.done():
             await self.open()
         await self._context.write(message)
+
+    async def write_parts(self, message: MessageParts) -> None:
+        if self._opening is None or not self._opening.done():
+            await self.open()
+        await write_parts(self._context, message)
 
     async def read(self) -> Any:
         return await self._context.read()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from barrage.server.access.frame_writing import write_parts
 from barrage.server.access.grpc_calls import END_OF_STREAM
 
 if TYPE_CHECKING:
     from barrage.server.access.call_guard import SessionCall
     from barrage.server.runtime.measures import TransferMeasures
     from barrage.transport.base import CallContext
+    from barrage.wire.message_parts import MessageParts
 
 
 def counted(
@@ -35,6 +37,10 @@ class _CountedCall:
 
     async def write(self, message: bytes) -> None:
         await self._call.write(message)
+        self._transfers.sent[self._method] += len(message)
+
+    async def write_parts(self, message: MessageParts) -> None:
+        await write_parts(self._call, message)
         self._transfers.sent[self._method] += len(message)
 
     def invocation_metadata(self) -> Any:

@@ -1,12 +1,14 @@
-"""Writing many frames to one call: the next one is encoded while gRPC sends the one before."""
+"""Writing many frames to one call: the next one is encoded while the one before is sent."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
+
+    from barrage.wire.message_parts import MessageParts
 
 FrameT = TypeVar("FrameT")
 
@@ -32,6 +34,16 @@ async def write_frames(
     finally:
         if sending is not None:
             sending.cancel()
+
+
+async def write_parts(call: Any, message: MessageParts) -> None:
+    """Write a message that is in parts: as it is where the transport can, in one piece
+    elsewhere."""
+    write = getattr(call, "write_parts", None)
+    if write is None:
+        await call.write(bytes(message))
+    else:
+        await write(message)
 
 
 async def _written(write: Callable[[FrameT], Awaitable[None]], frame: FrameT) -> None:

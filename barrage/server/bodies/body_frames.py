@@ -10,8 +10,9 @@ not at all until it is sent.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from barrage.server.access.frame_writing import write_parts
 from barrage.wire.dissociated.detached import DetachedFrame
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from barrage.transport.shared_memory import Region
     from barrage.wire.columns.base import BufferLike
+    from barrage.wire.message_parts import MessageParts
 
     Place: TypeAlias = Callable[[Sequence[BufferLike], int], Region | None]
 
@@ -67,6 +69,10 @@ class LooseFrame:
     def inline(self) -> bytes:
         return self.detached.inline()
 
+    def in_parts(self) -> MessageParts:
+        """The message with its body, of which nothing is copied."""
+        return self.detached.in_parts()
+
     def message(self) -> bytes:
         """The message without the body, whose number is that of the message."""
         return self.detached.message(b"")
@@ -93,4 +99,14 @@ def loosener(inline_bytes_max: int) -> Callable[[DetachedFrame], Frame]:
     return detach
 
 
-__all__ = ["BodyFrame", "Frame", "LooseFrame", "PlacedFrame", "loosener", "placer"]
+async def write_whole(call: Any, frame: Frame) -> None:
+    """Write a frame with its body in the message; what is loose is not copied before."""
+    if isinstance(frame, bytes):
+        await call.write(frame)
+    elif isinstance(frame, LooseFrame):
+        await write_parts(call, frame.in_parts())
+    else:
+        await call.write(frame.inline())
+
+
+__all__ = ["BodyFrame", "Frame", "LooseFrame", "PlacedFrame", "loosener", "placer", "write_whole"]

@@ -24,6 +24,7 @@ from barrage.errors import (
 )
 from barrage.limits import NANOS_PER_MS
 from barrage.proto.resumption import EPOCH_HEADER, RESUMED_HEADER, Outcome
+from barrage.server.bodies.body_frames import loosener
 from barrage.server.exchange.exchange_messages import (
     ChangeViewport,
     EncodedUpdate,
@@ -81,8 +82,11 @@ log = logging.getLogger(__name__)
 
 _EncoderKey: TypeAlias = "tuple[EncodeOptions, BodyWay, bool, bool]"
 
-BULK_FACTOR = 2
+BULK_FACTOR = 3
 """How much larger messages of a DoGet are than those of subscriptions."""
+
+BULK_COPIED_BYTES_MAX = 64 * 1024
+"""Bodies of a DoGet up to this are copied into their messages; larger ones by the socket alone."""
 
 ENCODERS_REMEMBERED = 64
 """Encoders kept per table; clients choose the options, so their number is bounded."""
@@ -345,7 +349,7 @@ class SubscriptionDispatcher:
         if options.is_bulk:
             target = self._limits.message_bytes_target * BULK_FACTOR
             limits = replace(self._limits, message_bytes_target=target)
-            return UpdateEncoder(schema, options, limits)
+            return UpdateEncoder(schema, options, limits, detach=loosener(BULK_COPIED_BYTES_MAX))
         if self._bodies is None:
             return UpdateEncoder(schema, options, self._limits)
         encoding = self._bodies.encoding(way)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from barrage.errors import AuthenticationError, UnsupportedError
@@ -21,6 +22,7 @@ from barrage.server.access.counted_call import counted
 from barrage.server.access.frame_writing import write_frames
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.access.method_table import MethodEntry
+from barrage.server.bodies.body_frames import write_whole
 from barrage.server.flight.session_messages import (
     encoded_session_info,
     session_info,
@@ -140,7 +142,7 @@ class DataCalls:
         plans = await self._hub.plans(encoder, answer)
         await context.write(encoder.schema_frame())
         for plan in plans:
-            await write_frames(context.write, plan.frames())
+            await write_frames(partial(write_whole, context), plan.frames())
 
     async def handshake(self, _requests: object, context: CallContext, _session: None) -> None:
         """Turn credentials into a token (deephaven-clients.md section 2.2): those of the header

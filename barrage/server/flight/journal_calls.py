@@ -32,6 +32,7 @@ from barrage.journal.change_feed.feed import (
     options_schema,
     snapshot_batches,
 )
+from barrage.journal.change_feed.feed_schema import FEED_COLUMNS
 from barrage.server.access.method_table import Action
 from barrage.server.history.journal_access import JournalAccess, feed_options, refusals_for_peers
 from barrage.server.history.journal_reading import FeedEncoder, FrameSink
@@ -122,7 +123,8 @@ class JournalCalls:
             "journal.info": Action(
                 'The journal of a table. Body: JSON {"table"}. Result: JSON {"table", "epoch", '
                 '"version", "earliest", "rows", "bytes", "offset", "timestamp_us", "key", "kind", '
-                '"stripe_ids_max", "schema": base64 of an encapsulated Arrow IPC schema message}.',
+                '"stripe_ids_max", "feed_columns": those that tickets may leave out, "schema": '
+                "base64 of an encapsulated Arrow IPC schema message}.",
                 self._info,
             ),
             "journal.bound": Action(
@@ -172,6 +174,7 @@ class JournalCalls:
             "key": list(identity.key),
             "kind": identity.kind,
             "stripe_ids_max": STRIPE_IDS_MAX,
+            "feed_columns": list(FEED_COLUMNS),
             "schema": base64.b64encode(identity.schema.serialize().to_pybytes()).decode(),
         }
         return json.dumps(told).encode()
@@ -293,6 +296,24 @@ class JournalCalls:
     def renewed(self, ticket: bytes) -> Endpoint | None:
         """The endpoint of a read group, whose version is held for longer; None for a ticket that
         names no group. GroupNotHeldError when its time was up."""
+        held = self._held_group(ticket)
+        if held is None:
+            return None
+        pinned = self._leases.pin(*held)
+        return Endpoint(ticket=ticket, expires_ns=pinned.expires_wall_ns)
+
+    def given_up(self, ticket: bytes) -> bool:
+        """Hold the version of the ticket's read group no longer; False for a ticket that names no
+        group. Tickets of it are still read, as long as the journal happens to have the version.
+        GroupNotHeldError when its time was up."""
+        held = self._held_group(ticket)
+        if held is not None:
+            self._leases.give_up(*held)
+        return held is not None
+
+    def _held_group(self, ticket: bytes) -> tuple[TableJournal, str] | None:
+        """The read group of a ticket, which holds the ticket's version; None when it names no
+        group. GroupNotHeldError."""
         parsed = parse_ticket(ticket, self._limits)
         if not isinstance(parsed, SnapshotTicket) or parsed.read_group is None:
             return None
@@ -300,8 +321,7 @@ class JournalCalls:
         held = self._leases.pinned_version(journal, parsed.read_group)
         if held is None or parsed.version not in (None, held):
             raise GroupNotHeldError(parsed.read_group)
-        pinned = self._leases.pin(journal, parsed.read_group)
-        return Endpoint(ticket=ticket, expires_ns=pinned.expires_wall_ns)
+        return journal, parsed.read_group
 
     async def get_schema(self, descriptor: Descriptor) -> bytes:
         """The schema of the feed a descriptor's command asks for."""

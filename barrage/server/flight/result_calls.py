@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from barrage.errors import (
     RemoteProtocolError,
@@ -19,6 +19,7 @@ from barrage.errors import (
 )
 from barrage.server.access.frame_writing import write_frames
 from barrage.server.access.method_table import Action
+from barrage.server.bodies.body_frames import write_whole
 from barrage.server.history.journal_tickets import is_journal_request
 from barrage.server.identity.current_call import current_caller
 from barrage.server.results.pinned_results import is_result_ticket, place_of
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from barrage.limits import Limits
     from barrage.server.access.session_store import ClientSession
+    from barrage.server.bodies.body_frames import Frame
     from barrage.server.exchange.exchange_driver import ExchangeHub
     from barrage.server.flight.journal_calls import JournalCalls
     from barrage.server.results.query_jobs import QueryJob, QueryJobs, ResultOptions
@@ -87,8 +89,9 @@ class ResultCalls:
     def actions(self) -> Mapping[str, Action]:
         return {
             CANCEL: Action(
-                "Cancel a query and free its result. Body: CancelFlightInfoRequest with the "
-                "FlightInfo. Result: CancelFlightInfoResult.",
+                "Cancel a query and free its result, or hold the version of a read group no "
+                "longer. Body: CancelFlightInfoRequest with the FlightInfo. Result: "
+                "CancelFlightInfoResult.",
                 self._cancel,
             ),
             RENEW: Action(
@@ -112,7 +115,9 @@ class ResultCalls:
         job = self._begin(ticket, descriptor, session, options=options)
         try:
             assert job.task is not None
-            await asyncio.wait([job.task], timeout=FIRST_WAIT_SECONDS)
+            with self.jobs.results.awaited(job.result):
+                await asyncio.wait([job.task], timeout=FIRST_WAIT_SECONDS)
+            self._renew_unfinished(job)
             job.check()
         except BaseException:
             self.jobs.give_up(job)
@@ -132,9 +137,8 @@ class ResultCalls:
         job = self._begin(ticket, descriptor, session, options=options)
         try:
             assert job.task is not None
-            while job.is_under_way:
-                await asyncio.wait([job.task], timeout=options.lifetime_ns / 2e9)
-                self.jobs.poll(job)
+            with self.jobs.results.awaited(job.result):
+                await asyncio.wait([job.task])
             job.check()
         except BaseException:
             self.jobs.give_up(job)
@@ -147,10 +151,10 @@ class ResultCalls:
         job_id, version = place_of(command)
         caller = current_caller()
         job = self.jobs.find(job_id, caller)
-        self.jobs.poll(job)
-        # Whoever waits for it keeps it.
-        wait_ns = min(self._limits.poll_wait_ns, job.result.lifetime_ns // 2)
-        await job.news(version, wait_ns)
+        if job.is_under_way:
+            with self.jobs.results.awaited(job.result):
+                await job.news(version, self._limits.poll_wait_ns)
+        self._renew_unfinished(job)
         job.check()
         self.jobs.find(job_id, caller)
         return self._told(job)
@@ -166,6 +170,11 @@ class ResultCalls:
         return self.jobs.begin(
             ticket, descriptor, session, caller=current_caller(), options=options
         )
+
+    def _renew_unfinished(self, job: QueryJob) -> None:
+        """Who is told of a query that goes on has all of its time to ask again."""
+        if job.is_under_way:
+            self.jobs.results.renew(job.result)
 
     def _told(self, job: QueryJob) -> PollInfo:
         following = None
@@ -215,11 +224,11 @@ class ResultCalls:
         """Serve the rows of one ticket. SlowConsumerError for a reader that takes nothing for too
         long: what it reads is kept for it."""
 
-        async def write(frame: Any) -> None:
+        async def write(frame: Frame) -> None:
             stall = self._limits.stall_ns_max
             try:
                 async with asyncio.timeout(stall / 1e9):
-                    await context.write(frame)
+                    await write_whole(context, frame)
             except TimeoutError:
                 raise SlowConsumerError(stalled_ns=stall, stall_ns_max=stall) from None
 
@@ -235,9 +244,15 @@ class ResultCalls:
         info = decode_cancel_request(body)
         result_id = _result_of(info)
         if result_id is None:
-            return encode_cancel_result(CancelStatus.NOT_CANCELLABLE)
+            is_held = any(self._gives_up(endpoint.ticket) for endpoint in info.endpoints[:1])
+            status = CancelStatus.CANCELLED if is_held else CancelStatus.NOT_CANCELLABLE
+            return encode_cancel_result(status)
         self.jobs.cancel(self.jobs.find(result_id, current_caller()))
         return encode_cancel_result(CancelStatus.CANCELLED)
+
+    def _gives_up(self, ticket: bytes) -> bool:
+        """Whether the ticket is of a read group of a journal, whose version is held no longer."""
+        return is_journal_request(ticket) and self._journals.given_up(ticket)
 
     async def _renew(self, body: bytes) -> bytes:
         endpoint = decode_renew_request(body)

@@ -173,6 +173,10 @@ def feed_options(
     for name in selection.columns or ():
         if name not in schema.names:
             raise SchemaError(f"unknown column {name[:60]!r}{near_miss(name, schema.names)}")
+    own = schema.names if selection.columns is None else selection.columns
+    if not own and not selection.feed_columns:
+        # A record batch without columns does not say how many rows it has.
+        raise SchemaError(f"no column of table {journal.identity.name!r} is wanted")
     predicate: Callable[[pa.RecordBatch], pa.Array] | None = None
     if selection.filter is not None:
         predicate = Condition.of(selection.filter, schema)
@@ -185,4 +189,5 @@ def feed_options(
         stripe_ids=stripe_ids,
         row_key=selection.row_key,
         modified_columns=selection.modified_columns,
+        feed_columns=selection.feed_columns,
     )

@@ -151,6 +151,12 @@ class JournalLeases:
         self._groups[table, group] = found
         return found
 
+    def give_up(self, journal: TableJournal, group: str) -> None:
+        """Nobody needs the version of a read group any more. Idempotent."""
+        if self._current(self._groups, journal, group) is not None:
+            del self._groups[journal.identity.name, group]
+            journal.release(_GROUP_PREFIX + group)
+
     def sweep(self) -> None:
         """Forget whose time is up."""
         now_ns = self._clock.monotonic_ns()

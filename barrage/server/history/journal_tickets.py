@@ -16,7 +16,7 @@ watch       ``consumer``, ``lease_ms``, ``version``: endless news of versions
 =========== ========================================================================================
 
 Changes and snapshots also take a selection: ``columns``, ``filter``, ``preimage``, ``net``,
-``row_key``, ``modified_columns``.
+``row_key``, ``modified_columns``, ``feed_columns`` (those of the four that are wanted).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from msgspec import Meta
 
 from barrage.errors import RemoteProtocolError
 from barrage.journal.change_feed.feed import STRIPE_IDS, STRIPE_IDS_MAX, is_stripe
+from barrage.journal.change_feed.feed_schema import FEED_COLUMNS
 from barrage.server.settings.declared import NUMBER_MAX, Number
 from barrage.server.settings.json_fields import Epoch, Fields, Pair
 from barrage.server.tables.tickets import check_table_name
@@ -60,11 +61,18 @@ class FeedSelection:
     net: bool = False
     row_key: bool = False
     modified_columns: bool = False
+    feed_columns: tuple[str, ...] = FEED_COLUMNS
 
     @classmethod
     def read(cls, fields: Fields, limits: Limits) -> FeedSelection:
+        columns = fields.texts("columns", count_max=limits.columns_max)
+        wanted = fields.texts("feed_columns", count_max=len(FEED_COLUMNS))
+        feed_columns = FEED_COLUMNS if wanted is None else wanted
+        if not set(feed_columns) <= set(FEED_COLUMNS):
+            raise fields.fail("feed_columns", f"some of {', '.join(FEED_COLUMNS)}")
         return cls(
-            columns=fields.texts("columns", count_max=limits.columns_max),
+            columns=columns,
+            feed_columns=tuple(name for name in FEED_COLUMNS if name in feed_columns),
             filter=fields.text("filter", bytes_max=limits.expression_bytes_max),
             **{name: fields.get(name, bool, False) for name in _FLAGS},
         )
@@ -76,6 +84,8 @@ class FeedSelection:
             told["columns"] = list(self.columns)
         if self.filter is not None:
             told["filter"] = self.filter
+        if self.feed_columns != FEED_COLUMNS:
+            told["feed_columns"] = list(self.feed_columns)
         return told | {name: True for name in _FLAGS if getattr(self, name)}
 
 

@@ -86,6 +86,8 @@ class PinnedResult:
     parts: list[ResultPart] = field(default_factory=list)
     byte_count: int = 0
     reader_count: int = 0
+    waiter_count: int = 0
+    """Calls that wait for its rows: its time does not run out meanwhile."""
     is_known: bool = True
     """Whether its tickets lead to it."""
     is_wanted: bool = True
@@ -168,10 +170,24 @@ class PinnedResults:
         result = self._results.get(result_id)
         if result is None or not result.caller.is_like(caller):
             raise ResultNotFoundError(result_id)
-        if self._clock.wall_ns() >= result.expires_ns:
+        if self._has_run_out(result):
             self.drop(result)
             raise ResultNotFoundError(result_id)
         return result
+
+    def _has_run_out(self, result: PinnedResult) -> bool:
+        return not result.waiter_count and self._clock.wall_ns() >= result.expires_ns
+
+    @contextmanager
+    def awaited(self, result: PinnedResult) -> Iterator[None]:
+        """Its time does not run out while the block lasts; if it would have, it begins anew."""
+        result.waiter_count += 1
+        try:
+            yield
+        finally:
+            result.waiter_count -= 1
+            if self._has_run_out(result):
+                self.renew(result)
 
     def renew(self, result: PinnedResult) -> None:
         """Its time begins anew, up to the greatest age."""
@@ -211,8 +227,7 @@ class PinnedResults:
 
     def sweep(self) -> None:
         """Drop what has run out."""
-        now = self._clock.wall_ns()
-        for result in [each for each in self._results.values() if now >= each.expires_ns]:
+        for result in [each for each in self._results.values() if self._has_run_out(each)]:
             self.drop(result)
 
     def drop_all(self, is_meant: Callable[[Caller], bool]) -> None:

@@ -3,7 +3,7 @@
 A job resolves its ticket (a heavy query is derived beside the engine thread), holds the table as it
 is at one step, and reads it part by part; each part can be fetched as soon as it is there. Whoever
 polls is told when there is something new. The result outlives the job until its time is up; an
-unfinished job ends with the time of its result, which every poll begins anew.
+unfinished job ends with the time of its result, which stands still while somebody waits for it.
 
     DERIVING ──► READING ──► FINISHED
         └───────────┴──────► FAILED | CANCELLED
@@ -210,11 +210,6 @@ class QueryJobs:
         if job is None:
             raise ResultNotFoundError(job_id)
         return job
-
-    def poll(self, job: QueryJob) -> None:
-        """Somebody still wants it."""
-        if job.is_under_way:
-            self.results.renew(job.result)
 
     def cancel(self, job: QueryJob) -> None:
         """End a job and free its result; its name is known until its time is up."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from barrage.transport.over_http2.grpc_headers import Metadata, RequestHead
     from barrage.transport.over_http2.http2_connection import Http2Connection
     from barrage.transport.over_http2.http2_stream import Http2Stream
+    from barrage.wire.message_parts import MessageParts
 
     class CallCarrier(Protocol):
         """The connection of the call, with its socket."""
@@ -113,8 +114,18 @@ class Http2Call:
         if self._is_over:
             raise grpc.aio.InternalError(_GONE)
         data = message if self._serialize is None else self._serialize(message)
-        if self._try_send(data):
-            return
+        if not self._try_send(data):
+            await self._write_in_turn(data)
+
+    async def write_parts(self, message: MessageParts) -> None:
+        """The same for a message of which nothing is to be copied."""
+        if self._is_over:
+            raise grpc.aio.InternalError(_GONE)
+        if not self._stream.is_answered:
+            self._core.respond(self._stream, answer_headers(()))
+        await self._write_in_turn(message)
+
+    async def _write_in_turn(self, data: bytes | MessageParts) -> None:
         taken: asyncio.Future[bool] = self._loop.create_future()
         self._writers.add(taken)
         resolve = partial(_resolve, taken)

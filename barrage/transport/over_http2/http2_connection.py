@@ -6,7 +6,7 @@ is ours both ways. h2 hears of DATA only that a stream has ended. It never hears
 which it would neither send nor take anything.
 
 A message that fits costs one ``pack`` and two appends (about a microsecond); what has been written
-in one turn of the loop leaves in one piece (:meth:`Http2Connection.bytes_to_send`).
+in one turn of the loop leaves together (:meth:`Http2Connection.parts_to_send`).
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ if TYPE_CHECKING:
 
     from barrage.limits import Limits
     from barrage.transport.over_http2.http2_events import Headers, Http2Event
+    from barrage.wire.message_parts import MessageParts
 
 FRAME_BYTES_MAX = 256 * 1024
 """Longest frame that is taken: longer ones would gain nothing."""
 
 _OUT_FRAME_BYTES_MAX = 256 * 1024
-"""Longest frame that is made, so that streams take turns: a write to the socket has one of them at
-least. Clients take large messages sooner in fewer frames."""
+"""Longest frame that is made, so that streams take turns. Clients take fewer frames sooner."""
 
 _HEADER_TABLE_BYTES_MAX = 4096
 """What is kept of headers that were sent, whatever the peer would have us keep."""
 
-_CHUNK_BYTES = 256 * 1024
+_CHUNK_BYTES = 512 * 1024
 """What one write to the socket may have of messages that waited."""
 
-_OUT_BYTES_MAX = 512 * 1024
+_OUT_BYTES_MAX = 1024 * 1024
 """Bytes made and not written to the socket, past which messages wait."""
 
 _DIRECT_BYTES_MAX = 64 * 1024
@@ -449,7 +449,7 @@ class Http2Connection:
             self._put_frame(stream, waiting, min(self._frame_bytes, room))
         return True
 
-    def queue(self, stream: Http2Stream, message: bytes, ticket: object) -> None:
+    def queue(self, stream: Http2Stream, message: bytes | MessageParts, ticket: object) -> None:
         """Send a message when its turn comes, of which MessageTaken tells."""
         if stream.is_closed:
             return
@@ -491,14 +491,18 @@ class Http2Connection:
             self._last_id = self._highest_id
             self._put(goaway(self._last_id, ErrorCodes.NO_ERROR, "the server stops"))
 
-    def bytes_to_send(self) -> bytes:
+    def parts_to_send(self) -> list[bytes | memoryview]:
         """What is to be written to the socket now; messages that wait fill it up to a bound, each
         stream in its turn. Ask again while there is something and the socket takes it."""
         if self._turns and not self.is_paused and not self.is_over:
             self._take_turns()
         out, self._out = self._out, []
         self.out_bytes = self._control_bytes = 0
-        return out[0] if len(out) == 1 and isinstance(out[0], bytes) else b"".join(out)
+        return out
+
+    def bytes_to_send(self) -> bytes:
+        """The same in one piece."""
+        return frames.joined(self.parts_to_send())
 
     def _take_turns(self) -> None:
         while self._turns and self._send_window > 0 and self.out_bytes < _CHUNK_BYTES:

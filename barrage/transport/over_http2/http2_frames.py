@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from struct import Struct
+from typing import TYPE_CHECKING
 
 from h2.errors import ErrorCodes
 
 from barrage.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -38,6 +42,12 @@ _GOAWAY_HEAD = Struct(">IB4xII")
 def window_update(stream_id: int, increment: int) -> bytes:
     """More bytes may come, on a stream or, with 0, on the connection."""
     return WINDOW_UPDATE_FRAME.pack(4 << 8 | WINDOW_UPDATE, 0, stream_id, increment)
+
+
+def joined(parts: Sequence[bytes | memoryview]) -> bytes:
+    """What is to be sent, in one piece."""
+    first = parts[0] if len(parts) == 1 else None
+    return first if isinstance(first, bytes) else b"".join(parts)
 
 
 def goaway(last_id: int, code: int, text: str) -> bytes:

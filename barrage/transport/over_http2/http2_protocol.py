@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,10 +20,11 @@ from barrage.transport.over_http2.http2_events import (
     CallRefused,
     MessageTaken,
 )
+from barrage.transport.over_http2.http2_frames import joined
 from barrage.transport.peer_identity import identity_of_connection, peer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Protocol
 
     from barrage.transport.base import ListenOptions
@@ -44,6 +46,11 @@ if TYPE_CHECKING:
 
 _FLUSH_BYTES = 128 * 1024
 """What is made in one turn of the loop before it is written ahead of the turn's end."""
+
+_GATHERED_BYTES_MIN = 64 * 1024
+_GATHERED_PARTS_MAX = 64
+"""What is as long as this, in no more parts, is written by the system from where the parts are:
+putting them together would take longer."""
 
 _SOCKET_BYTES_HIGH = 64 * 1024
 _SOCKET_BYTES_LOW = 16 * 1024
@@ -72,6 +79,8 @@ class Http2Protocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._is_flush_due = False
         self._is_closing = False
+        self._can_gather = False
+        """Whether bytes may go to the socket without asyncio: it has no TLS."""
         self._is_watched = False
         self._heard_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -89,6 +98,7 @@ class Http2Protocol(asyncio.Protocol):
             self._is_closing = True
             made.abort()
             return
+        self._can_gather = tls is None and hasattr(os, "writev")
         made.set_write_buffer_limits(high=_SOCKET_BYTES_HIGH, low=_SOCKET_BYTES_LOW)
         self.core.begin()
         self.flush()
@@ -144,13 +154,26 @@ class Http2Protocol(asyncio.Protocol):
             return
         core = self.core
         while not core.is_paused:
-            data = core.bytes_to_send()
-            if not data:
+            parts = core.parts_to_send()
+            if not parts:
                 break
-            transport.write(data)
+            self._write(transport, parts)
         self._handle(core.take_events())
         if core.is_over:
             self.close()
+
+    def _write(self, transport: asyncio.Transport, parts: Sequence[bytes | memoryview]) -> None:
+        """Hand parts to the socket: together where they are small, else each from where it is."""
+        if (
+            self._can_gather
+            and len(parts) <= _GATHERED_PARTS_MAX
+            and sum(map(len, parts)) >= _GATHERED_BYTES_MIN
+            and not transport.get_write_buffer_size()
+            and not transport.is_closing()
+        ):
+            parts = _gathered(transport.get_extra_info("socket"), parts)
+        if parts:
+            transport.write(joined(parts))
 
     def close(self) -> None:
         """End the connection once what was made has been sent. Idempotent."""
@@ -251,3 +274,17 @@ class Http2Protocol(asyncio.Protocol):
             self.abort()
         else:
             self._check_silence()
+
+
+def _gathered(socket: Any, parts: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
+    """Write parts to the socket; what it has not taken. What is wrong with it asyncio finds at its
+    next write."""
+    try:
+        count = os.writev(socket.fileno(), parts)
+    except OSError:
+        return parts
+    for index, part in enumerate(parts):
+        if count < len(part):
+            return (memoryview(part)[count:], *parts[index + 1 :])
+        count -= len(part)
+    return ()

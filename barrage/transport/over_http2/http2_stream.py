@@ -13,6 +13,7 @@ from collections import deque
 from typing import Final
 
 from barrage.transport.over_http2.http2_frames import PREFIX, PREFIX_BYTES
+from barrage.wire.message_parts import MessageParts
 
 _SMALL_BYTES: Final = 1024
 _TAIL_BYTES: Final = 16 * 1024
@@ -167,10 +168,12 @@ class OutgoingMessage:
 
     __slots__ = ("is_begun", "parts", "ticket")
 
-    def __init__(self, message: bytes, ticket: object) -> None:
+    def __init__(self, message: bytes | MessageParts, ticket: object) -> None:
         self.parts: deque[memoryview] = deque()
         self.parts.append(memoryview(PREFIX.pack(0, len(message))))
-        if message:
+        if isinstance(message, MessageParts):
+            self.parts += message.views
+        elif message:
             self.parts.append(memoryview(message))
         self.ticket = ticket
         self.is_begun = False

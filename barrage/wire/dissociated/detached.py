@@ -14,6 +14,7 @@ from barrage.wire.flight_data import (
     decode_flight_data,
     encode_varint,
 )
+from barrage.wire.message_parts import MessageParts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,14 @@ class DetachedFrame(NamedTuple):
 
     def inline(self) -> bytes:
         """The complete FlightData, as if nothing had been detached."""
-        return b"".join((self.head, TAG_BODY, encode_varint(self.body_bytes), *self.parts))
+        return b"".join(self._whole())
+
+    def in_parts(self) -> MessageParts:
+        """The same, with nothing copied yet."""
+        return MessageParts(self._whole())
+
+    def _whole(self) -> tuple[BufferLike, ...]:
+        return (self.head, TAG_BODY, encode_varint(self.body_bytes), *self.parts)
 
     def message(self, reference: bytes) -> bytes:
         """The FlightData without its body; ``reference`` tells where that is (nothing: it comes

@@ -37,6 +37,7 @@ from barrage.wire.update_metadata import (
     encode_shift_data,
     encode_update,
 )
+from barrage.wire.updates.column_pieces import piece_of, uncopied
 from barrage.wire.updates.dictionary_planner import plan_dictionary
 from barrage.wire.updates.update_assembler import SchemaReceived, UpdateAssembler
 from barrage.wire.wire_schema import converter, wire_schema
@@ -329,6 +330,8 @@ class UpdateEncoder(Generic[Sent]):
         if not step:
             step = rows if rows <= SINGLE_BATCH_ROWS else self._rows_that_fit(columns, rows)
         count = min(step, rows - start, self.options.batch_rows_max)
+        if start + count < rows:
+            count = uncopied(columns, start, count)
         sink = self._build(columns, start, count)
         while count > 1 and self._is_too_large(sink, start):
             # Building collects slices; what costs time is to join them, which is done once. Halves,
@@ -381,7 +384,7 @@ class UpdateEncoder(Generic[Sent]):
             if rows <= 0:
                 sink.no_rows(codec)
                 continue
-            array = _piece(column, start, rows)
+            array = piece_of(column, start, rows)
             codec.encode(array if convert is None else convert(array), sink)
         return sink
 
@@ -555,16 +558,6 @@ def column_bytes(column: Column) -> int:
         return int(column.nbytes)
     except (pa.ArrowException, NotImplementedError):
         return int(column.get_total_buffer_size())
-
-
-def _piece(column: Column, start: int, rows: int) -> pa.Array:
-    """Rows [start, start + rows) as one array; copies only where chunks meet."""
-    if len(column) != rows:
-        column = column.slice(start, rows)
-    if isinstance(column, pa.ChunkedArray):
-        chunks = column.chunks
-        return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-    return column
 
 
 def _open_list(sink: BatchSink, rows: int) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from barrage.errors import ConfigError, SchemaError
 from pyspark_barrage import DefaultSource
 from spark_sink.connection import ServerError
-from spark_sink.planning import DataLossError
+from spark_sink.planning import ROWS_SMALL, DataLossError
 from spark_sink.types import arrow_target
 from tests.helpers.fake_journal import FakeJournalServer, FakeTable
 from tests.unit.spark_sink.tables import TRADES, trades
@@ -162,6 +162,37 @@ def test_waiting_for_enough_rows_or_long_enough(server):
         assert scene.batch() == []
         threading.Event().wait(0.35)
         assert len(scene.batch()) == 1
+
+
+@pytest.mark.parametrize("is_told_before", [False, True])
+def test_rows_of_before_count_only_where_they_are_delivered(server, is_told_before):
+    """The least rows of a batch, and how far it is behind."""
+    shown = "true" if is_told_before else "false"
+    with Scene(server, minRowsPerTrigger="4", includePreimage=shown) as scene:
+        scene.batch()
+        server.commit("trades", modify={row: {"qty": -row} for row in range(3)})
+        first = scene.batch()
+        assert len(first) == (6 if is_told_before else 0), "three rows are too few, six are not"
+        if is_told_before:
+            return
+        assert scene.reader.reportLatestOffset()["rowsBehindLatest"] == 3
+        server.commit("trades", modify={5: {"qty": -5}})
+        assert len(scene.batch()) == 4
+        assert scene.reader.reportLatestOffset()["rowsBehindLatest"] == 0
+
+
+@pytest.mark.parametrize("is_told_before", [False, True])
+def test_tasks_are_as_many_as_the_delivered_rows_are_worth(server, is_told_before):
+    server.commit("trades", add=trades(ROWS_SMALL - 1, 10))
+    shown = "true" if is_told_before else "false"
+    with Scene(server, minPartitions="3", includePreimage=shown) as scene:
+        scene.batch()
+        for count, tasks in ((ROWS_SMALL - 1, 1), (ROWS_SMALL, 3)):
+            server.commit("trades", modify={row: {"qty": -count} for row in range(count)})
+            end = scene.latest()
+            found = scene.reader.partitions(scene.offset, end)
+            assert len(found) == (3 if is_told_before else tasks)
+            scene.offset = end
 
 
 @pytest.mark.parametrize("word", ["latest", "earliest"])

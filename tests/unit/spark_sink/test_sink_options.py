@@ -97,6 +97,7 @@ def test_what_does_not_fit_is_named(given, columns, how, told):
         ("column 'z' is missing", "mergeSchema=true"),
         ("table 't' has no key, not a", "set option keyColumns"),
         ("unknown-writer: table 't' does not know writer 'q'", "failOnDataLoss=false"),
+        ("a key must not be null (column 'k', row 0)", "rows whose keyColumns are null"),
         ("staged-lost: partition 0", "start the query again"),
         ("staged rows (make batches smaller) is 5 bytes", "maxRowsPerTrigger"),
         ("replacing the content is not possible", "only grows"),

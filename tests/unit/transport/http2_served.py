@@ -10,14 +10,24 @@ import grpc.aio
 import h2.config
 import h2.connection
 import h2.events
+import numpy as np
+import pyarrow as pa
 
 from barrage.limits import Limits
 from barrage.transport import registry
 from barrage.transport.base import ListenOptions
+from barrage.wire.message_parts import MessageParts
 from tests.unit.transport.contract import TOLD_SECONDS
 from tests.unit.transport.http2_peer import REQUEST
 
 SERVICE = "test.Service"
+
+PARTED = [
+    MessageParts([]),
+    MessageParts([b"head", np.arange(100_000), b"", pa.py_buffer(b"tail")]),
+    MessageParts([np.full(200_000 + 7 * each, each, np.uint8) for each in range(12)]),
+]
+"""Messages in parts: none, small and large ones, and some of many frames."""
 
 
 class Behaviors:
@@ -60,6 +70,11 @@ class Behaviors:
         while True:
             await context.write(bytes(256 * 1024))
 
+    async def in_parts(self, request, context):
+        for message in PARTED:
+            await context.write_parts(message)
+            await context.write(b"between")
+
     async def reversed(self, requests, context):
         async for request in requests:
             yield request[::-1]
@@ -86,6 +101,7 @@ class Behaviors:
                 "Wait": grpc.unary_unary_rpc_method_handler(self.wait),
                 "Count": grpc.unary_stream_rpc_method_handler(self.count),
                 "Flood": grpc.unary_stream_rpc_method_handler(self.flood),
+                "InParts": grpc.unary_stream_rpc_method_handler(self.in_parts),
                 "Reversed": grpc.stream_stream_rpc_method_handler(self.reversed),
                 "Join": grpc.stream_unary_rpc_method_handler(self.join),
                 "TryMany": grpc.unary_stream_rpc_method_handler(self.try_many),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import socket
 from unittest.mock import Mock
@@ -18,10 +19,12 @@ from barrage.errors import ConfigError
 from barrage.server.access.reflection import offer_reflection
 from barrage.supervision import living
 from barrage.transport.call_running import CALL
+from barrage.transport.over_http2 import http2_protocol
 from barrage.transport.over_http2.http2_listener import Http2Listener
 from tests.unit.transport.contract import TOLD_SECONDS, until
 from tests.unit.transport.http2_peer import PREFACE
 from tests.unit.transport.http2_served import (
+    PARTED,
     SERVICE,
     answer_of,
     gone,
@@ -443,3 +446,43 @@ def test_small_writes_do_not_wait_for_each_other(host):
 
 def test_which_listener_it_is_can_be_said():
     assert isinstance(listener_on(), Http2Listener)
+
+
+async def read_parts(channel):
+    call = channel.unary_stream(f"/{SERVICE}/InParts")(b"")
+    return [message async for message in call]
+
+
+IN_ONE_PIECE = [each for message in PARTED for each in (bytes(message), b"between")]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "unix"])
+def test_messages_in_parts_come_whole(host, tmp_path):
+    async def scene(channel, listener, behaviors):
+        assert await read_parts(channel) == IN_ONE_PIECE
+
+    with_client(scene, host if host != "unix" else f"unix://{tmp_path}/socket")
+
+
+def test_a_socket_that_takes_part_of_a_write_gets_the_rest(monkeypatch):
+    """However much it takes at a time: within a part, between two, nothing, or an error."""
+    taken = itertools.cycle([1, 17, 4096, 70_000, 262_144, None, 0])
+    counts = []
+
+    def writev(number, parts):
+        count = next(taken)
+        if count == 0:
+            raise BlockingIOError
+        if count is None:
+            raise ConnectionResetError  # What follows says what is true.
+        counts.append(count)
+        return os.write(number, b"".join(parts)[:count])
+
+    monkeypatch.setattr(http2_protocol.os, "writev", writev, raising=True)
+
+    async def scene(channel, listener, behaviors):
+        for _ in range(3):
+            assert await read_parts(channel) == IN_ONE_PIECE
+
+    with_client(scene)
+    assert len(counts) >= 10

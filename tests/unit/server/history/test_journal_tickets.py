@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barrage.errors import BarrageError, LimitExceededError, RemoteProtocolError, SchemaError
+from barrage.journal.change_feed.feed_schema import FEED_COLUMNS
 from barrage.limits import Limits
 from barrage.server.history.journal_tickets import (
     ChangesTicket,
@@ -44,6 +45,9 @@ selections = st.builds(
     net=st.booleans(),
     row_key=st.booleans(),
     modified_columns=st.booleans(),
+    feed_columns=st.sets(st.sampled_from(FEED_COLUMNS)).map(
+        lambda wanted: tuple(name for name in FEED_COLUMNS if name in wanted)
+    ),
 )
 names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=10)
 versions = st.integers(0, MAX)
@@ -128,6 +132,8 @@ def test_a_ticket_reads_back_as_it_was_written_and_has_one_form(written):
         ({**CHANGES, "stripe_ids": "64"}, "'stripe_ids'"),
         ({**CHANGES, "columns": [1]}, "'columns'"),
         ({**CHANGES, "columns": ["a", "a"]}, "'columns'"),
+        ({**CHANGES, "feed_columns": ["_row_key"]}, "'feed_columns'"),
+        ({**CHANGES, "feed_columns": ["_row_id", "_row_id"]}, "'feed_columns'"),
         ({**CHANGES, "filter": ["a > 1"]}, "'filter'"),
         ({**CHANGES, "filter": "a" * (LIMITS.expression_bytes_max + 1)}, "'filter'"),
         ({**CHANGES, "preimage": 1}, "'preimage'"),
