@@ -554,6 +554,12 @@ export class LiveGrid extends HTMLElement {
   }
 }
 
+declare global {
+  interface HTMLElementTagNameMap {
+    "live-grid": LiveGrid;
+  }
+}
+
 /** Make the element known to the page. */
 export function defineLiveGrid(): void {
   if (customElements.get("live-grid") === undefined) customElements.define("live-grid", LiveGrid);
