@@ -171,6 +171,9 @@ class Limits:
     boards_per_caller_max: int = 100
     """Those of one caller."""
 
+    edit_bytes_max: int = 256 * 1024
+    """Longest request of a page that changes one row."""
+
     stall_ns_max: int = 120 * 1_000_000_000
     """How long a subscriber may take nothing before it is disconnected with SlowConsumerError."""
 

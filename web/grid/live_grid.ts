@@ -1,10 +1,11 @@
 import { Connection } from "../client/connection.ts";
 import type { Operation } from "../client/query.ts";
-import { defaultWidth, type PlacedColumn, WIDTH_MAX, WIDTH_MIN } from "./column_layout.ts";
+import { WIDTH_MAX, WIDTH_MIN } from "./column_layout.ts";
 import { columnMenu, columnsMenu } from "./column_menus.ts";
 import { setAttribute, styleSheet } from "./dom.ts";
 import { blockText, fetchedBlock, type FileFormat, fileOf, save, selecting } from "./export.ts";
-import { shownText } from "./formats.ts";
+import { fittingWidths } from "./fitting.ts";
+import { type EditedGrid, Editing } from "./editing.ts";
 import { Frame } from "./frame.ts";
 import css from "./grid.css";
 import { GridCore } from "./grid_core.ts";
@@ -39,6 +40,7 @@ export class LiveGrid extends HTMLElement {
   private readonly painter: Painter;
   private readonly bars: ScrollBars;
   private readonly menu = new Menu();
+  private readonly editing: Editing;
   private readonly resizes = new ResizeObserver(() => this.resized());
   private core: GridCore | null = null;
   private given: Connection | null = null;
@@ -81,6 +83,7 @@ export class LiveGrid extends HTMLElement {
     grid.prepend(this.header.element);
     grid.append(this.bars.vertical.element, this.bars.horizontal.element, this.frame.empty);
     root.append(this.frame.element, this.menu.element);
+    this.editing = new Editing(this.edited(root));
     this.listen(grid);
   }
 
@@ -144,6 +147,7 @@ export class LiveGrid extends HTMLElement {
     this.resizes.disconnect();
     clearInterval(this.ticking);
     clearTimeout(this.typing);
+    this.editing.close();
     this.core?.close();
     this.core = null;
     this.own?.close();
@@ -209,11 +213,43 @@ export class LiveGrid extends HTMLElement {
     grid.addEventListener("wheel", (event) => this.core !== null && turned(event, this.core), { passive: false });
     grid.addEventListener("keydown", (event) => this.key(event));
     grid.addEventListener("copy", (event) => this.copied(event));
+    this.frame.body.addEventListener("dblclick", () => void this.editing.editCell());
     this.frame.body.addEventListener("pointerdown", (event) => {
+      this.editing.forgetNote();
       if (this.core === null) return;
       const { numberWidth } = this;
       pressed(event, { core: this.core, body: this.frame.body, numberWidth, focusMoved: (isRevealed) => this.focusMoved(isRevealed) });
     });
+  }
+
+  private edited(root: ShadowRoot): EditedGrid {
+    const core = (): GridCore | null => this.core;
+    const numberWidth = (): number => this.numberWidth;
+    return {
+      root,
+      body: this.frame.body,
+      layer: this.frame.element,
+      get core() {
+        return core();
+      },
+      get numberWidth() {
+        return numberWidth();
+      },
+      schedule: () => this.schedule(),
+      left: (rows, columns) => {
+        this.frame.grid.focus({ preventScroll: true });
+        if (rows !== 0 || columns !== 0) this.moveFocus(rows, columns);
+      },
+    };
+  }
+
+  private moveFocus(rows: number, columns: number): void {
+    const { core } = this;
+    if (core === null) return;
+    const { row, column } = core.selection.focus;
+    const to = { row: Math.max(0, Math.min(row + rows, core.window.size - 1)), column: Math.max(0, Math.min(column + columns, core.layout.columns.length - 1)) };
+    core.selection.moveTo(to, false);
+    this.focusMoved();
   }
 
   private scrollColumns(to: number): void {
@@ -224,6 +260,7 @@ export class LiveGrid extends HTMLElement {
   private key(event: KeyboardEvent): void {
     const { core } = this;
     if (core === null || event.target instanceof HTMLInputElement) return;
+    this.editing.forgetNote();
     const { selection, window, layout } = core;
     const last = layout.columns.length - 1;
     const go = (row: number, column: number, extends_: boolean): void => {
@@ -253,8 +290,12 @@ export class LiveGrid extends HTMLElement {
         this.schedule();
       },
       activate: (isAdded) => {
-        if (row < 0 && name !== undefined) this.change(sortedBy(this.state, name, isAdded));
+        if (row >= 0) void this.editing.editCell();
+        else if (name !== undefined) this.change(sortedBy(this.state, name, isAdded));
       },
+      edit: () => void this.editing.editCell(),
+      addRow: () => void this.editing.addRow(),
+      removeRow: () => void this.editing.removeRow(),
       moveColumn: (by) => {
         if (name === undefined) return;
         this.change(movedBy(this.state, this.fields, { name, by }));
@@ -350,6 +391,7 @@ export class LiveGrid extends HTMLElement {
   private openMore(at: HTMLElement): void {
     const { state } = this;
     const entries: MenuEntry[] = [
+      ...this.editing.entries,
       { label: "Copy cells", hint: "Ctrl C", act: () => void this.copy(false) },
       { label: "Copy cells with names", hint: "Ctrl Shift C", act: () => void this.copy(true) },
       "line",
@@ -368,27 +410,9 @@ export class LiveGrid extends HTMLElement {
   /** Give columns the width of what stands in them now. */
   private fit(names: readonly string[]): void {
     const { core } = this;
-    const context = document.createElement("canvas").getContext("2d");
-    if (core === null || context === null) return;
-    const style = getComputedStyle(this);
-    const width = (column: PlacedColumn): number => {
-      context.font = `600 13px ${style.fontFamily}`;
-      let widest = context.measureText(column.field.name).width + 26;
-      context.font = `13px ${style.fontFamily}`;
-      for (const { cells } of core.rows.view?.rows ?? []) {
-        const cell = cells[column.index];
-        if (cell === undefined) continue;
-        const text = shownText(cell, column.field, this.format(column.field.name));
-        widest = Math.max(widest, context.measureText(text).width + 24);
-      }
-      return Math.round(Math.min(600, Math.max(WIDTH_MIN, widest)));
-    };
-    const chosen = core.layout.columns.filter(({ field }) => names.includes(field.name));
-    const widths = chosen.map((column): [string, number] => [
-      column.field.name,
-      core.rows.view === null ? defaultWidth(column.field) : width(column),
-    ]);
-    this.edit({ widths: { ...this.state.widths, ...Object.fromEntries(widths) } });
+    if (core === null) return;
+    const widths = fittingWidths(core, names, { family: getComputedStyle(this).fontFamily, format: (name) => this.format(name) });
+    this.edit({ widths: { ...this.state.widths, ...widths } });
   }
 
   private format(name: string): { numbers: NonNullable<GridState["numbers"][string]>; zone: GridState["zone"] } {
@@ -504,6 +528,7 @@ export class LiveGrid extends HTMLElement {
       format: (name) => this.format(name),
     });
     this.bars.paint(window, { at: scrollX, inSight: width - layout.frozenWidth, whole: layout.movingWidth });
+    this.editing.paint();
     this.paintGrid(core, headerRows, head ?? cell);
     this.paintStatus(core);
     core.painted(performance.timeOrigin + performance.now());
@@ -514,6 +539,7 @@ export class LiveGrid extends HTMLElement {
     setAttribute(grid, "aria-rowcount", String(core.window.size + headerRows));
     setAttribute(grid, "aria-colcount", String(core.layout.columns.length + 1));
     setAttribute(grid, "aria-label", core.state.table);
+    setAttribute(grid, "aria-readonly", String(core.writableKey === null));
     setAttribute(grid, "aria-busy", String(!core.rows.isCurrent && core.error === null));
     if (active === null) grid.removeAttribute("aria-activedescendant");
     else setAttribute(grid, "aria-activedescendant", active.id);

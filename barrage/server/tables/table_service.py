@@ -157,6 +157,7 @@ class TableFacts:
     step: int
     epoch: str | None = None
     """Of its history; None where it has none, or nobody has looked."""
+    is_writable: bool = False
 
 
 class TableService:
