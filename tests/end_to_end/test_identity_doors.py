@@ -83,6 +83,7 @@ ACTIONS = {
     "barrage.board": (b'{"name": "none"}', grpc.StatusCode.NOT_FOUND),
     "barrage.save_board": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
     "barrage.drop_board": (b'{"name": "none"}', grpc.StatusCode.NOT_FOUND),
+    "barrage.versions": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
     "barrage.set_cells": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
     "barrage.add_row": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),
     "barrage.remove_row": (b"{}", grpc.StatusCode.INVALID_ARGUMENT),

@@ -57,8 +57,7 @@ export class GridCore {
   fields: readonly Field[] = [];
   layout = new ColumnLayout([], { hidden: [], order: [], widths: {}, frozen: 0 } as unknown as GridState);
   description: TableDescription | null = null;
-  /** The key of the table, where rows that are shown are its rows and may be changed; null elsewhere. */
-  writableKey: readonly string[] | null = null;
+  private ownKey: readonly string[] | null = null;
   /** All columns of the table itself. */
   tableFields: readonly Field[] = [];
   recovery: Recovery = { kind: "fresh" };
@@ -124,7 +123,7 @@ export class GridCore {
       if (!isWanted()) return;
       this.description = description;
       this.tableFields = own?.schema.fields ?? [];
-      this.writableKey = own?.isWritable === true ? own.key : null;
+      this.ownKey = own?.isWritable === true ? own.key : null;
       this.error = null;
       this.setFields(description.schema.fields);
       this.ask();
@@ -172,6 +171,11 @@ export class GridCore {
 
   get follows(): boolean {
     return this.current.follows && this.description?.kind !== "blink";
+  }
+
+  /** The key of the table, where rows that are shown are its rows and may be changed; null elsewhere. */
+  get writableKey(): readonly string[] | null {
+    return this.current.at === "" ? this.ownKey : null;
   }
 
   get keyIndices(): number[] {

@@ -19,7 +19,7 @@ export interface KeyActions {
   command(name: Command): void;
 }
 
-export type Command = "follow" | "anchor" | "pause" | "goTo" | "search" | "columns" | "more" | "filters" | "help";
+export type Command = "follow" | "anchor" | "pause" | "goTo" | "search" | "columns" | "more" | "filters" | "past" | "help";
 
 const COMMANDS: Readonly<Record<string, Command>> = {
   f: "follow",
@@ -30,6 +30,7 @@ const COMMANDS: Readonly<Record<string, Command>> = {
   c: "columns",
   e: "more",
   l: "filters",
+  h: "past",
   "?": "help",
 };
 
@@ -46,7 +47,7 @@ export const KEY_HELP: readonly (readonly [string, string])[] = [
   ["Ctrl+A", "select all"],
   ["F, A, Space", "follow the end, anchor the row, pause"],
   ["G, /, L", "go to a row, search, filters"],
-  ["C, E", "columns, more"],
+  ["C, E, H", "columns, more, the history"],
 ];
 
 function arrow(event: KeyboardEvent, actions: KeyActions): boolean {

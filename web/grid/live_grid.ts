@@ -11,6 +11,7 @@ import css from "./grid.css";
 import { GridCore } from "./grid_core.ts";
 import { emptyState, type GridState, queryOf } from "./grid_state.ts";
 import { Header } from "./header.ts";
+import { History } from "./history.ts";
 import { type Command, handleKey, KEY_HELP } from "./keys.ts";
 import { Menu, type MenuEntry } from "./menu.ts";
 import { pressed, turned } from "./pointer.ts";
@@ -41,6 +42,7 @@ export class LiveGrid extends HTMLElement {
   private readonly bars: ScrollBars;
   private readonly menu = new Menu();
   private readonly editing: Editing;
+  private readonly history: History;
   private readonly resizes = new ResizeObserver(() => this.resized());
   private core: GridCore | null = null;
   private given: Connection | null = null;
@@ -63,6 +65,7 @@ export class LiveGrid extends HTMLElement {
       toggleAnchor: () => this.command("anchor"),
       togglePause: () => this.command("pause"),
       openColumns: (at) => this.openColumns(at),
+      togglePast: () => this.command("past"),
       openMore: (at) => this.openMore(at),
       retry: () => this.core?.retry(),
     });
@@ -84,6 +87,11 @@ export class LiveGrid extends HTMLElement {
     grid.append(this.bars.vertical.element, this.bars.horizontal.element, this.frame.empty);
     root.append(this.frame.element, this.menu.element);
     this.editing = new Editing(this.edited(root));
+    this.history = new History(root, this.frame.message, {
+      core: () => this.core,
+      show: (at) => this.core?.change({ ...this.state, at }),
+      shown: () => this.change(this.state),
+    });
     this.listen(grid);
   }
 
@@ -148,6 +156,7 @@ export class LiveGrid extends HTMLElement {
     clearInterval(this.ticking);
     clearTimeout(this.typing);
     this.editing.close();
+    this.history.close();
     this.core?.close();
     this.core = null;
     this.own?.close();
@@ -352,6 +361,9 @@ export class LiveGrid extends HTMLElement {
       case "filters":
         this.edit({ showsFilters: !state.showsFilters });
         break;
+      case "past":
+        void this.history.toggle();
+        break;
       case "search":
       case "goTo":
         this.frame[command].focus();
@@ -529,6 +541,7 @@ export class LiveGrid extends HTMLElement {
     });
     this.bars.paint(window, { at: scrollX, inSight: width - layout.frozenWidth, whole: layout.movingWidth });
     this.editing.paint();
+    this.history.paint(core);
     this.paintGrid(core, headerRows, head ?? cell);
     this.paintStatus(core);
     core.painted(performance.timeOrigin + performance.now());
@@ -555,7 +568,7 @@ export class LiveGrid extends HTMLElement {
     const now = Date.now();
     if (frame.title.textContent !== state.table) frame.title.textContent = state.table;
     frame.title.title = core.description?.description ?? "";
-    frame.setPressed({ filters: state.showsFilters, follows: core.follows, anchored: core.anchor !== null, paused: core.isPaused });
+    frame.setPressed({ filters: state.showsFilters, follows: core.follows, anchored: core.anchor !== null, paused: core.isPaused, past: this.history.isOpen });
     const pill = pillText({
       state: connection.state,
       reason: connection.reason,

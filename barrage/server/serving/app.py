@@ -246,6 +246,7 @@ class ServerApp:
         self.journals = JournalServices(
             self._tables, self._catalog, gate=self._gate, limits=config.limits, clock=clock
         )
+        self._resolver.past = self.journals.past.table
         self.results = self._keep_results(dispatcher.planner.epoch_of)
         self._puts = PutCalls(
             self._tables,

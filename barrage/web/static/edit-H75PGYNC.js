@@ -1,4 +1,4 @@
-import{a as i,b as v,d as g,f as y,k as x}from"./chunk-52N3TWHJ.js";var w=`.editor { position: absolute; z-index: 6; height: 24px; display: flex; align-items: stretch; }
+import{b as y,g as x}from"./chunk-XERFKVYQ.js";import{a as i,b as v,d as g}from"./chunk-VDRF5PTB.js";var w=`.editor { position: absolute; z-index: 6; height: 24px; display: flex; align-items: stretch; }
 .editor.note { pointer-events: none; }
 .editor.note .cellproblem { pointer-events: auto; }
 .cellinputs { display: flex; min-width: 0; flex: 1; }
