@@ -185,6 +185,15 @@ class Limits:
     boards_per_caller_max: int = 100
     """Those of one caller."""
 
+    past_tables_max: int = 8
+    """Versions of tables that are made anew from journals at the same time, for who looks back."""
+
+    past_table_bytes_max: int = 512 * 1024 * 1024
+    """Bytes of one of them."""
+
+    edit_bytes_max: int = 256 * 1024
+    """Longest request of a page that changes one row."""
+
     stall_ns_max: int = 120 * 1_000_000_000
     """How long a subscriber may take nothing before it is disconnected with SlowConsumerError."""
 

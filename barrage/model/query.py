@@ -4,10 +4,11 @@ What a ``q/`` ticket says (deephaven-clients.md knows nothing of it; it is our o
 
     {"table": "quotes", "ops": [["where", "price > 3"], ["sort", ["-price"]], ["head", 10]]}
 
-An operation is the name of an operator (:mod:`barrage.model.operators`) and its arguments. This
-module checks names, the number and the form of the arguments and all limits; whether columns exist
-and formulas make sense only a table can tell (``server/access/query.py``). No arguments but tables
-nest, and these only ``expression_depth_max`` deep.
+With ``"at": "<epoch>:<version>"`` it begins with the table as it was at that version
+(docs/journal.md). An operation is the name of an operator (:mod:`barrage.model.operators`) and its
+arguments. This module checks names, the number and the form of the arguments and all limits;
+whether columns exist and formulas make sense only a table can tell (``server/access/query.py``). No
+arguments but tables nest, and these only ``expression_depth_max`` deep.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from barrage.errors import ExpressionError, LimitExceededError, UnsupportedError
+from barrage.errors import CursorError, ExpressionError, LimitExceededError, UnsupportedError
 from barrage.limits import DEFAULT_LIMITS
+from barrage.model.cursor import Cursor
 from barrage.model.operators import OPERATORS, Form
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class Query:
 
     table: str
     operations: tuple[AppliedOperator, ...] = ()
+    at: Cursor | None = None
+    """The version of the table it begins with; None for the table as it changes."""
 
     @classmethod
     def parse(cls, text: bytes | str, limits: Limits = DEFAULT_LIMITS) -> Query:
@@ -67,6 +71,7 @@ class Query:
     def _plain(self) -> dict[str, Any]:
         return {
             "table": self.table,
+            **({} if self.at is None else {"at": str(self.at)}),
             "ops": [
                 [op.name, *(_plain_argument(op.name, i, a) for i, a in enumerate(op.arguments))]
                 for op in self.operations
@@ -119,9 +124,10 @@ class _Parser:
         members = dict(value) if isinstance(value, _Object) else {}
         if not isinstance(value, _Object) or len(members) != len(value):
             raise ExpressionError("a query is an object, with no member twice")
-        if set(members) - {"table", "ops"} or "table" not in members:
+        if set(members) - {"table", "ops", "at"} or "table" not in members:
             raise ExpressionError(
-                f"a query has the members 'table' and 'ops', not {', '.join(map(repr, members))}"
+                "a query has the members 'table', 'ops' and 'at', not "
+                f"{', '.join(map(repr, members))}"
             )
         table = self._text(members["table"])
         steps = members.get("ops", [])
@@ -133,7 +139,7 @@ class _Parser:
         _check_limit("query", self._operation_count, self._limits.operations_max, unit="operations")
         operations = tuple(self._operation(i, step) for i, step in enumerate(steps, start=1))
         self._depth -= 1
-        return Query(table, operations)
+        return Query(table, operations, _moment(members.get("at")))
 
     def _operation(self, number: int, step: Any) -> AppliedOperator:
         if not isinstance(step, list) or isinstance(step, _Object) or not step:
@@ -222,3 +228,23 @@ def _shown(value: Any) -> str:
 def _hint(name: Any) -> str:
     near = difflib.get_close_matches(name, OPERATORS, n=1) if isinstance(name, str) else []
     return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(OPERATORS)}"
+
+
+def _moment(value: Any) -> Cursor | None:
+    if value is None:
+        return None
+    try:
+        return Cursor.parse(value if isinstance(value, str) else repr(value))
+    except CursorError as error:
+        raise ExpressionError(f"the 'at' of a query: {error}") from None
+
+
+def past_places(query: Query) -> set[tuple[str, Cursor]]:
+    """The past versions a query and those nested in it begin with, with the names of their
+    tables."""
+    places = set() if query.at is None else {(query.table, query.at)}
+    for operation in query.operations:
+        for argument in operation.arguments:
+            if isinstance(argument, Query):
+                places |= past_places(argument)
+    return places

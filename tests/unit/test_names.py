@@ -31,7 +31,7 @@ EXERCISE = {"barrage.echo", "barrage/engine/operators/every_nth.py"}
 """What CONTRIBUTING.md lets the newcomer write."""
 
 _NOT_OURS = re.compile(
-    r"barrage\.(?:flatbuf\b.*|tables|create_table|drop_table|describe|boards?|save_board|drop_board|toml|sock|bodies|decoders|transports|service|proto|fbs|log|md|py|json)"
+    r"barrage\.(?:flatbuf\b.*|tables|create_table|drop_table|describe|boards?|save_board|drop_board|versions|set_cells|add_row|remove_row|toml|sock|bodies|decoders|transports|service|proto|fbs|log|md|py|json)"
 )
 """Entry point groups, actions, names of files and of Deephaven's packages."""
 

@@ -1,16 +1,42 @@
-"""Deephaven's JavaScript API, out of its wheel and unmodified; Node and Chromium to run it in."""
+"""A browser; Deephaven's JavaScript API, out of its wheel and unmodified, and Node to run it in."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import zipfile
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 NODE_MAJOR_MIN = 20
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--js-flags=--expose-gc",
+]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    chromium = os.environ.get("BARRAGE_CHROMIUM") or shutil.which("chromium")
+    assert chromium, "the tests of the page need Chromium: apt-get install chromium"
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield launched
+        launched.close()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@ import type { Operation } from "../client/query.ts";
 import { button, element } from "../grid/dom.ts";
 import { emptyState } from "../grid/grid_state.ts";
 import { drag } from "../grid/header.ts";
+import { BoardAlerts } from "./alerts.ts";
 import { chartChoices } from "./chart_choices.ts";
 import {
   type BoardState,
@@ -30,6 +31,7 @@ const SHARE_MIN = 0.15;
 /** The panels of the page. */
 export class Board {
   readonly element = element("main", { class: "board", id: "board" });
+  readonly alerts: BoardAlerts;
   private layout: Layout<Panel> = { rows: [] };
   private focused: PanelBody | null = null;
   private readonly splitters: HTMLElement[] = [];
@@ -41,10 +43,12 @@ export class Board {
     private readonly listener: { changed(): void; focused(body: PanelBody | null): void },
   ) {
     this.element.append(this.mark, this.menu.shell);
+    this.alerts = new BoardAlerts(connection, { table: () => this.focused?.table ?? "", changed: () => listener.changed() });
   }
 
   get state(): BoardState {
     return {
+      alerts: this.alerts.rules,
       rows: this.layout.rows.map(({ height, panels }) => ({
         height,
         panels: panels.map(({ body, width }) => ({ ...body.content, width })),
@@ -60,6 +64,7 @@ export class Board {
         panels: panels.map((panel) => this.newPanel(panel, panel.width)),
       })),
     };
+    this.alerts.rules = state.alerts;
     this.place();
     this.focus(this.layout.rows[0]?.panels[0]?.body ?? null);
   }

@@ -1,3 +1,4 @@
+import { type AlertRule, readAlerts } from "../alerts/alert_rule.ts";
 import { readChart } from "../chart/chart_state.ts";
 import { emptyState, readState } from "../grid/grid_state.ts";
 import type { PanelContent } from "./panel.ts";
@@ -15,12 +16,14 @@ export interface Layout<Panel extends Sized> {
 /** One panel of a board. */
 export type PanelState = Sized & PanelContent;
 
-export type BoardState = Layout<PanelState>;
+export interface BoardState extends Layout<PanelState> {
+  readonly alerts: readonly AlertRule[];
+}
 
 export const PANELS_MAX = 16;
 
 export function boardOf(table: string): BoardState {
-  return { rows: [{ height: 1, panels: [{ grid: emptyState(table), width: 1 }] }] };
+  return { rows: [{ height: 1, panels: [{ grid: emptyState(table), width: 1 }] }], alerts: [] };
 }
 
 function share(value: unknown): number {
@@ -41,7 +44,7 @@ export function readBoard(value: unknown): BoardState | null {
     });
     return read.length === 0 ? [] : [{ panels: read, height: share(height) }];
   });
-  return rows.length === 0 ? null : { rows };
+  return rows.length === 0 ? null : { rows, alerts: readAlerts((value as { alerts?: unknown }).alerts) };
 }
 
 export type Side = "left" | "right" | "above" | "below";

@@ -5,7 +5,7 @@ import { type BoardState, boardOf, readBoard } from "./layout.ts";
 /** A board as the part of a link behind `#`: `#table=quotes`, or `#board=` and JSON. */
 export function writeLink(board: BoardState): string {
   const only = board.rows.length === 1 && board.rows[0]!.panels.length === 1 ? board.rows[0]!.panels[0]! : null;
-  if (only !== null && "grid" in only && Object.keys(compactState(only.grid)).length === 1) {
+  if (only !== null && board.alerts.length === 0 && "grid" in only && Object.keys(compactState(only.grid)).length === 1) {
     return `#table=${encodeURIComponent(only.grid.table)}`;
   }
   return `#board=${encodeURIComponent(JSON.stringify(compactBoard(board)))}`;
@@ -15,6 +15,7 @@ export function writeLink(board: BoardState): string {
 export function compactBoard(board: BoardState): unknown {
   const round = (share: number): number => Math.round(share * 1000) / 1000;
   return {
+    ...(board.alerts.length === 0 ? {} : { alerts: board.alerts }),
     rows: board.rows.map(({ panels, height }) => ({
       height: round(height),
       panels: panels.map((panel) => ({

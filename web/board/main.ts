@@ -44,6 +44,7 @@ document.body.append(
     element("h1", { class: "brand" }, ["barrage"]),
     query.element,
     caller,
+    board.alerts.element,
     boards.element,
     themeButton(),
   ]),

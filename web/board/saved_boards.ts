@@ -1,9 +1,10 @@
 import type { Connection } from "../client/connection.ts";
 import { ServerError } from "../client/errors.ts";
 import { button, element } from "../grid/dom.ts";
+import { save } from "../grid/export.ts";
 import type { MenuEntry } from "../grid/menu.ts";
 import type { Board } from "./board.ts";
-import { readBoard } from "./layout.ts";
+import { type BoardState, readBoard } from "./layout.ts";
 import { compactBoard } from "./link.ts";
 import { pageMenu } from "./page_menu.ts";
 
@@ -19,12 +20,23 @@ function readEntries(value: unknown): Entry[] {
   });
 }
 
+const FILE_BYTES_MAX = 1_000_000;
+
+function parsedBoard(text: string): BoardState | null {
+  try {
+    return readBoard(JSON.parse(text));
+  } catch {
+    return null;
+  }
+}
+
 /** Boards that lie on the server under a name. */
 export class SavedBoards {
   readonly element: HTMLElement;
   private readonly menu;
   private readonly dialog = element("dialog", { class: "signin", "aria-label": "Save board" });
   private readonly name = element("input", { type: "text", id: "board-name", required: "", maxlength: "100" });
+  private readonly file = element("input", { type: "file", accept: ".json,application/json", hidden: "", "aria-label": "File of a board" });
   private readonly problem = element("p", { class: "problem", role: "alert" });
   /** The board that was opened, and the version that a save takes the place of. */
   private opened: { name: string; version: number } | null = null;
@@ -50,7 +62,8 @@ export class SavedBoards {
     this.dialog.append(form);
     const { menu, shell } = pageMenu();
     this.menu = menu;
-    this.element = element("span", { class: "boards" }, [opener, shell, this.dialog]);
+    this.element = element("span", { class: "boards" }, [opener, shell, this.dialog, this.file]);
+    this.file.addEventListener("change", () => void this.openFile());
   }
 
   private async open(at: HTMLElement): Promise<void> {
@@ -64,6 +77,8 @@ export class SavedBoards {
     if (saved.length === 0) saved = [{ label: "No boards yet", isDisabled: true, act: () => undefined }];
     this.menu.open(at, "Boards", () => [
       { label: "Save …", act: () => this.ask() },
+      { label: "Open a file …", act: () => this.file.click() },
+      { label: "Save as a file", act: () => this.download() },
       { label: "Copy link", act: () => void navigator.clipboard.writeText(location.href) },
       "line",
       ...saved,
@@ -78,9 +93,26 @@ export class SavedBoards {
     this.board.state = state;
   }
 
-  private ask(): void {
+  private async openFile(): Promise<void> {
+    const file = this.file.files?.[0];
+    this.file.value = "";
+    if (file === undefined) return;
+    const state = parsedBoard(file.size > FILE_BYTES_MAX ? "" : await file.text());
+    if (state === null) this.ask(`${file.name} is no board.`);
+    else {
+      this.opened = null;
+      this.board.state = state;
+    }
+  }
+
+  private download(): void {
+    const text = JSON.stringify(compactBoard(this.board.state), null, 2);
+    save(new Blob([text], { type: "application/json" }), `${this.opened?.name ?? "board"}.json`);
+  }
+
+  private ask(problem = ""): void {
     this.name.value = this.opened?.name ?? "";
-    this.problem.textContent = "";
+    this.problem.textContent = problem;
     this.dialog.showModal();
   }
 

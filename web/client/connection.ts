@@ -50,6 +50,8 @@ export interface StreamOptions {
   readonly method: "DoExchange" | "DoGet";
   readonly headers?: Readonly<Record<string, string>>;
   readonly window?: number;
+  /** Whether it goes on while the page is not seen. */
+  readonly staysAwake?: boolean;
 }
 
 /** Something that wants a stream as long as there is a connection. */
@@ -87,6 +89,8 @@ interface Waiting {
 export class Stream {
   received = 0;
   isPaused = false;
+  /** Whether it goes on while the page is not seen. */
+  staysAwake = false;
 
   constructor(
     private readonly connection: Connection,
@@ -215,7 +219,9 @@ export class Connection {
   /** Have the server send nothing on any stream until `resume`: the page is not seen. */
   pause(): void {
     this.isPaused = true;
-    if (this.isWelcome) this.sendControl({ type: "pause" });
+    if (!this.isWelcome) return;
+    this.sendControl({ type: "pause" });
+    for (const stream of this.streams.values()) if (stream.staysAwake) stream.resume();
   }
 
   resume(): void {
@@ -240,10 +246,12 @@ export class Connection {
     });
   }
 
-  openStream(handler: StreamHandler, options: StreamOptions): Stream {
+  openStream(handler: StreamHandler, { staysAwake = false, ...options }: StreamOptions): Stream {
     const stream = new Stream(this, this.nextStream++, handler);
+    stream.staysAwake = staysAwake;
     this.streams.set(stream.number, stream);
     this.sendControl({ type: "open", stream: stream.number, ...options });
+    if (this.isPaused && staysAwake) stream.resume();
     return stream;
   }
 

@@ -20,6 +20,8 @@ export interface TableDescription {
   readonly kind: string;
   /** Names of the columns that tell its rows apart; none where nothing does. */
   readonly key: readonly string[];
+  /** Whether whoever asks may change its rows one by one. */
+  readonly isWritable: boolean;
   readonly description: string;
   /** Descriptions of columns that have one. */
   readonly columns: ReadonlyMap<string, string>;
@@ -81,6 +83,7 @@ export async function describeTable(connection: Connection, query: Query): Promi
   return {
     kind: text(answer.kind),
     key: texts(answer.key),
+    isWritable: answer.is_writable === true,
     description: text(answer.description),
     columns: new Map(columns.map((column) => [text(column.name), text(column.description)])),
     schema,

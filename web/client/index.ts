@@ -12,6 +12,8 @@ export { ProtocolError, ServerError } from "./errors.ts";
 export { Listeners } from "./listeners.ts";
 export type { Argument, Operation, Query } from "./query.ts";
 export { ticketOf, ticketText } from "./query.ts";
+export type { CellsChange, CellTexts } from "./row_edits.ts";
+export { addRow, removeRow, setCells } from "./row_edits.ts";
 export type { ViewRequest } from "./request.ts";
 export { RowSet } from "./row_set.ts";
 export type { Recovery, SubscribeOptions } from "./subscription.ts";

@@ -53,6 +53,24 @@ export async function journalInfo(connection: Connection, table: string): Promis
   }
 }
 
+/** A version and when it was made, in milliseconds. */
+export interface VersionMark {
+  readonly version: number;
+  readonly ms: number;
+}
+
+/** Versions a table can be seen at, oldest first; of many some, evenly spread. */
+export async function listVersions(connection: Connection, table: string): Promise<{ epoch: string; marks: VersionMark[] }> {
+  const answer = (await connection.call("barrage.versions", { table })) as { epoch?: unknown; versions?: unknown };
+  const { epoch, versions } = answer;
+  if (typeof epoch !== "string" || !Array.isArray(versions)) throw new ProtocolError("the journal tells no versions");
+  const marks = (versions as unknown[]).flatMap((entry): VersionMark[] => {
+    const [version, us] = Array.isArray(entry) ? (entry as unknown[]) : [];
+    return typeof version === "number" && typeof us === "number" ? [{ version, ms: us / 1000 }] : [];
+  });
+  return { epoch, marks };
+}
+
 /** A version of a table; `isReached` is false where the history does not go so far back. */
 export interface Reached {
   readonly version: number;

@@ -10,12 +10,15 @@ export type Operation = readonly [name: string, ...args: Argument[]];
 export interface Query {
   readonly table: string;
   readonly operations: readonly Operation[];
+  /** The version of the table it begins with, as `epoch:version`; the table as it changes without it. */
+  readonly at?: string;
 }
 
 /** The ticket of a table, or of a query: a `q/` ticket, which needs no call to be made. */
 export function ticketText(query: Query): string {
-  if (query.operations.length === 0) return `s/${query.table}`;
-  return `q/${JSON.stringify({ table: query.table, ops: query.operations })}`;
+  const { table, operations: ops, at } = query;
+  if (at !== undefined) return `q/${JSON.stringify({ table, at, ops })}`;
+  return ops.length === 0 ? `s/${table}` : `q/${JSON.stringify({ table, ops })}`;
 }
 
 export function ticketOf(query: Query): Uint8Array {

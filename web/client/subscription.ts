@@ -31,6 +31,8 @@ const RETRY_MAX_MS = 10_000;
 export interface SubscribeOptions extends Partial<SubscriptionOptions> {
   /** The rows and columns to begin with. */
   readonly request: ViewRequest;
+  /** Whether it goes on while the page is not seen. */
+  readonly staysAwake?: boolean;
   /** Told that an update was applied: call `acknowledge` once it has been shown. */
   readonly applied?: (acknowledge: () => void) => void;
 }
@@ -133,6 +135,7 @@ export class ViewSubscription implements StreamHandler {
     const headers = { "x-barrage-extensions": "source-time" };
     this.stream = this.connection.openStream(this, {
       method: "DoExchange",
+      staysAwake: this.options.staysAwake ?? false,
       headers: cursor === null ? headers : { ...headers, "x-barrage-cursor": cursor },
     });
     if (this.isPaused) this.stream.pause();

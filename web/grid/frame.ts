@@ -1,4 +1,5 @@
 import { button, element, setAttribute } from "./dom.ts";
+import type { GridCore } from "./grid_core.ts";
 
 export interface FrameActions {
   search(text: string): void;
@@ -9,6 +10,7 @@ export interface FrameActions {
   togglePause(): void;
   openColumns(at: HTMLElement): void;
   openMore(at: HTMLElement): void;
+  togglePast(): void;
   retry(): void;
 }
 
@@ -36,6 +38,7 @@ export class Frame {
   private readonly follow: HTMLButtonElement;
   private readonly anchor: HTMLButtonElement;
   private readonly pause: HTMLButtonElement;
+  private readonly past: HTMLButtonElement;
   private readonly messageText = element("span");
 
   constructor(actions: FrameActions) {
@@ -45,6 +48,7 @@ export class Frame {
     this.pause = tool("Pause", "Stop and go on (Space)", () => actions.togglePause());
     const columns = tool("Columns", "Show, hide and order columns (C)", () => actions.openColumns(columns));
     const more = tool("More", "Download, time zone, keys (E)", () => actions.openMore(more));
+    this.past = tool("History", "Show the table as it was (H)", () => actions.togglePast());
     for (const opener of [columns, more]) opener.setAttribute("aria-haspopup", "menu");
     this.search.addEventListener("input", () => actions.search(this.search.value));
     this.goTo.addEventListener("change", () => {
@@ -56,7 +60,7 @@ export class Frame {
     const retry = button("Try again", "Ask the server again", () => actions.retry());
     this.message.append(this.messageText, retry);
     const tools = element("div", { class: "tools", role: "toolbar", "aria-label": "Table" }, [
-      this.title, this.search, this.filters, this.goTo, this.follow, this.anchor, this.pause, columns, more, this.pill,
+      this.title, this.search, this.filters, this.goTo, this.follow, this.anchor, this.pause, this.past, columns, more, this.pill,
       element("slot", { name: "tools" }),
     ]);
     this.grid.append(this.body);
@@ -64,15 +68,32 @@ export class Frame {
     this.element = element("section", { class: "frame" }, [tools, this.message, this.grid, status]);
   }
 
-  setPressed(state: { filters: boolean; follows: boolean; anchored: boolean; paused: boolean }): void {
+  setPressed(state: { filters: boolean; follows: boolean; anchored: boolean; paused: boolean; past: boolean }): void {
     setAttribute(this.filters, "aria-pressed", String(state.filters));
     setAttribute(this.follow, "aria-pressed", String(state.follows));
     setAttribute(this.anchor, "aria-pressed", String(state.anchored));
     setAttribute(this.pause, "aria-pressed", String(state.paused));
+    setAttribute(this.past, "aria-pressed", String(state.past));
   }
 
   get anchorButton(): HTMLButtonElement {
     return this.anchor;
+  }
+
+  /** Tell a screen reader what the rows are and where the focus is, and everybody why there are none. */
+  describe(core: GridCore, headerRows: number, active: HTMLElement | null): void {
+    const { grid, empty } = this;
+    setAttribute(grid, "aria-rowcount", String(core.window.size + headerRows));
+    setAttribute(grid, "aria-colcount", String(core.layout.columns.length + 1));
+    setAttribute(grid, "aria-label", core.state.table);
+    setAttribute(grid, "aria-readonly", String(core.writableKey === null));
+    setAttribute(grid, "aria-busy", String(!core.rows.isCurrent && core.error === null));
+    if (active === null) grid.removeAttribute("aria-activedescendant");
+    else setAttribute(grid, "aria-activedescendant", active.id);
+    const { view } = core.rows;
+    const why = view === null ? "" : core.layout.columns.length === 0 ? "No columns" : view.tableSize === 0 ? "No rows" : "";
+    empty.hidden = why === "";
+    if (empty.textContent !== why) empty.textContent = why;
   }
 
   /** Say what is wrong, or with an empty text that nothing is. */

@@ -20,6 +20,8 @@ import { wantedColumns, wantedRequest } from "./wanted.ts";
 /** Rows around an anchored one: it can move by as many from one update to the next. */
 const ANCHOR_MARGIN = 500;
 const DESCRIBE_AGAIN_MS = 2_000;
+/** Operators whose rows are rows of the table, with its columns. */
+const SAME_ROWS: ReadonlySet<string> = new Set(["where", "sort", "head", "tail", "slice", "drop"]);
 
 /** What is wrong, as the server would say it: what it said may make no sense. */
 function asServerError(error: unknown): ServerError {
@@ -55,6 +57,9 @@ export class GridCore {
   fields: readonly Field[] = [];
   layout = new ColumnLayout([], { hidden: [], order: [], widths: {}, frozen: 0 } as unknown as GridState);
   description: TableDescription | null = null;
+  private ownKey: readonly string[] | null = null;
+  /** All columns of the table itself. */
+  tableFields: readonly Field[] = [];
   recovery: Recovery = { kind: "fresh" };
   recoveredAt = -Infinity;
   error: ServerError | null = null;
@@ -111,10 +116,14 @@ export class GridCore {
   private async describe(): Promise<void> {
     clearTimeout(this.timer);
     const { table, operations } = this.current;
+    const isWanted = (): boolean => !this.isClosed && table === this.current.table && operations === this.current.operations;
     try {
       const description = await describeTable(this.connection, { table, operations });
-      if (this.isClosed || table !== this.current.table || operations !== this.current.operations) return;
+      const own = await this.describeOwn(description);
+      if (!isWanted()) return;
       this.description = description;
+      this.tableFields = own?.schema.fields ?? [];
+      this.ownKey = own?.isWritable === true ? own.key : null;
       this.error = null;
       this.setFields(description.schema.fields);
       this.ask();
@@ -125,6 +134,15 @@ export class GridCore {
       if (this.error.status === "NOT_FOUND") this.timer = setTimeout(() => this.retry(), DESCRIBE_AGAIN_MS);
     }
     this.listener.dirty();
+  }
+
+  /** What the server says of the table itself, whose rows may be changed; null where others are shown. */
+  private async describeOwn(description: TableDescription): Promise<TableDescription | null> {
+    const { table, operations } = this.current;
+    if (operations.length === 0) return description;
+    if (!operations.every(([name]) => SAME_ROWS.has(name))) return null;
+    const own = await describeTable(this.connection, { table, operations: [] });
+    return own.key.every((name) => description.schema.fields.some((field) => field.name === name)) ? own : null;
   }
 
   retry(): void {
@@ -155,7 +173,12 @@ export class GridCore {
     return this.current.follows && this.description?.kind !== "blink";
   }
 
-  private get keyIndices(): number[] {
+  /** The key of the table, where rows that are shown are its rows and may be changed; null elsewhere. */
+  get writableKey(): readonly string[] | null {
+    return this.current.at === "" ? this.ownKey : null;
+  }
+
+  get keyIndices(): number[] {
     const key = this.description?.key ?? [];
     return key.map((name) => this.fields.findIndex((field) => field.name === name)).filter((i) => i >= 0);
   }
@@ -179,7 +202,7 @@ export class GridCore {
       {
         from: this.scrollX,
         width: this.width - this.layout.frozenWidth,
-        always: this.anchor === null ? [] : this.keyIndices,
+        always: this.anchor === null && this.writableKey === null ? [] : this.keyIndices,
       },
       asked?.columns ?? null,
     );

@@ -26,6 +26,8 @@ export interface GridState {
   readonly zone: "UTC" | "local";
   readonly follows: boolean;
   readonly showsFilters: boolean;
+  /** The version of the table that is shown, as `epoch:version`; nothing for the table as it changes. */
+  readonly at: string;
 }
 
 export function emptyState(table: string): GridState {
@@ -43,6 +45,7 @@ export function emptyState(table: string): GridState {
     zone: "UTC",
     follows: false,
     showsFilters: false,
+    at: "",
   };
 }
 
@@ -92,6 +95,7 @@ export function readState(value: unknown): GridState | null {
     zone: given.zone === "local" ? "local" : "UTC",
     follows: given.follows === true,
     showsFilters: given.showsFilters === true,
+    at: isText(given.at) ? given.at : "",
   };
 }
 
@@ -122,5 +126,5 @@ export function queryOf(state: GridState, fields: readonly Field[]): Query {
     ...conditions.map((condition): Operation => ["where", condition]),
   ];
   if (keys.length > 0) operations.push(["sort", keys]);
-  return { table: state.table, operations };
+  return { table: state.table, operations, ...(state.at === "" ? {} : { at: state.at }) };
 }

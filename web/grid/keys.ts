@@ -7,8 +7,11 @@ export interface KeyActions {
   tableEdge(isEnd: boolean, extends_: boolean): void;
   selectAll(): void;
   escape(): void;
-  /** On the head of a column. */
+  /** On the head of a column, or on a cell. */
   activate(isAdded: boolean): void;
+  edit(): void;
+  addRow(): void;
+  removeRow(): void;
   moveColumn(by: number): void;
   widen(by: number): void;
   columnMenu(): void;
@@ -16,7 +19,7 @@ export interface KeyActions {
   command(name: Command): void;
 }
 
-export type Command = "follow" | "anchor" | "pause" | "goTo" | "search" | "columns" | "more" | "filters" | "help";
+export type Command = "follow" | "anchor" | "pause" | "goTo" | "search" | "columns" | "more" | "filters" | "past" | "help";
 
 const COMMANDS: Readonly<Record<string, Command>> = {
   f: "follow",
@@ -27,6 +30,7 @@ const COMMANDS: Readonly<Record<string, Command>> = {
   c: "columns",
   e: "more",
   l: "filters",
+  h: "past",
   "?": "help",
 };
 
@@ -35,13 +39,15 @@ export const KEY_HELP: readonly (readonly [string, string])[] = [
   ["Home, End", "first, last column; with Ctrl first, last row"],
   ["Arrow up in the first row", "to the heads of the columns"],
   ["Enter on a head", "sort; with Shift as a further key"],
+  ["Enter or F2 on a cell", "edit; Escape leaves it, Alt+N is null"],
+  ["Insert, Delete", "add a row, remove the row"],
   ["Alt + left, right", "move the column; with Shift its width"],
   ["M or Shift+F10", "menu of the column"],
   ["Ctrl+C", "copy cells; with Shift and names"],
   ["Ctrl+A", "select all"],
   ["F, A, Space", "follow the end, anchor the row, pause"],
   ["G, /, L", "go to a row, search, filters"],
-  ["C, E", "columns, more"],
+  ["C, E, H", "columns, more, the history"],
 ];
 
 function arrow(event: KeyboardEvent, actions: KeyActions): boolean {
@@ -78,6 +84,15 @@ function jump(event: KeyboardEvent, actions: KeyActions): boolean {
       return true;
     case "Enter":
       actions.activate(event.shiftKey);
+      return true;
+    case "F2":
+      actions.edit();
+      return true;
+    case "Insert":
+      actions.addRow();
+      return true;
+    case "Delete":
+      actions.removeRow();
       return true;
     case "Escape":
       actions.escape();

@@ -1,15 +1,17 @@
 import { Connection } from "../client/connection.ts";
 import type { Operation } from "../client/query.ts";
-import { defaultWidth, type PlacedColumn, WIDTH_MAX, WIDTH_MIN } from "./column_layout.ts";
+import { WIDTH_MAX, WIDTH_MIN } from "./column_layout.ts";
 import { columnMenu, columnsMenu } from "./column_menus.ts";
 import { setAttribute, styleSheet } from "./dom.ts";
 import { blockText, fetchedBlock, type FileFormat, fileOf, save, selecting } from "./export.ts";
-import { shownText } from "./formats.ts";
+import { fittingWidths } from "./fitting.ts";
+import { type EditedGrid, Editing } from "./editing.ts";
 import { Frame } from "./frame.ts";
 import css from "./grid.css";
 import { GridCore } from "./grid_core.ts";
 import { emptyState, type GridState, queryOf } from "./grid_state.ts";
 import { Header } from "./header.ts";
+import { History } from "./history.ts";
 import { type Command, handleKey, KEY_HELP } from "./keys.ts";
 import { Menu, type MenuEntry } from "./menu.ts";
 import { pressed, turned } from "./pointer.ts";
@@ -39,6 +41,8 @@ export class LiveGrid extends HTMLElement {
   private readonly painter: Painter;
   private readonly bars: ScrollBars;
   private readonly menu = new Menu();
+  private readonly editing: Editing;
+  private readonly history: History;
   private readonly resizes = new ResizeObserver(() => this.resized());
   private core: GridCore | null = null;
   private given: Connection | null = null;
@@ -61,6 +65,7 @@ export class LiveGrid extends HTMLElement {
       toggleAnchor: () => this.command("anchor"),
       togglePause: () => this.command("pause"),
       openColumns: (at) => this.openColumns(at),
+      togglePast: () => this.command("past"),
       openMore: (at) => this.openMore(at),
       retry: () => this.core?.retry(),
     });
@@ -81,6 +86,12 @@ export class LiveGrid extends HTMLElement {
     grid.prepend(this.header.element);
     grid.append(this.bars.vertical.element, this.bars.horizontal.element, this.frame.empty);
     root.append(this.frame.element, this.menu.element);
+    this.editing = new Editing(this.edited(root));
+    this.history = new History(root, this.frame.message, {
+      core: () => this.core,
+      show: (at) => this.core?.change({ ...this.state, at }),
+      shown: () => this.change(this.state),
+    });
     this.listen(grid);
   }
 
@@ -145,6 +156,8 @@ export class LiveGrid extends HTMLElement {
     clearInterval(this.ticking);
     clearTimeout(this.typing);
     this.wanted = this.state; // for when it is put into the page again
+    this.editing.close();
+    this.history.close();
     this.core?.close();
     this.core = null;
     this.own?.close();
@@ -210,11 +223,43 @@ export class LiveGrid extends HTMLElement {
     grid.addEventListener("wheel", (event) => this.core !== null && turned(event, this.core), { passive: false });
     grid.addEventListener("keydown", (event) => this.key(event));
     grid.addEventListener("copy", (event) => this.copied(event));
+    this.frame.body.addEventListener("dblclick", () => void this.editing.editCell());
     this.frame.body.addEventListener("pointerdown", (event) => {
+      this.editing.forgetNote();
       if (this.core === null) return;
       const { numberWidth } = this;
       pressed(event, { core: this.core, body: this.frame.body, numberWidth, focusMoved: (isRevealed) => this.focusMoved(isRevealed) });
     });
+  }
+
+  private edited(root: ShadowRoot): EditedGrid {
+    const core = (): GridCore | null => this.core;
+    const numberWidth = (): number => this.numberWidth;
+    return {
+      root,
+      body: this.frame.body,
+      layer: this.frame.element,
+      get core() {
+        return core();
+      },
+      get numberWidth() {
+        return numberWidth();
+      },
+      schedule: () => this.schedule(),
+      left: (rows, columns) => {
+        this.frame.grid.focus({ preventScroll: true });
+        if (rows !== 0 || columns !== 0) this.moveFocus(rows, columns);
+      },
+    };
+  }
+
+  private moveFocus(rows: number, columns: number): void {
+    const { core } = this;
+    if (core === null) return;
+    const { row, column } = core.selection.focus;
+    const to = { row: Math.max(0, Math.min(row + rows, core.window.size - 1)), column: Math.max(0, Math.min(column + columns, core.layout.columns.length - 1)) };
+    core.selection.moveTo(to, false);
+    this.focusMoved();
   }
 
   private scrollColumns(to: number): void {
@@ -225,6 +270,7 @@ export class LiveGrid extends HTMLElement {
   private key(event: KeyboardEvent): void {
     const { core } = this;
     if (core === null || event.target instanceof HTMLInputElement) return;
+    this.editing.forgetNote();
     const { selection, window, layout } = core;
     const last = layout.columns.length - 1;
     const go = (row: number, column: number, extends_: boolean): void => {
@@ -254,8 +300,12 @@ export class LiveGrid extends HTMLElement {
         this.schedule();
       },
       activate: (isAdded) => {
-        if (row < 0 && name !== undefined) this.change(sortedBy(this.state, name, isAdded));
+        if (row >= 0) void this.editing.editCell();
+        else if (name !== undefined) this.change(sortedBy(this.state, name, isAdded));
       },
+      edit: () => void this.editing.editCell(),
+      addRow: () => void this.editing.addRow(),
+      removeRow: () => void this.editing.removeRow(),
       moveColumn: (by) => {
         if (name === undefined) return;
         this.change(movedBy(this.state, this.fields, { name, by }));
@@ -312,6 +362,9 @@ export class LiveGrid extends HTMLElement {
       case "filters":
         this.edit({ showsFilters: !state.showsFilters });
         break;
+      case "past":
+        void this.history.toggle();
+        break;
       case "search":
       case "goTo":
         this.frame[command].focus();
@@ -351,6 +404,7 @@ export class LiveGrid extends HTMLElement {
   private openMore(at: HTMLElement): void {
     const { state } = this;
     const entries: MenuEntry[] = [
+      ...this.editing.entries,
       { label: "Copy cells", hint: "Ctrl C", act: () => void this.copy(false) },
       { label: "Copy cells with names", hint: "Ctrl Shift C", act: () => void this.copy(true) },
       "line",
@@ -369,27 +423,9 @@ export class LiveGrid extends HTMLElement {
   /** Give columns the width of what stands in them now. */
   private fit(names: readonly string[]): void {
     const { core } = this;
-    const context = document.createElement("canvas").getContext("2d");
-    if (core === null || context === null) return;
-    const style = getComputedStyle(this);
-    const width = (column: PlacedColumn): number => {
-      context.font = `600 13px ${style.fontFamily}`;
-      let widest = context.measureText(column.field.name).width + 26;
-      context.font = `13px ${style.fontFamily}`;
-      for (const { cells } of core.rows.view?.rows ?? []) {
-        const cell = cells[column.index];
-        if (cell === undefined) continue;
-        const text = shownText(cell, column.field, this.format(column.field.name));
-        widest = Math.max(widest, context.measureText(text).width + 24);
-      }
-      return Math.round(Math.min(600, Math.max(WIDTH_MIN, widest)));
-    };
-    const chosen = core.layout.columns.filter(({ field }) => names.includes(field.name));
-    const widths = chosen.map((column): [string, number] => [
-      column.field.name,
-      core.rows.view === null ? defaultWidth(column.field) : width(column),
-    ]);
-    this.edit({ widths: { ...this.state.widths, ...Object.fromEntries(widths) } });
+    if (core === null) return;
+    const widths = fittingWidths(core, names, { family: getComputedStyle(this).fontFamily, format: (name) => this.format(name) });
+    this.edit({ widths: { ...this.state.widths, ...widths } });
   }
 
   private format(name: string): { numbers: NonNullable<GridState["numbers"][string]>; zone: GridState["zone"] } {
@@ -505,23 +541,11 @@ export class LiveGrid extends HTMLElement {
       format: (name) => this.format(name),
     });
     this.bars.paint(window, { at: scrollX, inSight: width - layout.frozenWidth, whole: layout.movingWidth });
-    this.paintGrid(core, headerRows, head ?? cell);
+    this.editing.paint();
+    this.history.paint(core);
+    this.frame.describe(core, headerRows, head ?? cell);
     this.paintStatus(core);
     core.painted(performance.timeOrigin + performance.now());
-  }
-
-  private paintGrid(core: GridCore, headerRows: number, active: HTMLElement | null): void {
-    const { grid, empty } = this.frame;
-    setAttribute(grid, "aria-rowcount", String(core.window.size + headerRows));
-    setAttribute(grid, "aria-colcount", String(core.layout.columns.length + 1));
-    setAttribute(grid, "aria-label", core.state.table);
-    setAttribute(grid, "aria-busy", String(!core.rows.isCurrent && core.error === null));
-    if (active === null) grid.removeAttribute("aria-activedescendant");
-    else setAttribute(grid, "aria-activedescendant", active.id);
-    const { view } = core.rows;
-    const why = view === null ? "" : core.layout.columns.length === 0 ? "No columns" : view.tableSize === 0 ? "No rows" : "";
-    empty.hidden = why === "";
-    if (empty.textContent !== why) empty.textContent = why;
   }
 
   private paintStatus(core: GridCore): void {
@@ -530,7 +554,7 @@ export class LiveGrid extends HTMLElement {
     const now = Date.now();
     if (frame.title.textContent !== state.table) frame.title.textContent = state.table;
     frame.title.title = core.description?.description ?? "";
-    frame.setPressed({ filters: state.showsFilters, follows: core.follows, anchored: core.anchor !== null, paused: core.isPaused });
+    frame.setPressed({ filters: state.showsFilters, follows: core.follows, anchored: core.anchor !== null, paused: core.isPaused, past: this.history.isOpen });
     const pill = pillText({
       state: connection.state,
       reason: connection.reason,
@@ -551,6 +575,12 @@ export class LiveGrid extends HTMLElement {
     if (frame.rowsText.textContent !== rows + range) frame.rowsText.textContent = rows + range;
     const figures = figuresText(core.statistics.figures(now));
     if (frame.figures.textContent !== figures) frame.figures.textContent = figures;
+  }
+}
+
+declare global {
+  interface HTMLElementTagNameMap {
+    "live-grid": LiveGrid;
   }
 }
 

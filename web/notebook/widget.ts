@@ -3,7 +3,7 @@ import { Connection } from "../client/connection.ts";
 import type { Operation } from "../client/query.ts";
 import { element } from "../grid/dom.ts";
 import { emptyState } from "../grid/grid_state.ts";
-import { defineLiveGrid, type LiveGrid } from "../grid/live_grid.ts";
+import { defineLiveGrid } from "../grid/live_grid.ts";
 import { followScheme } from "./host_theme.ts";
 import { KernelSocket, type Model } from "./kernel_socket.ts";
 
@@ -25,7 +25,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   }
 
   // Each widget brings this module anew, and the first of them has named the element.
-  const grid = document.createElement("live-grid") as LiveGrid;
+  const grid = document.createElement("live-grid");
   grid.connection = connection;
   grid.state = { ...emptyState(table), operations };
   frame.append(grid);

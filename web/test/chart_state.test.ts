@@ -82,9 +82,9 @@ test("a value has the level of the highest threshold it has reached", () => {
 });
 
 test("charts stand in links and boards beside grids", () => {
-  const board = { rows: [{ height: 1, panels: [{ grid: emptyState("quotes"), width: 1 }, { chart: touched, width: 0.5 }] }] };
+  const board = { alerts: [], rows: [{ height: 1, panels: [{ grid: emptyState("quotes"), width: 1 }, { chart: touched, width: 0.5 }] }] };
   assert.deepEqual(readLink(writeLink(board)), board);
-  const alone = { rows: [{ height: 1, panels: [{ chart: emptyChart("quotes", "number"), width: 1 }] }] };
+  const alone = { alerts: [], rows: [{ height: 1, panels: [{ chart: emptyChart("quotes", "number"), width: 1 }] }] };
   assert.deepEqual(readLink(writeLink(alone)), alone);
   assert.equal(readBoard({ rows: [{ panels: [{ chart: { table: "t", kind: "pie" } }, {}] }] })?.rows.length ?? 0, 0);
 });

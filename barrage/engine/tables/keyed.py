@@ -101,6 +101,24 @@ class KeyedTable(StagedTable[_Write]):
             )
         return _Write(keys=keys, hashes=hashes, rows=table)
 
+    def latest_row(self, key: pa.Table) -> pa.Table | None:
+        """The row with a key (one row with the key columns) as the next cycle will have it, what is
+        staged counted in; None when there is none. SchemaError, RowError."""
+        self.check_alive()
+        columns = _single_chunks(coerce_rows(self._key_schema, key))
+        _refuse_null_keys(self.key_columns, columns)
+        for write in reversed(self._staged):
+            found = _place_of(columns, write.keys)
+            if found is not None:
+                return None if write.rows is None else write.rows.slice(found, 1)
+            if write.is_replacement:
+                return None
+        slot = self._index.lookup(columns, hash_rows(columns))
+        if slot[0] < 0:
+            return None
+        cells = self.storage.take(slot, range(len(self.schema)))
+        return pa.table(list(cells), schema=self.schema)
+
     def restore(self, keys: RowSet, rows: pa.Table) -> None:
         used = keys.last + 1 if len(keys) else 0
         check_keys(self.kind, keys, rows, is_possible=used <= 2 * len(keys) + FREE_SLOTS_MIN)
@@ -270,6 +288,15 @@ def check_key_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[int, ...
             raise SchemaError(f"column {name!r} of type {schema.field(index).type} cannot be a key")
         indices.append(index)
     return tuple(indices)
+
+
+def _place_of(key: Sequence[pa.Array], among: Sequence[pa.Array]) -> int | None:
+    """Where a key stands among others; None when it does not."""
+    places = np.arange(len(among[0]))
+    for cell, column in zip(key, among, strict=True):
+        alike = cell.take(pa.array(np.zeros(len(places), np.int64)))
+        places = places[~cells_differ(column.take(pa.array(places)), alike)]
+    return int(places[0]) if len(places) else None
 
 
 def _single_chunks(table: pa.Table) -> tuple[pa.Array, ...]:

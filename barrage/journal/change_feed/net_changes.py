@@ -142,24 +142,26 @@ class ChangeEnds:
         if chooser is not None:
             places = np.flatnonzero(chooser(ids))
             ids = ids[places]
+        firsts = lasts = places
+        # Rows that were only added are in order, each once.
         if not bool((ids[1:] > ids[:-1]).all()):
             order = np.argsort(ids, kind="stable")
             ids, places = ids[order], places[order]
-        is_first = np.ones(len(ids), dtype=np.bool_)
-        is_first[1:] = ids[1:] != ids[:-1]
-        is_last = np.roll(is_first, -1) if len(ids) else is_first
-        firsts, lasts = places[is_first], places[is_last]
+            is_first = np.ones(len(ids), dtype=np.bool_)
+            is_first[1:] = ids[1:] != ids[:-1]
+            firsts, lasts = places[is_first], places[np.roll(is_first, -1)]
+            ids = ids[is_first]
         slices = [piece for part in parts for piece in part.slices]
         stops = np.cumsum([len(piece) for piece in slices])
         cycles = np.searchsorted(stops, lasts, side="right")
         steps = np.array([piece.recorded.entry.step for piece in slices], dtype=np.int64)
         micros = np.array([piece.recorded.wall_micros for piece in slices], dtype=np.int64)
         return cls(
-            ids=ids[is_first],
+            ids=ids,
             firsts=firsts,
             lasts=lasts,
-            lived=np.isin(ops[firsts], (OP_REMOVE, OP_BEFORE)),
-            lives=np.isin(ops[lasts], (OP_ADD, OP_AFTER)),
+            lived=_is_one_of(ops[firsts], (OP_REMOVE, OP_BEFORE)),
+            lives=_is_one_of(ops[lasts], (OP_ADD, OP_AFTER)),
             versions=steps[cycles],
             micros=micros[cycles],
         )
@@ -193,6 +195,11 @@ class ChangeEnds:
         rows = rows[order]
         updates = np.where(is_update, np.cumsum(is_update) - 1, -1)[rows]
         return _Net(places[order], codes[order], rows, updates, is_update)
+
+
+def _is_one_of(ops: npt.NDArray[np.int8], two: tuple[int, int]) -> BoolArray:
+    found: BoolArray = (ops == two[0]) | (ops == two[1])
+    return found
 
 
 def _matches(

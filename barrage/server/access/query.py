@@ -6,6 +6,7 @@ for one query cost one.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -18,11 +19,13 @@ from barrage.model.query import Query
 from barrage.server.identity.current_call import current_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Mapping
 
     from barrage.limits import Limits
+    from barrage.model.cursor import Cursor
     from barrage.model.query import AppliedOperator
     from barrage.server.policy.access_gate import Tables
+    from barrage.server.tables.table_lease import TableLease
 
 __all__ = ["Query", "QueryRun", "apply_query"]
 
@@ -66,11 +69,14 @@ class QueryRun:
         limits: Limits,
         *,
         progress: QueryProgress | None = None,
+        past: Mapping[tuple[str, Cursor], TableLease] = MappingProxyType({}),
     ) -> None:
+        """``past``: the tables of all :func:`~barrage.model.query.past_places` of the query."""
         self._catalog = catalog
         self._progress = progress
         self._query = query
         self._limits = limits
+        self._past = past
         self._call = current_call()
         self._made: WeakValueDictionary[tuple[Hashable, ...], Table] = WeakValueDictionary()
 
@@ -85,6 +91,9 @@ class QueryRun:
         if self._call is not None:
             self._call.note_table(query.table)
         table = self._catalog.live(query.table).table
+        if query.at is not None:
+            past = self._past[query.table, query.at]
+            table = self._catalog.shown(query.table, past.table)
         for number, operation in enumerate(query.operations, start=1):
             arguments = [
                 self._applied(argument, (*place, number, index))

@@ -11,7 +11,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barrage.errors import LimitExceededError, StatusCode, TicketError
+from barrage.errors import LimitExceededError, NoJournalError, StatusCode, TicketError
+from barrage.model.query import Query, past_places
 from barrage.server.access.query import QueryRun
 from barrage.server.identity.current_call import current_caller, note_table
 from barrage.server.presentation.presentation import lease_of, shown_table
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from barrage.limits import Limits
+    from barrage.model.cursor import Cursor
     from barrage.server.access.exports import Export
     from barrage.server.access.query import QueryProgress
     from barrage.server.access.session_store import ClientSession
@@ -56,6 +58,10 @@ class SharedTicketNotFoundError(TicketError):
     status_code = StatusCode.NOT_FOUND
 
 
+async def _no_past(place: tuple[str, Cursor]) -> TableLease:
+    raise NoJournalError(place[0])
+
+
 class TicketResolver:
     """Finds the tables of tickets. Runs on the event loop, but for the sources it gives out."""
 
@@ -68,6 +74,8 @@ class TicketResolver:
         self._limits = limits
         self.on_demand: Mapping[str, Callable[[], Awaitable[None]]] = {}
         """Tables that are made when somebody asks for them."""
+        self.past: Callable[[tuple[str, Cursor]], Awaitable[TableLease]] = _no_past
+        """Gives tables as they were at a version."""
         self._shared: dict[bytes, tuple[Export, Caller]] = {}
         """What is shared, and by whom."""
 
@@ -106,8 +114,9 @@ class TicketResolver:
         if route is Route.SHARED:
             return await self._shared_export(ticket, session).table_lease()
         if route is Route.QUERY:
-            text = bytes(ticket[len(QUERY_ROUTE) :])
-            run = QueryRun(tables, text, self._limits, progress=progress)
+            query = self._parsed(bytes(ticket[len(QUERY_ROUTE) :]))
+            past = await self._past_of(query)
+            run = QueryRun(tables, query, self._limits, progress=progress, past=past)
             work = partial(self._queried, run)
             return await asyncio.wrap_future(self._tables.derive(work, session))
         if route is Route.APPLICATION:
@@ -120,6 +129,15 @@ class TicketResolver:
             return find
         # What is shown of it has to be derived, once for all who see the same.
         return await asyncio.wrap_future(self._tables.derive(find, session))
+
+    def _parsed(self, text: bytes) -> Query | bytes:
+        """Of a query that may begin with the past; others are parsed where they are derived."""
+        return Query.parse(text, self._limits) if b'"at"' in text else text
+
+    async def _past_of(self, query: Query | bytes) -> dict[tuple[str, Cursor], TableLease]:
+        if not isinstance(query, Query):
+            return {}
+        return {place: await self.past(place) for place in past_places(query)}
 
     async def _make_demanded(self, ticket: bytes) -> None:
         """Make the tables that a ticket may name, wherever in it: to have made one that was not

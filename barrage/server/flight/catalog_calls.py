@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from barrage.engine.tables.keyed import KeyedTable
 from barrage.errors import (
     ActionNotFoundError,
     LimitExceededError,
@@ -29,6 +30,7 @@ from barrage.server.flight.writes_elsewhere import acted_on
 from barrage.server.history.journal_tickets import is_journal_request
 from barrage.server.identity.credentials import header_value
 from barrage.server.identity.current_call import note_action, note_table
+from barrage.server.pages.row_edits import ADD_ROW, REMOVE_ROW, SET_CELLS
 from barrage.server.policy.catalog_view import CatalogView
 from barrage.server.policy.restricted_tables import UnfitRuleError
 from barrage.server.policy.rules import Operation
@@ -84,6 +86,9 @@ _OPERATIONS_OF = {
     CREATE_TABLE: (Operation.CREATE,),
     STAGE_COMMIT: (Operation.WRITE,),
     STAGE_ABORT: (Operation.WRITE, Operation.CREATE),
+    SET_CELLS: (Operation.WRITE,),
+    ADD_ROW: (Operation.WRITE,),
+    REMOVE_ROW: (Operation.WRITE,),
 }
 
 WRITES = frozenset(_OPERATIONS_OF)
@@ -366,6 +371,7 @@ class CatalogCalls:
             row_count=table.size,
             step=table.present_step,
             epoch=self._epoch_of(table),
+            is_writable=isinstance(lease.input_target, KeyedTable),
         )
 
     def _published_facts(self, tables: Tables, session: ClientSession | None) -> list[TableFacts]:

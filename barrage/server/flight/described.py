@@ -26,6 +26,7 @@ def described(facts: TableFacts) -> dict[str, Any]:
         "is_ticking": facts.is_ticking,
         "rows": facts.row_count,
         "step": facts.step,
+        "is_writable": facts.is_writable,
         "description": _description(schema.metadata),
         "columns": [_column(field) for field in schema],
         "schema": base64.b64encode(schema.serialize()).decode(),

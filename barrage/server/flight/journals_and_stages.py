@@ -11,6 +11,7 @@ from barrage.server.flight.stage_calls import StageCalls
 from barrage.server.history.journal_access import JournalAccess
 from barrage.server.history.journal_leases import JournalLeases
 from barrage.server.history.journal_reading import JournalReaders
+from barrage.server.history.past_tables import PastTables
 from barrage.server.ingest.stage_commit import StageCommitter
 from barrage.server.ingest.staging import StagingArea
 from barrage.server.statistics.journal_statistics import JournalStatistics
@@ -47,6 +48,7 @@ class JournalServices:
         self.staging = StagingArea(limits, clock)
         self._readers = JournalReaders(limits)
         access = JournalAccess(tables.journals, tables, gate)
+        self.past = PastTables(tables, access, self._readers, limits=limits)
         self.calls = JournalCalls(access, self.leases, self._readers, limits=limits)
         committer = StageCommitter(
             tables, catalog, self.staging, pool=self._readers.pool, limits=limits
@@ -60,7 +62,7 @@ class JournalServices:
     @property
     def actions(self) -> Mapping[str, Action]:
         """Every action by its name."""
-        return {**self.calls.actions(), **self.stages.actions()}
+        return {**self.calls.actions(), **self.past.actions, **self.stages.actions()}
 
     @property
     def read_count(self) -> int:
@@ -83,6 +85,7 @@ class JournalServices:
     def begin_stop(self, reason: BarrageError) -> None:
         """End what would never end by itself."""
         self.calls.watches.finish(reason)
+        self.past.forget()
         if self._keeping is not None:
             self._keeping.cancel()
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from barrage.engine.tables.table import Table
     from barrage.server.policy.rules import Decision
     from barrage.server.runtime.catalog import Catalog, Publication
 
@@ -80,5 +81,13 @@ class CatalogView:
         if decision.restriction is None:
             is_read_only = publication.is_read_only or Operation.WRITE not in decision.allow
             return replace(publication, is_read_only=is_read_only)
-        shown = restricted_table(publication.table, name, decision.restriction, key=self._key)
+        shown = self.shown(name, publication.table)
         return replace(publication, table=shown, kind="view", is_read_only=True)
+
+    def shown(self, name: str, table: Table) -> Table:
+        """What the caller is shown of ``table``, which is the one of that name or what it was.
+        PermissionDeniedError, TableFailedError."""
+        restriction = self._decide(name).restriction
+        if restriction is None:
+            return table
+        return restricted_table(table, name, restriction, key=self._key)

@@ -117,6 +117,10 @@ class Catalog:
             raise TableFailedError(f"table {name!r} has failed: {publication.table.failure}")
         return publication
 
+    def shown(self, _name: str, table: Table) -> Table:
+        """What is shown of ``table``: where there are no rules, all of it."""
+        return table
+
     def remove(self, name: str) -> Publication:
         """Forget a name; TableNotFoundError when there is none."""
         publication = self.get(name)

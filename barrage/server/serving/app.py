@@ -45,8 +45,7 @@ from barrage.server.ingest.connector.connector_worker import ConnectorWorker
 from barrage.server.ingest.connector.source_callers import SourceCallers
 from barrage.server.ingest.connector.sources_file import read_sources
 from barrage.server.operations.server_operations import ServerOperations
-from barrage.server.pages.board_calls import BoardCalls
-from barrage.server.pages.board_store import BoardStore
+from barrage.server.pages.page_actions import page_actions
 from barrage.server.pages.page_calls import PAGE_SERVICE, PageCalls
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.results.flight_sessions import FlightSessions
@@ -247,6 +246,7 @@ class ServerApp:
         self.journals = JournalServices(
             self._tables, self._catalog, gate=self._gate, limits=config.limits, clock=clock
         )
+        self._resolver.past = self.journals.past.table
         self.results = self._keep_results(dispatcher.planner.epoch_of)
         self._puts = PutCalls(
             self._tables,
@@ -549,6 +549,9 @@ class ServerApp:
             results=results,
             transfers=transfers,
         )
+        pages = page_actions(
+            *(self._config, self._catalog, self._tables), gate=self._gate, clock=self._clock
+        )
         put = MethodEntry("bidi", self._puts.do_put, SessionUse.OPTIONAL)
         catalog = CatalogCalls(
             *(self._resolver, self._catalog, self._tables),
@@ -560,10 +563,7 @@ class ServerApp:
             epoch_of=self._epoch_of,
             gate=self._gate,
             elsewhere=self._elsewhere,
-            further={
-                **self.operations.actions,
-                **BoardCalls(BoardStore(self._config.data, limits), limits, self._clock).actions,
-            },
+            further={**self.operations.actions, **pages},
         )
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}

@@ -157,6 +157,7 @@ class TableFacts:
     step: int
     epoch: str | None = None
     """Of its history; None where it has none, or nobody has looked."""
+    is_writable: bool = False
 
 
 class TableService:
@@ -288,8 +289,7 @@ class TableService:
     def change_soon(self, change: Change, producer: ProducerPosition | None = None) -> Future[int]:
         """Like :meth:`change`, for a caller that does not wait for the result: blocks while too
         many bytes of such changes are pending."""
-        byte_count = _byte_count(change)
-        self._budget.take(byte_count)
+        self._budget.take(byte_count := _byte_count(change))
         try:
             future = self.change([change], producer)
         except BarrageError:

@@ -100,7 +100,7 @@ def test_what_may_be_left_out_is_empty() -> None:
         ('["flatten",1]', "flatten: takes 0 arguments at most"),
         ("[]", "operation 2 of the query is a list"),
         ('{"where":"a"}', "operation 2 of the query is a list"),
-        ('["natural_join",{"tabel":"t"},["a"]]', "members 'table' and 'ops', not 'tabel'"),
+        ('["natural_join",{"tabel":"t"},["a"]]', "members 'table', 'ops' and 'at', not 'tabel'"),
     ],
 )
 def test_operations_that_do_not_fit(ops: str, message: str) -> None:

@@ -204,6 +204,7 @@ def test_actions_create_and_drop(server, flight_client):
             f"barrage.{name}"
             for name in ("describe", "boards", "board", "save_board", "drop_board")
         ),
+        *(f"barrage.{name}" for name in ("versions", "set_cells", "add_row", "remove_row")),
         *(f"journal.{name}" for name in ("info", "bound", "version", "cursor", "release")),
         *(f"stage.{name}" for name in ("commit", "abort")),
         *(

@@ -10,7 +10,6 @@ import pytest
 
 from barrage import Server
 from tests.web.notebook.lab import Lab, Notebook
-from tests.web.page.conftest import browser  # noqa: F401
 
 CONNECT = """
 import barrage
@@ -42,7 +41,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def open_notebook(browser: Any, lab: Lab, request: pytest.FixtureRequest) -> Iterator[Any]:  # noqa: F811
+def open_notebook(browser: Any, lab: Lab, request: pytest.FixtureRequest) -> Iterator[Any]:
     """Opens notebooks whose first cell connects, and sees at the end that no page has asked
     anybody but its own server."""
     contexts = []

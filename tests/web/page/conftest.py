@@ -1,9 +1,7 @@
-"""A browser, servers for it, and what is on its screen."""
+"""Servers for a browser, and what is on its screen."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,34 +11,11 @@ from barrage import Server
 from barrage.server import ServerConfig
 from tests.web.page.screen import Screen
 
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--js-flags=--expose-gc",
-]
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/web/page/" in item.path.as_posix():
             item.add_marker(pytest.mark.web)
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    chromium = os.environ.get("BARRAGE_CHROMIUM") or shutil.which("chromium")
-    assert chromium, "the tests of the page need Chromium: apt-get install chromium"
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        yield launched
-        launched.close()
 
 
 def web_server(**config: Any) -> Server:

@@ -7,7 +7,12 @@ import pytest
 import barrage
 from barrage.client.notebook import showing
 from barrage.client.notebook.first_rows import FirstRows
-from barrage.errors import ConfigError, PermissionDeniedError, TableNotFoundError
+from barrage.errors import (
+    ConfigError,
+    ConnectionLostError,
+    PermissionDeniedError,
+    TableNotFoundError,
+)
 from barrage.server.settings.config import ServerConfig
 from tests.helpers.server_process import wait_until
 
@@ -138,6 +143,22 @@ def test_what_is_not_there_or_not_allowed_is_said_at_once(server, session):
     server.set_policy(barrage.Policy.of(barrage.Rule(tables=("open",), allow=read)))
     with pytest.raises((TableNotFoundError, PermissionDeniedError)):
         session.table("t").show()
+
+
+def test_a_server_that_is_not_there_is_said_and_found_again():
+    def served():
+        made = barrage.Server(config=ServerConfig(host="inproc://showing-restart")).start()
+        made.create_table("t", {"k": "int64"}).add({"k": [1, 2]})
+        return made
+
+    server = served()
+    with barrage.connect(server.uri) as session:
+        server.stop(grace=0)
+        with pytest.raises(ConnectionLostError):
+            session.table("t").show(timeout=60)
+        server = served()
+        assert session.table("t").show().total == 2
+    server.stop(grace=0)
 
 
 def test_a_live_table_has_no_html_before_its_first_state(session):

@@ -1,0 +1,156 @@
+"""Tables as they were: what a query with ``at`` begins with.
+
+The rows of a version are read on the journal's worker threads, once for all who ask for it at the
+same time, and become a table that never changes. The last few are kept, as who plays a history goes
+back and forth. What of them a caller is shown is decided afterwards, by the rules that hold now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from barrage.errors import LimitExceededError
+from barrage.model.cursor import Cursor
+from barrage.server.access.method_table import Action
+from barrage.server.history.journal_access import refusals_for_peers
+from barrage.server.identity.current_call import note_table
+from barrage.server.settings.declared import Number
+from barrage.server.settings.json_fields import Epoch, Fields
+from barrage.server.tables.table_lease import TableLease
+from barrage.supervision import start_awaited
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from barrage.journal.stores.table_journal import TableJournal
+    from barrage.limits import Limits
+    from barrage.server.history.journal_access import JournalAccess
+    from barrage.server.history.journal_reading import JournalReaders
+    from barrage.server.tables.table_service import TableService
+
+Place: TypeAlias = tuple[str, Cursor]
+"""The name of a table and a version of it."""
+
+VERSIONS = "barrage.versions"
+VERSIONS_MAX = 2_000
+"""Versions told at once."""
+
+KEPT_MAX = 4
+"""Past tables kept although nobody looks at them now."""
+
+
+class PastTables:
+    """Those of one server. Runs on the event loop."""
+
+    def __init__(
+        self,
+        tables: TableService,
+        access: JournalAccess,
+        readers: JournalReaders,
+        *,
+        limits: Limits,
+    ) -> None:
+        self._tables = tables
+        self._access = access
+        self._readers = readers
+        self._limits = limits
+        self._coming: dict[Place, asyncio.Task[TableLease]] = {}
+        self._kept: OrderedDict[Place, TableLease] = OrderedDict()
+
+    @property
+    def actions(self) -> Mapping[str, Action]:
+        return {
+            VERSIONS: Action(
+                'The versions a table can be seen at. Body: JSON {"table", "epoch", "count"}. '
+                'Result: JSON {"epoch", "earliest", "version", "versions": [[version, '
+                'timestamp_us], ...]}, at most "count" and 2,000 of them, evenly spread.',
+                self._versions,
+            )
+        }
+
+    async def table(self, place: Place) -> TableLease:
+        """The table of that name as it was, all of it: what the caller is shown of it is to be
+        taken from there. TableNotFoundError, PermissionDeniedError, JournalRefusedError,
+        LimitExceededError."""
+        name, cursor = place
+        journal = self._access.journal_to_show(name, cursor.epoch)
+        version = await self._access.settle(journal, cursor.version)
+        place = name, Cursor(journal.epoch, version)
+        kept = self._kept.get(place)
+        if kept is not None:
+            self._kept.move_to_end(place)
+            return kept
+        coming = self._coming.get(place)
+        if coming is None:
+            if len(self._coming) >= self._limits.past_tables_max:
+                raise LimitExceededError(
+                    "number of past tables under way",
+                    actual=len(self._coming) + 1,
+                    maximum=self._limits.past_tables_max,
+                    unit="tables",
+                )
+            coming = start_awaited(self._made(journal, place))
+            self._coming[place] = coming
+            coming.add_done_callback(lambda done: self._came(place, done))
+        return await asyncio.shield(coming)
+
+    async def _made(self, journal: TableJournal, place: Place) -> TableLease:
+        with refusals_for_peers():
+            rows = await self._readers.run(partial(self._rows, journal, place[1].version))
+        source = await asyncio.wrap_future(self._tables.create_static(rows))
+        return TableLease(self._tables, source)
+
+    def _rows(self, journal: TableJournal, version: int) -> pa.Table:
+        """On a worker thread."""
+        rows = journal.state_at(version).rows
+        most = self._limits.past_table_bytes_max
+        if rows.nbytes > most:
+            raise LimitExceededError("past table", actual=rows.nbytes, maximum=most, unit="bytes")
+        return rows
+
+    def _came(self, place: Place, done: asyncio.Task[TableLease]) -> None:
+        del self._coming[place]
+        if done.cancelled() or done.exception() is not None:
+            return
+        self._kept[place] = done.result()
+        while len(self._kept) > KEPT_MAX:
+            self._kept.popitem(last=False)
+
+    def forget(self) -> None:
+        """The server ends: keep nothing any more."""
+        for task in self._coming.values():
+            task.cancel()
+        self._kept.clear()
+
+    async def _versions(self, body: bytes) -> bytes:
+        fields = Fields.parse(body, "action body", bytes_max=self._limits.journal_request_bytes_max)
+        name, epoch = fields.get("table", str), fields.get("epoch", Epoch, None)
+        most = min(fields.get("count", Number, VERSIONS_MAX), VERSIONS_MAX)
+        fields.finish()
+        note_table(name)
+        journal = self._access.journal_to_show(name, epoch)
+        told = await self._readers.run(partial(_spread_versions, journal, most))
+        return msgspec.json.encode(told)
+
+
+def _spread_versions(journal: TableJournal, most: int) -> dict[str, object]:
+    """On a worker thread."""
+    earliest, latest = journal.earliest_version, journal.durable_version
+    with refusals_for_peers():
+        index = journal.index(earliest, latest)
+    last, parts = len(index) - 1, max(1, min(most, len(index)) - 1)
+    chosen = sorted({last - part * last // parts for part in range(parts + 1) if last >= 0})
+    versions = [[int(index.steps[i]), int(index.wall_ns[i]) // 1000] for i in chosen]
+    return {
+        "epoch": journal.epoch,
+        "earliest": earliest,
+        "version": latest,
+        "versions": versions,
+    }

@@ -1,0 +1,1 @@
+function l(e){return(Array.isArray(e)?e:[]).flatMap(s=>{let{table:r,where:t}=s??{},o=n=>typeof n=="string"&&n!==""&&n.length<=2e3;return o(r)&&o(t)?[{table:r,where:t}]:[]}).slice(0,20)}export{l as a};

@@ -1,0 +1,163 @@
+"""Tables as they were, by ``q/`` tickets with ``at``: the same for everybody who may see them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+
+import barrage
+from barrage import Operation, Policy, Rule
+from barrage.limits import Limits
+from barrage.server.settings.config import ServerConfig
+from tests.end_to_end.test_page_boards import shown
+from tests.helpers.page_client import PageTable, on_a_loop, page_at
+from tests.helpers.users import users_file
+
+
+def serving(**config):
+    config.setdefault("journal", "memory")
+    return barrage.Server(config=ServerConfig(host="inproc://", web=True, **config))
+
+
+def filled(server, versions=5):
+    table = server.create_table("t", {"id": "int64", "who": "string", "n": "int64"}, key="id")
+    for n in range(versions):
+        table.upsert({"id": [1, 2], "who": ["bob", "eve"], "n": [n, 10 * n]})
+    return table
+
+
+async def ask(page, action, number, **body):
+    answer = await page.call(number, f"barrage.{action}", body)
+    return answer["body"] if answer["type"] == "result" else (answer["code"], answer["message"])
+
+
+def ticket(epoch, version, ops=(), table="t"):
+    text = json.dumps({"table": table, "at": f"{epoch}:{version}", "ops": list(ops)})
+    return b"q/" + text.encode()
+
+
+async def seen(page, stream, asked):
+    """The rows of a ticket, or the code and the words of the refusal."""
+    table = PageTable(page, stream)
+    await table.open(asked)
+
+    def outcome():
+        ends = [each for each in page.texts if each.get("stream") == stream and "code" in each]
+        return table.rows() or (ends and (ends[0]["code"], ends[0]["message"]))
+
+    return await page.until(outcome)
+
+
+@on_a_loop
+async def test_every_version_there_is_and_no_other():
+    with serving() as server:
+        table = filled(server)
+        async with page_at(server.web_uri) as page:
+            await page.hello()
+            told = await ask(page, "versions", 1, table="t")
+            assert [len(entry) for entry in told["versions"]] == [2] * len(told["versions"])
+            assert told["versions"][-1][0] == told["version"]
+            epoch = told["epoch"]
+            for number, (version, _) in enumerate(told["versions"], start=1):
+                rows = await seen(page, number, ticket(epoch, version))
+                assert rows == table.as_of(version).to_arrow().to_pylist()
+            last = told["version"]
+            sorted_rows = await seen(page, 50, ticket(epoch, last, [["sort", ["-n"]], ["head", 1]]))
+            assert sorted_rows == [{"id": 2, "who": "eve", "n": 40}]
+            few = await ask(page, "versions", 2, table="t", count=2)
+            assert few["versions"] == [told["versions"][0], told["versions"][-1]]
+            # What is written from now on changes none of it.
+            table.upsert({"id": [1], "who": ["bob"], "n": [-1]})
+            assert (await seen(page, 51, ticket(epoch, last)))[0]["n"] == 4
+            for stream, (place, words) in enumerate(
+                [
+                    (ticket(epoch, 10**9), "history-lost: epoch"),
+                    (ticket("0" * 16, last), "history-lost: epoch"),
+                    (ticket("zz", last), "the 'at' of a query"),
+                ],
+                start=60,
+            ):
+                assert words in (await seen(page, stream, place))[1]
+
+
+@on_a_loop
+async def test_a_table_without_a_journal():
+    with serving(journal="none") as server:
+        filled(server)
+        async with page_at(server.web_uri) as page:
+            await page.hello()
+            code, words = await ask(page, "versions", 1, table="t")
+            assert (code, words.startswith("no-journal:")) == ("FAILED_PRECONDITION", True)
+            assert "no-journal:" in (await seen(page, 1, ticket("0" * 16, 1)))[1]
+            assert (await ask(page, "versions", 2, table="none"))[0] == "NOT_FOUND"
+
+
+@on_a_loop
+async def test_versions_that_are_no_more():
+    with serving(journal_memory_bytes=64 * 1024) as server:
+        table = server.create_table("t", {"id": "int64", "text": "string"}, key="id")
+        async with page_at(server.web_uri) as page:
+            await page.hello()
+            async with asyncio.timeout(60):
+                for number in itertools.count(1):
+                    table.upsert({"id": [1], "text": [str(number) * 5000]})
+                    told = await ask(page, "versions", number, table="t")
+                    if told["earliest"] > 1:
+                        break
+            words = (await seen(page, 1, ticket(told["epoch"], told["earliest"] - 1)))[1]
+            assert "history-lost: truncated" in words
+
+
+@on_a_loop
+async def test_rules_hold_on_what_was(tmp_path):
+    read = frozenset({Operation.READ})
+    rules = Policy(
+        rules=(
+            Rule(tables=("t",), users=("bob",), allow=read, rows="who = caller()", hide=("n",)),
+            Rule(tables=("*",), users=("alice",), allow=frozenset(Operation)),
+        )
+    )
+    config = ServerConfig(
+        host="inproc://",
+        web=True,
+        journal="memory",
+        users=str(users_file(tmp_path / "users.jsonl")),
+        anonymous=False,
+    )
+    with barrage.Server(config=config, policy=rules) as server:
+        filled(server)
+        server.create_table("hidden", {"id": "int64"}, key="id").upsert({"id": [1]})
+        async with page_at(server.web_uri) as one, page_at(server.web_uri) as other:
+            await one.hello(shown("alice"))
+            await other.hello(shown("bob"))
+            told = await ask(one, "versions", 1, table="t")
+            assert await ask(other, "versions", 1, table="t") == told
+            for number, (version, _) in enumerate(told["versions"][1:], start=1):
+                place = ticket(told["epoch"], version)
+                assert len(await seen(one, number, place)) == 2
+                assert await seen(other, number, place) == [{"id": 1, "who": "bob"}]
+            spying = ticket(told["epoch"], told["version"], [["where", "n > 0"]])
+            assert "'n'" in (await seen(other, 50, spying))[1]
+            hidden = await ask(one, "versions", 2, table="hidden")
+            assert (await ask(other, "versions", 2, table="hidden"))[0] == "NOT_FOUND"
+            place = ticket(hidden["epoch"], hidden["version"], table="hidden")
+            assert (await seen(other, 51, place))[0] == "NOT_FOUND"
+
+
+@on_a_loop
+async def test_a_past_table_has_a_largest_size():
+    async def asked(limits):
+        with serving(limits=limits) as server:
+            filled(server)
+            async with page_at(server.web_uri) as page:
+                await page.hello()
+                told = await ask(page, "versions", 1, table="t")
+                return await seen(page, 1, ticket(told["epoch"], told["version"]))
+
+    code, words = await asked(Limits(past_table_bytes_max=1))
+    assert code == "RESOURCE_EXHAUSTED"
+    size = int(re.search(r"\d+", words)[0])
+    assert len(await asked(Limits(past_table_bytes_max=size))) == 2
+    assert (await asked(Limits(past_table_bytes_max=size - 1)))[0] == "RESOURCE_EXHAUSTED"
