@@ -66,7 +66,7 @@ connection.changed.add(({ state, reason, caller: who }) => {
   if (state !== "live" || isPlaced) return;
   // Without a link the page shows the first table there is.
   void tables.load().then(() => {
-    if (isPlaced || tables.first === null) return;
+    if (isPlaced || tables.first === null || board.panels.length > 0) return;
     isPlaced = true;
     board.state = boardOf(tables.first);
   });

@@ -78,7 +78,7 @@ export class SavedBoards {
     this.menu.open(at, "Boards", () => [
       { label: "Save …", act: () => this.ask() },
       { label: "Open a file …", act: () => this.file.click() },
-      { label: "Save as a file", act: () => this.download() },
+      { label: "Download as a file", act: () => this.download() },
       { label: "Copy link", act: () => void navigator.clipboard.writeText(location.href) },
       "line",
       ...saved,
