@@ -88,7 +88,7 @@ def play(
         elapsed_ns = clock.monotonic_ns() - start_ns
         due = min(schedule.due_count(elapsed_ns), sent + BATCH_ROWS)
         if due > sent:
-            writer.write(schedule.rows.slice(sent, due - sent))
+            writer.write(schedule.between(sent, due))
             progress.advance_to(due, note=schedule.time_text(due - 1))
             sent = due
         else:

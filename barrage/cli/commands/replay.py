@@ -100,7 +100,8 @@ def replay(
     The past is shown in the grid on a terminal, elsewhere as pictures every second, and with --json
     as one line per changed row. A step, a time or how long ago says where it begins and ends.
 
-    Rows of a file arrive in the order and at the pace of their times.
+    Rows of a file arrive in the order and at the pace of their times. With --key a row takes the
+    place of the one before it with the same key.
 
     \b
     Examples:
@@ -164,7 +165,7 @@ def _replay_file(
     rows = read_data_file(file)
     check_columns([time_column], rows.schema, what="--time")
     check_columns(options.key or [], rows.schema, what="--key")
-    schedule = ReplaySchedule(rows, time_column=time_column, speed=speed)
+    schedule = ReplaySchedule(rows, time_column=time_column, speed=speed, key_columns=options.key)
     with (
         open_session(address.server, options.token) as session,
         row_progress(
@@ -176,6 +177,6 @@ def _replay_file(
         )
         play(schedule, writer, progress, clock=SystemClock(), wait=time.sleep)
     if options.is_json:
-        typer.echo(json.dumps({"table": address.table, "rows": writer.row_count}))
+        typer.echo(json.dumps({"table": address.table, "rows": schedule.row_count}))
     elif not options.is_quiet:
-        typer.echo(f"{writer.row_count:,} rows replayed to {address}", err=True)
+        typer.echo(f"{schedule.row_count:,} rows replayed to {address}", err=True)

@@ -1,7 +1,8 @@
 """When each row of a recorded table is due if it is played back at a speed.
 
 The rows are put into time order first (stable: rows of the same time keep the order of the file).
-Row i is due ``(time[i] - time[0]) / speed`` after the start.
+Row i is due ``(time[i] - time[0]) / speed`` after the start. Of rows with one key that are due
+together only the last can be seen.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from barrage.cli.cells import column_texts
 from barrage.cli.command_errors import CommandError, usage_error
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 _NANOS = 1_000_000_000
@@ -25,10 +28,17 @@ _SECONDS_MAX = 9_000_000_000
 
 class ReplaySchedule:
     """Rows in time order and the moments they are due. ``speed`` may be infinite: everything is due
-    at once.
+    at once. ``key_columns``: those of the table that they are for.
     """
 
-    def __init__(self, table: pa.Table, *, time_column: str, speed: float) -> None:
+    def __init__(
+        self,
+        table: pa.Table,
+        *,
+        time_column: str,
+        speed: float,
+        key_columns: Sequence[str] | None = None,
+    ) -> None:
         if math.isnan(speed) or speed <= 0:
             raise usage_error(
                 f"--speed {speed}: must be greater than 0; inf sends as fast as possible"
@@ -38,6 +48,7 @@ class ReplaySchedule:
             order = np.argsort(times_ns, kind="stable")
             table, times_ns = table.take(pa.array(order)), times_ns[order]
         self.rows = table
+        self._key_columns = tuple(key_columns or ())
         self._times = table.column(time_column)
         self._offsets_ns = times_ns - times_ns[0] if len(times_ns) else times_ns
         self._speed = speed
@@ -58,9 +69,27 @@ class ReplaySchedule:
             return 0
         return math.ceil(int(self._offsets_ns[row]) / self._speed)
 
+    def between(self, start: int, stop: int) -> pa.Table:
+        """The rows from ``start`` up to ``stop``: of those with one key the last, in their order.
+        A batch with a key twice would be refused."""
+        rows = self.rows.slice(start, stop - start)
+        if not self._key_columns or rows.num_rows < 2:
+            return rows
+        names = [f"key{at}" for at in range(len(self._key_columns))]
+        keys = pa.table([_values(rows.column(name)) for name in self._key_columns], names)
+        keys = keys.append_column("row", pa.array(np.arange(rows.num_rows)))
+        lasts = keys.group_by(names, use_threads=False).aggregate([("row", "max")])
+        return rows.take(lasts["row_max"].sort())
+
     def time_text(self, row: int) -> str:
         """The recorded time of ``row`` as text."""
         return column_texts(self._times.slice(row, 1))[0] or ""
+
+
+def _values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same without a dictionary, each chunk of which may have one of its own."""
+    kind = column.type
+    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
 
 
 def _times_ns(column: pa.ChunkedArray, name: str) -> NDArray[np.int64]:

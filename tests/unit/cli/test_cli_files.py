@@ -134,6 +134,17 @@ def test_speed_divides_the_time() -> None:
     assert schedule.due_count(2_500_000_000) == 2
 
 
+def test_of_rows_with_one_key_that_are_due_together_the_last_is_played() -> None:
+    words = pa.chunked_array([pa.array(["x", "y", "x"]), pa.array(["x", "z", "x"])])
+    for symbols in (words, words.dictionary_encode()):
+        table = pa.table({"t": at(*range(6)), "s": symbols, "k": [1, 1, 1, 2, 1, 1]})
+        schedule = ReplaySchedule(table, time_column="t", speed=1, key_columns=["s", "k"])
+        played = schedule.between(0, 6)
+        assert [row["t"].second for row in played.to_pylist()] == [1, 3, 4, 5]
+        assert schedule.between(2, 3).num_rows == 1
+        assert schedule.row_count == 6
+
+
 def test_infinite_speed_is_due_at_once() -> None:
     schedule = schedule_of(at(0, 10**6), speed=math.inf)
     assert schedule.due_count(0) == 2

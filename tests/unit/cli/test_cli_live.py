@@ -180,6 +180,20 @@ def test_replay_keeps_time_order(address: str, tmp_path: Path) -> None:
     assert [json.loads(row)["n"] for row in rows] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("speed", ["100", "max"])
+def test_replay_of_a_key_that_changes_again_and_again(
+    address: str, tmp_path: Path, speed: str
+) -> None:
+    file = tmp_path / "quotes.csv"
+    lines = [f"2026-01-01 00:00:{second:02},{'AB'[second % 2]},{second}" for second in range(10)]
+    file.write_text("\n".join(["ts,symbol,price", *lines]))
+    target = f"{address}/quotes_{speed}"
+    words = ["--time", "ts", "--speed", speed, "--key", "symbol", "--json"]
+    assert json.loads(run("replay", str(file), target, *words))["rows"] == 10
+    rows = [json.loads(row) for row in run("snapshot", target, "--json").splitlines()]
+    assert {row["symbol"]: row["price"] for row in rows} == {"A": 8, "B": 9}
+
+
 def test_watch_prints_lines_in_a_pipe(address: str) -> None:
     lines = run("watch", f"{address}/trades", "--once", "--rows", "2").splitlines()
     assert "live  1,000 rows" in lines[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,31 @@ def test_the_board_of_a_host(open_screen):
         big = screen.page.locator("live-chart").nth(2).locator(".big .value")
         wait_until(lambda: big.count() and big.text_content() not in ("", "null"))
         assert audit(screen) == []
+
+
+def test_the_board_of_an_order_book(open_screen, tmp_path):
+    file = tmp_path / "order_book.parquet"
+    subprocess.run([sys.executable, BOARDS / "order_book.py", file], check=True)
+    play = "from barrage.cli.main import main; main()"
+    with web_server() as server:
+        address = f"localhost:{server.port}/book"
+        words = ["replay", file, address, "--time", "time", "--key", "side,level", "--quiet"]
+        player = subprocess.Popen([sys.executable, "-c", play, *words])
+        try:
+            wait_until(lambda: "book" in server.table_names())
+            screen = open_screen(server, "#table=book")
+            screen.wait_ready()
+            open_file(screen, BOARDS / "order_book.json")
+            ticks(lambda: screen.cells(0) or None)
+            ticks(lambda: screen.cells(1) or None)
+            for index in (0, 1):
+                ticks(lambda index=index: drawn(screen, index))
+            sides = [{cells["side"] for cells in screen.cells(grid).values()} for grid in (0, 1)]
+            assert sides == [{"BID"}, {"ASK"}]
+            assert player.poll() is None
+        finally:
+            player.kill()
+            player.wait()
 
 
 @pytest.mark.parametrize("text", ["", "[1, 2]", '{"rows": []}'])
