@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from barrage.client import AsyncSession
 
 SERVER, SUBSCRIPTIONS, CALLERS = "_server", "_subscriptions", "_callers"
+CONNECTORS, STREAMS = "_connectors", "_streams"
 
 _QUANTILES = ("p50", "p90", "p99", "longest")
 
@@ -29,6 +30,9 @@ class ServerPicture:
     """Of what is measured in seconds: how often, and how long half, most and all took."""
     subscriptions: list[dict[str, Any]] = field(default_factory=list)
     callers: list[dict[str, Any]] = field(default_factory=list)
+    connectors: list[dict[str, Any]] = field(default_factory=list)
+    """Connections of external sources; and their streams."""
+    streams: list[dict[str, Any]] = field(default_factory=list)
 
     def value(self, name: str) -> float:
         """A measure, all labels together."""
@@ -46,13 +50,15 @@ class ServerPicture:
             "durations": self.durations,
             "subscriptions": self.subscriptions,
             "callers": self.callers,
+            "connectors": self.connectors,
+            "streams": self.streams,
         }
 
 
 async def take_picture(session: AsyncSession) -> ServerPicture:
     """Read what there is now. CommandError when the server tells nothing about itself to us."""
-    server, subscriptions, callers = await asyncio.gather(
-        *(_rows(session, name) for name in (SERVER, SUBSCRIPTIONS, CALLERS))
+    server, subscriptions, callers, connectors, streams = await asyncio.gather(
+        *(_rows(session, name) for name in (SERVER, SUBSCRIPTIONS, CALLERS, CONNECTORS, STREAMS))
     )
     if server is None and subscriptions is None:
         raise CommandError(
@@ -75,6 +81,8 @@ async def take_picture(session: AsyncSession) -> ServerPicture:
         durations=durations,
         subscriptions=subscriptions or [],
         callers=callers or [],
+        connectors=connectors or [],
+        streams=streams or [],
     )
 
 

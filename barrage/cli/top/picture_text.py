@@ -32,6 +32,11 @@ _NAMES = (
     *("stream", "user", "peer", "table", "way", "updates", "bytes/s", "outbox"),
     *("lag", "held"),
 )
+_SOURCE_NAMES = (
+    *("source", "program", "state", "streams", "credits", "waiting"),
+    *("msgs/s", "last error"),
+)
+_STREAM_NAMES = ("stream", "table", "position", "lag", "msgs/s", "last error")
 _UNITS = ("", "K", "M", "G", "T")
 
 
@@ -62,6 +67,7 @@ def picture_lines(
         *duration_lines(picture),
         "",
         *subscription_lines(picture, order=order, rows_max=rows_max, width=width),
+        *connector_lines(picture, rows_max=rows_max, width=width),
     ]
 
 
@@ -130,6 +136,46 @@ def subscription_lines(
     lines = format_rows(list(_NAMES), columns, right=right, width=width)
     left = len(rows) - len(shown)
     return [*lines, f"… and {left} more"] if left else lines
+
+
+def connector_lines(picture: ServerPicture, *, rows_max: int, width: int | None) -> list[str]:
+    """Which external sources push, and how far their streams are; nothing where there are none.
+    Streams that are furthest behind come first."""
+    sources = [
+        [
+            str(row["connection"]),
+            printable(f"{row['program']} {row['instance']}".strip()),
+            row["state"],
+            str(row["streams"]),
+            amount(row["credits"]),
+            amount(row["waiting"]),
+            amount(row["rate"] or 0),
+            printable(row["last_error"] or ""),
+        ]
+        for row in picture.connectors
+    ]
+    streams = [
+        [
+            printable(row["name"] or str(row["stream"])),
+            printable(row["table"]),
+            "" if row["last_safe"] is None else str(row["last_safe"]),
+            amount(row["lag"] or 0),
+            amount(row["rate"] or 0),
+            printable(row["last_error"] or ""),
+        ]
+        for row in sorted(picture.streams, key=lambda row: -(row["lag"] or 0))
+    ]
+    lines: list[str] = []
+    for names, rows, words in (
+        (_SOURCE_NAMES, sources, {"program", "state", "last error"}),
+        (_STREAM_NAMES, streams, {"stream", "table", "last error"}),
+    ):
+        if rows:
+            columns = [list(column) for column in zip(*rows[:rows_max], strict=True)]
+            right = [name not in words for name in names]
+            lines += ["", *format_rows(list(names), columns, right=right, width=width)]
+            lines += [f"… and {len(rows) - rows_max} more"] if len(rows) > rows_max else []
+    return lines
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -12,7 +12,13 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from barrage.cli.command_errors import EXIT_INTERRUPTED, CommandError, describe
-from barrage.cli.top.picture_text import ORDERS, duration_lines, subscription_lines, summary_lines
+from barrage.cli.top.picture_text import (
+    ORDERS,
+    connector_lines,
+    duration_lines,
+    subscription_lines,
+    summary_lines,
+)
 from barrage.errors import BarrageError
 
 if TYPE_CHECKING:
@@ -70,6 +76,7 @@ class TopApp(App[int]):
             yield Static(id="summary")
             yield Static(id="durations")
             yield Static(id="subscriptions")
+            yield Static(id="connectors")
         yield Static(Text(_KEYS), id="foot")
 
     async def on_mount(self) -> None:
@@ -107,6 +114,7 @@ class TopApp(App[int]):
             "subscriptions": subscription_lines(
                 picture, order=self._order, rows_max=ROWS_MAX, width=width
             ),
+            "connectors": connector_lines(picture, rows_max=ROWS_MAX, width=width),
         }
         for name, lines in shown.items():
             self.query_one(f"#{name}", Static).update(Text("\n".join(lines), no_wrap=True))

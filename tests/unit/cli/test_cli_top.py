@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,16 @@ import pytest
 import barrage
 from barrage import Operation, Policy, Rule
 from barrage.cli.top.picture import ServerPicture
-from barrage.cli.top.picture_text import ORDERS, amount, duration, picture_lines
+from barrage.cli.top.picture_text import (
+    ORDERS,
+    amount,
+    connector_lines,
+    duration,
+    picture_lines,
+)
 from barrage.cli.top.top_app import TopApp
 from barrage.cli.trace.stages import stage_lines
+from barrage.connector import MessageBatch, Source, WorkerDelivery, run_sources
 from barrage.errors import TransportError
 from barrage.server import ServerConfig
 from barrage.server.access.resolver import TicketResolver
@@ -71,6 +78,51 @@ def test_one_picture_for_people(busy: barrage.Server) -> None:
         assert "1 journals" in out
         assert " quotes " in out
         assert "\x1b" not in out
+
+
+class Given(Source):
+    name = "orders"
+
+    async def read(self, after: int | None) -> AsyncIterator[MessageBatch]:
+        yield MessageBatch(ids=[1, 2, 3], payloads=[b"{}", b"{}", b"{}"])
+
+
+def test_sources_and_their_streams_are_seen() -> None:
+    with barrage.Server(config=ServerConfig(connector="127.0.0.1:0")) as server:
+        code, out, _ = run("top", server.address, "--once")
+        assert (code, "program" in out) == (0, False)
+        delivery = WorkerDelivery(f"127.0.0.1:{server.connector_port}", program="shop")
+        asyncio.run(run_sources(Given(), delivery))
+
+        def stream() -> dict[str, object]:
+            told = json.loads(run("top", server.address, "--once", "--json")[1])
+            return told["streams"][0] if told["streams"] else {}
+
+        wait_until(lambda: stream().get("last_safe") == 3)
+        assert stream()["table"] == "shop"
+        last = run("top", server.address, "--once")[1].splitlines()[-1]
+        assert last.split()[:4] == ["orders", "shop", "3", "0"]
+
+
+def test_of_many_sources_the_first_are_shown() -> None:
+    connector = {
+        **{"connection": 1, "program": "shop", "instance": "\x1b[31m", "state": "streaming"},
+        **{"streams": 2, "credits": 100, "waiting": 7, "waiting_bytes": 9, "messages": 3},
+        **{"rate": 2_500.0, "last_error": None},
+    }
+    stream = {
+        **{"table": "shop", "stream": 5, "name": None, "is_owned": True, "last_position": 9},
+        **{"last_safe": None, "lag": 2, "messages": 3, "rate": None, "last_error": "bad payload"},
+    }
+    late = {**stream, "name": "late", "lag": 5_000, "last_safe": 4}
+    picture = ServerPicture(connectors=[connector] * 3, streams=[stream, late])
+    lines = connector_lines(picture, rows_max=2, width=None)
+    assert "\x1b" not in "".join(lines)
+    assert lines[2].split() == [*("1", "shop", "\\x1b[31m", "streaming", "2", "100", "7"), "2.5K"]
+    assert lines[4] == "… and 1 more"
+    assert lines[7].split() == ["late", "shop", "4", "5.0K", "0", "bad", "payload"]
+    assert lines[8].split() == ["5", "shop", "2", "0", "bad", "payload"]
+    assert connector_lines(ServerPicture(), rows_max=2, width=None) == []
 
 
 def test_wrong_servers_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
