@@ -312,6 +312,8 @@ def journals(name: str) -> Iterator[Request]:
     yield acted("journal.version", table=name, timestamp_us=1)
     yield acted("journal.cursor", table=name, consumer="c", version=0, lease_ms=1_000)
     yield acted("journal.release", table=name, consumer="c")
+    yield acted("barrage.versions", table=name)
+    yield got(b"q/" + json.dumps({"table": name, "at": f"{EPOCH}:1", "ops": []}).encode())
     for told in (
         {"mode": "changes", "epoch": EPOCH, "from": 0, "to": 1},
         {"mode": "snapshot"},
@@ -322,6 +324,12 @@ def journals(name: str) -> Iterator[Request]:
         if told["mode"] != "watch":
             yield read_by_ticket(raw)
             yield from infos(Descriptor(command=raw))
+
+
+def cells(name: str) -> Iterator[Request]:
+    yield acted("barrage.set_cells", table=name, key={"x": "1"}, cells={"text": "new"})
+    yield acted("barrage.add_row", table=name, cells={"x": "5", "text": "new"})
+    yield acted("barrage.remove_row", table=name, key={"x": "1"})
 
 
 def lists(_name: str) -> Iterator[Request]:
@@ -350,6 +358,7 @@ TRIED: dict[str, Asked] = {
         [acted("stage.commit", table=name, staged=[], **BATCH)]
     ),
     "journals: changes, time travel, replay, Spark's source": journals,
+    "cells and rows that pages change": cells,
 }
 """What is called about a table, by the row of the page."""
 

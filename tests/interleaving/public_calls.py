@@ -94,6 +94,7 @@ CALLS: dict[str, Call] = {
     "changes": Call((0,), may_be_refused=True),
     "as_of": Call((1,), may_be_refused=True),
     "snapshot": READ,
+    "show": Call(is_right=lambda shown: "not live" in repr(shown)),
     "subscribe": READ,
     "publish_shared": Call(is_right=lambda ticket: ticket.startswith(b"h")),
     "give_back": READ,
@@ -117,6 +118,7 @@ CALLS: dict[str, Call] = {
     "to_arrow": Call(is_right=_holds),
     "to_pandas": Call(is_right=lambda frame: len(frame) >= 2),
     "to_polars": Call(is_right=lambda frame: len(frame) >= 2),
+    "to_perspective": Call(may_be_refused=True),
     # of live tables and writers
     "checkpoint": Call(is_right=lambda told: _holds(told[1])),
     "on_error": Call((_nothing,)),

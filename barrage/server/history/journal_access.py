@@ -22,7 +22,6 @@ from barrage.errors import (
     near_miss,
 )
 from barrage.journal.change_feed.feed_schema import STRIPE_IDS, FeedOptions
-from barrage.server.policy.rules import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,12 +89,6 @@ class JournalAccess:
         """The journal of a table in an epoch, for a caller that may read all of it.
         TableNotFoundError, PermissionDeniedError, JournalRefusedError."""
         self._gate.check_whole(table)
-        return self.journal_to_show(table, epoch)
-
-    def journal_to_show(self, table: str, epoch: str | None = None) -> TableJournal:
-        """The same for who will be shown, of its states, what the rules show of the table: for a
-        caller that may read some of it."""
-        self._gate.check(table, Operation.READ)
         try:
             with refusals_for_peers():
                 journal = self._named(table)

@@ -2,7 +2,8 @@
 
 The rows of a version are read on the journal's worker threads, once for all who ask for it at the
 same time, and become a table that never changes. The last few are kept, as who plays a history goes
-back and forth. What of them a caller is shown is decided afterwards, by the rules that hold now.
+back and forth. As all history they are for callers that see the whole of a table: a rule says
+nothing about values that a row had once.
 """
 
 from __future__ import annotations
@@ -76,11 +77,11 @@ class PastTables:
         }
 
     async def table(self, place: Place) -> TableLease:
-        """The table of that name as it was, all of it: what the caller is shown of it is to be
-        taken from there. TableNotFoundError, PermissionDeniedError, JournalRefusedError,
+        """The table of that name as it was, for a caller that may read all of it.
+        TableNotFoundError, PermissionDeniedError, JournalRefusedError,
         LimitExceededError."""
         name, cursor = place
-        journal = self._access.journal_to_show(name, cursor.epoch)
+        journal = self._access.journal(name, cursor.epoch)
         version = await self._access.settle(journal, cursor.version)
         place = name, Cursor(journal.epoch, version)
         kept = self._kept.get(place)
@@ -135,7 +136,7 @@ class PastTables:
         most = min(fields.get("count", Number, VERSIONS_MAX), VERSIONS_MAX)
         fields.finish()
         note_table(name)
-        journal = self._access.journal_to_show(name, epoch)
+        journal = self._access.journal(name, epoch)
         told = await self._readers.run(partial(_spread_versions, journal, most))
         return msgspec.json.encode(told)
 

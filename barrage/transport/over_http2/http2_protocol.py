@@ -91,14 +91,15 @@ class Http2Protocol(asyncio.Protocol):
         self._transport = made = cast("asyncio.Transport", transport)
         self.peer = peer_of(made)
         tls: Any = made.get_extra_info("ssl_object")
-        self.identity = identity_of_connection(tls, made.get_extra_info("socket"))
+        socket = made.get_extra_info("socket")
+        self.identity = identity_of_connection(tls, socket)
         if not self._owner.connected(self) or (
             tls is not None and tls.selected_alpn_protocol() != "h2"
         ):
             self._is_closing = True
             made.abort()
             return
-        self._can_gather = tls is None and hasattr(os, "writev")
+        self._can_gather = tls is None and socket is not None and hasattr(os, "writev")
         made.set_write_buffer_limits(high=_SOCKET_BYTES_HIGH, low=_SOCKET_BYTES_LOW)
         self.core.begin()
         self.flush()

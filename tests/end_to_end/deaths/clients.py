@@ -11,6 +11,7 @@ from barrage.cli.watch.scroller import RowWindow
 from barrage.cli.watch.session_source import SessionSource
 from barrage.client.bodies.body_releases import ReleasedBodies
 from barrage.client.bodies.body_routes import BodyRoutes
+from barrage.client.notebook.perspective_mirror import PerspectiveMirror
 from barrage.client.subscriptions.state import State
 from barrage.client.tables.snapshot import _Ending
 from barrage.errors import WorkerDiedError
@@ -54,6 +55,19 @@ def writer(killing: Killing) -> None:
         beside.write(ROW)
         beside.close(HANG_SECONDS)
         wait_until(lambda: len(s.other) == 1, HANG_SECONDS)
+
+
+@kills("barrage-perspective")
+def perspective(killing: Killing) -> None:
+    """Its table stays as it is; the live table does not."""
+    with scene() as s:
+        mirrored = s.live.to_perspective()
+        killing.thread(PerspectiveMirror, "apply")
+        s.table.add(ROW)
+        killing.check()
+        wait_until(lambda: len(s.live) == 1, HANG_SECONDS)
+        assert mirrored.size() == 0
+        s.others_go_on()
 
 
 @kills("barrage-session-loop")
