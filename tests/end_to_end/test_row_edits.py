@@ -177,6 +177,30 @@ async def test_who_may_and_which_tables(tmp_path):
 
 
 @on_a_loop
+async def test_who_may_write_and_not_read_learns_nothing_by_changing_rows(tmp_path):
+    rules = Policy.of(Rule(tables=("t",), users=("bob",), allow=frozenset({Operation.WRITE})))
+    users = users_file(tmp_path / "users.jsonl")
+    config = ServerConfig(host="inproc://", web=True, users=str(users), anonymous=False)
+    with barrage.Server(config=config, policy=rules) as server:
+        table = filled(server)
+        absent = {"id": "77", "part": ""}
+        async with editing(server, "bob") as bob:
+            refusals = {
+                await bob.refusal(action, **body)
+                for action, body in [
+                    ("set_cells", {"key": KEY, "cells": {}, "expected": {"n": "5"}}),
+                    ("set_cells", {"key": absent, "cells": {}}),
+                    ("add_row", {"cells": KEY}),
+                    ("remove_row", {"key": KEY}),
+                    ("remove_row", {"key": absent}),
+                ]
+            }
+        (refusal,) = refusals
+        assert refusal.startswith("PERMISSION_DENIED: you may not read table 't'")
+        assert table.to_arrow()["n"].to_pylist() == [2**53 + 1] * 2
+
+
+@on_a_loop
 async def test_a_request_has_a_longest_length():
     with serving() as server:
         filled(server)

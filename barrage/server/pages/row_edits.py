@@ -127,6 +127,8 @@ class RowEditCalls:
         name = fields.get("table", str)
         note_table(name)
         self._gate.check(name, Operation.WRITE)
+        # What is refused tells what a row holds, and that there is one.
+        self._gate.check(name, Operation.READ)
         return fields, name
 
     async def _changed(self, name: str, change: Callable[[KeyedTable], Change]) -> bytes:
