@@ -198,12 +198,16 @@ class PageTable:
         await self.page.until(lambda: self.rows() == expected or None)
 
 
+LOOP_SECONDS_MAX = 240
+"""After which a test that hangs is told by its name."""
+
+
 def on_a_loop(test):
     """A test that is a coroutine."""
 
     @functools.wraps(test)
     def run(*arguments, **named):
-        asyncio.run(test(*arguments, **named))
+        asyncio.run(asyncio.wait_for(test(*arguments, **named), LOOP_SECONDS_MAX))
 
     return run
 

@@ -19,7 +19,7 @@ EPOCH = "0" * 16
 class Access:
     """A journal that has every version."""
 
-    def journal_to_show(self, _name, epoch):
+    def journal(self, _name, epoch):
         return SimpleNamespace(epoch=epoch)
 
     async def settle(self, _journal, version):
