@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import threading
 
 import pyarrow as pa
@@ -15,11 +16,16 @@ from barrage.limits import Limits
 from barrage.model.viewport import Viewport
 from barrage.server.settings.config import ServerConfig
 from barrage.transport.flight_messages import encode_ticket
+from barrage.wire.messages import NewSessionRequest
+from barrage.wire.metadata import encode_wrapper
+from barrage.wire.revision import WireRevision
+from tests.helpers.frame_factory import metadata_frame
 from tests.helpers.kernel_page import Kernel, KernelView, page_in
 from tests.helpers.page_client import PageTable, on_a_loop
 from tests.helpers.server_process import wait_until
 from tests.helpers.virtual_clock import VirtualClock
 
+DRAFT = WireRevision.DRAFT_2020
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.float64()), ("s", pa.string())])
 
 
@@ -149,6 +155,33 @@ async def test_a_page_reads_and_changes_nothing(server):
         await page.text("end", stream=2)
         assert page.received[2]
         assert server.table_names() == ["t"]
+
+
+@on_a_loop
+async def test_a_page_logs_nobody_in_and_holds_no_journal():
+    """What a server answers, and does, for the session itself."""
+    config = ServerConfig(host="inproc://", journal="memory")
+    with barrage.Server(config=config) as server:
+        server.create_table("t", SCHEMA, key=["k"]).upsert(rows_table(0, 3))
+        async with barrage.aconnect(server.uri) as session, page_in(Kernel(session)) as page:
+            page.acknowledges = True
+            await page.hello()
+            asked = encode_wrapper(NewSessionRequest(protocol_version=1), DRAFT)
+            for stream, headers in enumerate(({"x-barrage-revision": "2020"}, {}), 1):
+                await page.say(type="open", stream=stream, method="DoExchange", headers=headers)
+                await page.send(stream, metadata_frame(asked))
+                code = (await page.text("error", stream=stream))["code"]
+                assert code in ("PERMISSION_DENIED", "INVALID_ARGUMENT")
+                assert not page.received[stream]
+            watch = {"mode": "watch", "table": "t", "consumer": "c", "lease_ms": 60_000}
+            for stream, ticket in enumerate((b"j/" + json.dumps(watch).encode(), b"", b"h1"), 3):
+                await page.say(type="open", stream=stream, method="DoGet")
+                await page.send(stream, encode_ticket(ticket))
+                await page.say(type="half_close", stream=stream)
+                assert (await page.text("error", stream=stream))["code"] == "PERMISSION_DENIED"
+            shown = PageTable(page, 6)
+            await shown.open(b"s/t", viewport=Viewport.of(0, 3))
+            await shown.shows(rows_of(0, 3))
 
 
 @on_a_loop

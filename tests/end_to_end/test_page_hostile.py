@@ -12,12 +12,15 @@ from urllib.parse import urlsplit
 import pytest
 
 import barrage
+from barrage import wire
 from barrage.errors import ConfigError
 from barrage.limits import Limits
 from barrage.model.viewport import Viewport
 from barrage.proto.client_exchange import ClientExchange
 from barrage.server.identity.users_file import changing_users
 from barrage.server.settings.config import ServerConfig
+from barrage.wire.messages import NewSessionRequest
+from tests.helpers.frame_factory import metadata_frame
 from tests.helpers.page_client import PageTable, on_a_loop, page_at
 from tests.helpers.server_process import wait_until
 from tests.helpers.users import ALICE_PASSWORD, users_file
@@ -312,6 +315,20 @@ async def test_headers_of_a_stream_are_those_that_are_known(server, headers):
         await page.hello()
         await page.say(type="open", stream=1, method="DoExchange", headers=headers)
         assert (await page.text("error", stream=1))["code"] == "INVALID_ARGUMENT"
+
+
+@on_a_loop
+async def test_a_page_gets_no_token_by_its_streams(server):
+    """Its script could read one, where the cookie it has come by is none of its business."""
+    asked = wire.encode_wrapper(NewSessionRequest(protocol_version=1), wire.WireRevision.DRAFT_2020)
+    async with page_at(server.web_uri) as page:
+        await page.hello()
+        headers = {"x-barrage-revision": "2020"}
+        await page.say(type="open", stream=1, method="DoExchange", headers=headers)
+        await page.send(1, metadata_frame(asked))
+        told = await page.text("error", stream=1)
+        assert (told["code"], "no token" in told["message"]) == ("PERMISSION_DENIED", True)
+        assert not page.received[1]
 
 
 @on_a_loop

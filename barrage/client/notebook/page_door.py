@@ -3,7 +3,9 @@ and behind it calls on the kernel's own connection.
 
 A page opens the streams it would open at a server; each becomes a call of the session, whose
 messages pass through as they are. So a page has the rights of the session and no others, and may
-only read. What a page does not take is not read from the server, which merges what follows.
+only read: subscriptions, snapshots and tables by name or query, nothing that logs in, writes, or
+holds a journal for somebody. What a page does not take is not read from the server, which merges
+what follows.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ import grpc
 
 from barrage.client.notebook.page_port import PagePort
 from barrage.client.notebook.view_answers import ViewAnswers
-from barrage.errors import BarrageError, ConnectionLostError, RemoteProtocolError, StatusCode
+from barrage.errors import (
+    BarrageError,
+    ConnectionLostError,
+    PermissionDeniedError,
+    RemoteProtocolError,
+    StatusCode,
+)
 from barrage.supervision import start_awaited
 from barrage.transport import flight_messages
 from barrage.transport.call_running import CallRunner
@@ -36,6 +44,12 @@ if TYPE_CHECKING:
 
 ACTIONS = frozenset({"barrage.describe", "barrage.tables", "barrage.boards"})
 """What a page may have the session run: it reads, and changes nothing."""
+
+READ_ROUTES = (b"s/", b"q/")
+"""Tickets of a page: tables by name, and queries. Those of journals can move consumers."""
+
+READ_HEADERS = frozenset({"x-barrage-cursor", "x-barrage-extensions", "x-barrage-resume"})
+"""Headers of a page that the server is told."""
 
 CLOSED = "the session is closed: connect again, and run the cell again"
 
@@ -108,7 +122,11 @@ class PageDoor:
 
     async def _exchange(self, requests: AsyncIterator[bytes], context: PageCall) -> None:
         server = self._connection.address
-        headers = {name: str(value) for name, value in context.invocation_metadata()}
+        headers = {
+            name: str(value)
+            for name, value in context.invocation_metadata()
+            if name in READ_HEADERS
+        }
         try:
             stream = self._connection.open_exchange("", headers)
         except BarrageError as error:
@@ -130,6 +148,8 @@ class PageDoor:
                         context.announce(token)
                 await context.write(frame)
         except BarrageError as error:
+            if asking.done() and not asking.cancelled() and asking.exception() is None:
+                error = asking.result() or error
             await self._fail(server, context, error)
         finally:
             asking.cancel()
@@ -138,6 +158,8 @@ class PageDoor:
     async def _get(self, request: bytes, context: PageCall) -> None:
         server = self._connection.address
         try:
+            if not flight_messages.decode_ticket(request).startswith(READ_ROUTES):
+                raise PermissionDeniedError("a page of a notebook reads tables and queries only")
             self._connection.check_open()
             stream = self._connection.channel.get(request)
         except BarrageError as error:
@@ -170,16 +192,22 @@ class PageDoor:
         await _abort(context, error.status_code, str(error))
 
 
-async def _ask(requests: AsyncIterator[bytes], stream: FrameStream, answers: ViewAnswers) -> None:
-    """Pass on what a page asks."""
+async def _ask(
+    requests: AsyncIterator[bytes], stream: FrameStream, answers: ViewAnswers
+) -> BarrageError | None:
+    """Pass on what a page asks. What it may not ask ends the stream, and is returned."""
     try:
         async for frame in requests:
-            with suppress(RemoteProtocolError):  # The server says what is wrong with it.
+            try:
                 answers.asked(frame)
+            except (RemoteProtocolError, PermissionDeniedError) as error:
+                stream.cancel()
+                return error
             await stream.write(frame)
         await stream.half_close()
     except BarrageError:
-        return  # Who reads the stream finds that out as well.
+        pass  # Who reads the stream finds that out as well.
+    return None
 
 
 def _passing(error: BarrageError) -> StatusCode:

@@ -11,9 +11,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from barrage.errors import PermissionDeniedError
 from barrage.limits import DEFAULT_LIMITS
 from barrage.wire.flight_data import decode_flight_data
-from barrage.wire.messages import SubscriptionRequest, UpdateMetadata
+from barrage.wire.messages import SnapshotRequest, SubscriptionRequest, UpdateMetadata
 from barrage.wire.metadata import decode_wrapper
 from barrage.wire.revision import WireRevision
 
@@ -46,11 +47,14 @@ class ViewAnswers:
         self._waiting: deque[_Asked] = deque(maxlen=_WAITING_MAX)
 
     def asked(self, frame: bytes) -> None:
-        """The page has sent this; RemoteProtocolError when it is no FlightData."""
+        """The page has sent this. RemoteProtocolError when it is no FlightData, and
+        PermissionDeniedError for what is no request for rows."""
         metadata = decode_flight_data(frame, self._limits).metadata
         if not metadata:
             return
         message = decode_wrapper(metadata, _REVISION, self._limits)
+        if not isinstance(message, SubscriptionRequest | SnapshotRequest):
+            raise PermissionDeniedError("a page of a notebook subscribes, and takes snapshots")
         if isinstance(message, SubscriptionRequest) and message.subscription_token is not None:
             self._waiting.append(
                 _Asked(

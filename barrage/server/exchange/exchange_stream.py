@@ -11,7 +11,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from barrage.errors import TransportError
+from barrage.errors import PermissionDeniedError, TransportError
 from barrage.proto.events import (
     BodiesReleased,
     HalfClosed,
@@ -502,6 +502,9 @@ class ExchangeStream:
             assert self._transform is not None
             async for frame in self._transform.take(event.frame):
                 await self._send(frame)
+        elif self._announce is not None:
+            # Its script has no token, and is to have none: it may have come by a cookie.
+            raise PermissionDeniedError("a page says who it is in its hello, and gets no token")
         else:
             answer = await self._hub.session_info(self, event)
             self._is_accepted.set()

@@ -91,6 +91,9 @@ _OPERATIONS_OF = {
     REMOVE_ROW: (Operation.WRITE,),
 }
 
+ROW_EDITS = frozenset({SET_CELLS, ADD_ROW, REMOVE_ROW})
+"""Whose refusals tell what rows hold."""
+
 WRITES = frozenset(_OPERATIONS_OF)
 """Actions that belong to the server that owns their table."""
 
@@ -350,6 +353,8 @@ class CatalogCalls:
             return None
         note_table(table.name)
         self._gate.check(table.name, *_OPERATIONS_OF[action])
+        if action in ROW_EDITS:
+            self._gate.check(table.name, Operation.READ)
         if action == STAGE_COMMIT and table.is_made:
             self._gate.check(table.name, Operation.CREATE)
         return await elsewhere.act(action, body, table.name)

@@ -84,6 +84,11 @@ allow = ["read"]
 
 [[rule]]
 users = ["bob"]
+tables = ["blind"]
+allow = ["write"]
+
+[[rule]]
+users = ["bob"]
 tables = ["new*"]
 allow = ["read", "create"]
 """
@@ -101,6 +106,33 @@ def below(directory) -> ServerConfig:
 async def refused(writing, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         await writing
+
+
+def test_who_may_not_read_at_a_relay_changes_no_cells_there(tmp_path):
+    """What the owner refuses would say what they hold."""
+
+    async def scene() -> None:
+        async with engine(token="the-key") as server:
+            table = await server.create_table("blind", SCHEMA, key="Sym")
+            await table.upsert(ROWS)
+            relay = relay_of(server.uri, config=below(tmp_path), auth="the-key")
+            await relay.start()
+            try:
+                await relay.wait_live("blind")
+                async with aconnect(relay.uri, auth=BOB) as bob:
+                    key = {"Sym": "A"}
+                    for action, asked in (
+                        ("set_cells", {"key": key, "cells": {}, "expected": {"Price": "7"}}),
+                        ("add_row", {"cells": key}),
+                        ("remove_row", {"key": key}),
+                    ):
+                        body = json.dumps({"table": "blind", **asked}).encode()
+                        acted = bob.act(f"barrage.{action}", body, table="blind")
+                        await refused(acted, PermissionDeniedError, "you may not read table")
+            finally:
+                await relay.stop()
+
+    run(scene)
 
 
 def test_a_relay_asks_its_own_rules_before_it_passes_a_write_on(tmp_path):
