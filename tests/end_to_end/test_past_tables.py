@@ -83,6 +83,40 @@ async def test_every_version_there_is_and_no_other():
 
 
 @on_a_loop
+async def test_a_past_table_is_found_however_its_query_is_written():
+    with serving() as server:
+        filled(server)
+        async with page_at(server.web_uri) as page:
+            await page.hello()
+            told = await ask(page, "versions", 1, table="t")
+            version = told["versions"][2][0]
+            plain = ticket(told["epoch"], version).decode()
+            wanted = await seen(page, 1, plain.encode())
+            assert [row["n"] for row in wanted] != [4, 40]
+            for stream, asked in enumerate(
+                (
+                    plain.replace('"at"', '"\\u0061t"').encode(),
+                    b"q/" + plain.removeprefix("q/").encode("utf-16"),
+                ),
+                2,
+            ):
+                assert await seen(page, stream, asked) == wanted
+
+
+@on_a_loop
+async def test_no_more_versions_are_told_than_asked_for():
+    with serving() as server:
+        filled(server)
+        async with page_at(server.web_uri) as page:
+            await page.hello()
+            all_of_them = (await ask(page, "versions", 1, table="t"))["versions"]
+            for count in range(len(all_of_them) + 2):
+                told = await ask(page, "versions", 2 + count, table="t", count=count)
+                assert len(told["versions"]) == min(count, len(all_of_them))
+                assert told["versions"][-1:] == all_of_them[len(all_of_them) - 1 :][:count]
+
+
+@on_a_loop
 async def test_a_table_without_a_journal():
     with serving(journal="none") as server:
         filled(server)

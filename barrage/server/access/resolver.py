@@ -132,7 +132,9 @@ class TicketResolver:
 
     def _parsed(self, text: bytes) -> Query | bytes:
         """Of a query that may begin with the past; others are parsed where they are derived."""
-        return Query.parse(text, self._limits) if b'"at"' in text else text
+        # JSON may write the name with escapes, or in an encoding whose letters have zeros.
+        may_be_past = b'"at"' in text or b"\\" in text or b"\0" in text
+        return Query.parse(text, self._limits) if may_be_past else text
 
     async def _past_of(self, query: Query | bytes) -> dict[tuple[str, Cursor], TableLease]:
         if not isinstance(query, Query):

@@ -148,6 +148,7 @@ def _spread_versions(journal: TableJournal, most: int) -> dict[str, object]:
         index = journal.index(earliest, latest)
     last, parts = len(index) - 1, max(1, min(most, len(index)) - 1)
     chosen = sorted({last - part * last // parts for part in range(parts + 1) if last >= 0})
+    chosen = chosen[max(0, len(chosen) - most) :]
     versions = [[int(index.steps[i]), int(index.wall_ns[i]) // 1000] for i in chosen]
     return {
         "epoch": journal.epoch,
