@@ -82,6 +82,8 @@ def _number(text: str, kind: pa.DataType) -> pa.Array:
 
 def _real(text: str, kind: pa.DataType) -> pa.Array:
     plain = text.strip()
+    if "_" in plain:  # Python's own, which no other kind of number takes.
+        raise ValueError(text)
     cell = pa.array([float(plain.replace("\u2212", "-").replace("∞", "inf"))]).cast(kind)
     if cell[0].as_py() in (float("inf"), float("-inf")) and not _INFINITE.fullmatch(plain):
         raise OverflowError(text)
@@ -93,8 +95,10 @@ def _by_arrow(text: str, kind: pa.DataType) -> pa.Array:
 
 
 def _moment(text: str, kind: pa.DataType) -> pa.Array:
-    """Without a zone in the text it is UTC."""
+    """Without a zone in the text it is UTC; for a column without one, Z may be written."""
     plain = text.strip()
+    if kind.tz is None:
+        plain = plain.removesuffix("Z")
     if kind.tz is not None and not _ZONE.search(plain[_DATE_CHARS:]):
         plain += "Z" if len(plain) > _DATE_CHARS else " 00:00Z"
     return pa.array([plain]).cast(kind)
