@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from barrage.errors import BarrageError, ExpressionError, LimitExceededError, UnsupportedError
 from barrage.limits import DEFAULT_LIMITS
+from barrage.model.cursor import Cursor
 from barrage.model.operators import OPERATORS, Form
-from barrage.model.query import AppliedOperator, Query
+from barrage.model.query import AppliedOperator, Query, past_places
 
 TEXT = (
     '{"table":"quotes","ops":[["where","price > 3"],["sort",["-price","größe"]],'
@@ -165,3 +166,18 @@ def test_any_text_is_a_query_or_a_typed_error(text: bytes | str) -> None:
         Query.parse(text)
     except BarrageError:
         return
+
+
+def test_the_past_of_a_query_and_of_those_in_it() -> None:
+    epoch = "0123456789abcdef"
+    inner = {"table": "b", "at": f"{epoch}:7", "ops": []}
+    text = json.dumps({"table": "a", "at": f"{epoch}:5", "ops": [["merge", inner]]})
+    assert past_places(Query.parse(text)) == {("a", Cursor(epoch, 5)), ("b", Cursor(epoch, 7))}
+    assert past_places(Query.parse(TEXT)) == set()
+    assert Query.parse(json.dumps({"table": "a", "at": None, "ops": []})).at is None
+
+
+@pytest.mark.parametrize("at", ["", "5", "x:1", 5, ["a"]])
+def test_a_past_that_is_none(at: object) -> None:
+    with pytest.raises(ExpressionError, match="the 'at' of a query"):
+        Query.parse(json.dumps({"table": "a", "at": at, "ops": []}))
