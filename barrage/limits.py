@@ -583,5 +583,17 @@ class Limits:
     connector_replies_bytes_max: int = 4 * 1024 * 1024
     """Bytes that wait for a connector that does not read; past it the connection is cut."""
 
+    alerts_max: int = 1_000
+    """Alerts of one server."""
+
+    alert_keys_max: int = 10_000
+    """Keys of one alert that are told apart; of further ones only the number is told."""
+
+    alert_events_max: int = 10_000
+    """Events of one alert that wait for its receiver; past it the oldest is dropped."""
+
+    alert_bytes_max: int = 16 * 1024 * 1024
+    """Bytes of these."""
+
 
 DEFAULT_LIMITS = Limits()
