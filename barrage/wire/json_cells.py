@@ -8,12 +8,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from barrage.wire.wire_schema import plain_array
+
 _T = pa.types
+_BYTES = (_T.is_binary, _T.is_large_binary, _T.is_fixed_size_binary, _T.is_binary_view)
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """What ``json.dumps`` takes, for every cell."""
+    if isinstance(column, pa.ChunkedArray):
+        return [value for chunk in column.chunks for value in json_values(chunk)]
+    column = plain_array(column)
     kind = column.type
     if _T.is_integer(kind) or _T.is_boolean(kind) or _T.is_string(kind):
         values: list[Any] = column.to_pylist()
@@ -24,7 +30,7 @@ def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
             for value in column.to_pylist()
         ]
     if _T.is_dictionary(kind):
-        return json_values(column.cast(kind.value_type))
+        return json_values(column.dictionary_decode())
     if _T.is_timestamp(kind) or _T.is_time(kind) or _T.is_date(kind):
         texts = column.cast(pa.string()).to_pylist()
         return [None if text is None else text.replace(" ", "T") for text in texts]
@@ -53,6 +59,6 @@ def _json_value(scalar: pa.Scalar) -> Any:
         return {
             name: json_values(pa.array([scalar[name]], scalar[name].type))[0] for name in scalar
         }
-    if _T.is_binary(kind) or _T.is_large_binary(kind) or _T.is_fixed_size_binary(kind):
+    if any(matches(kind) for matches in _BYTES):
         return scalar.as_py().hex()
     return str(scalar)

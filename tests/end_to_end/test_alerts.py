@@ -13,6 +13,7 @@ import barrage
 from barrage.errors import ConfigError, LimitExceededError, LocalProtocolError, TableFailedError
 from barrage.limits import Limits
 from barrage.server import Alert, AsyncServer, ServerConfig
+from barrage.server.alerting import alert_service, watched_alert
 from barrage.server.alerting.alert import AlertError
 from barrage.server.alerting.alert_service import AlertNotFoundError
 from tests.helpers.alert_receiver import HANG_SECONDS, LOOPBACK, receiver, status
@@ -140,7 +141,7 @@ def test_the_asynchronous_server_has_alerts_too():
 def test_an_alert_waits_for_its_table_and_says_so():
     with receiver() as kept, served() as server:
         server.add_alert(hot(kept))
-        assert state(server) == ("waiting", "table 'quotes' not found")
+        assert state(server) == ("waiting", "table 'quotes' is not there")
         quotes = server.create_table("quotes", SCHEMA, key="sym")
         quotes.upsert([row("A", 101)])
         kept.wait_for(1)
@@ -148,19 +149,22 @@ def test_an_alert_waits_for_its_table_and_says_so():
         server.drop_table("quotes")
         *_, gone = kept.wait_for(2)
         assert (gone["status"], gone["reason"]) == ("resolved", "its table was dropped or replaced")
-        wait_until(lambda: state(server) == ("waiting", "table 'quotes' not found"), HANG_SECONDS)
+        wait_until(
+            lambda: state(server) == ("waiting", "table 'quotes' is not there"), HANG_SECONDS
+        )
         server.create_table("quotes", SCHEMA, key="sym").upsert([row("A", 101)])
         *_, again = kept.wait_for(3)
         assert again["status"] == "firing"
 
 
-def test_a_table_that_does_not_fit_is_told_by_the_state_and_at_the_start():
+def test_a_table_that_does_not_fit_is_told_by_the_state_and_at_the_start(caplog):
     with receiver() as kept:
         with served() as server:
             server.add_alert(hot(kept))
             server.create_table("quotes", {"sym": "string"}, key="sym")
             wait_until(lambda: state(server)[0] == "failed", HANG_SECONDS)
-            assert "unknown column 'price'" in state(server)[1]
+            assert state(server)[1] == "it does not fit its table: the log says why"
+            assert "unknown column 'price'" in caplog.text
         for wrong, what in (
             ({"where": "prize > 1"}, "where must be a condition upon its table"),
             ({"key": "symbol"}, "key must be columns of its table"),
@@ -174,7 +178,7 @@ def test_a_table_that_does_not_fit_is_told_by_the_state_and_at_the_start():
                 server.start()
 
 
-def test_a_table_that_fails_ends_what_fired():
+def test_a_table_that_fails_ends_what_fired(caplog):
     with receiver() as kept, served() as server:
         quotes = server.create_table("quotes", SCHEMA, key="sym")
         server.add_alert(hot(kept))
@@ -183,8 +187,63 @@ def test_a_table_that_fails_ends_what_fired():
         quotes.fail(TableFailedError("its source is gone"))
         *_, ended = kept.wait_for(2)
         assert ended["status"] == "resolved"
-        assert "its source is gone" in ended["reason"]
+        assert ended["reason"] == "its table has failed: the log says why"
+        assert state(server) == ("failed", ended["reason"])
+        assert "its source is gone" in caplog.text
+
+
+def test_a_server_that_is_busy_is_asked_again(monkeypatch):
+    monkeypatch.setattr(alert_service, "AGAIN_S", 0.01)
+    with receiver() as kept, served() as server:
+        server.create_table("quotes", SCHEMA, key="sym").upsert([row("A", 101)])
+        tables = server._parts.tables
+        derive, refused = tables.derive, []
+
+        def refuse_twice(make, owner=None):
+            if getattr(make, "func", None) is not None and len(refused) < 2:
+                refused.append(make)
+                raise LimitExceededError("commands", actual=2, maximum=1, unit="commands")
+            return derive(make, owner)
+
+        monkeypatch.setattr(tables, "derive", refuse_twice)
+        server.add_alert(hot(kept))
+        kept.wait_for(1)
+        assert len(refused) == 2
+
+
+def test_cells_that_cannot_be_told_fail_their_alert_and_nothing_else(monkeypatch, caplog):
+    real = watched_alert.json_values
+
+    def json_values(column):
+        if "bad" in column.to_pylist():
+            raise OverflowError("no such value")
+        return real(column)
+
+    monkeypatch.setattr(watched_alert, "json_values", json_values)
+    with receiver() as kept, served() as server:
+        quotes = server.create_table("quotes", SCHEMA, key="sym")
+        server.add_alert(hot(kept))
+        quotes.upsert([row("A", 101)])
+        kept.wait_for(1)
+        quotes.upsert([row("bad", 101)])
+        *_, ended = kept.wait_for(2)
+        assert (ended["status"], ended["key"]) == ("resolved", {"sym": "A"})
         assert state(server)[0] == "failed"
+        assert len(quotes) == 2
+    assert "alert 'hot' could not be told" in caplog.text
+
+
+def test_a_long_row_is_told_without_its_cells_beside_others():
+    with receiver() as kept, served() as server:
+        quotes = server.create_table("quotes", {**SCHEMA, "text": "string"}, key="sym")
+        server.add_alert(hot(kept))
+        quotes.upsert(
+            [{**row(str(n), 101), "text": "x" * (700_000 if n == 3 else 10)} for n in range(300)]
+        )
+        kept.wait_for(300)
+        rows = {event["key"]["sym"]: event["row"] for event in kept.events}
+        assert [sym for sym, told in rows.items() if told is None] == ["3"]
+        assert len(rows) == 300
 
 
 def test_only_hosts_that_are_named_may_be_sent_to():

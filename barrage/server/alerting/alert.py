@@ -14,6 +14,7 @@ from msgspec import Meta
 from barrage.engine.expressions.expression import Expression, check_functions
 from barrage.errors import BarrageError, ConfigError
 from barrage.model.query import Query, past_places, tables_of
+from barrage.server.alerting.receiver_hosts import is_host
 from barrage.server.settings.declared import converted, declarations
 
 NAME_CHARS_MAX = 200
@@ -132,6 +133,7 @@ class Alert:
             parts = urlsplit(self.url)
             is_fit = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
             is_fit = is_fit and parts.username is None and not parts.fragment
+            is_fit = is_fit and is_host(parts.hostname or "")
             # As it stands in a request line.
             is_fit = is_fit and self.url.isascii() and self.url.isprintable()
             is_fit = is_fit and " " not in self.url

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from barrage.errors import ConfigError, LimitExceededError
+from barrage.errors import BarrageError, ConfigError, LimitExceededError
 from barrage.server.alerting.alert import AlertError
 from barrage.server.alerting.alert_statistics import COUNTER, AlertStatistics
 from barrage.server.alerting.alerts_file import read_alerts
@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 
 KEEPER = Role("barrage-alerts", "alerts whose tables come and go; health")
 DELIVERY = Role("barrage-alert-delivery", "the messages of one alert, whose state says so; health")
+
+AGAIN_S = 1.0
+"""How long a server that is too busy to look at a table is left alone."""
 
 SETTLE_S = 0.02
 """Time between two looks at whether everything is told, when the server stops."""
@@ -165,11 +168,19 @@ class AlertService:
     async def _keep(self) -> None:
         """Look at what the names stand for, for as long as the server runs."""
         while True:
-            version, _ = await self._watch.listing()
-            for watched in list(self._alerts.values()):
-                await self._look(watched)
+            try:
+                version, _ = await self._watch.listing()
+                for watched in list(self._alerts.values()):
+                    await self._look(watched)
+            except BarrageError as error:
+                log.debug("names were not looked at: %s", error)
+                await asyncio.sleep(AGAIN_S)
+                continue
             await asyncio.sleep(LOOK_INTERVAL_S)
-            await self._watch.wait_past(version)
+            if all(each.known is not None for each in self._alerts.values()):
+                await self._watch.wait_past(version)
+            else:
+                await asyncio.sleep(AGAIN_S)
 
     async def _look(self, watched: WatchedAlert) -> None:
         """Have an alert look at other tables if the names stand for others than before."""

@@ -46,7 +46,7 @@ ALERTS_SCHEMA = pa.schema(
         "retries": pa.int64(),
         "dropped": pa.int64(),
         "last_error": pa.string(),
-        "last_sent": pa.timestamp("ns", "UTC"),
+        "last_sent": pa.timestamp("us", "UTC"),
     }
 )
 """``firing`` and ``pending`` are keys, ``further`` those that are not told apart; ``waiting``,
@@ -110,5 +110,5 @@ def _row(watched: WatchedAlert) -> dict[str, object]:
         "retries": counts.retries,
         "dropped": watched.queue.dropped_in_all,
         "last_error": counts.last_error,
-        "last_sent": counts.last_sent_ns,
+        "last_sent": None if counts.last_sent_ns is None else counts.last_sent_ns // 1000,
     }

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from barrage.engine.keys.key_map import KeyMap
+from barrage.engine.tables.cells import single_chunks
 from barrage.engine.tables.table import DerivedTable, TableTraits
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from barrage.errors import BarrageError
 
 _NO_IDS: Int64Array = np.empty(0, dtype=np.int64)
+
+
+EDGES_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of the rows that are told and not taken, unless it is one row that is longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +58,10 @@ class Edges:
     is_initial: bool = False
     """They did so when they were looked at for the first time."""
 
-    def split(self, row_count: int) -> tuple[Edges, Edges | None]:
-        """The first so many of each, and the rest if there is one."""
+    def split(self, row_count: int, bytes_max: int) -> tuple[Edges, Edges | None]:
+        """The first so many of each, one row at least, and the rest if there is one."""
+        while row_count > 1 and self.rows.slice(0, row_count).nbytes > bytes_max:
+            row_count //= 2
         if max(len(self.begun), len(self.ended)) <= row_count:
             return self, None
         # Keys end first: a later one may have their room.
@@ -94,8 +101,8 @@ class EdgeTap(DerivedTable):
         self._held = RowSet.empty()
         self._id_of = KeyMap()
         self._id_next = 0
-        self._told_count = 0
-        self._taken_count = 0
+        self._told_count = self._told_bytes = 0
+        self._taken_count = self._taken_bytes = 0
         self._further_count = 0
         self.tell: Callable[[Edges], None] = lambda _: None
         """Called on the engine thread; it must not raise and take no time."""
@@ -103,9 +110,11 @@ class EdgeTap(DerivedTable):
 
     # --- any thread ---
 
-    def taken(self, row_count: int) -> None:
-        """So many rows that were told need no room any more. Called by one thread."""
-        self._taken_count += row_count
+    def taken(self, rows: pa.Table) -> None:
+        """These rows, which were told, need no room any more. Called by one thread."""
+        # In this order: once no row is left, no bytes are to come.
+        self._taken_bytes += rows.nbytes
+        self._taken_count += len(rows)
 
     # --- engine thread ---
 
@@ -164,19 +173,13 @@ class EdgeTap(DerivedTable):
             waiting = self.parent.row_keys - self._held
         else:
             waiting = added
-        room = min(
-            self._keys_max - len(self._held),
-            self._edges_max - (self._told_count - self._taken_count),
-        )
-        entered = waiting.slice(0, max(0, room))
+        entered, rows = self._with_room(waiting)
         further = len(waiting) - len(entered)
         if entered.is_empty and not len(ended) and further == self._further_count:
             return
         self._further_count = further
         begun = np.arange(self._id_next, self._id_next + len(entered), dtype=np.int64)
-        rows = self._rows(entered)
         self._id_next += len(entered)
-        self._told_count += len(entered)
         self._held = self._held | (entered if self._is_keyed else RowSet.of_span(0, len(entered)))
         if self._is_keyed:
             self._id_of.add(entered.to_numpy(), begun)
@@ -193,11 +196,34 @@ class EdgeTap(DerivedTable):
             )
         )
 
+    def _with_room(self, waiting: RowSet) -> tuple[RowSet, pa.Table]:
+        """The first of the keys that there is room for, and their rows."""
+        told_count = self._told_count - self._taken_count
+        room = min(self._keys_max - len(self._held), self._edges_max - told_count)
+        if not told_count:
+            # Pieces of rows may have more bytes than the whole.
+            self._told_bytes = self._taken_bytes
+        bytes_room = EDGES_BYTES_MAX - (self._told_bytes - self._taken_bytes)
+        entered = waiting.slice(0, max(0, room if bytes_room > 0 else 0))
+        rows = self._rows(entered)
+        # One row is let in however long it is, once no other waits.
+        while rows.nbytes > bytes_room and len(entered) > (0 if told_count else 1):
+            entered = entered.slice(0, len(entered) // 2)
+            rows = self._rows(entered)
+        self._told_count += len(entered)
+        self._told_bytes += rows.nbytes
+        return entered, rows
+
     def _last_row(self) -> RowSet:
         keys = self.parent.row_keys
         return keys.slice(len(keys) - 1, len(keys)) if keys else RowSet.empty()
 
     def _rows(self, keys: RowSet) -> pa.Table:
-        fields = [self.parent.schema.field(column) for column in self._columns]
-        cells = self.parent.read_cells(keys, self._columns)
-        return pa.table(list(cells), schema=pa.schema(fields))
+        """Without dictionaries, which may be long whatever the rows are."""
+        names = [self.parent.schema.names[column] for column in self._columns]
+        cells = single_chunks(self.parent.read_cells(keys, self._columns))
+        return pa.table([_decoded(array) for array in cells], names=names)
+
+
+def _decoded(cells: pa.Array) -> pa.Array:
+    return cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells

@@ -16,8 +16,15 @@ from barrage.server.alerting.iso_time import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import TypeAlias
 
     from barrage.server.alerting.alert import Alert
+
+    JsonCells: TypeAlias = dict[str, Any]
+
+
+ENDED_MAX = 1_000
+"""Keys that have ended and are not forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +38,8 @@ class AlertEvent:
 class _FiringKey:
     """One key that fulfils the condition."""
 
-    key: dict[str, Any]
-    row: dict[str, Any]
+    key: JsonCells | None
+    row: JsonCells | None
     since_ns: int
     due_ns: int
     is_initial: bool
@@ -67,14 +74,14 @@ class FiringKeys:
     def begin(
         self,
         numbers: Sequence[int],
-        rows: Sequence[tuple[dict[str, Any], dict[str, Any]]],
+        rows: Sequence[tuple[JsonCells | None, JsonCells | None]],
         *,
         at_ns: int,
         wall_ns: int,
         is_initial: bool,
     ) -> list[AlertEvent]:
         """Keys have come to fulfil the condition; ``rows`` are their key cells and what is told of
-        the row."""
+        the row, None where that is too long."""
         events = []
         for number, (key, row) in zip(numbers, rows, strict=True):
             due_ns = at_ns + self._for_ns
@@ -83,6 +90,7 @@ class FiringKeys:
             if is_initial and not self._alert.initial:
                 continue
             if self._for_ns:
+                self._forget_ended()
                 self._waiting.append((due_ns, number))
             else:
                 events.append(self._fire(known, wall_ns))
@@ -122,6 +130,11 @@ class FiringKeys:
             if known is not None and known.id is None:
                 events.append(self._fire(known, wall_ns))
         return events
+
+    def _forget_ended(self) -> None:
+        """Keys that come and go within the time they would have to hold must not gather."""
+        if len(self._waiting) > 2 * len(self._keys) + ENDED_MAX:
+            self._waiting = deque(each for each in self._waiting if each[1] in self._keys)
 
     def overflow(self, further_count: int, wall_ns: int) -> AlertEvent:
         """There are more keys than are told apart."""

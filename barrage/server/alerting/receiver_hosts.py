@@ -7,6 +7,7 @@ connection is made to that address: what a name stands for may be another one a 
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ANY_HOST = "*."
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
 HOSTS_MAX = 1_000
 
@@ -42,8 +44,7 @@ class ReceiverHosts:
             if network is not None:
                 networks.append(network)
                 continue
-            plain = text.removeprefix(_ANY_HOST)
-            if not plain or not all(map(_is_label, plain.rstrip(".").split("."))):
+            if not is_host(text.removeprefix(_ANY_HOST)):
                 raise ConfigError(
                     f"hosts of alerts are names (*.example.org for all below), addresses and "
                     f"networks such as 10.0.0.0/8, not {text[:60]!r}"
@@ -75,6 +76,13 @@ class ReceiverHosts:
         if found is None:
             return False
         return any(found in network for network in self.networks) or is_public(found)
+
+
+def is_host(text: str) -> bool:
+    """Whether it is an address, or may be a name."""
+    plain = text.removesuffix(".")
+    labels = plain.split(".")
+    return _address(text) is not None or (len(plain) <= 253 and all(map(_is_label, labels)))
 
 
 def is_public(address: IPAddress) -> bool:
@@ -113,4 +121,4 @@ def _network(text: str) -> IPNetwork | None:
 
 
 def _is_label(text: str) -> bool:
-    return 0 < len(text) <= 63 and text.replace("-", "").replace("_", "").isalnum()
+    return text.isascii() and bool(_LABEL.fullmatch(text))

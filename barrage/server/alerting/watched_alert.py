@@ -21,7 +21,9 @@ from barrage.engine.operators.where import where
 from barrage.errors import (
     BarrageError,
     ExpressionError,
+    LimitExceededError,
     SchemaError,
+    TableAwaitedError,
     TableNotFoundError,
     UnsupportedError,
 )
@@ -31,13 +33,13 @@ from barrage.server.alerting.edge_tap import EdgeTap
 from barrage.server.alerting.event_queue import EventQueue
 from barrage.server.alerting.firing_keys import FiringKeys
 from barrage.server.alerting.webhook_delivery import WebhookDelivery
+from barrage.server.runtime.failure import unexpected_failure
 from barrage.server.runtime.query_dispatcher import THE_SERVER
 from barrage.server.tables.table_lease import TableLease
 from barrage.wire.json_cells import json_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any
 
     import pyarrow as pa
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.alerting.alert import Alert
     from barrage.server.alerting.edge_tap import Edges
+    from barrage.server.alerting.firing_keys import JsonCells
     from barrage.server.alerting.webhook_post import WebhookPost
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.runtime.runtime import EngineRuntime
@@ -60,6 +63,14 @@ EDGES_MAX = 4_096
 
 PORTION_ROWS = 100
 """Rows that are looked at before the loop does something else."""
+
+PORTION_BYTES = 512 * 1024
+"""Bytes of these."""
+
+
+HAS_FAILED = "its table has failed: the log says why"
+UNFIT = "it does not fit its table: the log says why"
+"""All that receivers and the table of alerts are told: errors may quote cells and columns."""
 
 
 class AlertState(Enum):
@@ -133,8 +144,14 @@ class WatchedAlert:
         try:
             make = partial(self._make, inbox)
             lease = await asyncio.wrap_future(self._place.tables.derive(make, THE_SERVER))
-        except TableNotFoundError as error:
-            self.state, self.detail = AlertState.WAITING, str(error)
+        except (TableNotFoundError, TableAwaitedError) as error:
+            self.state, self.detail = AlertState.WAITING, f"table {error.name!r} is not there"
+            return
+        except LimitExceededError as error:
+            # Of what is under way: it is tried again.
+            log.warning("alert %r waits: %s", self.alert.name, error)
+            self.known = None
+            self.detail = "the server is busy"
             return
         except BarrageError as error:
             self._fail(error)
@@ -161,7 +178,7 @@ class WatchedAlert:
 
     def _fail(self, error: BarrageError) -> None:
         log.error("alert %r: %s", self.alert.name, error)
-        self.detach(str(error), AlertState.FAILED)
+        self.detach(UNFIT if isinstance(error, AlertError) else HAS_FAILED, AlertState.FAILED)
 
     def check(self) -> None:
         """AlertError when what is there does not fit the alert. On the engine thread."""
@@ -228,34 +245,48 @@ class WatchedAlert:
             if self.further_count:
                 self._place.runtime.post(partial(_refill, self._lease))
             return
+        try:
+            self._note(edges, inbox.key)
+        except Exception:
+            self._fail(unexpected_failure(log, f"alert {self.alert.name!r} could not be told"))
+            return
+        _taken(self._lease, edges.rows)
+        inbox.ask()
+
+    def _note(self, edges: Edges, key: tuple[str, ...]) -> None:
+        """Make events of edges."""
         events = self.keys.end(edges.ended.tolist(), at_ns=edges.at_ns, wall_ns=edges.wall_ns)
         events += self.keys.begin(
             edges.begun.tolist(),
-            told_rows(edges.rows, inbox.key, self.alert.columns),
+            told_rows(edges.rows, key, self.alert.columns),
             at_ns=edges.at_ns,
             wall_ns=edges.wall_ns,
             is_initial=edges.is_initial,
         )
-        _taken(self._lease, len(edges.begun))
         if edges.is_full and edges.further_count and not self.further_count:
             events.append(self.keys.overflow(edges.further_count, edges.wall_ns))
         self.further_count = edges.further_count
         self.queue.put(events)
         self.delivery.wake()
-        inbox.ask()
 
 
 def told_rows(
     rows: pa.Table, key: tuple[str, ...], columns: tuple[str, ...] | None
-) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Of each row its key cells, and the cells that are told."""
+) -> list[tuple[JsonCells | None, JsonCells | None]]:
+    """Of each row its key cells, and the cells that are told; None for what is too long."""
+    told = rows.column_names if columns is None else columns
+    return list(zip(_json_rows(rows.select(key)), _json_rows(rows.select(list(told))), strict=True))
+
+
+def _json_rows(rows: pa.Table) -> list[JsonCells | None]:
+    """The cells of rows, of which there may be one alone that is long."""
+    if len(rows) == 1 and rows.nbytes > EVENT_BYTES_MAX:
+        return [None]
     names = rows.column_names
-    cells = {name: json_values(rows.column(name)) for name in names}
-    told = names if columns is None else columns
-    return [
-        ({name: cells[name][at] for name in key}, {name: cells[name][at] for name in told})
-        for at in range(len(rows))
-    ]
+    cells = [json_values(rows.column(name)) for name in names]
+    if not names:
+        return [{} for _ in range(len(rows))]
+    return [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)]
 
 
 class _Inbox:
@@ -309,7 +340,7 @@ class _Inbox:
         """A portion of the oldest."""
         if not self._waiting:
             return None
-        first, rest = self._waiting[0].split(PORTION_ROWS)
+        first, rest = self._waiting[0].split(PORTION_ROWS, PORTION_BYTES)
         if rest is None:
             self._waiting.popleft()
         else:
@@ -329,7 +360,7 @@ def _refill(lease: TableLease) -> None:
     tap.refill()
 
 
-def _taken(lease: TableLease, row_count: int) -> None:
+def _taken(lease: TableLease, rows: pa.Table) -> None:
     tap = lease.table
     assert isinstance(tap, EdgeTap)
-    tap.taken(row_count)
+    tap.taken(rows)

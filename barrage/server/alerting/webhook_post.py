@@ -77,6 +77,8 @@ class WebhookPost:
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise PostError(f"the connection failed: {reason}") from None
+        except UnicodeError:
+            raise PostError("the connection failed: there can be no host of that name") from None
         except h11.ProtocolError:
             raise PostError("what came back is no HTTP, or its head is too long") from None
 

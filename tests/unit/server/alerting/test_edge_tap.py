@@ -18,6 +18,7 @@ from barrage.engine import (
 )
 from barrage.engine.operators.last_by import last_by
 from barrage.engine.operators.where import where
+from barrage.server.alerting import edge_tap
 from barrage.server.alerting.edge_tap import EdgeTap
 from tests.helpers.examples import examples
 from tests.helpers.virtual_clock import VirtualClock
@@ -59,7 +60,7 @@ class Followed:
                 self.firing[number] = tuple(row[name] for name in self.key)
                 begun.append(self.firing[number])
                 assert row["price"] > 5
-            self.tap.taken(len(edges.begun))
+            self.tap.taken(edges.rows)
         further = self.told[-1].further_count if self.told else None
         self.told.clear()
         return begun, ended, further
@@ -180,6 +181,43 @@ def test_nothing_more_is_told_than_is_taken_and_nothing_is_lost():
     assert set(followed.firing.values()) == followed.expected()
 
 
+def test_so_many_bytes_of_rows_wait_at_most(monkeypatch):
+    monkeypatch.setattr(edge_tap, "EDGES_BYTES_MAX", 10_000)
+    schema = pa.schema({"id": pa.int64(), "sym": pa.string(), "price": pa.int64()})
+    followed = Followed(KeyedTable(UpdateGraph(), schema, key=("id",)), key=("id",))
+    followed.table.stage_upsert(rows(*((n, "x" * 1_000, 9) for n in range(40))))
+    followed.table.stage_upsert(rows((40, "x" * 50_000, 9)))
+    followed.graph.run_cycle()
+    waiting = sum(edges.rows.nbytes for edges in followed.told)
+    assert 0 < waiting <= 10_000
+    for _ in range(60):
+        waiting = sum(edges.rows.nbytes for edges in followed.told)
+        assert waiting <= 10_000 or len(followed.told[0].rows) == 1
+        followed.take()
+        followed.tap.refill()
+    assert set(followed.firing.values()) == followed.expected()
+
+
+def test_dictionaries_are_not_told_with_each_row():
+    schema = pa.schema({"id": pa.int64(), "sym": pa.dictionary(pa.int32(), pa.string())})
+    table = KeyedTable(UpdateGraph(), schema.append(pa.field("price", pa.int64())), key=("id",))
+    followed = Followed(table, key=("id",))
+    words = pa.array([f"{'x' * 1_000}{n}" for n in range(1_000)]).dictionary_encode()
+    columns = {"id": list(range(1_000)), "sym": words, "price": [9] * 3 + [1] * 997}
+    table.stage_upsert(pa.table(columns, schema=table.schema))
+    table.graph.run_cycle()
+    [edges] = followed.told
+    assert len(edges.rows) == 3
+    assert edges.rows.nbytes < 5_000
+
+
+def test_a_portion_has_so_many_bytes_at_most():
+    table = StaticTable(UpdateGraph(), rows(*((n, "x" * 1_000, 9) for n in range(9))))
+    [edges] = Followed(table, key=("id",)).told
+    assert len(edges.split(100, 3_000)[0].rows) <= 3
+    assert len(edges.split(100, 10)[0].rows) == 1
+
+
 def test_a_portion_ends_keys_before_it_begins_others():
     followed = Followed(KeyedTable(UpdateGraph(), SCHEMA, key=("id",)), key=("id",))
     followed.table.stage_upsert(rows(*((n, "A", 9) for n in range(5))))
@@ -189,7 +227,7 @@ def test_a_portion_ends_keys_before_it_begins_others():
     followed.graph.run_cycle()
     rest, parts = followed.told[1], []
     while rest is not None:
-        part, rest = rest.split(3)
+        part, rest = rest.split(3, 10_000)
         parts.append((len(part.ended), len(part.begun), part.rows.num_rows))
     assert parts == [(3, 0, 0), (2, 3, 3), (0, 3, 3), (0, 1, 1)]
 

@@ -10,8 +10,9 @@ import pytest
 
 from barrage.limits import NANOS_PER_MS
 from barrage.server import Alert
+from barrage.server.alerting.alert import DURATION_MS_MAX
 from barrage.server.alerting.event_queue import EventQueue
-from barrage.server.alerting.firing_keys import AlertEvent, FiringKeys
+from barrage.server.alerting.firing_keys import ENDED_MAX, AlertEvent, FiringKeys
 from barrage.server.alerting.iso_time import iso_time
 
 URL = "https://example.org"
@@ -100,6 +101,17 @@ def test_first_rows_are_told_or_not(initial):
     assert [told["initial"] for told in kept.begin(1, is_initial=True)] == [True] * initial
     assert [told["status"] for told in kept.end(1)] == ["resolved"] * initial
     assert [told["initial"] for told in kept.begin(2)] == [False]
+
+
+def test_a_key_that_flutters_gathers_nothing():
+    kept = Kept(for_ms=DURATION_MS_MAX)
+    for number in range(5_000):
+        kept.begin(number)
+        kept.end(number)
+    assert len(kept.keys._waiting) <= ENDED_MAX + 2
+    kept.begin(-1)
+    kept.now_ms = DURATION_MS_MAX
+    assert [told["key"] for told in kept.due()] == [{"k": -1}]
 
 
 def test_a_long_row_is_left_out():

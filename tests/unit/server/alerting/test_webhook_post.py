@@ -201,9 +201,16 @@ def test_only_those_addresses_of_a_name_are_tried_that_may_be(names):
         assert posted(url, hosts=ReceiverHosts.parse(["hook.example", "127.0.0.1"])).status == 200
 
 
-def test_a_name_that_stands_for_nothing_is_an_error():
-    with pytest.raises(PostError, match="the connection failed"):
-        posted("http://no-such-name.invalid/")
+def test_a_name_that_stands_for_nothing_is_an_error(monkeypatch):
+    def unknown(*_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(webhook_post.socket, "getaddrinfo", unknown)
+        with pytest.raises(PostError, match="the connection failed: Name or service not known"):
+            posted("http://no-such-name.invalid/")
+    with pytest.raises(PostError, match="no host of that name"):
+        posted(f"http://{'a' * 64}.invalid/")
 
 
 # --- TLS ---
