@@ -159,8 +159,19 @@ class Limits:
     web_head_bytes_max: int = 32 * 1024
     """Line and headers of one HTTP/1.1 request, and those of a call on a WebSocket."""
 
+    browser_streams_max: int = 512
+    """Streams of one session whose messages come by calls of their own, as browsers send them,
+    those included that nobody has opened yet."""
+
+    browser_stream_messages_max: int = 1_000
+    """Messages of one of them that nobody has read: those that have overtaken one before them
+    included."""
+
+    browser_stream_wait_ns_max: int = 10 * 1_000_000_000
+    """How long messages wait for the call that opens their stream, or for one before them."""
+
     web_idle_ns_max: int = 60 * 1_000_000_000
-    """How long an HTTP/1.1 connection may be silent between two requests."""
+    """How long an HTTP/1.1 connection may be silent between two requests, or in the body of one."""
 
     notebook_pages_max: int = 16
     """Places in which one table of a notebook is shown at a time, in all browsers together."""
