@@ -21,7 +21,7 @@ from barrage.server.access.method_table import MethodEntry
 from barrage.server.identity.credentials import header_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from barrage.limits import Limits
     from barrage.server.access.call_guard import SessionCall
@@ -126,7 +126,7 @@ class _PiecedStream:
         self._is_open = False
         self._expiry: asyncio.TimerHandle | None = None
 
-    def expires(self, forget: Any) -> None:
+    def expires(self, forget: Callable[[], None]) -> None:
         """Have ``forget`` called unless it is opened in time."""
         seconds = self._limits.browser_stream_wait_ns_max / 1e9
         self._expiry = asyncio.get_running_loop().call_later(seconds, forget)
@@ -136,10 +136,15 @@ class _PiecedStream:
         if self._is_open:
             raise RemoteProtocolError(f"{self._name} is open already")
         self._is_open = True
-        self.close()
+        self._forget_expiry()
 
     def close(self) -> None:
-        """Nobody is to be told any more that it was not opened. Idempotent."""
+        """Nothing more comes. Idempotent."""
+        self._forget_expiry()
+        self._ready.append(None)
+        self._arrived.set()
+
+    def _forget_expiry(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None

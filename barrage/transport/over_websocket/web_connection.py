@@ -113,6 +113,7 @@ class WebConnection(asyncio.BufferedProtocol):
         """What the messages of the call have that nobody has read."""
         self._early_bytes = 0
         """What has come behind the request that is answered."""
+        self._is_tls = False
         self._is_over = False
         self._is_draining = False
 
@@ -120,6 +121,7 @@ class WebConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
         if not self._owner.connected(self):
             self._is_over = True
             self._transport.abort()
@@ -148,7 +150,8 @@ class WebConnection(asyncio.BufferedProtocol):
             self._end()
         elif self._answering is None:
             self._end()
-        return True
+        # TLS has no half that stays open.
+        return not self._is_tls
 
     def pause_writing(self) -> None:
         self.is_clogged = True
