@@ -133,7 +133,8 @@ class Limits:
     come."""
 
     web_streams_max: int = 512
-    """Streams of one WebSocket at a time."""
+    """Streams of one WebSocket at a time, and requests on one HTTP/2 connection of a page that are
+    not answered yet, calls left aside."""
 
     web_calls_max: int = 32
     """Actions on one WebSocket that have not been answered yet."""
@@ -142,15 +143,15 @@ class Limits:
     """Longest message of a page."""
 
     web_upload_bytes_max: int = 16 * 1024 * 1024
-    """Longest message of a gRPC call on a WebSocket, and bytes of all those on one WebSocket of
-    which part has not come."""
+    """Longest message of a gRPC call of a page, and bytes of all those on one connection of which
+    part has not come."""
 
     web_window_bytes: int = 4 * 1024 * 1024
     """Bytes of one stream that a page has been sent and has not acknowledged."""
 
     web_requests_bytes_max: int = 4 * 1024 * 1024
-    """Bytes of messages on one WebSocket that nobody has read yet, past which nothing more is read
-    from it."""
+    """Bytes of messages on one connection of a page that nobody has read yet, past which nothing
+    more is read from it."""
 
     web_replies_bytes_max: int = 16 * 1024 * 1024
     """Bytes that one WebSocket has not taken; what can wait, waits long before. Past it the

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from hpack.struct import NeverIndexedHeaderTuple
 
 from barrage.errors import StatusCode
-from barrage.transport.grpc_web import metadata_frame
+from barrage.transport.over_http2.grpc_web import metadata_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

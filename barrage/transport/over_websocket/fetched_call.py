@@ -7,13 +7,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from barrage.errors import BarrageError, StatusCode
-from barrage.transport.grpc_web import PartialMessage, message_head
 from barrage.transport.over_http2.grpc_headers import (
     answer_headers,
     read_request,
     status_trailers,
     web_trailers,
 )
+from barrage.transport.over_http2.grpc_web import PartialMessage, message_head
 from barrage.transport.over_websocket.socket_call import SocketCall
 
 if TYPE_CHECKING:

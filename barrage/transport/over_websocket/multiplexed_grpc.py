@@ -17,7 +17,12 @@ import binascii
 from typing import TYPE_CHECKING
 
 from barrage.errors import LimitExceededError, RemoteProtocolError, StatusCode
-from barrage.transport.grpc_web import PREFIX_BYTES, PartialMessage, message_head, metadata_frame
+from barrage.transport.over_http2.grpc_web import (
+    PREFIX_BYTES,
+    PartialMessage,
+    message_head,
+    metadata_frame,
+)
 from barrage.transport.over_websocket.call_socket import CallSocket
 from barrage.transport.over_websocket.socket_call import SocketCall
 from barrage.transport.over_websocket.web_socket import CloseReason

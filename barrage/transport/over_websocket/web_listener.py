@@ -4,12 +4,14 @@ WebSockets for the calls of pages."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from barrage.errors import StatusCode
 from barrage.transport.call_running import CallRunner
 from barrage.transport.host_names import with_port
+from barrage.transport.over_http2.grpc_web import PREFIX_BYTES
 from barrage.transport.over_websocket import flight_socket, multiplexed_grpc
 from barrage.transport.over_websocket.flight_socket import FlightSocket
 from barrage.transport.over_websocket.multiplexed_grpc import MultiplexedGrpc
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
+    from barrage.limits import Limits
     from barrage.transport.base import ListenOptions
     from barrage.transport.over_http2.http2_protocol import Http2Protocol
     from barrage.transport.over_websocket.http_messages import WebSite
@@ -60,6 +63,7 @@ class WebListener(CallRunner):
         }
         self._host = host
         self._options = options
+        self._http2_options = replace(options, limits=_page_limits(options.limits))
         self._sockets = ListeningSockets(host, options.port)
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, asyncio.Future[None]] = {}
@@ -118,7 +122,7 @@ class WebListener(CallRunner):
 
     def made_for(self, protocol: str | None) -> WebConnection | PageHttp2:
         """A connection on which this was agreed to be spoken (ALPN)."""
-        return PageHttp2(self, self, self._options) if protocol == "h2" else self._made()
+        return PageHttp2(self, self, self._http2_options) if protocol == "h2" else self._made()
 
     async def stop(self, grace_s: float | None) -> None:
         """Take no more calls, wait for those there are, cut what is left after ``grace_s``.
@@ -155,6 +159,15 @@ class WebListener(CallRunner):
         gone = self._connections.pop(connection, None)
         if gone is not None and not gone.done():
             gone.set_result(None)
+
+
+def _page_limits(limits: Limits) -> Limits:
+    """What a page may have under way on a connection of HTTP/2 is what it may on a WebSocket."""
+    return replace(
+        limits,
+        http2_partial_bytes_max=limits.web_upload_bytes_max + PREFIX_BYTES,
+        http2_requests_bytes_max=limits.web_requests_bytes_max,
+    )
 
 
 class _Secured(asyncio.Protocol):

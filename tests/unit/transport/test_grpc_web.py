@@ -11,7 +11,7 @@ import pytest
 from barrage.errors import LimitExceededError, RemoteProtocolError, StatusCode
 from barrage.limits import Limits
 from barrage.transport.base import ListenOptions
-from barrage.transport.grpc_web import PartialMessage, message_head
+from barrage.transport.over_http2.grpc_web import PartialMessage, message_head
 from barrage.transport.over_websocket.http_messages import WebAnswer
 from barrage.transport.over_websocket.origins import OriginRule
 from barrage.transport.over_websocket.web_listener import WebListener
