@@ -276,6 +276,24 @@ def test_messages_are_as_long_as_they_may_be(way, scene):
     scene(play, way)
 
 
+def test_what_a_page_has_under_way_is_bounded_for_its_connection(scene):
+    async def play(browser, listener, behaviors, site):
+        whole = framed(bytes(UPLOAD_BYTES_MAX))
+        first = await calls(browser, "Reversed", ends=False)
+        first.send(whole[: UPLOAD_BYTES_MAX // 2], False)
+        second = await calls(browser, "Reversed", ends=False)
+        second.send(whole[: UPLOAD_BYTES_MAX // 2 + 5], False)
+        third = await calls(browser, "Reversed", ends=False)
+        third.send(whole[:1], False)
+        await third.messages()
+        assert third.code == StatusCode.RESOURCE_EXHAUSTED.value
+        first.send(whole[UPLOAD_BYTES_MAX // 2 :], True)
+        assert await first.messages() == [bytes(UPLOAD_BYTES_MAX)]
+        second.cancel()
+
+    scene(play, "HTTP/2 under TLS")
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("content_type", "status"),
