@@ -133,7 +133,8 @@ class Limits:
     come."""
 
     web_streams_max: int = 512
-    """Streams of one WebSocket at a time."""
+    """Streams of one WebSocket at a time, and requests on one HTTP/2 connection of a page that are
+    not answered yet, calls left aside."""
 
     web_calls_max: int = 32
     """Actions on one WebSocket that have not been answered yet."""
@@ -142,15 +143,15 @@ class Limits:
     """Longest message of a page."""
 
     web_upload_bytes_max: int = 16 * 1024 * 1024
-    """Longest message of a gRPC call on a WebSocket, and bytes of all those on one WebSocket of
-    which part has not come."""
+    """Longest message of a gRPC call of a page, and bytes of all those on one connection of which
+    part has not come."""
 
     web_window_bytes: int = 4 * 1024 * 1024
     """Bytes of one stream that a page has been sent and has not acknowledged."""
 
     web_requests_bytes_max: int = 4 * 1024 * 1024
-    """Bytes of messages on one WebSocket that nobody has read yet, past which nothing more is read
-    from it."""
+    """Bytes of messages on one connection of a page that nobody has read yet, past which nothing
+    more is read from it."""
 
     web_replies_bytes_max: int = 16 * 1024 * 1024
     """Bytes that one WebSocket has not taken; what can wait, waits long before. Past it the
@@ -159,8 +160,19 @@ class Limits:
     web_head_bytes_max: int = 32 * 1024
     """Line and headers of one HTTP/1.1 request, and those of a call on a WebSocket."""
 
+    browser_streams_max: int = 512
+    """Streams of one session whose messages come by calls of their own, as browsers send them,
+    those included that nobody has opened yet."""
+
+    browser_stream_messages_max: int = 1_000
+    """Messages of one of them that nobody has read: those that have overtaken one before them
+    included."""
+
+    browser_stream_wait_ns_max: int = 10 * 1_000_000_000
+    """How long messages wait for the call that opens their stream, or for one before them."""
+
     web_idle_ns_max: int = 60 * 1_000_000_000
-    """How long an HTTP/1.1 connection may be silent between two requests."""
+    """How long an HTTP/1.1 connection may be silent between two requests, or in the body of one."""
 
     notebook_pages_max: int = 16
     """Places in which one table of a notebook is shown at a time, in all browsers together."""
