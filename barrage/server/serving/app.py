@@ -568,7 +568,8 @@ class ServerApp:
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}
         if offered:
-            offered[BROWSER_SERVICE] = BrowserStreams(self._puts.do_put, limits).methods()
+            pieced = {"DoPut": self._puts.do_put, "DoExchange": data.do_exchange}
+            offered[BROWSER_SERVICE] = BrowserStreams(pieced, limits).methods()
         return {SERVICE_NAME: methods, **offered}
 
 
