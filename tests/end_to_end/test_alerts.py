@@ -283,6 +283,16 @@ def test_keys_past_the_limit_are_told_by_their_number():
         assert kept.messages[-1].told["further_keys"] == 0
 
 
+def test_more_edges_than_may_wait_are_all_told_in_the_end(monkeypatch):
+    monkeypatch.setattr(watched_alert, "EDGES_MAX", 4)
+    with receiver() as kept, served() as server:
+        quotes = server.create_table("quotes", SCHEMA, key="sym")
+        server.add_alert(hot(kept))
+        quotes.upsert([row(str(number), 101) for number in range(50)])
+        kept.wait_for(50)
+        assert sorted(int(key) for _, (key,) in kept.statuses()) == list(range(50))
+
+
 def test_a_receiver_that_never_answers_delays_no_table_and_learns_what_was_dropped():
     is_away = threading.Event()
 
