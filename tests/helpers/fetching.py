@@ -194,7 +194,7 @@ class Browser:
         return answer
 
     async def _read_http1(self, reader, http, answer):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, h11.RemoteProtocolError):
             while True:
                 event = http.next_event()
                 if event is h11.NEED_DATA:

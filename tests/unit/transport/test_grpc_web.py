@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from http import HTTPStatus
 
 import pytest
@@ -48,13 +49,13 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def web_listener(folder, *, is_tls):
+async def web_listener(folder, *, is_tls, limits=LIMITS):
     behaviors, site = Behaviors(), Site()
     options = ListenOptions(
         port=0,
         message_bytes_max=UPLOAD_BYTES_MAX,
         keepalive_ms=30_000,
-        limits=LIMITS,
+        limits=limits,
         tls=server_tls(folder) if is_tls else None,
     )
     listener = WebListener("127.0.0.1", options, site=site, origins=OriginRule([OTHER]))
@@ -399,6 +400,10 @@ def test_the_other_port_has_no_pages(scene):
         answer = await calls(browser, "Echo", b"x")
         assert (await answer.whole()).status == HTTPStatus.FORBIDDEN
         assert behaviors.seen == {}
+        native = {"content-type": "application/grpc", "te": "trailers"}
+        answer = await calls(browser, "Echo", b"x", metadata=native)
+        await answer.whole()
+        assert behaviors.seen
 
     scene(play, "HTTP/2 on the other port")
 
@@ -467,6 +472,77 @@ def test_a_call_of_http1_is_followed_by_the_next_request(scene):
         assert behaviors.seen
 
     scene(play, "HTTP/1.1")
+
+
+@pytest.mark.parametrize("way", ["HTTP/1.1", "HTTP/1.1 under TLS"])
+def test_who_still_writes_sees_the_answer(way, scene):
+    async def play(browser, listener, behaviors, site):
+        reader, writer = await browser.connect()
+        head = (
+            f"POST {method('Nothing')} HTTP/1.1\r\nhost: localhost:{browser.port}\r\n"
+            "content-type: application/grpc-web+proto\r\n"
+            f"content-length: {UPLOAD_BYTES_MAX}\r\n\r\n"
+        )
+        writer.write(head.encode() + bytes(5))
+        found = await reader.readuntil(b"\r\n\r\n")
+        assert b"grpc-status: 12" in found
+        writer.write(bytes(UPLOAD_BYTES_MAX - 5))
+        second = f"GET /next HTTP/1.1\r\nhost: localhost:{browser.port}\r\n\r\n"
+        writer.write(second.encode())
+        await reader.readuntil(b"/next")
+        assert [request.path for request in site.asked] == ["/next"]
+
+    scene(play, way)
+
+
+@pytest.mark.parametrize("way", ["HTTP/1.1", "HTTP/1.1 under TLS"])
+def test_what_nobody_reads_is_not_taken(way, scene):
+    async def play(browser, listener, behaviors, site):
+        begin, messages = asyncio.Event(), []
+
+        async def reversed_later(requests, context):
+            await begin.wait()
+            async for request in requests:
+                messages.append(len(request))
+            yield b"read"
+
+        behaviors.reversed = reversed_later
+        listener._handlers[:] = [behaviors.handler()]
+        answer = await calls(browser, "Reversed", ends=False)
+        await until(lambda: listener.calls_count == 1)
+        [connection] = listener._connections
+        frame, sent = framed(bytes(8 * 1024)), 0
+        while connection._transport.is_reading():
+            answer.send(frame, False)
+            sent += 1
+            await asyncio.sleep(0)
+        assert UPLOAD_BYTES_MAX < connection._unread_bytes <= UPLOAD_BYTES_MAX + 256 * 1024
+        begin.set()
+        answer.send(b"", True)
+        assert await answer.messages() == [b"read"]
+        assert messages == [8 * 1024] * sent
+        assert connection._unread_bytes == 0
+
+    scene(play, way)
+
+
+def test_a_call_whose_body_stops_is_ended(tmp_path):
+    """Half a message, and nothing after it."""
+
+    async def main():
+        short = dataclasses.replace(LIMITS, web_idle_ns_max=50_000_000)
+        async with (
+            asyncio.timeout(TOLD_SECONDS),
+            web_listener(tmp_path, is_tls=False, limits=short) as (listener, behaviors, _),
+            Browser(listener.port, http="1.1", is_tls=False) as browser,
+        ):
+            answer = await calls(browser, "Echo", ends=False)
+            answer.send(framed(b"abc")[:6], False)
+            await answer.until(lambda: answer.is_lost)
+            await until(lambda: listener.calls_count == 0)
+            assert behaviors.seen == {}
+
+    asyncio.run(main())
 
 
 def test_what_comes_behind_a_call_is_bounded(scene):
