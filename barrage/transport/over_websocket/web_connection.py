@@ -25,6 +25,7 @@ from barrage.transport.over_websocket.http_messages import WebAnswer, WebRequest
 from barrage.transport.over_websocket.page_requests import early_answer, for_other_origin, is_call
 from barrage.transport.over_websocket.web_socket import CloseReason, WebSocket
 from barrage.transport.peer_identity import identity_of_connection, peer_of
+from barrage.transport.sockets.keep_alive import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -338,6 +339,8 @@ class WebConnection(asyncio.BufferedProtocol):
             self._end()
             return
         head.answer += further
+        if owner.keepalive_ms and self._transport is not None:
+            keep_alive(self._transport.get_extra_info("socket"), owner.keepalive_ms)
         self._call = call = FetchedCall(self, head)
         call.runs_as(owner.run(call))
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import random
+import socket
 from http import HTTPStatus
 
+import h2.connection
 import pytest
 
 from barrage.errors import LimitExceededError, RemoteProtocolError, StatusCode
@@ -524,6 +527,67 @@ def test_what_nobody_reads_is_not_taken(way, scene):
         assert connection._unread_bytes == 0
 
     scene(play, way)
+
+
+def test_the_system_looks_whether_the_peer_of_a_long_call_is_there(scene):
+    async def play(browser, listener, behaviors, site):
+        await calls(browser, "Wait", b"")
+        await until(lambda: behaviors.started == 1)
+        [connection] = listener._connections
+        made = connection._transport.get_extra_info("socket")
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+
+    scene(play, "HTTP/1.1 under TLS")
+
+
+@pytest.mark.parametrize("way", ["HTTP/1.1", "HTTP/2 in the clear"])
+def test_garbage_harms_nobody(way, scene, caplog):
+    """Bytes of good calls, changed and cut at random."""
+
+    async def play(browser, listener, behaviors, site):
+        for seed in range(60):
+            chance = random.Random(seed)
+            told = bytearray(recorded(browser, chance))
+            for _ in range(chance.randint(1, 6)):
+                at = chance.randrange(len(told))
+                told[at : at + chance.choice([0, 1, 4])] = chance.randbytes(
+                    chance.choice([0, 1, 9])
+                )
+            reader, writer = await browser.connect()
+            writer.write(bytes(told[: chance.choice([len(told), chance.randrange(len(told) + 1)])]))
+            writer.write_eof()
+            with contextlib.suppress(OSError):
+                await reader.read(1 << 20)
+            writer.close()
+        await until(lambda: listener.calls_count == 0)
+        answer = await calls(browser, "Echo", b"still here")
+        assert await answer.messages() == [b"still here"]
+
+    scene(play, way)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def recorded(browser, chance):
+    """What a good client sends for a call."""
+    body = framed(chance.randbytes(20)) * chance.randint(1, 3)
+    if browser.http == "2":
+        client = h2.connection.H2Connection()
+        client.initiate_connection()
+        pseudo = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":authority": "localhost",
+            ":path": method("Reversed"),
+        }
+        client.send_headers(1, [*pseudo.items(), *GRPC_WEB.items()])
+        client.send_data(1, body, end_stream=True)
+        return client.data_to_send()
+    head = (
+        f"POST {method('Reversed')} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    )
+    lines = "".join(f"{name}: {text}\r\n" for name, text in GRPC_WEB.items())
+    return f"{head}{lines}\r\n".encode() + body
 
 
 def test_a_call_whose_body_stops_is_ended(tmp_path):
