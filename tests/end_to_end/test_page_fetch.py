@@ -153,7 +153,9 @@ async def test_the_page_its_session_and_its_health_come_by_either_http(patient, 
         assert page.body.startswith(b"<!doctype html>")
         assert "unsafe" not in page.headers["content-security-policy"]
         again = {"if-none-match": page.headers["etag"]}
-        assert (await (await browser.request("GET", "/", again)).whole()).status == 304
+        unchanged = await (await browser.request("GET", "/", again)).whole()
+        assert unchanged.status == 304
+        assert http == "1.1" or "content-length" not in unchanged.headers
         health = await (await browser.request("GET", "/healthz")).whole()
         assert health.body == b'{"status":"SERVING"}'
         headers = {"authorization": "Bearer the-key", "origin": browser.origin}
@@ -212,6 +214,19 @@ async def test_a_session_that_is_closed_ends_its_streams(patient):
         await browser.unary(CLOSE, b"", session.headers)
         await answer.messages()
         assert code_of(answer) is StatusCode.UNAUTHENTICATED
+
+
+@on_a_loop
+async def test_an_upload_ends_with_its_session(patient):
+    async with browser_at(patient) as browser:
+        session = await Session.of(browser, "Bearer the-key")
+        place = session._place(1, 1, False)
+        waiting = await browser.call(f"{PIECED}/OpenDoPut", b"", metadata=place, ends=False)
+        waiting.send(b"", True)
+        assert await session.next(1, 2, method="DoPut") is None
+        await browser.unary(CLOSE, b"", session.headers)
+        await waiting.messages()
+        assert code_of(waiting) is StatusCode.UNAUTHENTICATED
 
 
 # --- streams in pieces ----------------------------------------------------------------------------
