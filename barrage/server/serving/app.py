@@ -471,7 +471,7 @@ class ServerApp:
     async def _stop(self, grace_s: float) -> None:
         reason = TransportError(DRAINING)
         self._guard.is_draining = True
-        self.operations.begin_stop()
+        self.operations.begin_stop(grace_s)
         await self._health.enter_graceful_shutdown()
         if not self._is_listening:
             return
