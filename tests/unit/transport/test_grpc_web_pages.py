@@ -127,6 +127,19 @@ def test_the_page_is_beside_its_calls(way, scene):
     scene(play, way)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"connection": "close"}, {"Upper": "x"}, {":path": "nowhere"}, {"x": "a\r\nb"}]
+)
+def test_what_is_no_request_of_http2_is_told_so(wrong, scene):
+    async def play(browser, listener, behaviors, site):
+        answer = await browser.request("GET", "/", wrong)
+        assert (await answer.whole()).status == HTTPStatus.BAD_REQUEST
+        assert site.asked == []
+        assert (await (await browser.request("GET", "/")).whole()).status == HTTPStatus.OK
+
+    scene(play, "HTTP/2 under TLS")
+
+
 def test_requests_that_wait_are_counted_and_forgotten_with_their_connection(scene):
     async def play(browser, listener, behaviors, site):
         site.is_held.clear()
