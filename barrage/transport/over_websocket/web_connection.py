@@ -201,7 +201,8 @@ class WebConnection(asyncio.BufferedProtocol):
         if "websocket" in [word.lower() for word in request.words("upgrade")]:
             self._upgrade(request)
             return
-        refusal = self._owner.origins.refusal(request)
+        is_for_any_page = self._owner.site.is_for_any_page(request)
+        refusal = self._owner.origins.refusal(request, is_for_any_page=is_for_any_page)
         if refusal is not None:
             self._send(WebAnswer.text(HTTPStatus.FORBIDDEN, refusal), request)
             return
