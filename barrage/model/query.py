@@ -248,3 +248,13 @@ def past_places(query: Query) -> set[tuple[str, Cursor]]:
             if isinstance(argument, Query):
                 places |= past_places(argument)
     return places
+
+
+def tables_of(query: Query) -> set[str]:
+    """The published tables that a query and those nested in it begin with."""
+    names = {query.table}
+    for operation in query.operations:
+        for argument in operation.arguments:
+            if isinstance(argument, Query):
+                names |= tables_of(argument)
+    return names

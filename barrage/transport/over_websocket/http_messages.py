@@ -69,6 +69,12 @@ class WebAnswer:
             body=text.encode() + b"\n",
         )
 
+    @classmethod
+    def failed(cls) -> WebAnswer:
+        """Who should have answered could not."""
+        text = "this request could not be answered; the log of the server says why"
+        return cls.text(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+
 
 class WebSite(Protocol):
     """What answers requests that do not become a WebSocket."""

@@ -40,11 +40,24 @@ class OriginRule:
         origin = request.header("origin")
         if origin is None or is_for_any_page:
             return None
-        own = normal_origin(f"{'https' if request.is_tls else 'http'}://{host}")
-        found = normal_origin(origin)
-        if found is not None and (found == own or found in self._allowed):
+        if self._is_own(origin, request) or self.is_allowed(origin):
             return None
         return f"the origin {_shown(origin)} is not allowed; add it to web_origins"
+
+    def other_origin(self, request: WebRequest) -> str | None:
+        """The origin of the page of another server that has sent this request, which was let in;
+        None when it was a page of ours, or none."""
+        origin = request.header("origin")
+        return None if origin is None or self._is_own(origin, request) else origin
+
+    def is_allowed(self, origin: str) -> bool:
+        """Whether it is one of those besides the server's own."""
+        return normal_origin(origin) in self._allowed
+
+    def _is_own(self, origin: str, request: WebRequest) -> bool:
+        scheme = "https" if request.is_tls else "http"
+        own = normal_origin(f"{scheme}://{request.header('host') or ''}")
+        return own is not None and normal_origin(origin) == own
 
     def _is_ours(self, host: str, *, is_tls: bool) -> bool:
         try:
