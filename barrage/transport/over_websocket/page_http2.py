@@ -61,7 +61,7 @@ class PageHttp2(Http2Protocol):
             self.core.end(stream, [(b":status", b"400")])
             return
         owner = self._page_owner
-        early = early_answer(request, owner.origins)
+        early = early_answer(request, owner.origins, owner.site)
         if early is not None:
             self._send(stream, request, early)
         elif is_call(request):

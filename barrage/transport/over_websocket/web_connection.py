@@ -266,7 +266,7 @@ class WebConnection(asyncio.BufferedProtocol):
         if "websocket" in [word.lower() for word in request.words("upgrade")]:
             self._upgrade(request)
             return
-        early = early_answer(request, self._owner.origins)
+        early = early_answer(request, self._owner.origins, self._owner.site)
         if early is not None:
             self._send(early, request)
             return
@@ -322,7 +322,7 @@ class WebConnection(asyncio.BufferedProtocol):
     def _begin_call(self, request: WebRequest) -> None:
         """Run the call that is asked for, whose messages are the body that comes."""
         owner = self._owner
-        early = early_answer(request, owner.origins)
+        early = early_answer(request, owner.origins, owner.site)
         if early is not None:
             self._refuse(early)
             return
