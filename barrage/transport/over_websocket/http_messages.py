@@ -79,6 +79,10 @@ class WebAnswer:
 class WebSite(Protocol):
     """What answers requests that do not become a WebSocket."""
 
+    def is_for_any_page(self, request: WebRequest) -> bool:
+        """Whether pages of all origins may have the answer, those of none among them."""
+        ...
+
     async def answer(self, request: WebRequest) -> WebAnswer:
         """The answer to one."""
         ...

@@ -31,14 +31,16 @@ class OriginRule:
         self._allowed = frozenset(filter(None, map(normal_origin, allowed)))
         self._hosts = {urlsplit(origin).hostname for origin in self._allowed}
 
-    def refusal(self, request: WebRequest) -> str | None:
+    def refusal(self, request: WebRequest, *, is_for_any_page: bool = False) -> str | None:
         """Why a request is not let in; None when it is. One without ``Origin`` comes from no page
-        of another server, or from no browser."""
+        of another server, or from no browser. ``is_for_any_page``: the answer is no secret."""
         host = request.header("host") or ""
         if not self._is_ours(host, is_tls=request.is_tls):
             return f"this server is not called {_shown(host)}; add its origin to web_origins"
         origin = request.header("origin")
-        if origin is None or self._is_own(origin, request) or self.is_allowed(origin):
+        if origin is None or is_for_any_page:
+            return None
+        if self._is_own(origin, request) or self.is_allowed(origin):
             return None
         return f"the origin {_shown(origin)} is not allowed; add it to web_origins"
 

@@ -11,7 +11,7 @@ from barrage.transport.over_http2.grpc_headers import is_grpc_web
 from barrage.transport.over_websocket.http_messages import WebAnswer
 
 if TYPE_CHECKING:
-    from barrage.transport.over_websocket.http_messages import WebRequest
+    from barrage.transport.over_websocket.http_messages import WebRequest, WebSite
     from barrage.transport.over_websocket.origins import OriginRule
 
 _METHOD = re.compile(r"/[\w.]+/\w+")
@@ -19,9 +19,10 @@ _HEADER_NAMES = re.compile(r"[\w, -]+", re.ASCII)
 _ASKED_AGAIN_SECONDS = 600
 
 
-def early_answer(request: WebRequest, origins: OriginRule) -> WebAnswer | None:
+def early_answer(request: WebRequest, origins: OriginRule, site: WebSite) -> WebAnswer | None:
     """The answer to a request that is not let in, or that asks whether another would be."""
-    refusal = origins.refusal(request)
+    is_for_any_page = not is_call(request) and site.is_for_any_page(request)
+    refusal = origins.refusal(request, is_for_any_page=is_for_any_page)
     if refusal is not None:
         return WebAnswer.text(HTTPStatus.FORBIDDEN, refusal)
     names = request.header("access-control-request-headers") or ""
