@@ -17,6 +17,10 @@ Format)."""
 
 NANOS_PER_MS = 1_000_000
 
+JSON_DEPTH_MAX = 256
+"""Deepest nesting of brackets in JSON of a peer; a query of queries takes three for each of its
+``expression_depth_max``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits(ConnectorLimits):

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
             AuthenticationError, TooManyFailuresError."""
             ...
 
+        def end(self, token: str) -> None:
+            """Nobody is let in by this token any more, whoever has kept a copy."""
+            ...
+
 
 SECURITY_HEADERS = (
     (
@@ -133,6 +137,9 @@ class PageSite:
 
     async def _session(self, request: WebRequest) -> WebAnswer:
         if request.method == "DELETE":
+            token = request.cookie(COOKIE)
+            if token:
+                self._sessions.end(token)
             return _with_cookie(request, "", "; Max-Age=0")
         if request.method != "POST":
             text = "only POST and DELETE"

@@ -7,18 +7,23 @@ import json
 import threading
 import urllib.request
 
+import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import barrage
+from barrage.cli.main import app
 from barrage.errors import ConfigError, LimitExceededError, LocalProtocolError, TableFailedError
 from barrage.limits import Limits
 from barrage.server import Alert, AsyncServer, ServerConfig
 from barrage.server.alerting import alert_service, watched_alert
 from barrage.server.alerting.alert import AlertError
 from barrage.server.alerting.alert_service import AlertNotFoundError
+from tests.end_to_end.test_transports_page import served as served_by
 from tests.helpers.alert_receiver import HANG_SECONDS, LOOPBACK, receiver, status
 from tests.helpers.server_process import wait_until
 from tests.helpers.serving import HOST
+from tests.unit.cli.test_examples import shell_blocks
 
 SCHEMA = {"sym": "string", "price": "float64", "n": "int64", "at": "timestamp[ns, UTC]"}
 HOSTS = {"alert_hosts": "127.0.0.0/8"}
@@ -168,11 +173,12 @@ def test_a_table_that_does_not_fit_is_told_by_the_state_and_at_the_start(caplog)
         for wrong, what in (
             ({"where": "prize > 1"}, "where must be a condition upon its table"),
             ({"key": "symbol"}, "key must be columns of its table"),
+            ({"key": "list"}, "key must be columns that can be a key"),
             ({"columns": ("x",)}, "columns must be columns of its table"),
             ({"table": "", "query": '{"table": "quotes", "ops": [["last_by", ["x"]]]}'}, "query"),
         ):
             server = served()
-            server.create_table("quotes", SCHEMA, key="sym")
+            server.create_table("quotes", {**SCHEMA, "list": pa.list_(pa.int64())}, key="sym")
             server.add_alert(hot(kept, **wrong))
             with pytest.raises(ConfigError, match=f"alert 'hot': {what}"):
                 server.start()
@@ -362,6 +368,67 @@ def test_what_alerts_do_is_told_by_a_table_and_by_metrics_without_secrets(caplog
     assert "1 events for 127.0.0.1 are dropped" in caplog.text
     for secret in ("secret-path", "s3cr3t"):
         assert secret not in everything
+
+
+def test_what_happens_while_an_alert_is_added_is_told():
+    """Edges that the engine tells before the loop knows that it looks at the table."""
+    with receiver() as kept, served() as server:
+        quotes = server.create_table("quotes", SCHEMA, key="sym")
+        is_over = threading.Event()
+
+        def write():
+            for number in range(200):
+                quotes.upsert([row(str(number), 101)])
+            is_over.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        server.add_alert(hot(kept))
+        assert is_over.wait(HANG_SECONDS)
+        writer.join()
+        kept.wait_for(200)
+    assert sorted(int(key) for _, (key,) in kept.statuses()) == list(range(200))
+
+
+def test_the_command_serves_alerts_and_tells_what_waits_when_it_ends(tmp_path):
+    (serve,) = shell_blocks("docs/alerts.md")
+    with receiver() as kept:
+        (tmp_path / "alerts.toml").write_text(
+            'hosts = ["127.0.0.1"]\n[[alert]]\nname = "hot"\ntable = "quotes"\n'
+            f'where = "price > 100"\ninterval_ms = 600000\nurl = "{kept.url}"\n'
+        )
+        with served_by(serve, tmp_path) as port, barrage.connect(f"localhost:{port}") as session:
+            session.create_table("quotes", {"sym": "string", "price": "float64"}, key="sym")
+            session.put("quotes", {"sym": ["A"], "price": [101.0]})
+            kept.wait_for(1)
+            session.put("quotes", {"sym": ["B"], "price": [101.0]})
+        assert kept.statuses() == [("firing", ("A",)), ("firing", ("B",))]
+        # With a data directory the table is back, and so is what it has to tell.
+        with served_by(serve, tmp_path):
+            kept.wait_for(4)
+        assert [event["initial"] for event in kept.events] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "error: cannot read alerts"),
+        ("[[alert]]\n", "alert 'number 1': name must be there"),
+        (
+            '[[alert]]\nname = "a"\nwhere = "x > 1"\ntable = "t"\nurl = "http://127.0.0.1/"\n',
+            "alert 'a': url must be of a host",
+        ),
+    ],
+)
+def test_the_command_says_in_a_line_what_is_wrong(tmp_path, text, told):
+    path = tmp_path / "alerts.toml"
+    if text is not None:
+        path.write_text(text)
+    words = ("serve", "--port", "0", "--no-web", "--alerts", str(path))
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code in (1, 2)
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_alerts_of_a_file_are_read_at_the_start(tmp_path):

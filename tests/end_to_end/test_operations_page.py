@@ -19,8 +19,8 @@ import pytest
 import barrage
 from barrage.limits import Limits
 from barrage.relay.relay_statistics import RELAYED_TABLE
-from barrage.server.alerting.alert_statistics import ALERTS_TABLE
 from barrage.server import ServerConfig
+from barrage.server.alerting.alert_statistics import ALERTS_TABLE
 from barrage.server.statistics.server_measures import MEASURES
 from tests.end_to_end.test_transports_page import MAIN, SECONDS_MAX
 from tests.helpers import warm_python

@@ -194,7 +194,7 @@ class Browser:
         return answer
 
     async def _read_http1(self, reader, http, answer):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, h11.RemoteProtocolError):
             while True:
                 event = http.next_event()
                 if event is h11.NEED_DATA:
@@ -247,7 +247,14 @@ class Browser:
 
     async def _begin_http2(self):
         reader, writer = await self.connect()
-        client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        client = h2.connection.H2Connection(
+            h2.config.H2Configuration(
+                header_encoding="utf-8",
+                # What is wrong is for the server to find.
+                validate_outbound_headers=False,
+                normalize_outbound_headers=False,
+            )
+        )
         client.initiate_connection()
         writer.write(client.data_to_send())
         if self.is_tls:

@@ -68,6 +68,8 @@ class AlertService:
         self._following = contextlib.ExitStack()
         self.statistics = AlertStatistics(self._alerts, place.tables)
         self._tasks: list[asyncio.Task[None]] = []
+        self._ended: set[asyncio.Task[None]] = set()
+        """Of alerts that were removed."""
         self._on_death: OnDeath | None = None
         self._ends_at_s: float | None = None
 
@@ -106,6 +108,8 @@ class AlertService:
         watched.detach("it was removed", AlertState.REMOVED)
         if watched.task is not None:
             watched.task.cancel()
+            self._ended.add(watched.task)
+            watched.task.add_done_callback(self._ended.discard)
 
     async def _declare(self, alert: Alert) -> WatchedAlert:
         if alert.name in self._alerts:
@@ -124,11 +128,13 @@ class AlertService:
         watched = WatchedAlert(
             alert, self._place, server=self._server, ids=self._new_ids(), post=self._post
         )
-        checked = self._place.tables.derive(watched.check, THE_SERVER)
-        await asyncio.wrap_future(checked)
-        # Another one of that name may have come meanwhile.
-        if self._alerts.setdefault(alert.name, watched) is not watched:
-            raise AlertError(alert.name, "name", "a name of its own: another alert has it")
+        self._alerts[alert.name] = watched
+        try:
+            checked = self._place.tables.derive(watched.check, THE_SERVER)
+            await asyncio.wrap_future(checked)
+        except BaseException:
+            self.remove(alert.name)
+            raise
         return watched
 
     def _new_ids(self) -> Iterator[str]:
@@ -187,7 +193,7 @@ class AlertService:
         async with watched.looking:
             _, listing = await self._watch.listing()
             known = {name: listing.get(name) for name in watched.alert.tables}
-            if known != watched.known and watched.state is not AlertState.REMOVED:
+            if known != watched.known and not watched.has_ended:
                 watched.known = known
                 await watched.attach()
 
@@ -210,9 +216,12 @@ class AlertService:
                 log.warning("alert %r: %d events were not told", watched.alert.name, waiting)
         tasks, self._tasks = self._tasks, []
         tasks += [each.task for each in self._alerts.values() if each.task is not None]
+        tasks += self._ended
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        for watched in self._alerts.values():
+            watched.let_go()
         self._following.close()
         self._post.close()

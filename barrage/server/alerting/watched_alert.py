@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from barrage.engine.expressions.expression import bind_condition
 from barrage.engine.operators.last_by import last_by
 from barrage.engine.operators.where import where
+from barrage.engine.tables.keyed import check_key_columns
 from barrage.errors import (
     BarrageError,
     ExpressionError,
@@ -125,13 +126,19 @@ class WatchedAlert:
         """What the names of its tables stood for when it looked at them."""
         self.looking = asyncio.Lock()
         self._place = place
+        self._is_first = True
         self._inbox: _Inbox | None = None
         self._lease: TableLease | None = None
 
     @property
+    def has_ended(self) -> bool:
+        """Whether nothing is told of it any more, whatever happens."""
+        return self.state is AlertState.REMOVED or (self.task is not None and self.task.done())
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing that the engine has told is still to be told, or can be."""
-        if self.task is None or self.task.done():
+        if self.task is None or self.has_ended:
             return True
         return self.delivery.is_idle and (self._inbox is None or self._inbox.is_empty)
 
@@ -140,7 +147,8 @@ class WatchedAlert:
     async def attach(self) -> None:
         """Look at the tables there are now, anew."""
         self.detach("its table was dropped or replaced")
-        inbox = _Inbox(self)
+        inbox = _Inbox(self, is_first=self._is_first)
+        self._is_first = False
         try:
             make = partial(self._make, inbox)
             lease = await asyncio.wrap_future(self._place.tables.derive(make, THE_SERVER))
@@ -160,14 +168,12 @@ class WatchedAlert:
             return
         self._inbox, self._lease = inbox, lease
         self.state, self.detail = AlertState.WATCHING, None
-        self._place.runtime.post(partial(_begin, lease))
+        # What was told before there was anybody to look at it.
+        inbox.ask()
 
     def detach(self, reason: str, state: AlertState = AlertState.WAITING) -> None:
         """Look at no table any more: no key fires that did. Idempotent."""
-        if self._inbox is not None:
-            self._inbox.is_open = False
-        self._inbox = self._lease = None
-        self.further_count = 0
+        self.let_go()
         self.state, self.detail = state, reason
         clock = self._place.runtime.clock
         ended = self.keys.end_all(
@@ -176,9 +182,17 @@ class WatchedAlert:
         self.queue.put(ended)
         self.delivery.wake()
 
+    def let_go(self) -> None:
+        """Hold no table of the engine any more. Idempotent."""
+        if self._inbox is not None:
+            self._inbox.is_open = False
+        self._inbox = self._lease = None
+        self.further_count = 0
+
     def _fail(self, error: BarrageError) -> None:
-        log.error("alert %r: %s", self.alert.name, error)
-        self.detach(UNFIT if isinstance(error, AlertError) else HAS_FAILED, AlertState.FAILED)
+        is_unfit = isinstance(error, AlertError)
+        log.error("%s", error if is_unfit else f"alert {self.alert.name!r}: {error}")
+        self.detach(UNFIT if is_unfit else HAS_FAILED, AlertState.FAILED)
 
     def check(self) -> None:
         """AlertError when what is there does not fit the alert. On the engine thread."""
@@ -205,6 +219,11 @@ class WatchedAlert:
                 wanted = f"columns of its table ({', '.join(schema.names)}), not {missing[0]!r}"
                 raise AlertError(alert.name, what, wanted)
         try:
+            if key:
+                check_key_columns(schema, key)
+        except SchemaError as error:
+            raise AlertError(alert.name, "key", f"columns that can be a key: {error}") from None
+        try:
             bind_condition(alert.where, schema)
         except (ExpressionError, SchemaError) as error:
             raise AlertError(alert.name, "where", f"a condition upon its table: {error}") from None
@@ -229,6 +248,7 @@ class WatchedAlert:
         )
         true.know(("edges", tap.serial), tap)
         tap.tell, tap.tell_failure = inbox.put, inbox.fail
+        tap.begin()
         return TableLease(self._place.tables, tap)
 
     # --- edges ---
@@ -246,22 +266,22 @@ class WatchedAlert:
                 self._place.runtime.post(partial(_refill, self._lease))
             return
         try:
-            self._note(edges, inbox.key)
+            self._note(edges, inbox)
         except Exception:
             self._fail(unexpected_failure(log, f"alert {self.alert.name!r} could not be told"))
             return
         _taken(self._lease, edges.rows)
         inbox.ask()
 
-    def _note(self, edges: Edges, key: tuple[str, ...]) -> None:
+    def _note(self, edges: Edges, inbox: _Inbox) -> None:
         """Make events of edges."""
         events = self.keys.end(edges.ended.tolist(), at_ns=edges.at_ns, wall_ns=edges.wall_ns)
         events += self.keys.begin(
             edges.begun.tolist(),
-            told_rows(edges.rows, key, self.alert.columns),
+            told_rows(edges.rows, inbox.key, self.alert.columns),
             at_ns=edges.at_ns,
             wall_ns=edges.wall_ns,
-            is_initial=edges.is_initial,
+            is_initial=edges.is_initial and inbox.is_first,
         )
         if edges.is_full and edges.further_count and not self.further_count:
             events.append(self.keys.overflow(edges.further_count, edges.wall_ns))
@@ -292,7 +312,9 @@ def _json_rows(rows: pa.Table) -> list[JsonCells | None]:
 class _Inbox:
     """Where the engine thread leaves the edges of one tap."""
 
-    def __init__(self, owner: WatchedAlert) -> None:
+    def __init__(self, owner: WatchedAlert, *, is_first: bool) -> None:
+        self.is_first = is_first
+        """Whether the alert begins with this tap: rows of a table that comes later are news."""
         self.key: tuple[str, ...] = ()
         self.failure: BarrageError | None = None
         self.is_open = True
@@ -346,12 +368,6 @@ class _Inbox:
         else:
             self._waiting[0] = rest
         return first
-
-
-def _begin(lease: TableLease) -> None:
-    tap = lease.table
-    assert isinstance(tap, EdgeTap)
-    tap.begin()
 
 
 def _refill(lease: TableLease) -> None:

@@ -14,7 +14,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from barrage.errors import LimitExceededError, RemoteProtocolError
+from barrage.errors import ConnectionLostError, LimitExceededError, RemoteProtocolError
 from barrage.server.access.call_guard import SessionUse
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.access.method_table import MethodEntry
@@ -23,6 +23,7 @@ from barrage.server.identity.credentials import header_value
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from barrage.errors import BarrageError
     from barrage.limits import Limits
     from barrage.server.access.call_guard import SessionCall
     from barrage.server.access.method_table import SessionBehavior
@@ -57,7 +58,7 @@ class BrowserStreams:
         streams = self._streams.get(session)
         if streams is None:
             streams = self._streams[session] = {}
-            session.on_close(lambda _: self._end(session))
+            session.on_close(partial(self._end, session))
         stream = streams.get(key)
         if stream is None:
             most = self._limits.browser_streams_max
@@ -69,15 +70,15 @@ class BrowserStreams:
             stream.expires(partial(self.forget, key, session))
         return stream
 
-    def _end(self, session: ClientSession) -> None:
+    def _end(self, session: ClientSession, error: BarrageError) -> None:
         for stream in self._streams.pop(session, {}).values():
-            stream.close()
+            stream.close(error)
 
     def forget(self, key: tuple[str, int], session: ClientSession) -> None:
         """Take no more messages of it. Idempotent."""
         stream = self._streams.get(session, {}).pop(key, None)
         if stream is not None:
-            stream.close()
+            stream.close(ConnectionLostError("the call that opened the stream has ended"))
 
 
 class _PiecedMethod:
@@ -124,6 +125,7 @@ class _PiecedStream:
         self._bytes = 0
         self._arrived = asyncio.Event()
         self._is_open = False
+        self._ended: BarrageError | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
     def expires(self, forget: Callable[[], None]) -> None:
@@ -138,10 +140,10 @@ class _PiecedStream:
         self._is_open = True
         self._forget_expiry()
 
-    def close(self) -> None:
-        """Nothing more comes. Idempotent."""
+    def close(self, error: BarrageError) -> None:
+        """Nothing more comes, and who still reads gets ``error``. Idempotent."""
         self._forget_expiry()
-        self._ready.append(None)
+        self._ended = error
         self._arrived.set()
 
     def _forget_expiry(self) -> None:
@@ -178,8 +180,10 @@ class _PiecedStream:
 
     async def read(self) -> Any:
         """The next message, or the end. RemoteProtocolError when one is missing that others were
-        sent after."""
+        sent after; the error the stream was closed with."""
         while not self._ready:
+            if self._ended is not None:
+                raise self._ended
             self._arrived.clear()
             seconds = self._limits.browser_stream_wait_ns_max / 1e9
             try:

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from barrage.errors import StatusCode
 from barrage.transport.base import NOBODY
-from barrage.transport.over_http2.grpc_headers import RequestRefusal, read_request
+from barrage.transport.over_http2.grpc_headers import (
+    RequestRefusal,
+    is_grpc_web,
+    read_request,
+)
 from barrage.transport.over_http2.http2_call import Http2Call
 from barrage.transport.over_http2.http2_connection import Http2Connection
 from barrage.transport.over_http2.http2_events import (
@@ -239,8 +243,10 @@ class Http2Protocol(asyncio.Protocol):
 
     def requested(self, stream: Http2Stream, headers: Headers) -> None:
         """A request has come. A page has no business here: it has a door of its own, where it is
-        asked where it comes from."""
-        if any(name == b"origin" for name, _ in headers):
+        asked where it comes from. What a proxy has made of its call, for which that one answers,
+        is a call of gRPC."""
+        fields = dict(headers)
+        if b"origin" in fields and is_grpc_web(fields.get(b"content-type", b"")):
             self.core.end(stream, [(b":status", b"403")])
         else:
             self.begin_call(stream, headers)

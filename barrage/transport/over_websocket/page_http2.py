@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         origins: OriginRule
 
 
+_WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+
 log = logging.getLogger(__name__)
 
 
@@ -111,11 +113,9 @@ class PageHttp2(Http2Protocol):
         self._send(stream, request, WebAnswer.failed())
 
     def _send(self, stream: Http2Stream, request: WebRequest, answer: WebAnswer) -> None:
-        headers = [
-            (b":status", b"%d" % answer.status),
-            *_encoded(answer.headers),
-            (b"content-length", b"%d" % len(answer.body)),
-        ]
+        headers = [(b":status", b"%d" % answer.status), *_encoded(answer.headers)]
+        if answer.status not in _WITHOUT_BODY:
+            headers.append((b"content-length", b"%d" % len(answer.body)))
         if answer.body and request.method != "HEAD":
             self.core.respond(stream, headers)
             self.core.end_with(stream, answer.body)

@@ -25,6 +25,7 @@ from barrage.transport.over_websocket.http_messages import WebAnswer, WebRequest
 from barrage.transport.over_websocket.page_requests import early_answer, for_other_origin, is_call
 from barrage.transport.over_websocket.web_socket import CloseReason, WebSocket
 from barrage.transport.peer_identity import identity_of_connection, peer_of
+from barrage.transport.sockets.keep_alive import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -108,6 +109,8 @@ class WebConnection(asyncio.BufferedProtocol):
         self._request: WebRequest | None = None
         self._answering: asyncio.Task[None] | None = None
         self._call: FetchedCall | None = None
+        self._is_call = False
+        """Whether the request that comes is a call, which may have ended already."""
         self._body_bytes = 0
         self._unread_bytes = 0
         """What the messages of the call have that nobody has read."""
@@ -203,7 +206,8 @@ class WebConnection(asyncio.BufferedProtocol):
             if isinstance(event, h11.Request):
                 self._request = self._web_request(event)
                 self._body_bytes = self._early_bytes = 0
-                if is_call(self._request):
+                self._is_call = is_call(self._request)
+                if self._is_call:
                     self._begin_call(self._request)
             elif isinstance(event, h11.Data):
                 self._take_body(bytes(event.data))
@@ -212,17 +216,25 @@ class WebConnection(asyncio.BufferedProtocol):
                 assert self._request is not None
                 if self._call is not None:
                     self._call.half_close()
+                elif self._is_call:
+                    self._next()
                 else:
                     self._take(self._request)
             else:
                 break
 
     def _take_body(self, data: bytes) -> None:
-        if self._call is None:
+        if not self._is_call:
             self._count_body(len(data))
             return
         self._await_request(self._owner.limits.web_idle_ns_max)
         most = self._owner.limits.web_upload_bytes_max
+        if self._call is None:
+            # It is read all the same: who is still writing would not see the answer.
+            self._body_bytes += len(data)
+            if self._body_bytes > most:
+                self._end()
+            return
         self._unread_bytes += self._call.feed_body(data, most)
         if self._unread_bytes > self._owner.limits.web_requests_bytes_max:
             assert self._transport is not None
@@ -327,6 +339,8 @@ class WebConnection(asyncio.BufferedProtocol):
             self._end()
             return
         head.answer += further
+        if owner.keepalive_ms and self._transport is not None:
+            keep_alive(self._transport.get_extra_info("socket"), owner.keepalive_ms)
         self._call = call = FetchedCall(self, head)
         call.runs_as(owner.run(call))
 
@@ -354,9 +368,11 @@ class WebConnection(asyncio.BufferedProtocol):
         self._loop.call_soon(self._after_call)
 
     def _after_call(self) -> None:
-        if not self._is_over:
+        if self._is_over or self._call is not None:
+            return
+        if self._http.their_state is h11.DONE:
             self._next()
-            self._receive(None)
+        self._receive(None)
 
     def _transport_write(self, data: bytes | None) -> None:
         if data and self._transport is not None and not self._is_over:

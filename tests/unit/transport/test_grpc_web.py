@@ -1,131 +1,29 @@
-"""Calls of gRPC-web by every HTTP they come by, those that are none, and what goes beside them."""
+"""Calls of gRPC-web by every HTTP they come by, and those that are none."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from http import HTTPStatus
+from functools import partial
 
 import pytest
 
 from barrage.errors import LimitExceededError, RemoteProtocolError, StatusCode
-from barrage.limits import Limits
-from barrage.transport.base import ListenOptions
 from barrage.transport.over_http2.grpc_web import PartialMessage, message_head
-from barrage.transport.over_websocket.http_messages import WebAnswer
-from barrage.transport.over_websocket.origins import OriginRule
-from barrage.transport.over_websocket.web_listener import WebListener
-from tests.helpers.fetching import GRPC_WEB, Browser, framed
-from tests.unit.transport.contract import TOLD_SECONDS, until
-from tests.unit.transport.http2_served import SERVICE, Behaviors, listener_on
-from tests.unit.transport.tls_scene import server_tls
-
-OTHER = "https://dashboards.example"
-UPLOAD_BYTES_MAX = 32 * 1024
-LIMITS = Limits(
-    web_upload_bytes_max=UPLOAD_BYTES_MAX,
-    web_requests_bytes_max=UPLOAD_BYTES_MAX,
-    web_streams_max=2,
-    http2_preface_ns_max=60 * 10**9,
+from tests.helpers.fetching import GRPC_WEB, framed
+from tests.unit.transport.contract import until
+from tests.unit.transport.grpc_web_served import (
+    OF_PAGES,
+    UPLOAD_BYTES_MAX,
+    WAYS,
+    calls,
+    method,
+    played,
 )
-
-
-class Site:
-    """What is served beside calls; notes who asks."""
-
-    def __init__(self):
-        self.asked = []
-        self.is_held = asyncio.Event()
-        self.is_held.set()
-
-    async def answer(self, request):
-        self.asked.append(request)
-        await self.is_held.wait()
-        if request.path == "/fails":
-            raise ValueError("the site is broken")
-        body = b"x" * 300_000 if request.path == "/long" else request.path.encode()
-        return WebAnswer(headers=(("content-type", "text/plain"),), body=body)
-
-
-@contextlib.asynccontextmanager
-async def web_listener(folder, *, is_tls):
-    behaviors, site = Behaviors(), Site()
-    options = ListenOptions(
-        port=0,
-        message_bytes_max=UPLOAD_BYTES_MAX,
-        keepalive_ms=30_000,
-        limits=LIMITS,
-        tls=server_tls(folder) if is_tls else None,
-    )
-    listener = WebListener("127.0.0.1", options, site=site, origins=OriginRule([OTHER]))
-    listener.add_generic_rpc_handlers((behaviors.handler(),))
-    listener.bind()
-    await listener.start()
-    try:
-        yield listener, behaviors, site
-    finally:
-        await listener.stop(0)
-        assert listener.connections_count == 0
-        assert listener.calls_count == 0
-
-
-@contextlib.asynccontextmanager
-async def other_listener(folder, *, is_tls):
-    """That of native clients, which has no pages."""
-    behaviors = Behaviors()
-    listener = listener_on(tls=server_tls(folder) if is_tls else None)
-    listener.add_generic_rpc_handlers((behaviors.handler(),))
-    listener.bind()
-    await listener.start()
-    try:
-        yield listener, behaviors, None
-    finally:
-        await listener.stop(0)
-        assert listener.calls_count == 0
-
-
-WAYS = {
-    "HTTP/1.1": (web_listener, "1.1", False),
-    "HTTP/1.1 under TLS": (web_listener, "1.1", True),
-    "HTTP/2 under TLS": (web_listener, "2", True),
-    "HTTP/2 on the other port": (other_listener, "2", True),
-    "HTTP/2 in the clear": (other_listener, "2", False),
-}
-OF_PAGES = [name for name, (listener, _, _) in WAYS.items() if listener is web_listener]
 
 
 @pytest.fixture
 def scene(tmp_path):
-    """Runs a scene with a browser, by one of the ways."""
-
-    def run(play, way, **browser):
-        listen, http, is_tls = WAYS[way]
-
-        async def main():
-            async with (
-                asyncio.timeout(TOLD_SECONDS),
-                listen(tmp_path, is_tls=is_tls) as (listener, behaviors, site),
-                Browser(listener.port, http=http, is_tls=is_tls, **browser) as made,
-            ):
-                if listen is other_listener:
-                    made.origin = ""
-                await play(made, listener, behaviors, site)
-
-        asyncio.run(main())
-
-    return run
-
-
-def method(name):
-    return f"/{SERVICE}/{name}"
-
-
-async def calls(browser, name, *messages, metadata=(), **options):
-    """Without an origin where there are no pages."""
-    headers = {**GRPC_WEB, **({"origin": browser.origin} if browser.origin else {})}
-    headers |= dict(metadata)
-    body = b"".join(map(framed, messages))
-    return await browser.request("POST", method(name), headers, body, **options)
+    return partial(played, tmp_path)
 
 
 # --- calls ----------------------------------------------------------------------------------------
@@ -340,161 +238,3 @@ def test_a_part_of_a_message_is_kept_and_counted():
         PartialMessage("a call").take(message_head(5), 4)
     with pytest.raises(RemoteProtocolError, match="compressed"):
         PartialMessage("a call").take(b"\1" + bytes(4), 4)
-
-
-# --- origins --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", OF_PAGES)
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "nonsense"])
-def test_foreign_pages_call_nothing(way, origin, scene):
-    async def play(browser, listener, behaviors, site):
-        browser.origin = origin
-        answer = await calls(browser, "Echo", b"x")
-        await answer.whole()
-        assert answer.status == HTTPStatus.FORBIDDEN
-        assert b"web_origins" in answer.body
-        assert "access-control-allow-origin" not in answer.headers
-        asking = {"origin": origin, "access-control-request-method": "POST"}
-        answer = await browser.request("OPTIONS", method("Echo"), asking)
-        assert (await answer.whole()).status == HTTPStatus.FORBIDDEN
-        assert behaviors.seen == {}
-        assert site.asked == []
-
-    scene(play, way)
-
-
-@pytest.mark.parametrize("way", OF_PAGES)
-def test_pages_of_allowed_origins_may_read_answers(way, scene):
-    async def play(browser, listener, behaviors, site):
-        browser.origin = OTHER
-        asking = {
-            "origin": OTHER,
-            "access-control-request-method": "POST",
-            "access-control-request-headers": "authorization,content-type,x-grpc-web",
-        }
-        answer = await (await browser.request("OPTIONS", method("Echo"), asking)).whole()
-        assert answer.status == HTTPStatus.NO_CONTENT
-        assert answer.headers["access-control-allow-origin"] == OTHER
-        assert answer.headers["access-control-allow-methods"] == "POST"
-        asked = asking["access-control-request-headers"]
-        assert answer.headers["access-control-allow-headers"] == asked
-        assert "access-control-allow-credentials" not in answer.headers
-        for name in ("Echo", "Nothing"):
-            answer = await calls(browser, name, b"x")
-            await answer.messages()
-            assert answer.headers["access-control-allow-origin"] == OTHER
-            assert answer.headers["access-control-expose-headers"] == "*"
-            assert answer.headers["vary"] == "origin"
-        # Nothing else is for them.
-        answer = await browser.request("OPTIONS", "/session", asking)
-        assert "access-control-allow-origin" not in (await answer.whole()).headers
-
-    scene(play, way)
-
-
-def test_the_other_port_has_no_pages(scene):
-    async def play(browser, listener, behaviors, site):
-        browser.origin = f"https://localhost:{browser.port}"
-        answer = await calls(browser, "Echo", b"x")
-        assert (await answer.whole()).status == HTTPStatus.FORBIDDEN
-        assert behaviors.seen == {}
-
-    scene(play, "HTTP/2 on the other port")
-
-
-# --- what goes beside calls -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", OF_PAGES)
-def test_the_page_is_beside_its_calls(way, scene):
-    async def play(browser, listener, behaviors, site):
-        waiting = await calls(browser, "Wait", b"")
-        answer = await (await browser.request("GET", "/long?x=1", {"cookie": "a=b"})).whole()
-        assert answer.status == 200
-        assert answer.body == b"x" * 300_000
-        assert answer.headers["content-length"] == "300000"
-        request = site.asked[-1]
-        assert (request.path, request.target) == ("/long", "/long?x=1")
-        assert request.cookie("a") == "b"
-        assert request.header("host") == f"localhost:{browser.port}"
-        assert request.is_tls == browser.is_tls
-        answer = await (await browser.request("HEAD", "/long")).whole()
-        assert answer.body == b""
-        assert answer.headers["content-length"] == "300000"
-        answer = await (await browser.request("POST", "/x", {}, b"y" * 1000)).whole()
-        assert answer.body == b"/x"
-        answer = await (await browser.request("GET", "/fails")).whole()
-        assert answer.status == HTTPStatus.INTERNAL_SERVER_ERROR
-        waiting.cancel()
-        await until(lambda: behaviors.cancelled == 1)
-
-    scene(play, way)
-
-
-def test_requests_that_wait_are_counted_and_forgotten_with_their_connection(scene):
-    async def play(browser, listener, behaviors, site):
-        site.is_held.clear()
-        waiting = [await browser.request("GET", f"/{each}") for each in range(2)]
-        await until(lambda: len(site.asked) == 2)
-        answer = await (await browser.request("GET", "/2")).whole()
-        assert answer.status == HTTPStatus.TOO_MANY_REQUESTS
-        waiting[0].cancel()
-        third = await browser.request("GET", "/3")
-        await until(lambda: len(site.asked) == 3)
-        site.is_held.set()
-        assert (await third.whole()).body == b"/3"
-        assert (await waiting[1].whole()).body == b"/1"
-
-    scene(play, "HTTP/2 under TLS")
-
-
-def test_a_call_of_http1_is_followed_by_the_next_request(scene):
-    async def play(browser, listener, behaviors, site):
-        reader, writer = await browser.connect()
-        head = (
-            f"POST {method('Echo')} HTTP/1.1\r\nhost: localhost:{browser.port}\r\n"
-            "content-type: application/grpc-web+proto\r\ncontent-length: 6\r\n\r\n"
-        )
-        second = f"GET /next HTTP/1.1\r\nhost: localhost:{browser.port}\r\n\r\n"
-        writer.write(head.encode() + framed(b"x") + second.encode())
-        found = b""
-        while not found.endswith(b"/next"):
-            more = await reader.read(65_536)
-            assert more
-            found += more
-        assert found.count(b"HTTP/1.1 200") == 2
-        assert behaviors.seen
-
-    scene(play, "HTTP/1.1")
-
-
-def test_what_comes_behind_a_call_is_bounded(scene):
-    async def play(browser, listener, behaviors, site):
-        _, writer = await browser.connect()
-        head = (
-            f"POST {method('Wait')} HTTP/1.1\r\nhost: localhost:{browser.port}\r\n"
-            "content-type: application/grpc-web+proto\r\ncontent-length: 5\r\n\r\n"
-        )
-        writer.write(head.encode() + framed(b""))
-        await until(lambda: behaviors.started == 1)
-        with contextlib.suppress(OSError):
-            while True:
-                writer.write(bytes(65_536))
-                await writer.drain()
-                await asyncio.sleep(0)
-        await until(lambda: behaviors.cancelled == 1)
-
-    scene(play, "HTTP/1.1")
-
-
-@pytest.mark.parametrize("way", ["HTTP/1.1", "HTTP/1.1 under TLS"])
-def test_a_listener_that_stops_tells_its_calls(way, scene):
-    async def play(browser, listener, behaviors, site):
-        answer = await calls(browser, "Wait", b"")
-        await until(lambda: behaviors.started == 1)
-        await listener.stop(0)
-        await answer.messages()
-        assert answer.code == StatusCode.UNAVAILABLE.value
-
-    scene(play, way)
