@@ -34,9 +34,11 @@ READ_CELLS = """
 """
 
 
-def wait_until(look: Callable[[], Any], what: str = "") -> Any:
+def wait_until(
+    look: Callable[[], Any], what: str = "", *, hang_seconds: float = HANG_SECONDS
+) -> Any:
     """What ``look`` gives once it is true."""
-    deadline = time.monotonic() + HANG_SECONDS
+    deadline = time.monotonic() + hang_seconds
     while True:
         seen = look()
         if seen:
