@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim interleavings fuzz interop interop-secured bench bench-interop bench-spark generated web test-web pictures test-ucx test-npm test-spark test-spark-secured test-spark-oldest spark-demo test-connectors chaos slow busy night proto flatbuf fmt check coverage clean
+.PHONY: help run test property sim interleavings fuzz interop interop-secured bench bench-interop bench-spark generated web test-web pictures references web-soak test-ucx test-npm test-spark test-spark-secured test-spark-oldest spark-demo test-connectors chaos slow busy night proto flatbuf fmt check coverage clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
