@@ -1,5 +1,5 @@
-"""Every limit of the system in one place: name, unit, default. Units and bounds stand last in the
-names.
+"""Every limit of the system in one place: name, unit, default; those of connectors are in the file
+beside it. Units and bounds stand last in the names.
 
 A limit is enforced where the data enters and tested at the limit and one past it. A server or
 client carries one immutable :class:`Limits`; the core never reads configuration itself.
@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from barrage.connector_limits import ConnectorLimits
+
 ROW_KEY_MAX = 2**63 - 1
 """Largest row key; keys are non-negative signed 64-bit numbers (Wire Guide, Row Set Wire
 Format)."""
 
 NANOS_PER_MS = 1_000_000
 
+JSON_DEPTH_MAX = 256
+"""Deepest nesting of brackets in JSON of a peer; a query of queries takes three for each of its
+``expression_depth_max``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(ConnectorLimits):
     """All limits with their defaults. Every field is a whole number in the unit its name ends
     with."""
 
@@ -133,7 +139,8 @@ class Limits:
     come."""
 
     web_streams_max: int = 512
-    """Streams of one WebSocket at a time."""
+    """Streams of one WebSocket at a time, and requests on one HTTP/2 connection of a page that are
+    not answered yet, calls left aside."""
 
     web_calls_max: int = 32
     """Actions on one WebSocket that have not been answered yet."""
@@ -142,15 +149,15 @@ class Limits:
     """Longest message of a page."""
 
     web_upload_bytes_max: int = 16 * 1024 * 1024
-    """Longest message of a gRPC call on a WebSocket, and bytes of all those on one WebSocket of
-    which part has not come."""
+    """Longest message of a gRPC call of a page, and bytes of all those on one connection of which
+    part has not come."""
 
     web_window_bytes: int = 4 * 1024 * 1024
     """Bytes of one stream that a page has been sent and has not acknowledged."""
 
     web_requests_bytes_max: int = 4 * 1024 * 1024
-    """Bytes of messages on one WebSocket that nobody has read yet, past which nothing more is read
-    from it."""
+    """Bytes of messages on one connection of a page that nobody has read yet, past which nothing
+    more is read from it."""
 
     web_replies_bytes_max: int = 16 * 1024 * 1024
     """Bytes that one WebSocket has not taken; what can wait, waits long before. Past it the
@@ -159,8 +166,19 @@ class Limits:
     web_head_bytes_max: int = 32 * 1024
     """Line and headers of one HTTP/1.1 request, and those of a call on a WebSocket."""
 
+    browser_streams_max: int = 512
+    """Streams of one session whose messages come by calls of their own, as browsers send them,
+    those included that nobody has opened yet."""
+
+    browser_stream_messages_max: int = 1_000
+    """Messages of one of them that nobody has read: those that have overtaken one before them
+    included."""
+
+    browser_stream_wait_ns_max: int = 10 * 1_000_000_000
+    """How long messages wait for the call that opens their stream, or for one before them."""
+
     web_idle_ns_max: int = 60 * 1_000_000_000
-    """How long an HTTP/1.1 connection may be silent between two requests."""
+    """How long an HTTP/1.1 connection may be silent between two requests, or in the body of one."""
 
     notebook_pages_max: int = 16
     """Places in which one table of a notebook is shown at a time, in all browsers together."""
@@ -533,55 +551,17 @@ class Limits:
     key_set_pause_ns: int = 10 * 1_000_000_000
     """Shortest time between two readings of a set of keys."""
 
-    # --- connector protocol: what external sources may do (docs/connector-protocol.md) ---
+    alerts_max: int = 1_000
+    """Alerts of one server."""
 
-    connector_connections_max: int = 1_000
-    """Connections of connectors at a time; past it new ones are closed as they come."""
+    alert_keys_max: int = 10_000
+    """Keys of one alert that are told apart; of further ones only the number is told."""
 
-    connector_hello_bytes_max: int = 256 * 1024
-    """Longest frame of a connector that has not been welcomed."""
+    alert_events_max: int = 10_000
+    """Events of one alert that wait for its receiver; past it the oldest is dropped."""
 
-    connector_frame_bytes_max: int = 4 * 1024 * 1024
-    """Longest frame of a connector, tag and body."""
-
-    connector_handshake_ns_max: int = 10 * 1_000_000_000
-    """How long a connector may take to say HELLO, and to take an ERROR once there is one."""
-
-    connector_programs_max: int = 1_000
-    """Programs that connectors may have begun with since the server started; each has a table."""
-
-    connector_streams_max: int = 10_000
-    """Streams of one program whose positions are kept. They are never forgotten, so a further one
-    is refused."""
-
-    connector_name_bytes_max: int = 1024
-    """Longest name of a stream."""
-
-    connector_credits_max: int = 16_384
-    """Messages of one connector that may be under way, received and not yet safe included."""
-
-    connector_credits_min: int = 16
-    """What a connector gets however many others its program has."""
-
-    connector_source_credits_max: int = 65_536
-    """The same for all connectors of one program, which share it."""
-
-    connector_unsafe_bytes_max: int = 256 * 1024 * 1024
-    """Bytes of one connector that are received and not yet safe; past it the connector is ended,
-    since credits are the only brake."""
-
-    connector_room_bytes: int = 64 * 1024 * 1024
-    """Bytes of all connectors of one program that are received and not yet safe, from which on no
-    credits are given."""
-
-    connector_unstable_bytes_max: int = 16 * 1024 * 1024
-    """Bytes of one connector that wait for a point its streams can go on from."""
-
-    connector_payload_rows_max: int = 1_000_000
-    """Rows of one payload of Arrow IPC."""
-
-    connector_replies_bytes_max: int = 4 * 1024 * 1024
-    """Bytes that wait for a connector that does not read; past it the connection is cut."""
+    alert_bytes_max: int = 16 * 1024 * 1024
+    """Bytes of these."""
 
 
 DEFAULT_LIMITS = Limits()

@@ -64,6 +64,7 @@ def journal_seconds(directory: Path, rows: pa.Table, cycles: int) -> tuple[float
     started = time.perf_counter()
     for number, change in enumerate(changes):
         journal.append(change, step=number + 1, wall_ns=number)
+        store.step_committed(number + 1)
         before = store.synced_ticket
         store.pump(number * CYCLE_NS)
         if store.synced_ticket != before:

@@ -66,6 +66,7 @@ def write(directory: Path, row_count: int, *, modified_share: int) -> None:
     for step, start in enumerate(range(0, base, 1_000_000), 1):
         count = min(1_000_000, base - start)
         journal.append(added(step, start, shapes.batch(start, count)), step=step, wall_ns=step)
+        store.step_committed(step)
         store.pump(step * 10**9)
     store.close()
     storage.lock()
@@ -85,6 +86,7 @@ def write(directory: Path, row_count: int, *, modified_share: int) -> None:
             change = added(step, size, rows)
             size += CYCLE_ROWS
         journal.append(change, step=step, wall_ns=step)
+        store.step_committed(step)
         store.pump(step * 10**9)
     store.close()
 

@@ -3,7 +3,7 @@ import tseslint from "typescript-eslint";
 export default tseslint.config(
   { ignores: ["dist/**", "build/**", "node_modules/**"] },
   {
-    files: ["{client,grid,edit,past,alerts,chart,board,notebook}/**/*.ts"],
+    files: ["{client,grid,edit,past,alerts,chart,perspective,board,notebook}/**/*.ts"],
     extends: [...tseslint.configs.strictTypeChecked, ...tseslint.configs.stylisticTypeChecked],
     languageOptions: { parserOptions: { projectService: true } },
     rules: {

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from barrage.wire.json_cells import json_values
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -126,7 +128,7 @@ def json_rows(table: pa.Table) -> list[dict[str, Any]]:
     null.
     """
     names = table.column_names
-    columns = [_json_values(column) for column in table.columns]
+    columns = [json_values(column) for column in table.columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
@@ -135,42 +137,9 @@ def json_line(row: dict[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
 
-def _json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind):
-        values: list[Any] = column.to_pylist()
-        return values
-    if pa.types.is_floating(kind):
-        return [
-            value if value is not None and math.isfinite(value) else None
-            for value in column.to_pylist()
-        ]
-    if pa.types.is_dictionary(kind):
-        return _json_values(column.cast(kind.value_type))
-    if pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_date(kind):
-        texts = column.cast(pa.string()).to_pylist()
-        return [None if text is None else text.replace(" ", "T") for text in texts]
-    return [_json_value(scalar) for scalar in column]
-
-
-def _json_value(scalar: pa.Scalar) -> Any:
-    if not scalar.is_valid:
-        return None
-    kind = scalar.type
-    if _is_list(kind):
-        return _json_values(scalar.values)
-    if pa.types.is_struct(kind):
-        return {
-            name: _json_values(pa.array([scalar[name]], scalar[name].type))[0] for name in scalar
-        }
-    if _is_binary(kind):
-        return scalar.as_py().hex()
-    return str(scalar)
-
-
 def json_values_text(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
     """Every value as JSON text; None where it is null."""
     return [
         None if value is None else json.dumps(value, ensure_ascii=False)
-        for value in _json_values(column)
+        for value in json_values(column)
     ]

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from barrage.errors import CursorError, ExpressionError, LimitExceededError, UnsupportedError
+from barrage.json_text import checked_json
 from barrage.limits import DEFAULT_LIMITS
 from barrage.model.cursor import Cursor
 from barrage.model.operators import OPERATORS, Form
@@ -112,9 +113,11 @@ class _Parser:
     def parse(self, text: bytes | str) -> Query:
         _check_limit("query", len(text), self._limits.expression_bytes_max, unit="bytes")
         try:
-            value = json.loads(text, object_pairs_hook=_Object, parse_constant=_no_constant)
-        # Malformed JSON and text, huge numbers; and brackets nested past the interpreter's stack.
-        except (ValueError, RecursionError) as error:
+            value = json.loads(
+                checked_json(text), object_pairs_hook=_Object, parse_constant=_no_constant
+            )
+        # Malformed JSON and text, and huge numbers.
+        except ValueError as error:
             raise ExpressionError(f"a query is JSON: {error}") from None
         return self._query(value)
 
@@ -248,3 +251,13 @@ def past_places(query: Query) -> set[tuple[str, Cursor]]:
             if isinstance(argument, Query):
                 places |= past_places(argument)
     return places
+
+
+def tables_of(query: Query) -> set[str]:
+    """The published tables that a query and those nested in it begin with."""
+    names = {query.table}
+    for operation in query.operations:
+        for argument in operation.arguments:
+            if isinstance(argument, Query):
+                names |= tables_of(argument)
+    return names

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from barrage.errors import RemoteProtocolError, UnsupportedError
+from barrage.json_text import read_json
 from barrage.server.flight.relay_calls import RELAY_FORMAT
 
 if TYPE_CHECKING:
@@ -68,14 +69,15 @@ class Listing:
                 f"the list of tables has {len(text)} bytes, at most {LISTING_BYTES_MAX} are read"
             )
         try:
-            told_format = msgspec.json.decode(text, type=_Format).format
+            said = read_json(text)
+            told_format = msgspec.convert(said, _Format).format
             if told_format != RELAY_FORMAT:
                 raise UnsupportedError(
                     f"the server tells relays in format {told_format}, this one reads "
                     f"{RELAY_FORMAT}: one of the two is of another version"
                 )
-            told = msgspec.json.decode(text, type=_Told)
-        except msgspec.MsgspecError as error:
+            told = msgspec.convert(said, _Told)
+        except ValueError as error:
             raise RemoteProtocolError(f"the list of tables cannot be read: {error}") from error
         return cls(
             server=told.server,

@@ -104,6 +104,13 @@ def expand(starts: Int64Array, counts: Int64Array) -> Int64Array:
     return np.repeat(starts - offsets, counts) + np.arange(total, dtype=np.int64)
 
 
+def steps_between(values: Int64Array) -> Int64Array:
+    """From each value to the next, from nought to the first: the counts whose sums they are."""
+    steps = values.copy()
+    steps[1:] -= values[:-1]
+    return steps
+
+
 def counted(first: int, count: int) -> Int64Array:
     """``first, first + 1, …``: ``count`` keys, none past 2^63 - 1."""
     if count <= len(_STEPS):

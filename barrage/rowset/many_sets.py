@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from barrage.rowset.arrays import expand
+from barrage.rowset.arrays import expand, steps_between
 from barrage.rowset.row_set import RowSet
 
 if TYPE_CHECKING:
@@ -57,20 +57,24 @@ class ManyRowSets:
             part_lasts = np.minimum(lasts[picked], np.repeat(stops, counts) - 1) - base
         return cls(firsts=part_firsts, lasts=part_lasts, stops=np.cumsum(counts))
 
-    @classmethod
-    def side_by_side(cls, *parts: ManyRowSets) -> ManyRowSets:
-        """The unions of the sets with one number; those of each part lie behind those of the one
-        before it, with a key missing in between."""
-        counts = [part.range_counts for part in parts]
-        stops = np.cumsum(np.sum(counts, axis=0), dtype=np.int64)
-        at = np.concatenate(((0,), stops))[:-1]
-        firsts = np.empty(int(stops[-1]) if len(stops) else 0, dtype=np.int64)
+    def enclosed(
+        self, below: Int64Array, above_starts: Int64Array, above_stops: Int64Array
+    ) -> ManyRowSets:
+        """Each set with all keys before ``below`` and those of one half-open span above it. Where
+        it is not empty, a key is missing between it and either of the two, and between these."""
+        has_below, has_above = below > 0, above_starts < above_stops
+        counts = self.range_counts
+        totals = counts + has_below + has_above
+        stops = np.cumsum(totals, dtype=np.int64)
+        starts = stops - totals
+        firsts = np.zeros(int(totals.sum()), dtype=np.int64)
         lasts = np.empty_like(firsts)
-        for part, count in zip(parts, counts, strict=True):
-            places = expand(at, count)
-            firsts[places], lasts[places] = part.firsts, part.lasts
-            at = at + count
-        return cls(firsts=firsts, lasts=lasts, stops=stops)
+        lasts[starts[has_below]] = below[has_below] - 1
+        places = expand(starts + has_below, counts)
+        firsts[places], lasts[places] = self.firsts, self.lasts
+        ends = stops[has_above] - 1
+        firsts[ends], lasts[ends] = above_starts[has_above], above_stops[has_above] - 1
+        return ManyRowSets(firsts=firsts, lasts=lasts, stops=stops)
 
     def __len__(self) -> int:
         return len(self.stops)
@@ -78,27 +82,30 @@ class ManyRowSets:
     @property
     def range_counts(self) -> Int64Array:
         """Ranges of each set."""
-        return np.diff(self.stops, prepend=0)
+        return steps_between(self.stops)
 
     @property
     def sizes(self) -> Int64Array:
         """Keys of each set."""
-        passed = np.concatenate(((0,), np.cumsum(self.lasts - self.firsts + 1)))
-        return np.diff(passed[self.stops], prepend=0)
+        passed = np.zeros(len(self.firsts) + 1, dtype=np.int64)
+        np.cumsum(self.lasts - self.firsts + 1, out=passed[1:])
+        return steps_between(passed[self.stops])
 
     @property
     def first_keys(self) -> Int64Array:
         """The first key of each set; 0 for empty ones."""
         found = np.zeros(len(self.stops), dtype=np.int64)
         counts = self.range_counts
-        found[counts > 0] = self.firsts[(self.stops - counts)[counts > 0]]
+        is_real = counts > 0
+        found[is_real] = self.firsts[(self.stops - counts)[is_real]]
         return found
 
     @property
     def last_keys(self) -> Int64Array:
         """The last key of each set; -1 for empty ones."""
         found = np.full(len(self.stops), -1, dtype=np.int64)
-        found[self.range_counts > 0] = self.lasts[self.stops[self.range_counts > 0] - 1]
+        is_real = self.range_counts > 0
+        found[is_real] = self.lasts[self.stops[is_real] - 1]
         return found
 
     def keys(self) -> Int64Array:

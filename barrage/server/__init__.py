@@ -1,5 +1,6 @@
 """The server: engine thread, gRPC services, configuration, and the API that publishes tables."""
 
+from barrage.server.alerting.alert import Alert
 from barrage.server.api.publish import Server
 from barrage.server.api.publish_async import AsyncServer
 from barrage.server.api.publish_tables import PublishedTable, Transaction, View
@@ -9,6 +10,7 @@ from barrage.server.settings.config import ServerConfig, load_config
 from barrage.wire.payloads.source_mapping import SourceMapping
 
 __all__ = [
+    "Alert",
     "AsyncPublishedTable",
     "AsyncServer",
     "AsyncView",

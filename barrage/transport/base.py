@@ -175,7 +175,7 @@ class ServerCertificates(Protocol):
 
     @property
     def web_context(self) -> ssl.SSLContext:
-        """For one that speaks HTTP/1.1, as browsers do with WebSockets."""
+        """For one of a browser: HTTP/2, or HTTP/1.1, which has the WebSockets."""
         ...
 
     @property

@@ -10,6 +10,7 @@ from barrage.errors import AuthenticationError, BarrageError
 from barrage.supervision import in_thread
 from barrage.transport.over_websocket.flight_socket import COOKIE
 from barrage.transport.over_websocket.http_messages import WebAnswer
+from barrage.web.perspective_files import PREFIX, perspective_files
 from barrage.web.static_files import INDEX
 
 if TYPE_CHECKING:
@@ -27,13 +28,17 @@ if TYPE_CHECKING:
             AuthenticationError, TooManyFailuresError."""
             ...
 
+        def end(self, token: str) -> None:
+            """Nobody is let in by this token any more, whoever has kept a copy."""
+            ...
+
 
 SECURITY_HEADERS = (
     (
         "content-security-policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
         "font-src 'self'; connect-src 'self'; worker-src 'self'; manifest-src 'self'; "
-        "base-uri 'none'; form-action 'self'; frame-ancestors 'self'",
+        "frame-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'",
     ),
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
@@ -43,6 +48,26 @@ SECURITY_HEADERS = (
     ("x-frame-options", "SAMEORIGIN"),
 )
 """With every answer: nothing runs in the page but what came with it, and nobody frames it."""
+
+FRAME_HEADERS = (
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self' data: 'wasm-unsafe-eval'; worker-src data:; "
+        "style-src 'self' 'unsafe-inline'; img-src data: blob:; font-src data:; "
+        "connect-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
+        "sandbox allow-scripts allow-downloads",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("access-control-allow-origin", "*"),
+    ("cross-origin-resource-policy", "cross-origin"),
+    ("permissions-policy", "camera=(), geolocation=(), microphone=(), payment=()"),
+    ("x-frame-options", "SAMEORIGIN"),
+)
+"""With what the frame of Perspective is made of. It is of no origin: it has no cookies, reaches
+neither the page around it nor any server, and loads its own files as a stranger does."""
+
+_FRAME_PATHS = (f"{PREFIX}viewer.", "/perspective.html", "/perspective_frame-")
 
 _LASTING = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "no-cache"
@@ -58,19 +83,28 @@ class PageSite:
         *,
         sessions: PageSessions,
         is_serving: Callable[[], Awaitable[bool]],
+        read_perspective: Callable[[], Mapping[str, StaticFile]] = perspective_files,
     ) -> None:
-        """``read`` reads the files, on a thread, when the first one is asked for. ``is_serving``:
-        what who asks for health is told."""
+        """``read`` reads the files, on a thread, when the first one is asked for, and
+        ``read_perspective`` those of Perspective. ``is_serving``: what who asks for health is told.
+        """
         self._read = read
         self._files: Mapping[str, StaticFile] | None = None
+        self._read_perspective = read_perspective
+        self._perspective: Mapping[str, StaticFile] | None = None
         self._sessions = sessions
         self._is_serving = is_serving
+
+    def is_for_any_page(self, request: WebRequest) -> bool:
+        """What the frame of Perspective is made of: it asks as a page of no origin."""
+        return request.path.startswith(_FRAME_PATHS) and request.method in ("GET", "HEAD")
 
     async def answer(self, request: WebRequest) -> WebAnswer:
         """The answer to one request."""
         answer = await self._answer(request)
+        further = FRAME_HEADERS if request.path.startswith(_FRAME_PATHS) else SECURITY_HEADERS
         return WebAnswer(
-            status=answer.status, headers=(*answer.headers, *SECURITY_HEADERS), body=answer.body
+            status=answer.status, headers=(*answer.headers, *further), body=answer.body
         )
 
     async def _answer(self, request: WebRequest) -> WebAnswer:
@@ -80,6 +114,10 @@ class PageSite:
             return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", allow="GET, HEAD")
         if request.path == "/healthz":
             return await self._health()
+        if request.path.startswith(PREFIX):
+            if self._perspective is None:
+                self._perspective = await in_thread(self._read_perspective)
+            return _file(self._perspective, request)
         if self._files is None:
             self._files = await in_thread(self._read)
         return _file(self._files, request)
@@ -99,6 +137,9 @@ class PageSite:
 
     async def _session(self, request: WebRequest) -> WebAnswer:
         if request.method == "DELETE":
+            token = request.cookie(COOKIE)
+            if token:
+                self._sessions.end(token)
             return _with_cookie(request, "", "; Max-Age=0")
         if request.method != "POST":
             text = "only POST and DELETE"

@@ -59,11 +59,11 @@ def read_files(root: Path = STATIC) -> Mapping[str, StaticFile]:
 def _found(root: Path) -> Iterator[tuple[str, StaticFile]]:
     for path in sorted(root.rglob("*")):
         if path.is_file() and not path.name.startswith("."):
-            yield "/" + path.relative_to(root).as_posix(), _read(path)
+            yield "/" + path.relative_to(root).as_posix(), static_file(path, path.read_bytes())
 
 
-def _read(path: Path) -> StaticFile:
-    body = path.read_bytes()
+def static_file(path: Path, body: bytes) -> StaticFile:
+    """What is served for a file of this name with this in it."""
     packed = None
     if path.suffix in _TEXTS and len(body) >= _PACKED_BYTES_MIN:
         made = gzip.compress(body, 9, mtime=0)

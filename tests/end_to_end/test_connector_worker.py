@@ -256,18 +256,19 @@ def test_a_source_that_does_not_read_is_cut_and_its_rows_stay(monkeypatch) -> No
     monkeypatch.setattr(connector_worker, "READ_BYTES", 256)
     with serving(limits=Limits(connector_replies_bytes_max=1)) as server:
         with source(server.connector_port) as s:
+            s.announce(1)
+            s.send(1, *range(1, 100))
+            s.wait_safe(1, 99)
             (connection,) = server._app._connectors._connections
             sock = connection._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
             s.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-            s.announce(1)
-            s.send(1, *range(1, 100))
             # Replays are answered each time, and nobody reads the answers.
             s.session.credits = 10**9
             with contextlib.suppress(OSError, EOFError):
                 while True:
                     s.send(1, *range(1, 50))
-            assert not server._app._connectors.connection_count
+            wait_until(lambda: not server._app._connectors.connection_count)
         wait_until(lambda: len(rows(server, "feed")) == 99)
 
 

@@ -50,7 +50,9 @@ METHODS = {
         "Handshake DoGet DoExchange DoPut ListFlights GetFlightInfo PollFlightInfo GetSchema "
         "DoAction ListActions"
     ),
-    "io.deephaven.flightjs.protocol.BrowserFlightService": "OpenDoPut NextDoPut",
+    "io.deephaven.flightjs.protocol.BrowserFlightService": (
+        "OpenDoPut NextDoPut OpenDoExchange NextDoExchange"
+    ),
     f"{_DEEPHAVEN}.grpc.ConfigService": "GetAuthenticationConstants GetConfigurationConstants",
     f"{_DEEPHAVEN}.grpc.SessionService": (
         "NewSession RefreshSessionToken CloseSession Release ExportFromTicket PublishFromTicket "

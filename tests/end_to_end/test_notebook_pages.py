@@ -345,6 +345,8 @@ def test_what_is_no_message_of_a_page_is_ignored(server, content):
         ([None], [b"\xff" * 9], 4400),
         (["x" * (1024 * 1024 + 1)], [], 1009),
         (['{"type":"ack","streams":{"9":1}}'], [], 4400),
+        (['{"type":"hello","authorization":"\ud800"}'], [], 4400),
+        (['{"type":"resume","\ud800":1}'], [], 4400),
     ],
 )
 def test_a_page_that_breaks_the_protocol_is_closed_and_no_other(server, parts, buffers, code):
@@ -363,6 +365,24 @@ def test_a_page_that_breaks_the_protocol_is_closed_and_no_other(server, parts, b
                 await shown.shows(rows_of(0, 3))
 
     closed()
+
+
+@pytest.mark.parametrize(
+    "body", ['{"table":"\ud800"}', '{"table":"\\ud800"}', "[" * 300 + "]" * 300]
+)
+def test_a_call_of_a_page_that_cannot_be_read_is_answered(server, body):
+    @on_a_loop
+    async def answered():
+        async with barrage.aconnect(server.uri) as session, page_in(Kernel(session)) as page:
+            await page.hello()
+            page.socket.put(
+                ['{"type":"call","call":3,"action":"barrage.describe","body":' + body + "}"]
+            )
+            told = await page.text("error", call=3)
+            assert told["code"] == "INVALID_ARGUMENT"
+            await page.call(3, "barrage.describe", {"table": "t"})
+
+    answered()
 
 
 @on_a_loop

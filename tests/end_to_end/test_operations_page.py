@@ -20,6 +20,7 @@ import barrage
 from barrage.limits import Limits
 from barrage.relay.relay_statistics import RELAYED_TABLE
 from barrage.server import ServerConfig
+from barrage.server.alerting.alert_statistics import ALERTS_TABLE
 from barrage.server.statistics.server_measures import MEASURES
 from tests.end_to_end.test_transports_page import MAIN, SECONDS_MAX
 from tests.helpers import warm_python
@@ -153,7 +154,7 @@ def test_what_alerts_say_to_do_can_be_done(server: Served, directory: Path) -> N
     settings = {each.name for each in (*fields(ServerConfig), *fields(Limits))}
     with barrage.connect(server.uri) as session:
         journal = set(session.table("_journal").snapshot().column_names)
-    known = settings | set(MEASURES) | journal | {"_journal", RELAYED_TABLE}
+    known = settings | set(MEASURES) | journal | {"_journal", RELAYED_TABLE, ALERTS_TABLE}
     assert said - known == set(ARGUMENTS) | OF_THE_MACHINE
     for line in ARGUMENTS.values():
         ran(server.as_said(line), directory)

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import ssl
 import subprocess
+import urllib.request
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 
 import barrage
 from barrage.errors import AuthenticationError
-from tests.end_to_end.test_transports_page import MAIN, SECONDS_MAX, served
+from tests.end_to_end.test_transports_page import MAIN, SECONDS_MAX, served, started
 from tests.helpers import warm_python
 from tests.unit.cli.test_examples import python_blocks, shell_blocks
 
@@ -92,3 +94,21 @@ def test_a_server_is_exposed_in_ten_lines(tmp_path: Path, monkeypatch: pytest.Mo
             session.put("t", {"x": [1]})
             said = ran(call[1].replace("10000", str(port)), tmp_path, **here)
             assert said.splitlines()[-1].startswith("t ")
+
+
+def test_a_page_is_exposed_in_ten_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shell_blocks(PAGE)[4].splitlines()
+    assert len(lines) <= 10
+    make, draw, export, serve = lines
+    ran(make, tmp_path)
+    ran(draw, tmp_path)
+    assert export == 'export BARRAGE_TOKEN="$(cat token.txt)"'
+    monkeypatch.setenv("BARRAGE_TOKEN", (tmp_path / "token.txt").read_text().strip())
+    monkeypatch.chdir(tmp_path)
+    trusting = ssl.create_default_context(cafile="tls/ca.pem")
+    with started(f"{serve} --web-port 0", tmp_path) as told:
+        address = told["web"].replace("127.0.0.1", "localhost")
+        assert address.startswith("https://localhost:")
+        opened = urllib.request.urlopen(address, context=trusting, timeout=SECONDS_MAX)
+        with opened as page:
+            assert page.read().startswith(b"<!doctype html>")

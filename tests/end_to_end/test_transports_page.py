@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,13 +26,20 @@ SECONDS_MAX = 60
 @contextmanager
 def served(command: str, directory: Path) -> Iterator[int]:
     """The port of the server that ``command`` of a page starts, but for the port."""
+    with started(command, directory) as told:
+        yield told["port"]
+
+
+@contextmanager
+def started(command: str, directory: Path) -> Iterator[dict[str, Any]]:
+    """What that server tells when it has started."""
     program, *arguments = shlex.split(command)
     assert program == "barrage"
     words = ["-c", MAIN, *arguments, "--port", "0", "--json"]
     running = warm_python.popen(words, cwd=directory)
     assert running.stdout is not None
     try:
-        yield json.loads(running.stdout.readline())["port"]
+        yield json.loads(running.stdout.readline())
     finally:
         running.send_signal(signal.SIGTERM)
         running.communicate(timeout=SECONDS_MAX)

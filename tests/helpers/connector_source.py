@@ -14,6 +14,7 @@ from barrage.proto.connector.source_session import (
     SourceSession,
     StreamOpened,
     Welcomed,
+    WorkerFailed,
 )
 from barrage.wire.connector.frame_values import Dialect, SentMessage
 from tests.helpers.restless_server import HANG_SECONDS
@@ -82,12 +83,15 @@ class SocketSource:
         return events
 
     def until(self, wanted: type) -> SourceEvent:
-        """The first event of that kind."""
+        """The first event of that kind; EOFError once the worker ends the connection."""
         self.flush()
         while True:
             for event in self.receive():
                 if isinstance(event, wanted):
                     return event
+                if isinstance(event, WorkerFailed):
+                    # Over TLS the end of the connection comes seconds later.
+                    raise EOFError(event)
 
     def announce(self, *streams: int) -> None:
         """Until all of them are open."""

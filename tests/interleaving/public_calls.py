@@ -18,6 +18,7 @@ from barrage.client.synchronous.sync_ticking import TickingTable
 from barrage.client.synchronous.sync_writer import Writer
 from barrage.client.tables.remote_table import AsyncInputTable
 from barrage.client.writing.writer import AsyncWriter
+from barrage.server.alerting.alert import Alert
 from barrage.server.api.publish import Server
 from barrage.server.api.publish_async import AsyncServer
 from barrage.server.api.publish_tables import PublishedTable, Transaction
@@ -52,6 +53,7 @@ def _nothing(_: object) -> None:
     """A callback."""
 
 
+ALERT = Alert(name="hot", table="t", where="x > 1", url="https://hooks.invalid/")
 READ = Call()
 CALLS: dict[str, Call] = {
     # of sessions and servers
@@ -78,6 +80,8 @@ CALLS: dict[str, Call] = {
     "start": Call(may_be_refused=True),
     "stop": READ,
     "set_policy": Call((OPEN,)),
+    "add_alert": Call((ALERT,), may_be_refused=True),
+    "remove_alert": Call(("hot",), may_be_refused=True),
     # of tables
     "add": Call((MORE,)),
     "upsert": Call((MORE,)),

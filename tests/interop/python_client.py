@@ -189,11 +189,11 @@ class Client:
         shown = digest(opened.to_arrow())
         return {"rows": shown.rows, "multiset": shown.multiset, "ordered": shown.ordered}
 
-    def read_often(self, *, session, table, seconds):
-        """Snapshots of one open table, one after another."""
+    def read_often(self, *, session, table, times, seconds):
+        """Snapshots of one open table, one after another: so many, and for so long."""
         opened = self.sessions[session].open_table(table)
         states, end = [], time.monotonic() + seconds
-        while time.monotonic() < end:
+        while len(states) < times or time.monotonic() < end:
             shown = digest(opened.to_arrow())
             states.append(
                 {"rows": shown.rows, "multiset": shown.multiset, "ordered": shown.ordered}

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import barrage
 from barrage.histogram import Histogram
-from barrage.server import ServerConfig
+from barrage.server import Alert, ServerConfig
 from barrage.server.operations.exposition import exposition
 from barrage.server.statistics.server_measures import MEASURES, Measure, MeasureKind
 
@@ -76,16 +76,19 @@ def test_every_metric_that_is_asked_for_is_there(where: str, expression: str) ->
 
 
 def test_real_servers_tell_all_measures_between_them(tmp_path: Path) -> None:
-    """With a journal, an audit log and another way of bodies, and calls of which one is refused;
+    """With a journal, an audit log, an alert and another way of bodies, and calls of which one is
+    refused;
     what is of relays is in tests of relays."""
     config = ServerConfig(
         data=str(tmp_path / "data"),
         audit=str(tmp_path / "audit"),
+        alert_hosts="127.0.0.1",
         bodies="shm" if Path("/dev/shm").is_dir() else "inline",
     )
     found: set[str] = set()
     with barrage.Server(config=config) as server:
         server.create_table("t", {"a": "int64"}, key="a")
+        server.add_alert(Alert(name="none", table="u", where="a > 1", url="http://127.0.0.1/"))
         with (
             barrage.connect(server.uri) as session,
             pytest.raises(barrage.errors.TableNotFoundError),

@@ -24,6 +24,7 @@ FLAGS = (
     "--disable-sync",
     "--remote-debugging-port=0",
     "--window-size=1200,800",
+    "--ignore-certificate-errors",
 )
 HANG_S = 120
 

@@ -68,6 +68,22 @@ def js_api(web_files, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def node_transport() -> Path:
+    """Deephaven's transport for Node, as a module."""
+    installed = Path(__file__).parent / "node_transport" / "node_modules"
+    module = installed / "@deephaven" / "jsapi-nodejs" / "dist" / "index.js"
+    if not module.exists():
+        pytest.skip("needs @deephaven/jsapi-nodejs (make test-web)")
+    return module
+
+
+@pytest.fixture(scope="module")
+def module_patch() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="session")
 def node() -> list[str]:
     """How Node is started, so that it has WebSockets."""
     path = shutil.which("node")

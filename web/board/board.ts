@@ -1,8 +1,9 @@
 import type { Connection } from "../client/connection.ts";
 import type { Operation } from "../client/query.ts";
 import { button, element } from "../grid/dom.ts";
-import { emptyState } from "../grid/grid_state.ts";
+import { emptyState, queryOf } from "../grid/grid_state.ts";
 import { drag } from "../grid/header.ts";
+import { emptyPerspective } from "../perspective/perspective_state.ts";
 import { BoardAlerts } from "./alerts.ts";
 import { chartChoices } from "./chart_choices.ts";
 import {
@@ -17,7 +18,7 @@ import {
   withPanel,
 } from "./layout.ts";
 import { pageMenu } from "./page_menu.ts";
-import { ChartBody, GridBody, type PanelBody, type PanelContent } from "./panel.ts";
+import { chartBody, GridBody, type PanelBody, type PanelContent, perspectiveBody } from "./panel.ts";
 
 /** A panel that is there. Elements never change their place in the document: that would end them. */
 interface Panel extends Sized {
@@ -109,6 +110,7 @@ export class Board {
 
   private newPanel(content: PanelContent, width: number): Panel {
     const body = this.newBody(content);
+    body.element.addEventListener("statechange", () => this.listener.changed());
     const shell = element("div", { class: "panel" }, [body.element]);
     const handle = button("⠿", "Move this panel: drag, or Alt and arrows", () => undefined);
     handle.slot = "tools";
@@ -128,10 +130,9 @@ export class Board {
   }
 
   private newBody(content: PanelContent): PanelBody {
-    const changed = (): void => this.listener.changed();
-    if ("chart" in content) return new ChartBody(this.connection, content.chart, changed);
+    if ("chart" in content) return chartBody(this.connection, content.chart);
+    if ("perspective" in content) return perspectiveBody(this.connection, content.perspective);
     const body = new GridBody(this.connection, content.grid);
-    body.element.addEventListener("statechange", changed);
     const charts = button("◔", "Charts of the focused cell and its column", () => this.openCharts(charts, body));
     charts.slot = "tools";
     charts.className = "panelbutton";
@@ -144,7 +145,13 @@ export class Board {
   private openCharts(at: HTMLElement, { element: grid }: GridBody): void {
     const choices = chartChoices(grid).map(({ label, state }) => ({ label, act: () => this.add({ chart: state }) }));
     const none = { label: "No column has numbers", isDisabled: true, act: () => undefined };
-    this.menu.menu.open(at, "Charts", () => (choices.length > 0 ? choices : [none]));
+    const { table } = grid.state;
+    const { operations } = queryOf(grid.state, grid.fields);
+    const pivots = {
+      label: "Pivots and charts of Perspective",
+      act: () => this.add({ perspective: { ...emptyPerspective(table), operations } }),
+    };
+    this.menu.menu.open(at, "Charts", () => [...(choices.length > 0 ? choices : [none]), "line", pivots]);
   }
 
   private focus(body: PanelBody | null): void {

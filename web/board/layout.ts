@@ -1,6 +1,7 @@
 import { type AlertRule, readAlerts } from "../alerts/alert_rule.ts";
 import { readChart } from "../chart/chart_state.ts";
 import { emptyState, readState } from "../grid/grid_state.ts";
+import { readPerspective } from "../perspective/perspective_state.ts";
 import type { PanelContent } from "./panel.ts";
 
 /** Something with a share of the width of its row. */
@@ -30,6 +31,15 @@ function share(value: unknown): number {
   return typeof value === "number" && value > 0.01 && value < 100 ? value : 1;
 }
 
+type Unchecked = Readonly<Record<string, unknown>>;
+
+function readContent(given: Unchecked): PanelContent | null {
+  const [grid, chart, perspective] = [readState(given.grid), readChart(given.chart), readPerspective(given.perspective)];
+  if (chart !== null) return { chart };
+  if (perspective !== null) return { perspective };
+  return grid === null ? null : { grid };
+}
+
 /** A board from a link or the server; null when it is none. */
 export function readBoard(value: unknown): BoardState | null {
   if (typeof value !== "object" || value === null || !Array.isArray((value as { rows?: unknown }).rows)) return null;
@@ -37,10 +47,9 @@ export function readBoard(value: unknown): BoardState | null {
   const rows = (value as { rows: unknown[] }).rows.flatMap((row) => {
     const { panels, height } = (row ?? {}) as { panels?: unknown; height?: unknown };
     const read = (Array.isArray(panels) ? panels : []).flatMap((panel): PanelState[] => {
-      const given = (panel ?? {}) as { grid?: unknown; chart?: unknown; width?: unknown };
-      const [grid, chart, width] = [readState(given.grid), readChart(given.chart), share(given.width)];
-      if ((grid === null && chart === null) || left-- <= 0) return [];
-      return [chart === null ? { grid: grid!, width } : { chart, width }];
+      const content = readContent((panel ?? {}) as Unchecked);
+      if (content === null || left-- <= 0) return [];
+      return [{ ...content, width: share((panel as Unchecked).width) }];
     });
     return read.length === 0 ? [] : [{ panels: read, height: share(height) }];
   });

@@ -1,6 +1,8 @@
 import { compactChart } from "../chart/chart_state.ts";
 import { compactState } from "../grid/grid_state.ts";
+import { compactPerspective } from "../perspective/perspective_state.ts";
 import { type BoardState, boardOf, readBoard } from "./layout.ts";
+import type { PanelContent } from "./panel.ts";
 
 /** A board as the part of a link behind `#`: `#table=quotes`, or `#board=` and JSON. */
 export function writeLink(board: BoardState): string {
@@ -19,11 +21,17 @@ export function compactBoard(board: BoardState): unknown {
     rows: board.rows.map(({ panels, height }) => ({
       height: round(height),
       panels: panels.map((panel) => ({
-        ...("grid" in panel ? { grid: compactState(panel.grid) } : { chart: compactChart(panel.chart) }),
+        ...compactContent(panel),
         width: round(panel.width),
       })),
     })),
   };
+}
+
+function compactContent(content: PanelContent): Readonly<Record<string, unknown>> {
+  if ("grid" in content) return { grid: compactState(content.grid) };
+  if ("chart" in content) return { chart: compactChart(content.chart) };
+  return { perspective: compactPerspective(content.perspective) };
 }
 
 /** The board a link says; null when it says none. */

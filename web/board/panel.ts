@@ -1,15 +1,19 @@
 import type { ChartState } from "../chart/chart_state.ts";
-import type { LiveChart } from "../chart/live_chart.ts";
+import type { Field } from "../client/arrow_type.ts";
 import type { Connection } from "../client/connection.ts";
-import type { Operation } from "../client/query.ts";
+import type { Operation, Query } from "../client/query.ts";
 import { element } from "../grid/dom.ts";
 import { emptyState, type GridState } from "../grid/grid_state.ts";
 import { LiveGrid } from "../grid/live_grid.ts";
+import type { PerspectiveState } from "../perspective/perspective_state.ts";
 
 /** What a panel shows, as links and saved boards have it. */
-export type PanelContent = { readonly grid: GridState } | { readonly chart: ChartState };
+export type PanelContent =
+  | { readonly grid: GridState }
+  | { readonly chart: ChartState }
+  | { readonly perspective: PerspectiveState };
 
-/** What stands in a panel, a grid or a chart. */
+/** What stands in a panel: a grid, a chart, or Perspective's viewer. */
 export interface PanelBody {
   readonly element: HTMLElement;
   readonly content: PanelContent;
@@ -60,36 +64,41 @@ export class GridBody implements PanelBody {
   }
 }
 
-/** A chart, whose code is loaded when the first of them is shown. */
-export class ChartBody implements PanelBody {
-  readonly element = element("div", { class: "chart" });
-  private chart: LiveChart | null = null;
+/** What is loaded when the first of its kind is shown. */
+interface LaterElement<State> extends HTMLElement {
+  connection: Connection | null;
+  state: State;
+  readonly fields: readonly Field[];
+}
+
+/** A panel whose element comes later. */
+class LaterBody<State extends Query> implements PanelBody {
+  readonly element = element("div", { class: "later" });
+  private inside: LaterElement<State> | null = null;
   private readonly tools: HTMLElement[] = [];
 
   constructor(
-    private readonly connection: Connection,
-    private wanted: ChartState,
-    changed: () => void,
+    private wanted: State,
+    private readonly contentOf: (state: State) => PanelContent,
+    private readonly load: () => Promise<LaterElement<State>>,
   ) {
-    this.element.addEventListener("statechange", changed);
-    void this.load();
+    void this.fill();
   }
 
-  private async load(): Promise<void> {
-    const module = await import("../chart/index.ts");
-    this.chart = new module.LiveChart();
-    this.chart.connection = this.connection;
-    this.chart.state = this.wanted;
-    this.chart.append(...this.tools);
-    this.element.append(this.chart);
+  private async fill(): Promise<void> {
+    const inside = await this.load();
+    this.inside = inside;
+    inside.state = this.wanted;
+    inside.append(...this.tools);
+    this.element.append(inside);
   }
 
-  private get state(): ChartState {
-    return this.chart?.state ?? this.wanted;
+  private get state(): State {
+    return this.inside?.state ?? this.wanted;
   }
 
   get content(): PanelContent {
-    return { chart: this.state };
+    return this.contentOf(this.state);
   }
 
   get table(): string {
@@ -101,16 +110,30 @@ export class ChartBody implements PanelBody {
   }
 
   get columns(): readonly string[] {
-    return this.chart?.fields.map(({ name }) => name) ?? [];
+    return this.inside?.fields.map(({ name }) => name) ?? [];
   }
 
   run(operations: readonly Operation[]): void {
     this.wanted = { ...this.state, operations };
-    if (this.chart !== null) this.chart.state = this.wanted;
+    if (this.inside !== null) this.inside.state = this.wanted;
   }
 
   addTools(...tools: readonly HTMLElement[]): void {
     this.tools.push(...tools);
-    this.chart?.append(...tools);
+    this.inside?.append(...tools);
   }
+}
+
+export function chartBody(connection: Connection, chart: ChartState): PanelBody {
+  return new LaterBody(chart, (state) => ({ chart: state }), async () => {
+    const { LiveChart } = await import("../chart/index.ts");
+    return Object.assign(new LiveChart(), { connection });
+  });
+}
+
+export function perspectiveBody(connection: Connection, perspective: PerspectiveState): PanelBody {
+  return new LaterBody(perspective, (state) => ({ perspective: state }), async () => {
+    const { LivePerspective } = await import("../perspective/index.ts");
+    return Object.assign(new LivePerspective(), { connection });
+  });
 }

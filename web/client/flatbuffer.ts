@@ -114,15 +114,21 @@ export class FlatTable {
 
 /** What a field of a written table holds. */
 export type FlatValue =
-  | { readonly kind: "int8" | "bool" | "int32" | "uint32"; readonly value: number }
+  | { readonly kind: "int8" | "bool" | "int16" | "int32" | "uint32"; readonly value: number }
   | { readonly kind: "int64"; readonly value: number | bigint }
   | { readonly kind: "bytes"; readonly value: Uint8Array }
-  | { readonly kind: "table"; readonly value: FlatFields };
+  | { readonly kind: "string"; readonly value: string }
+  | { readonly kind: "table"; readonly value: FlatFields }
+  | { readonly kind: "tables"; readonly value: readonly FlatFields[] }
+  /** A vector of structs of 64-bit numbers, as bytes. */
+  | { readonly kind: "structs"; readonly value: Uint8Array; readonly count: number };
 
 /** Fields by slot. */
 export type FlatFields = ReadonlyMap<number, FlatValue>;
 
-const WIDTHS = { int8: 1, bool: 1, int32: 4, uint32: 4, int64: 8, bytes: 4, table: 4 } as const;
+const WIDTHS = {
+  int8: 1, bool: 1, int16: 2, int32: 4, uint32: 4, int64: 8, bytes: 4, string: 4, table: 4, tables: 4, structs: 4,
+} as const;
 
 /**
  * A FlatBuffer with this root table, written from front to back: table, its vtable behind it, then
@@ -173,21 +179,41 @@ function writeTable({ writer, patches }: Output, fields: FlatFields): void {
   writer.int16(slots + 2);
   writer.int16(inline);
   for (let slot = 4; slot <= slots; slot += 2) writer.int16(places.get(slot) ?? 0);
-  for (const [slot, value] of ordered) {
-    if (value.kind !== "bytes" && value.kind !== "table") continue;
-    pad(writer, 8);
-    patches.push({ at: start + (places.get(slot) ?? 0), target: writer.length });
-    if (value.kind === "table") {
-      writeTable({ writer, patches }, value.value);
-    } else {
-      writer.int32(value.value.length);
-      writer.append(value.value);
-    }
+  for (const [slot, value] of ordered) writeBehind({ writer, patches }, value, start + (places.get(slot) ?? 0));
+}
+
+/** What a field at a place only leads to. */
+function writeBehind(out: Output, value: FlatValue, at: number): void {
+  const { writer, patches } = out;
+  if (typeof value.value !== "object" && value.kind !== "string") return;
+  pad(writer, 8);
+  if (value.kind === "structs") writer.int32(0); // so that what follows their number stands at a multiple of eight
+  patches.push({ at, target: writer.length });
+  if (value.kind === "table") {
+    writeTable(out, value.value);
+  } else if (value.kind === "tables") {
+    writer.int32(value.value.length);
+    const first = writer.length;
+    writer.append(new Uint8Array(4 * value.value.length));
+    value.value.forEach((table, i) => {
+      pad(writer, 8);
+      patches.push({ at: first + 4 * i, target: writer.length });
+      writeTable(out, table);
+    });
+  } else if (value.kind === "string") {
+    const bytes = utf8(value.value);
+    writer.int32(bytes.length);
+    writer.append(bytes);
+    writer.byte(0);
+  } else if (value.kind === "bytes" || value.kind === "structs") {
+    writer.int32(value.kind === "bytes" ? value.value.length : value.count);
+    writer.append(value.value);
   }
 }
 
 function writeInline(writer: ByteWriter, value: FlatValue): void {
   if (value.kind === "int8" || value.kind === "bool") writer.int8(value.value);
+  else if (value.kind === "int16") writer.int16(value.value);
   else if (value.kind === "int32" || value.kind === "uint32") writer.int32(value.value);
   else if (value.kind === "int64") writer.int64(value.value);
   else writer.int32(0);
@@ -196,10 +222,14 @@ function writeInline(writer: ByteWriter, value: FlatValue): void {
 export const flat = {
   int8: (value: number): FlatValue => ({ kind: "int8", value }),
   bool: (value: boolean): FlatValue => ({ kind: "bool", value: value ? 1 : 0 }),
+  int16: (value: number): FlatValue => ({ kind: "int16", value }),
   int32: (value: number): FlatValue => ({ kind: "int32", value }),
   uint32: (value: number): FlatValue => ({ kind: "uint32", value }),
   int64: (value: number | bigint): FlatValue => ({ kind: "int64", value }),
   bytes: (value: Uint8Array): FlatValue => ({ kind: "bytes", value }),
   text: (value: string): FlatValue => ({ kind: "bytes", value: value ? utf8(value) : EMPTY }),
+  string: (value: string): FlatValue => ({ kind: "string", value }),
   table: (value: FlatFields): FlatValue => ({ kind: "table", value }),
+  tables: (value: readonly FlatFields[]): FlatValue => ({ kind: "tables", value }),
+  structs: (value: Uint8Array, count: number): FlatValue => ({ kind: "structs", value, count }),
 };

@@ -22,7 +22,8 @@ export interface ViewChange {
   readonly isSnapshot: boolean;
   /** Indices of the rows it brought. */
   readonly added: readonly number[];
-  readonly removedCount: number;
+  /** The rows it took. */
+  readonly removed: readonly ViewRow[];
   readonly cells: readonly CellChange[];
   readonly sourceTimeNs: bigint | null;
 }
@@ -47,7 +48,7 @@ export class View {
 
   apply(update: ViewUpdate): ViewChange {
     const { metadata } = update;
-    const kept = this.without(update);
+    const { kept, removed } = this.without(update);
     const { rows, added } = merged(kept, update);
     const cells: CellChange[] = [];
     metadata.modified.forEach((positions, column) => {
@@ -65,26 +66,26 @@ export class View {
     return {
       isSnapshot: metadata.isSnapshot,
       added,
-      removedCount: metadata.removed.size,
+      removed,
       cells,
       sourceTimeNs: metadata.sourceTimeNs,
     };
   }
 
-  private without({ metadata }: ViewUpdate): ViewRow[] {
-    const { removed } = metadata;
-    if (removed.bounds.length === 0) return this.rows;
-    if (removed.bounds[removed.bounds.length - 1]! >= this.rows.length) {
+  private without({ metadata }: ViewUpdate): { kept: readonly ViewRow[]; removed: readonly ViewRow[] } {
+    const { bounds } = metadata.removed;
+    if (bounds.length === 0) return { kept: this.rows, removed: [] };
+    if (bounds[bounds.length - 1]! >= this.rows.length) {
       throw new ProtocolError("an update removes rows past the view's end");
     }
-    const kept: ViewRow[] = [];
+    const [kept, removed]: [ViewRow[], ViewRow[]] = [[], []];
     let at = 0;
-    for (let i = 0; i < removed.bounds.length; i += 2) {
-      for (; at < removed.bounds[i]!; at++) kept.push(this.rows[at]!);
-      at = removed.bounds[i + 1]! + 1;
+    for (let i = 0; i < bounds.length; i += 2) {
+      for (; at < bounds[i]!; at++) kept.push(this.rows[at]!);
+      for (; at <= bounds[i + 1]!; at++) removed.push(this.rows[at]!);
     }
     for (; at < this.rows.length; at++) kept.push(this.rows[at]!);
-    return kept;
+    return { kept, removed };
   }
 }
 

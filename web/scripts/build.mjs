@@ -43,6 +43,23 @@ function preloads({ outputs }) {
     .join("\n");
 }
 
+/** The page of the frame in which Perspective runs, and its script. */
+async function frameFiles() {
+  const { outputFiles } = await esbuild.build({
+    ...shared,
+    entryPoints: ["perspective/frame.ts"],
+    minify: true,
+    write: false,
+  });
+  const content = Buffer.from(outputFiles[0].contents);
+  const script = hashed("perspective_frame.js", content);
+  const html = await readFile(join(web, "perspective/perspective.html"), "utf8");
+  return [
+    [script, content],
+    ["perspective.html", Buffer.from(html.replace("frame.js", script))],
+  ];
+}
+
 /** The module of the widget: one file, for a notebook has no place to load others from. */
 async function notebookModule() {
   const { outputFiles } = await esbuild.build({
@@ -84,6 +101,7 @@ export async function pageFiles() {
   const style = hashed("page.css", css.outputFiles[0].contents);
   files.set(style, Buffer.from(css.outputFiles[0].contents));
   files.set("notebook.js", await notebookModule());
+  for (const [name, content] of await frameFiles()) files.set(name, content);
   const icon = await readFile(join(web, "board/icon.svg"));
   const iconName = hashed("icon.svg", icon);
   files.set(iconName, icon);

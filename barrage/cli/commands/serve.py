@@ -79,6 +79,7 @@ def serve(
       barrage serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key
       barrage serve --bodies shm
       barrage serve --data tables --connector 127.0.0.1:10020
+      barrage serve --data tables --alerts alerts.toml --alert-hosts hooks.example.org
       barrage serve --data tables --metrics-port 9464 --log-json
       barrage serve --config barrage.toml
       barrage serve --port 0 --json

@@ -212,6 +212,26 @@ LogJsonOption = Annotated[
     bool | None,
     typer.Option("--log-json/--no-log-json", help="Lines of the log are JSON.", show_default=False),
 ]
+AlertsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--alerts",
+        metavar="FILE",
+        help="Alerts: what is sent to which address when a condition upon rows becomes true.",
+        show_default=False,
+        dir_okay=False,
+    ),
+]
+AlertHostsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--alert-hosts",
+        metavar="HOSTS",
+        help="Hosts that alerts may be sent to, with commas between them; by default any that has "
+        "a public address.",
+        show_default=False,
+    ),
+]
 WebOption = Annotated[
     bool | None,
     typer.Option(
@@ -264,6 +284,8 @@ SETTING_OPTIONS: dict[str, Any] = {
     "trace": TraceOption,
     "log_level": LogLevelOption,
     "log_json": LogJsonOption,
+    "alerts": AlertsOption,
+    "alert_hosts": AlertHostsOption,
     "web": WebOption,
     "web_port": WebPortOption,
     "web_origins": WebOriginsOption,

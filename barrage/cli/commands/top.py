@@ -63,11 +63,12 @@ def top(
     as_json: JsonOption = False,
 ) -> None:
     """Watch a server at work: subscriptions with what they cost and how far behind they are, and
-    how long cycles, encoding, commits and the disk take; external sources and their streams.
+    how long cycles, encoding, commits and the disk take; external sources and their streams,
+    alerts.
 
     It reads the tables _server, _subscriptions and _callers, and _connectors and _streams where
-    external sources push; where rules are on, you see what concerns you. Without a terminal, or
-    with --json, it prints a picture every --interval seconds.
+    external sources push, _alerts where there are alerts; where rules are on, you see what concerns
+    you. Without a terminal, or with --json, it prints a picture every --interval seconds.
 
     \b
     Examples:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SERVER, SUBSCRIPTIONS, CALLERS = "_server", "_subscriptions", "_callers"
 CONNECTORS, STREAMS = "_connectors", "_streams"
+ALERTS = "_alerts"
 
 _QUANTILES = ("p50", "p90", "p99", "longest")
 
@@ -33,6 +34,7 @@ class ServerPicture:
     connectors: list[dict[str, Any]] = field(default_factory=list)
     """Connections of external sources; and their streams."""
     streams: list[dict[str, Any]] = field(default_factory=list)
+    alerts: list[dict[str, Any]] = field(default_factory=list)
 
     def value(self, name: str) -> float:
         """A measure, all labels together."""
@@ -52,13 +54,15 @@ class ServerPicture:
             "callers": self.callers,
             "connectors": self.connectors,
             "streams": self.streams,
+            "alerts": self.alerts,
         }
 
 
 async def take_picture(session: AsyncSession) -> ServerPicture:
     """Read what there is now. CommandError when the server tells nothing about itself to us."""
-    server, subscriptions, callers, connectors, streams = await asyncio.gather(
-        *(_rows(session, name) for name in (SERVER, SUBSCRIPTIONS, CALLERS, CONNECTORS, STREAMS))
+    names = (SERVER, SUBSCRIPTIONS, CALLERS, CONNECTORS, STREAMS, ALERTS)
+    server, subscriptions, callers, connectors, streams, alerts = await asyncio.gather(
+        *(_rows(session, name) for name in names)
     )
     if server is None and subscriptions is None:
         raise CommandError(
@@ -83,6 +87,7 @@ async def take_picture(session: AsyncSession) -> ServerPicture:
         callers=callers or [],
         connectors=connectors or [],
         streams=streams or [],
+        alerts=alerts or [],
     )
 
 

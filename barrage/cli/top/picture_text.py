@@ -37,6 +37,10 @@ _SOURCE_NAMES = (
     *("msgs/s", "last error"),
 )
 _STREAM_NAMES = ("stream", "table", "position", "lag", "msgs/s", "last error")
+_ALERT_NAMES = (
+    *("alert", "table", "state", "firing", "pending", "waiting"),
+    *("sent", "retries", "dropped", "last error"),
+)
 _UNITS = ("", "K", "M", "G", "T")
 
 
@@ -68,6 +72,7 @@ def picture_lines(
         "",
         *subscription_lines(picture, order=order, rows_max=rows_max, width=width),
         *connector_lines(picture, rows_max=rows_max, width=width),
+        *alert_lines(picture, rows_max=rows_max, width=width),
     ]
 
 
@@ -165,17 +170,45 @@ def connector_lines(picture: ServerPicture, *, rows_max: int, width: int | None)
         ]
         for row in sorted(picture.streams, key=lambda row: -(row["lag"] or 0))
     ]
-    lines: list[str] = []
-    for names, rows, words in (
-        (_SOURCE_NAMES, sources, {"program", "state", "last error"}),
-        (_STREAM_NAMES, streams, {"stream", "table", "last error"}),
-    ):
-        if rows:
-            columns = [list(column) for column in zip(*rows[:rows_max], strict=True)]
-            right = [name not in words for name in names]
-            lines += ["", *format_rows(list(names), columns, right=right, width=width)]
-            lines += [f"… and {len(rows) - rows_max} more"] if len(rows) > rows_max else []
-    return lines
+    words = {"program", "state", "stream", "table", "last error"}
+    return [
+        *_table_lines(_SOURCE_NAMES, sources, words - {"stream"}, rows_max=rows_max, width=width),
+        *_table_lines(_STREAM_NAMES, streams, words, rows_max=rows_max, width=width),
+    ]
+
+
+def alert_lines(picture: ServerPicture, *, rows_max: int, width: int | None) -> list[str]:
+    """How alerts are, and what has become of what they had to tell; nothing where there are none.
+    Those come first of which events were dropped, or wait."""
+    rows = [
+        [
+            printable(row["alert"]),
+            printable(row["table"]),
+            row["state"],
+            *(amount(row[name]) for name in _ALERT_NAMES[3:-1]),
+            printable(row["last_error"] or row["detail"] or ""),
+        ]
+        for row in sorted(picture.alerts, key=lambda row: (-row["dropped"], -row["waiting"]))
+    ]
+    words = {"alert", "table", "state", "last error"}
+    return _table_lines(_ALERT_NAMES, rows, words, rows_max=rows_max, width=width)
+
+
+def _table_lines(
+    names: tuple[str, ...],
+    rows: list[list[str]],
+    words: set[str],
+    *,
+    rows_max: int,
+    width: int | None,
+) -> list[str]:
+    """Some rows below their names, behind an empty line; ``words`` stand on the left."""
+    if not rows:
+        return []
+    columns = [list(column) for column in zip(*rows[:rows_max], strict=True)]
+    right = [name not in words for name in names]
+    lines = ["", *format_rows(list(names), columns, right=right, width=width)]
+    return [*lines, f"… and {len(rows) - rows_max} more"] if len(rows) > rows_max else lines
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from textual.widgets import Static
 from barrage.cli.command_errors import EXIT_INTERRUPTED, CommandError, describe
 from barrage.cli.top.picture_text import (
     ORDERS,
+    alert_lines,
     connector_lines,
     duration_lines,
     subscription_lines,
@@ -77,6 +78,7 @@ class TopApp(App[int]):
             yield Static(id="durations")
             yield Static(id="subscriptions")
             yield Static(id="connectors")
+            yield Static(id="alerts")
         yield Static(Text(_KEYS), id="foot")
 
     async def on_mount(self) -> None:
@@ -115,6 +117,7 @@ class TopApp(App[int]):
                 picture, order=self._order, rows_max=ROWS_MAX, width=width
             ),
             "connectors": connector_lines(picture, rows_max=ROWS_MAX, width=width),
+            "alerts": alert_lines(picture, rows_max=ROWS_MAX, width=width),
         }
         for name, lines in shown.items():
             self.query_one(f"#{name}", Static).update(Text("\n".join(lines), no_wrap=True))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from barrage.errors import RemoteProtocolError
+from barrage.json_text import read_json
 from barrage.model.schema_message import read_schema_message
 from barrage.transport import flight_messages
 
@@ -41,7 +41,7 @@ def info_of_flight(answer: bytes, name: str | None = None) -> TableInfo:
     """A FlightInfo message of any server; RemoteProtocolError when it cannot be read."""
     info = flight_messages.FlightInfo.decode(answer)
     try:
-        facts = json.loads(info.metadata) if info.metadata else {}
+        facts = read_json(info.metadata) if info.metadata else {}
     except ValueError as error:
         raise RemoteProtocolError(f"flight info cannot be read: {error}") from error
     schema = schema_of_message(info.schema_message)

@@ -27,6 +27,7 @@ from barrage.errors import (
     RemoteProtocolError,
     UnsupportedError,
 )
+from barrage.json_text import read_json
 from barrage.model.cursor import Cursor
 from barrage.model.schema_message import read_schema_message
 from barrage.rowset import RowSet
@@ -200,7 +201,7 @@ class TableHistory:
         )
         answers = [flight_messages.decode_result(message) async for message in results]
         try:
-            told = json.loads(answers[0])
+            told = read_json(answers[0])
         except (IndexError, ValueError) as error:
             raise RemoteProtocolError(f"the answer to {kind} cannot be read: {error}") from error
         if not isinstance(told, dict):

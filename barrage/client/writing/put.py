@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from barrage.client.writing.arrow_input import to_arrow_table, without_dictionaries
 from barrage.errors import ConfigError, RemoteProtocolError
+from barrage.json_text import read_json
 from barrage.transport.flight_messages import (
     Descriptor,
     decode_put_result,
@@ -196,7 +197,7 @@ def _progress(metadata: bytes, total: int, before: PutProgress) -> PutProgress:
     if not metadata:
         return before
     try:
-        facts = json.loads(metadata)
+        facts = read_json(metadata)
         return PutProgress(rows=int(facts["rows"]), total=total, step=facts.get("step"))
     except (ValueError, KeyError, TypeError) as error:
         raise RemoteProtocolError(f"an acknowledgement cannot be read: {error}") from error

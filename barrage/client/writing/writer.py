@@ -39,6 +39,7 @@ from barrage.errors import (
     SubscriptionClosedError,
     TableNotFoundError,
 )
+from barrage.json_text import read_json
 from barrage.supervision import Role, start_task
 from barrage.transport.flight_messages import decode_put_result
 from barrage.wire.flight_data import encode_flight_data
@@ -427,7 +428,7 @@ class AsyncWriter:
 
 def _facts(metadata: bytes) -> dict[str, Any]:
     try:
-        facts = json.loads(metadata) if metadata else {}
+        facts = read_json(metadata) if metadata else {}
     except ValueError as error:
         raise RemoteProtocolError(f"an acknowledgement cannot be read: {error}") from error
     sequence = facts.get("sequence") if isinstance(facts, dict) else False

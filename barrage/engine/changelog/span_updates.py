@@ -134,11 +134,8 @@ def _outer_sets(
     """For each view the view indices of all rows that are not kept: those before the first kept
     row, those of ``changed`` (removed or added rows) between kept ones, and those behind the last.
     The first and the last kept row lie between the three, so they never touch."""
-    return ManyRowSets.side_by_side(
-        ManyRowSets.of_spans(np.zeros_like(start), kept_first - start),
-        ManyRowSets.of_windows(changed, kept_first, kept_stop, bases=start),
-        ManyRowSets.of_spans(kept_stop - start, stop - start),
-    )
+    between = ManyRowSets.of_windows(changed, kept_first, kept_stop, bases=start)
+    return between.enclosed(kept_first - start, kept_stop - start, stop - start)
 
 
 def _added(

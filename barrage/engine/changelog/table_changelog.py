@@ -14,6 +14,7 @@ from barrage.engine.changelog.making import PATIENCE
 from barrage.engine.changelog.present import Present
 from barrage.engine.changelog.span_updates import first_views, span_updates, window_sizes
 from barrage.engine.changelog.subscription import Shape, ShapeBook, ShapeKind
+from barrage.engine.changelog.together import distinct
 from barrage.engine.changelog.view_messages import quiet_view, view_message
 from barrage.engine.changelog.viewport_plan import PositionDelta, SpanPlan, Spans
 from barrage.engine.tables.source import copied_nbytes
@@ -287,7 +288,7 @@ class TableChangelog:
         """Those among them that are told anything: views of one kind together where they are
         many."""
         kinds = (2 * shapes.column_set[numbers] + shapes.is_reverse[numbers])[changed]
-        for kind in np.unique(kinds).tolist():
+        for kind in distinct(kinds).tolist():
             alike = changed[kinds == kind]
             updates = span_updates(
                 self._present.reader,
@@ -334,7 +335,7 @@ def _is_modified(
     is_hit = np.zeros(len(numbers), dtype=np.bool_)
     column_sets = shapes.column_set[numbers]
     hits: dict[RowSet, BoolArray] = {}
-    for column_set in np.unique(column_sets).tolist():
+    for column_set in distinct(column_sets).tolist():
         has_set = column_sets == column_set
         for rows, _ in delta.modified_groups(shapes.columns(column_set)):
             if rows not in hits:

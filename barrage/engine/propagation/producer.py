@@ -443,11 +443,10 @@ class Producer:
             subscribers.sent(slots)
             if not self._changelog.has_news(point):
                 continue
-            slots = self._tell_large(point, slots, output)
+            slots, numbers, shape_index = self._tell_large(point, slots, output)
             if not len(slots):
                 spent_bytes += self._changelog.merged_bytes(point)
                 continue
-            numbers, shape_index = distinct_and_index(subscribers.shape[slots])
             answer = self._changelog.messages(point, numbers, subscribers.shapes)
             spent_bytes += answer.work_bytes
             deliveries: list[Told] = []
@@ -459,13 +458,15 @@ class Producer:
             output += deliveries
         output += [self._disconnect(slot, error) for slot, error in ended]
 
-    def _tell_large(self, point: int, slots: Int64Array, output: list[Told]) -> Int64Array:
+    def _tell_large(
+        self, point: int, slots: Int64Array, output: list[Told]
+    ) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Have the large messages among those that lead from ``point`` made beside; the slots that
-        get the others."""
+        get the others, the numbers of their shapes, and which of these each slot has."""
         numbers, shape_index = distinct_and_index(self._subscribers.shape[slots])
         work = self._changelog.delta_work(point, numbers, self._subscribers.shapes)
         if work is None:
-            return slots
+            return slots, numbers, shape_index
         is_large = np.array([not self._makings.is_small(each) for each in work.tolist()])
         for index in np.flatnonzero(is_large).tolist():
             shape = self._subscribers.shapes[int(numbers[index])]
@@ -473,8 +474,9 @@ class Producer:
             tell = self._changelog.message_later(point, shape)
             if self._teller.make_beside(alike.tolist(), tell, output):
                 self._subscribers.place(alike, self._changelog.advance(point, len(alike)))
-        rest: Int64Array = slots[~is_large[shape_index]]
-        return rest
+        is_rest = ~is_large[shape_index]
+        index_of_rest = np.cumsum(~is_large) - 1
+        return slots[is_rest], numbers[~is_large], index_of_rest[shape_index[is_rest]]
 
     def validate(self) -> None:
         """Check the invariants; for tests and simulation."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
@@ -29,6 +29,7 @@ from barrage.errors import (
     UnsupportedError,
 )
 from barrage.server.access.frame_writing import write_parts
+from barrage.server.access.grpc_calls import ReadingContext
 from barrage.server.identity.credentials import (
     AUTHORIZATION,
     Credentials,
@@ -172,6 +173,10 @@ class SessionCall:
 
     async def read(self) -> Any:
         return await self._context.read()
+
+    def read_from(self, read: Callable[[], Awaitable[Any]]) -> None:
+        """The client's messages come otherwise than on this call."""
+        self._context = cast("CallContext", ReadingContext(self._context, read))
 
     def invocation_metadata(self) -> Any:
         return self._context.invocation_metadata()

@@ -23,8 +23,11 @@ class ReadingContext:
     """The context of a call with many requests: the part that behaviors use, with reads that go to
     their end."""
 
-    def __init__(self, context: CallContext) -> None:
-        self.read = WholeReads(context.read).read
+    def __init__(
+        self, context: CallContext, read: Callable[[], Awaitable[Any]] | None = None
+    ) -> None:
+        """``read`` in place of that of the call, where its messages come otherwise."""
+        self.read = WholeReads(context.read if read is None else read).read
         self.write = context.write
         # Not every transport can send a message without anybody who waits for it.
         self.post = getattr(context, "post", None)

@@ -26,12 +26,15 @@ from barrage.errors import LocalProtocolError
 from barrage.server.api.publish_tables import ServerTables
 from barrage.server.runtime.watchdog import WatchedLoop
 from barrage.server.serving.stop_signals import StopSignals
-from barrage.supervision import Role, start_thread
+from barrage.supervision import Role, start_awaited, start_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
+    from typing import Any
 
     from barrage.errors import WorkerDiedError
+    from barrage.server.alerting.alert import Alert
     from barrage.server.policy.rules import Policy
 
 LOOP = Role("barrage-loop", "every connection, and serve_forever")
@@ -129,24 +132,52 @@ class Server(ServerTables):
         """Let other rules hold from now on, also before any did. Callers for whom they are others
         than before lose what they have open, nobody else notices. ConfigError where the rules stand
         in a file."""
-        app, loop = self._running, self._loop
-        replaced: Future[None] = concurrent.futures.Future()
+        self._on_loop(partial(self._running.replace_policy, policy))
 
-        def replace() -> None:
-            try:
-                app.replace_policy(policy)
-            except BaseException as error:
-                replaced.set_exception(error)
-            else:
-                replaced.set_result(None)
+    def add_alert(self, alert: Alert) -> None:
+        """Have ``alert`` watched, from the start of the server or from now on. ConfigError."""
+        if not self._is_early(partial(self._declare_alert, alert)):
+            self._wait_on_loop(partial(self._running.operations.alerts.add, alert))
+
+    def remove_alert(self, name: str) -> None:
+        """Have an alert watched no more; what waits for its receiver is not told.
+        AlertNotFoundError."""
+        if not self._is_early(partial(self._forget_alert, name)):
+            self._on_loop(partial(self._running.operations.alerts.remove, name))
+
+    def _is_early(self, declare: Callable[[], None]) -> bool:
+        """Whether the server has not begun to start, and something was declared for that; if it
+        has, it has started."""
+        with self._life_lock:
+            if self._started is None:
+                declare()
+                return True
+        self._started.result()
+        return False
+
+    def _on_loop(self, work: Callable[[], object]) -> None:
+        """Do ``work`` on the loop, and wait for it."""
+
+        async def do() -> None:
+            work()
+
+        self._wait_on_loop(do)
+
+    def _wait_on_loop(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Wait for what runs on the loop. LocalProtocolError when nothing does any more."""
+        loop, done = self._loop, concurrent.futures.Future[None]()
+
+        def begin() -> None:
+            task = start_awaited(work())
+            task.add_done_callback(partial(_settle, done))
 
         with self._life_lock:
             if self._asked is None or loop is None:
                 raise LocalProtocolError(_STOPPED)
-            self._asked.add(replaced)
-            replaced.add_done_callback(self._asked.discard)
-            loop.call_soon_threadsafe(replace)
-        replaced.result()
+            self._asked.add(done)
+            done.add_done_callback(self._asked.discard)
+            loop.call_soon_threadsafe(begin)
+        done.result()
 
     def serve_forever(self) -> None:
         """Serve until Ctrl+C, SIGTERM or :meth:`stop`, then drain. Call on the main thread; starts
@@ -192,3 +223,15 @@ class Server(ServerTables):
         self._app, self._loop = app, asyncio.get_running_loop()
         started.set_result(None)
         await app.wait_for_termination()
+
+
+def _settle(future: Future[None], task: asyncio.Task[None]) -> None:
+    """What a task of the loop has come to, for who waits on another thread."""
+    if future.done():
+        return
+    if task.cancelled():
+        future.set_exception(LocalProtocolError(_STOPPED))
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(None)

@@ -25,6 +25,7 @@ from barrage.supervision import in_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from barrage.server.alerting.alert import Alert
     from barrage.server.policy.rules import Policy
     from barrage.server.serving.app import ServerApp
 
@@ -88,6 +89,23 @@ class AsyncServer(AsyncServerTables):
         than before lose what they have open, nobody else notices. ConfigError where the rules stand
         in a file."""
         self._running.replace_policy(policy)
+
+    async def add_alert(self, alert: Alert) -> None:
+        """Have ``alert`` watched, from the start of the server or from now on. ConfigError."""
+        if not self._is_started:
+            self._declare_alert(alert)
+            return
+        async with self._life_lock:
+            await self._running.operations.alerts.add(alert)
+
+    async def remove_alert(self, name: str) -> None:
+        """Have an alert watched no more; what waits for its receiver is not told.
+        AlertNotFoundError."""
+        if not self._is_started:
+            self._forget_alert(name)
+            return
+        async with self._life_lock:
+            self._running.operations.alerts.remove(name)
 
     async def serve_forever(self) -> None:
         """Serve until Ctrl+C or SIGTERM (on the main thread) or :meth:`stop`, then drain."""

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.rowset.arrays import Int64Array
     from barrage.server.bodies.body_frames import Frame
-    from barrage.server.history.journal_leases import JournalLeases
+    from barrage.server.history.journal_leases import JournalLeases, ReadGroup
     from barrage.server.history.journal_reading import JournalReaders
     from barrage.transport.base import CallContext
     from barrage.wire.dissociated.detached import DetachedFrame
@@ -299,29 +299,30 @@ class JournalCalls:
         held = self._held_group(ticket)
         if held is None:
             return None
-        pinned = self._leases.pin(*held)
+        pinned = self._leases.pin(held.journal, held.name)
         return Endpoint(ticket=ticket, expires_ns=pinned.expires_wall_ns)
 
     def given_up(self, ticket: bytes) -> bool:
         """Hold the version of the ticket's read group no longer; False for a ticket that names no
         group. Tickets of it are still read, as long as the journal happens to have the version.
-        GroupNotHeldError when its time was up."""
+        GroupNotHeldError when its time was up, PermissionDeniedError when it is somebody else's."""
         held = self._held_group(ticket)
         if held is not None:
-            self._leases.give_up(*held)
+            self._access.check_own(held.table, held.owner, f"read group {held.name!r}")
+            self._leases.give_up(held.journal, held.name)
         return held is not None
 
-    def _held_group(self, ticket: bytes) -> tuple[TableJournal, str] | None:
+    def _held_group(self, ticket: bytes) -> ReadGroup | None:
         """The read group of a ticket, which holds the ticket's version; None when it names no
         group. GroupNotHeldError."""
         parsed = parse_ticket(ticket, self._limits)
         if not isinstance(parsed, SnapshotTicket) or parsed.read_group is None:
             return None
         journal = self._access.journal(parsed.table, parsed.epoch)
-        held = self._leases.pinned_version(journal, parsed.read_group)
-        if held is None or parsed.version not in (None, held):
+        held = self._leases.pinned(journal, parsed.read_group)
+        if held is None or parsed.version not in (None, held.version):
             raise GroupNotHeldError(parsed.read_group)
-        return journal, parsed.read_group
+        return held
 
     async def get_schema(self, descriptor: Descriptor) -> bytes:
         """The schema of the feed a descriptor's command asks for."""

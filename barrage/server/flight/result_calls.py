@@ -17,6 +17,7 @@ from barrage.errors import (
     StatusCode,
     TicketError,
 )
+from barrage.json_text import JsonTextError, read_json
 from barrage.server.access.frame_writing import write_frames
 from barrage.server.access.method_table import Action
 from barrage.server.bodies.body_frames import write_whole
@@ -282,8 +283,8 @@ def _result_of(info: FlightInfo) -> str | None:
         if is_result_ticket(endpoint.ticket):
             return place_of(endpoint.ticket)[0]
     try:
-        facts = json.loads(info.metadata) if info.metadata else {}
-    except (ValueError, RecursionError):
+        facts = read_json(info.metadata) if info.metadata else {}
+    except JsonTextError:
         return None
     found = facts.get("result") if isinstance(facts, dict) else None
     return found if isinstance(found, str) else None

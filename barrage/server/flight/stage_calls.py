@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from barrage.errors import LimitExceededError, RemoteProtocolError
+from barrage.json_text import JsonTextError, read_json
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.access.method_table import Action
 from barrage.server.ingest.stage_commit import CommitRequest, StageCommitter
@@ -86,8 +87,8 @@ class StageCalls:
         if command is None or b'"stage"' not in command[: self._limits.journal_request_bytes_max]:
             return False
         try:
-            told = json.loads(command)
-        except (ValueError, RecursionError):
+            told = read_json(command)
+        except JsonTextError:
             return False
         return isinstance(told, dict) and "stage" in told
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from barrage.json_text import read_json
 from barrage.server.ingest.export_upload import export_id_of_descriptor
 from barrage.server.policy.rules import Operation
 from barrage.server.tables.tickets import (
@@ -96,8 +97,8 @@ def written_table(descriptor: bytes, limits: Limits) -> WrittenTable | None:
     if command.startswith(SCOPE_ROUTE):
         return WrittenTable(name=table_name_of_ticket(command, limits))
     try:
-        told = msgspec.json.decode(command, type=_Command)
-    except (ValueError, RecursionError):
+        told = msgspec.convert(read_json(command), _Command)
+    except ValueError:
         return None
     if isinstance(told.stage, dict) and isinstance(told.stage.get("table"), str):
         return WrittenTable(name=told.stage["table"], is_staged=True)
@@ -111,8 +112,8 @@ def written_table(descriptor: bytes, limits: Limits) -> WrittenTable | None:
 def acted_on(body: bytes) -> WrittenTable | None:
     """The table that the body of an action names; None when it names none."""
     try:
-        told = msgspec.json.decode(body, type=_Body)
-    except (ValueError, RecursionError):
+        told = msgspec.convert(read_json(body), _Body)
+    except ValueError:
         return None
     return WrittenTable(name=told.table, is_made=told.create is True)
 

@@ -16,12 +16,15 @@ from barrage.errors import (
     BarrageError,
     HistoryLostError,
     NoJournalError,
+    PermissionDeniedError,
     SchemaError,
     StatusCode,
     TableNotFoundError,
     near_miss,
 )
 from barrage.journal.change_feed.feed_schema import STRIPE_IDS, FeedOptions
+from barrage.server.identity.current_call import current_caller
+from barrage.server.policy.rules import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
     from barrage.journal.stores.table_journal import TableJournal
     from barrage.server.history.journal_tickets import FeedSelection
+    from barrage.server.identity.caller import Owner
     from barrage.server.journaling.journal_service import JournalService
     from barrage.server.policy.access_gate import AccessGate
     from barrage.server.tables.table_service import TableService
@@ -84,6 +88,18 @@ class JournalAccess:
         """Let through whose call may read all of the table. TableNotFoundError,
         PermissionDeniedError."""
         self._gate.check_whole(table)
+
+    def check_own(self, table: str, owner: Owner, what: str) -> None:
+        """Let through whom ``what`` of a table belongs to, and who administers the table by a rule.
+        PermissionDeniedError."""
+        is_admin = (
+            self._gate.policy is not None and Operation.ADMIN in self._gate.decision(table).allow
+        )
+        if not is_admin and current_caller().owner != owner:
+            raise PermissionDeniedError(
+                f"{what} of table {table!r} is somebody else's: who began it ends it, or who may "
+                "administer the table"
+            )
 
     def journal(self, table: str, epoch: str | None = None) -> TableJournal:
         """The journal of a table in an epoch, for a caller that may read all of it.

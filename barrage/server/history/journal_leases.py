@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from barrage.errors import LimitExceededError
+from barrage.server.identity.current_call import current_caller
 
 if TYPE_CHECKING:
     from barrage.clock import Clock
     from barrage.journal.stores.table_journal import TableJournal
     from barrage.limits import Limits
+    from barrage.server.identity.caller import Owner
 
 LEASE_NS_DEFAULT = 60 * 1_000_000_000
 """Lease of a consumer that asks for none."""
@@ -55,6 +57,8 @@ class ReadGroup:
     name: str
     journal: TableJournal
     version: int
+    owner: Owner
+    """Who came first: others read under its name, and do not end it."""
     expires_ns: int = 0
     expires_wall_ns: int = 0
 
@@ -125,15 +129,14 @@ class JournalLeases:
             consumer.journal.release(name)
         return consumer is not None
 
-    def pinned_version(self, journal: TableJournal, group: str) -> int | None:
-        """The version of a read group; None when none is held."""
+    def pinned(self, journal: TableJournal, group: str) -> ReadGroup | None:
+        """The read group of that name; None when none is held."""
         self.sweep()
-        found = self._current(self._groups, journal, group)
-        return None if found is None else found.version
+        return self._current(self._groups, journal, group)
 
     def pin(self, journal: TableJournal, group: str, *, version: int | None = None) -> ReadGroup:
         """Hold the version of a read group for longer. That of a new one is ``version``, or the
-        durable one."""
+        durable one, and its owner the caller."""
         self.sweep()
         table = journal.identity.name
         found = self._current(self._groups, journal, group)
@@ -144,6 +147,7 @@ class JournalLeases:
                 name=group,
                 journal=journal,
                 version=journal.durable_version if version is None else version,
+                owner=current_caller().owner,
             )
         found.expires_wall_ns = self._clock.wall_ns() + GROUP_LEASE_NS
         journal.hold(_GROUP_PREFIX + group, found.version, found.expires_wall_ns)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from barrage.errors import AuthenticationError, BarrageError
 from barrage.server.identity.caller import ANYBODY, Caller, Proof
 from barrage.server.identity.calls_under_way import (
+    LOGGED_OUT,
     REVOKED,
     CallsUnderWay,
     CredentialsExpiredError,
@@ -186,10 +187,23 @@ class Authenticator:
         end with an AuthenticationError."""
         self._revoke(is_meant, AuthenticationError(REVOKED))
 
+    def log_out(self, token: str) -> None:
+        """A token of ours, and all it was renewed to, are nobody's any more: what goes on for who
+        has shown one ends with an AuthenticationError. Other logins of the same user stay."""
+        callers = self.tokens.log_out(token)
+        if callers:
+            self._end(
+                lambda caller: any(caller is each for each in callers),
+                AuthenticationError(LOGGED_OUT),
+            )
+
     def _revoke(self, is_meant: Callable[[Caller], bool], error: AuthenticationError) -> None:
         self._revocations += 1
         self._verified.revoke(is_meant)
         self.tokens.revoke(is_meant)
+        self._end(is_meant, error)
+
+    def _end(self, is_meant: Callable[[Caller], bool], error: AuthenticationError) -> None:
         self.calls.end(is_meant, error)
         for told in self._on_revoke:
             told(is_meant, error)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     End = Callable[[BarrageError], None]
 
+LOGGED_OUT = f"{REFUSED}; the session was ended, log in again"
 REVOKED = f"{REFUSED}; the user was removed or changed, log in again"
 
 

@@ -35,6 +35,8 @@ class _Issued:
     """As its credentials have shown it."""
     proven_ns: int
     """Wall clock, when they were shown."""
+    login: object
+    """The one showing of credentials that this token and all it was renewed to come from."""
 
 
 class IssuedTokens:
@@ -54,7 +56,7 @@ class IssuedTokens:
 
     def issue(self, caller: Caller) -> str:
         """A token for who has just shown its credentials."""
-        return self._issue(caller, self._clock.wall_ns())
+        return self._issue(caller, self._clock.wall_ns(), object())
 
     def renew(self, token: str) -> str | None:
         """A fresh token for one that holds; None when it is none of ours, or not any more.
@@ -64,7 +66,7 @@ class IssuedTokens:
         issued = self._tokens[_digest(token)]
         if self._clock.wall_ns() - issued.proven_ns >= self._limits.token_age_ns_max:
             raise AuthenticationError(f"{REFUSED}; tokens of this age are not renewed, log in")
-        return self._issue(issued.source, issued.proven_ns)
+        return self._issue(issued.source, issued.proven_ns, issued.login)
 
     def find(self, token: str) -> Caller | None:
         """Who was given this token; None when it is none of ours, or not any more."""
@@ -77,6 +79,22 @@ class IssuedTokens:
         """Until when a token holds, by the wall clock; 0 for what is none of ours."""
         issued = self._tokens.get(_digest(token))
         return 0 if issued is None else issued.caller.expires_ns or 0
+
+    def log_out(self, token: str) -> list[Caller]:
+        """Forget a token, all it was renewed to, and those it comes from; the callers that were
+        known by one of them."""
+        shown = self._tokens.get(_digest(token))
+        if shown is None:
+            return []
+        meant = [
+            digest
+            for digest in self._of_owner[shown.source.owner]
+            if self._tokens[digest].login is shown.login
+        ]
+        callers = [self._tokens[digest].caller for digest in meant]
+        for digest in meant:
+            self._forget(digest)
+        return callers
 
     def revoke(self, is_meant: Callable[[Caller], bool]) -> None:
         """Forget the tokens of some callers."""
@@ -100,7 +118,7 @@ class IssuedTokens:
         if not of_owner:
             del self._of_owner[owner]
 
-    def _issue(self, source: Caller, proven_ns: int) -> str:
+    def _issue(self, source: Caller, proven_ns: int, login: object) -> str:
         now_ns = self._clock.wall_ns()
         if len(self._tokens) >= self._limits.issued_tokens_max:
             self.sweep()
@@ -115,7 +133,9 @@ class IssuedTokens:
         token = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
         caller = replace(source, expires_ns=ends)
         digest = _digest(token)
-        self._tokens[digest] = _Issued(caller=caller, source=source, proven_ns=proven_ns)
+        self._tokens[digest] = _Issued(
+            caller=caller, source=source, proven_ns=proven_ns, login=login
+        )
         self._of_owner.setdefault(source.owner, {})[digest] = None
         return token
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import msgspec
-
 from barrage.errors import ConfigError, TransportError
+from barrage.json_text import read_json
 from barrage.supervision import in_thread, start_awaited
 from barrage.transport.host_names import is_loopback
 
@@ -124,7 +123,7 @@ class KeySet:
 
     def _parsed(self, text: bytes) -> dict[str | None, list[Any]]:
         """ValueError. Keys that are of no use to us are left aside; secret ones among them."""
-        document = msgspec.json.decode(text)
+        document = read_json(text)
         told = document.get("keys") if isinstance(document, dict) else None
         if not isinstance(told, list) or len(told) > self._limits.key_set_keys_max:
             raise ValueError("it is no set of keys, or has too many")

@@ -7,6 +7,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from barrage.server.alerting.alert_service import AlertService
+from barrage.server.alerting.watched_alert import AlertPlace
 from barrage.server.operations.exposition import check_available, exposition
 from barrage.server.operations.log_levels import LogLevelCalls
 from barrage.server.operations.metrics_listener import HttpAnswer, MetricsListener
@@ -25,12 +27,13 @@ from barrage.server.statistics.server_statistics import STATISTICS_TABLES, Serve
 from barrage.supervision import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from barrage.clock import Clock
     from barrage.server.access.call_guard import CallGuard
     from barrage.server.access.method_table import Action
     from barrage.server.access.session_store import SessionStore
+    from barrage.server.alerting.alert import Alert
     from barrage.server.bodies.body_service import BodyService
     from barrage.server.exchange.exchange_driver import ExchangeHub
     from barrage.server.identity.audit import AuditLog
@@ -85,6 +88,10 @@ class ServerOperations:
             **LogLevelCalls(gate).actions,
             **TraceCalls(self.traces, clock, tables=tables, gate=gate).actions,
         }
+        place = AlertPlace(runtime=runtime, catalog=catalog, tables=tables, limits=config.limits)
+        self.alerts = AlertService(config, place)
+        self.declared_alerts: Sequence[Alert] = ()
+        """Of the program, beside those of the file."""
         self._listener = MetricsListener(self._answer, config.limits)
         self._spans: OtelSpans | None = None
         self._said: dict[str, tuple[int, bytes, str]] = {}
@@ -107,6 +114,7 @@ class ServerOperations:
             engine_source(self._runtime),
             journal_source(self._journals, self._catalog),
             bodies_source(bodies),
+            self.alerts.statistics.measures,
         ]
         if watchdog is not None:
             self.statistics.sources.append(threads_source(watchdog))
@@ -131,8 +139,9 @@ class ServerOperations:
 
     async def listen(self) -> None:
         """Answer scrapes and probes where that was asked for, and set up tracing. ConfigError when
-        the address or a package cannot be had."""
+        the address or a package cannot be had, or an alert is not as it must be."""
         config = self._config
+        await self.alerts.prepare(self.declared_alerts)
         if config.otel:
             call_of = self._hub.call_of
             percent = config.otel_sample_percent
@@ -154,14 +163,17 @@ class ServerOperations:
             self.statistics.start()
         if config.statistics:
             await self.statistics.begin_tables()
+        self.alerts.start(on_death=on_death)
 
-    def begin_stop(self) -> None:
-        """The server drains: it is not ready any more, and says so to the end."""
+    def begin_stop(self, grace_s: float) -> None:
+        """The server drains, for so long: it is not ready any more, and says so to the end."""
         self.readiness.is_draining = True
+        self.alerts.begin_stop(grace_s)
         self.statistics.close()
 
     async def close(self) -> None:
         """After the last call. Idempotent."""
+        await self.alerts.close()
         self.statistics.close()
         self.traces.close()
         self._listener.close()

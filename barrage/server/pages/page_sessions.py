@@ -42,6 +42,10 @@ class TokenSessions:
             return None
         return self._authenticator.tokens.issue(caller)
 
+    def end(self, token: str) -> None:
+        """Nobody is let in by this token any more, and who was is out."""
+        self._authenticator.log_out(token)
+
 
 class _RequestContext:
     """A request as what finds out who calls sees a call."""

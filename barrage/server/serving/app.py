@@ -471,7 +471,7 @@ class ServerApp:
     async def _stop(self, grace_s: float) -> None:
         reason = TransportError(DRAINING)
         self._guard.is_draining = True
-        self.operations.begin_stop()
+        self.operations.begin_stop(grace_s)
         await self._health.enter_graceful_shutdown()
         if not self._is_listening:
             return
@@ -568,7 +568,8 @@ class ServerApp:
         methods = {**data.methods(), **catalog.methods(), "DoPut": put}
         offered = self._deephaven.services() if self._config.deephaven else {}
         if offered:
-            offered[BROWSER_SERVICE] = BrowserStreams(self._puts.do_put, limits).methods()
+            pieced = {"DoPut": self._puts.do_put, "DoExchange": data.do_exchange}
+            offered[BROWSER_SERVICE] = BrowserStreams(pieced, limits).methods()
         return {SERVICE_NAME: methods, **offered}
 
 

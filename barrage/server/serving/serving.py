@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from barrage.clock import SystemClock
 from barrage.engine import UpdateGraph
 from barrage.errors import LocalProtocolError, TransportError
 from barrage.limits import NANOS_PER_MS
+from barrage.server.alerting.alert import AlertError
+from barrage.server.alerting.alert_service import AlertNotFoundError
 from barrage.server.journaling.journal_opening import (
     journal_options,
     open_journals,
@@ -26,11 +29,12 @@ from barrage.server.settings.config import ServerConfig
 from barrage.server.tables.table_service import TableService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from barrage.clock import Clock
     from barrage.errors import BarrageError
+    from barrage.server.alerting.alert import Alert
     from barrage.server.flight.writes_elsewhere import WritesElsewhere
     from barrage.server.identity.ways import Hook
     from barrage.server.journaling.journal_opening import Recovery
@@ -55,11 +59,14 @@ class ServingParts:
         authenticate: Hook | None = None,
         policy: Policy | None = None,
         sources: Sequence[SourceMapping] = (),
+        alerts: Mapping[str, Alert] = MappingProxyType({}),
     ) -> None:
+        """``alerts`` are those that are there, by name, when :meth:`make_app` is called."""
         self.config = config
         self._authenticate = authenticate
         self._policy = policy
         self._sources = tuple(sources)
+        self._alerts = alerts
         self.clock = clock or SystemClock()
         self.catalog = Catalog()
         self.watchdog = Watchdog()
@@ -100,7 +107,7 @@ class ServingParts:
     def make_app(self, elsewhere: WritesElsewhere | None = None) -> ServerApp:
         """The serving instance; call on the event loop that will run it. ``elsewhere`` has the
         tables that other servers own."""
-        return ServerApp(
+        app = ServerApp(
             self.config,
             self.runtime,
             self.catalog,
@@ -112,6 +119,8 @@ class ServingParts:
             policy=self._policy,
             sources=self._sources,
         )
+        app.operations.declared_alerts = tuple(self._alerts.values())
+        return app
 
     def close(self) -> None:
         """End the engine, then write what it has recorded; writers learn what became safe.
@@ -149,6 +158,8 @@ class ServerBase(ABC):
         self._authenticate = authenticate
         self._policy = policy
         self._sources = tuple(sources)
+        self._alerts: dict[str, Alert] = {}
+        """Declared before the server starts."""
         self._config = effective_config(
             config,
             host=host,
@@ -177,6 +188,7 @@ class ServerBase(ABC):
             authenticate=self._authenticate,
             policy=self._policy,
             sources=self._sources,
+            alerts=self._alerts,
         )
 
     @property
@@ -186,6 +198,16 @@ class ServerBase(ABC):
                 f"the data directory is read by start(); use '{self._ENTERED_BY}' or start() first"
             )
         return self._opened
+
+    def _declare_alert(self, alert: Alert) -> None:
+        """Before the server starts."""
+        if self._alerts.setdefault(alert.name, alert) is not alert:
+            raise AlertError(alert.name, "name", "a name of its own: another alert has it")
+
+    def _forget_alert(self, name: str) -> None:
+        """Before the server starts."""
+        if self._alerts.pop(name, None) is None:
+            raise AlertNotFoundError(name)
 
     @property
     def port(self) -> int:

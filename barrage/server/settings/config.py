@@ -297,6 +297,14 @@ class ServerConfig:
     connector_config: File | None = None
     """TOML file of programs and what their messages become (docs/connectors.md)."""
 
+    alerts: File | None = None
+    """TOML file of alerts: what is sent to which address when a condition upon rows becomes
+    true."""
+
+    alert_hosts: str = ""
+    """Hosts that alerts may be sent to, with commas between them: names, ``*.example.org``,
+    addresses, networks. Those that are not public only when they are named."""
+
     limits: Limits = DEFAULT_LIMITS
     """Every limit; see :mod:`barrage.limits`."""
 

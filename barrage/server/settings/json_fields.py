@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
 from barrage.errors import LimitExceededError, RemoteProtocolError, near_miss
+from barrage.json_text import DeepJsonError, JsonTextError, read_json
 from barrage.model.cursor import EPOCH_CHARS
 from barrage.model.schema_message import read_schema_message
 from barrage.server.settings.declared import NUMBER_MAX, Number, converted, expected
@@ -57,8 +57,10 @@ class Fields:
         if len(text) > bytes_max:
             raise LimitExceededError(what, actual=len(text), maximum=bytes_max, unit="bytes")
         try:
-            parsed = msgspec.json.decode(text)
-        except (ValueError, RecursionError) as error:
+            parsed = read_json(text)
+        except DeepJsonError as error:
+            raise RemoteProtocolError(f"{what} cannot be read: {error}") from None
+        except JsonTextError as error:
             raise RemoteProtocolError(f"{what} is not JSON") from error
         if not isinstance(parsed, dict):
             raise RemoteProtocolError(f"{what} is not a JSON object")

@@ -92,6 +92,14 @@ MEASURES: dict[str, MeasureInfo] = {
     "bodies_pending_bytes": MeasureInfo(
         _G, "Bytes of bodies that clients have not given back.", "way"
     ),
+    "alert_keys_firing": MeasureInfo(
+        _G, "Keys for which the condition of an alert holds.", "alert"
+    ),
+    "alert_events_sent": MeasureInfo(_C, "Events that receivers of alerts have taken.", "alert"),
+    "alert_retries": MeasureInfo(_C, "Messages of alerts that failed and were put off.", "alert"),
+    "alert_events_dropped": MeasureInfo(
+        _C, "Events of alerts that no receiver was told of.", "alert"
+    ),
     "audit_dropped": MeasureInfo(_C, "Records of the audit log that could not be written."),
     "relayed_tables": MeasureInfo(_G, "Tables of other servers, by how they are.", "state"),
     "relay_lag_seconds_max": MeasureInfo(

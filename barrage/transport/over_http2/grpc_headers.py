@@ -1,17 +1,19 @@
-"""gRPC over HTTP/2: what the headers of a request say, and those of answers (gRPC's
-PROTOCOL-HTTP2.md)."""
+"""gRPC over HTTP: what the headers of a request say, and those of answers (gRPC's
+PROTOCOL-HTTP2.md, and PROTOCOL-WEB.md for gRPC-web, whose trailers are the last frame of a body).
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from hpack.struct import NeverIndexedHeaderTuple
 
 from barrage.errors import StatusCode
+from barrage.transport.over_http2.grpc_web import metadata_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +24,8 @@ Metadata: TypeAlias = "tuple[tuple[str, str | bytes], ...]"
 
 _BINARY = "-bin"
 _CONTENT_TYPE = b"application/grpc"
+_WEB_CONTENT_TYPE = b"application/grpc-web"
+WEB_CONTENT_TYPE = b"application/grpc-web+proto"
 _OWN = frozenset(
     {
         b"content-type",
@@ -32,10 +36,14 @@ _OWN = frozenset(
         b"content-length",
     }
 )
+_OF_PAGES = frozenset({b"cookie", b"x-grpc-web"})
+"""What browsers add: a page shows who it is by headers of its own, and by nothing that goes along
+with whatever it asks for."""
 _SECRET = frozenset({"authorization"})
 _STATUS_OK = (b":status", b"200")
 _IDENTITY_ONLY = (b"grpc-accept-encoding", b"identity")
 _ANSWER = (_STATUS_OK, (b"content-type", _CONTENT_TYPE), _IDENTITY_ONLY)
+_WEB_ANSWER = (_STATUS_OK, (b"content-type", WEB_CONTENT_TYPE))
 
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -64,6 +72,10 @@ class RequestHead:
     method: str
     metadata: Metadata
     timeout_s: float | None
+    is_web: bool = False
+    """Whether it is gRPC-web."""
+    answer: Headers = field(default_factory=lambda: list(_ANSWER))
+    """What every answer begins with."""
 
 
 class RequestRefusal(Exception):  # noqa: N818 - a way out, never seen outside of this package
@@ -77,30 +89,35 @@ class RequestRefusal(Exception):  # noqa: N818 - a way out, never seen outside o
 def read_request(headers: Headers) -> RequestHead:
     """The call that is asked for; RequestRefusal when there is none."""
     fields = dict(reversed(headers))
-    if not _is_well_formed(headers, fields):
+    if not is_well_formed(headers, fields):
         raise RequestRefusal([(b":status", b"400")])
-    if not _is_grpc(fields.get(b"content-type", b"")):
+    content_type = fields.get(b"content-type", b"")
+    is_web = is_grpc_web(content_type)
+    if not is_web and not _is_kind(content_type, _CONTENT_TYPE):
         raise RequestRefusal([(b":status", b"415")])
     if fields[b":method"] != b"POST":
         raise RequestRefusal([(b":status", b"405"), (b"allow", b"POST")])
-    if fields.get(b"te") != b"trailers":
-        raise _refused(StatusCode.INTERNAL, "the request has no te: trailers")
+    answer = list(_WEB_ANSWER if is_web else _ANSWER)
+    if not is_web and fields.get(b"te") != b"trailers":
+        raise _refused(StatusCode.INTERNAL, "the request has no te: trailers", answer)
     encoding = fields.get(b"grpc-encoding", b"identity")
     if encoding != b"identity":
         text = f"messages are taken without compression only, not as {_text(encoding)!r}"
-        raise _refused(StatusCode.UNIMPLEMENTED, text)
+        raise _refused(StatusCode.UNIMPLEMENTED, text, answer)
     timeout = fields.get(b"grpc-timeout")
     try:
         return RequestHead(
             method=_text(fields[b":path"]),
-            metadata=_metadata(headers),
+            metadata=_metadata(headers, _OWN | _OF_PAGES if is_web else _OWN),
             timeout_s=None if timeout is None else _seconds(timeout),
+            is_web=is_web,
+            answer=answer,
         )
     except ValueError as error:
-        raise _refused(StatusCode.INTERNAL, str(error)) from error
+        raise _refused(StatusCode.INTERNAL, str(error), answer) from error
 
 
-def _is_well_formed(headers: Headers, fields: dict[bytes, bytes]) -> bool:
+def is_well_formed(headers: Headers, fields: dict[bytes, bytes]) -> bool:
     """RFC 9113, sections 8.2 and 8.3: each pseudo-header once and ahead of the others, names in
     lower case, nothing that belongs to a connection. White space around values, which gRPC clients
     do send, is taken."""
@@ -117,9 +134,15 @@ def _is_well_formed(headers: Headers, fields: dict[bytes, bytes]) -> bool:
     )
 
 
-def _is_grpc(content_type: bytes) -> bool:
+def is_grpc_web(content_type: bytes) -> bool:
+    """Whether a request with this content type is a call of gRPC-web. Its form in text, which is
+    for browsers that cannot read a body as it comes, is none."""
+    return _is_kind(content_type, _WEB_CONTENT_TYPE)
+
+
+def _is_kind(content_type: bytes, kind: bytes) -> bool:
     rest = content_type.lower()
-    return rest.startswith(_CONTENT_TYPE) and rest[len(_CONTENT_TYPE) :][:1] in (b"", b"+", b";")
+    return rest.startswith(kind) and rest[len(kind) :][:1] in (b"", b"+", b";")
 
 
 def _seconds(timeout: bytes) -> float:
@@ -129,11 +152,11 @@ def _seconds(timeout: bytes) -> float:
     return int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
-def _metadata(headers: Headers) -> Metadata:
+def _metadata(headers: Headers, own: frozenset[bytes]) -> Metadata:
     """What the client itself says. ValueError."""
     found: list[tuple[str, str | bytes]] = []
     for name, value in headers:
-        if name[:1] == b":" or name in _OWN:
+        if name[:1] == b":" or name in own:
             continue
         key = _text(name)
         if key.endswith(_BINARY):
@@ -157,9 +180,9 @@ def _text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-def answer_headers(metadata: Iterable[tuple[str, str | bytes]]) -> Headers:
+def answer_headers(head: RequestHead, metadata: Iterable[tuple[str, str | bytes]]) -> Headers:
     """Ahead of the first message. ValueError when a name or a value cannot travel."""
-    return [*_ANSWER, *_fields(metadata)]
+    return [*head.answer, *_fields(metadata)]
 
 
 def status_trailers(
@@ -167,16 +190,21 @@ def status_trailers(
     details: str,
     metadata: Iterable[tuple[str, str | bytes]] = (),
     *,
-    is_whole: bool,
+    ahead: Headers,
 ) -> Headers:
-    """How a call ends; None is OK. ``is_whole``: nothing was sent before. ValueError."""
-    trailers: Headers = list(_ANSWER) if is_whole else []
-    trailers.append((b"grpc-status", b"%d" % (0 if code is None else code.value)))
+    """How a call ends; None is OK. ``ahead``: what every answer begins with, where nothing was sent
+    before. ValueError."""
+    trailers: Headers = [*ahead, (b"grpc-status", b"%d" % (0 if code is None else code.value))]
     if details:
         text = _ESCAPED.sub(_escape, details.encode("utf-8", "replace"))
         trailers.append((b"grpc-message", text))
     trailers += _fields(metadata)
     return trailers
+
+
+def web_trailers(trailers: Headers) -> bytes:
+    """The same as the last frame of a body."""
+    return metadata_frame(b"".join(b"%s: %s\r\n" % pair for pair in trailers))
 
 
 def _escape(match: re.Match[bytes]) -> bytes:
@@ -203,5 +231,5 @@ def _fields(metadata: Iterable[tuple[str, str | bytes]]) -> Headers:
     return fields
 
 
-def _refused(code: StatusCode, text: str) -> RequestRefusal:
-    return RequestRefusal(status_trailers(code, text, is_whole=True))
+def _refused(code: StatusCode, text: str, answer: Headers) -> RequestRefusal:
+    return RequestRefusal(status_trailers(code, text, ahead=answer))

@@ -11,7 +11,7 @@ import grpc.aio
 
 from barrage.errors import StatusCode
 from barrage.transport.call_running import END_OF_REQUESTS, status_of
-from barrage.transport.over_http2.grpc_headers import answer_headers, status_trailers
+from barrage.transport.over_http2.grpc_headers import answer_headers, status_trailers, web_trailers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -52,7 +52,7 @@ class Http2Call:
     def __init__(self, carrier: CallCarrier, stream: Http2Stream, head: RequestHead) -> None:
         self.method = head.method
         self.is_cancelled = False
-        self._metadata = head.metadata
+        self._head = head
         self._carrier = carrier
         self._core = carrier.core
         self._stream = stream
@@ -70,7 +70,7 @@ class Http2Call:
     # --- what behaviors see -----------------------------------------------------------------------
 
     def invocation_metadata(self) -> Metadata:
-        return self._metadata
+        return self._head.metadata
 
     def peer(self) -> str:
         return self._carrier.peer
@@ -122,7 +122,7 @@ class Http2Call:
         if self._is_over:
             raise grpc.aio.InternalError(_GONE)
         if not self._stream.is_answered:
-            self._core.respond(self._stream, answer_headers(()))
+            self._core.respond(self._stream, answer_headers(self._head, ()))
         await self._write_in_turn(message)
 
     async def _write_in_turn(self, data: bytes | MessageParts) -> None:
@@ -142,7 +142,7 @@ class Http2Call:
 
     def _try_send(self, data: bytes) -> bool:
         if not self._stream.is_answered:
-            self._core.respond(self._stream, answer_headers(()))
+            self._core.respond(self._stream, answer_headers(self._head, ()))
         is_sent = self._core.try_send(self._stream, data)
         self._carrier.flush_soon()
         return is_sent
@@ -150,7 +150,7 @@ class Http2Call:
     async def send_initial_metadata(self, metadata: Iterable[tuple[str, str]]) -> None:
         if self._is_over or self._stream.is_answered:
             raise grpc.aio.InternalError("the headers are out, or the call is over")
-        self._core.respond(self._stream, answer_headers(metadata))
+        self._core.respond(self._stream, answer_headers(self._head, metadata))
         self._carrier.flush_soon()
 
     async def abort(
@@ -182,12 +182,16 @@ class Http2Call:
         """The call has ended; None is OK. What was sent before can still be read."""
         if self._is_over:
             return
-        trailers = status_trailers(code, details, metadata, is_whole=not self._stream.is_answered)
+        is_answered = self._stream.is_answered
+        ahead = [] if is_answered else self._head.answer
+        trailers = status_trailers(code, details, metadata, ahead=ahead)
         self._end()
-        if code is None:
-            self._core.end(self._stream, trailers)
+        if code is not None:
+            self._core.forget_queued(self._stream)
+        if is_answered and self._head.is_web:
+            self._core.end_with(self._stream, web_trailers(trailers))
         else:
-            self._core.end_now(self._stream, trailers)
+            self._core.end(self._stream, trailers)
         self._carrier.forget(self._stream)
         self._carrier.flush_soon()
 

@@ -15,8 +15,6 @@ import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
     RemoteSettingsChanged,
@@ -25,10 +23,11 @@ from h2.events import (
     StreamReset,
 )
 from h2.exceptions import ProtocolError
-from h2.settings import SettingCodes, Settings
+from h2.settings import SettingCodes
 
 from barrage.transport.over_http2 import http2_frames as frames
 from barrage.transport.over_http2.frame_reader import FrameReader
+from barrage.transport.over_http2.h2_state import FRAME_BYTES_MAX, state_of_h2
 from barrage.transport.over_http2.http2_events import (
     CallCut,
     CallOpened,
@@ -62,9 +61,6 @@ if TYPE_CHECKING:
     from barrage.transport.over_http2.http2_events import Headers, Http2Event
     from barrage.wire.message_parts import MessageParts
 
-FRAME_BYTES_MAX = 256 * 1024
-"""Longest frame that is taken: longer ones would gain nothing."""
-
 _OUT_FRAME_BYTES_MAX = 256 * 1024
 """Longest frame that is made, so that streams take turns. Clients take fewer frames sooner."""
 
@@ -80,25 +76,7 @@ _OUT_BYTES_MAX = 1024 * 1024
 _DIRECT_BYTES_MAX = 64 * 1024
 """Longest message that does not wait for its turn."""
 
-# At DEBUG it tells all headers, and credentials are headers.
-logging.getLogger("hpack").setLevel(logging.INFO)
-
 log = logging.getLogger(__name__)
-
-
-class _H2(H2Connection):
-    """h2, whose count of open streams, made anew for each request, is a walk over all of them. The
-    walk also forgets streams that have ended, so it is done once for as many requests as there are
-    streams. Requests are counted by :class:`Http2Connection`."""
-
-    _requests_until_walk = 64
-
-    @property
-    def open_inbound_streams(self) -> int:
-        self._requests_until_walk -= 1
-        if self._requests_until_walk <= 0:
-            self._requests_until_walk = 64 + super().open_inbound_streams
-        return 0
 
 
 class Http2Connection:
@@ -132,7 +110,7 @@ class Http2Connection:
         self._queued = self._partial = 0
         self._resets = Rate("calls that are reset at once", limits.http2_resets_per_s_max)
         self._settings = Rate("SETTINGS", limits.http2_settings_per_s_max)
-        self._h2 = _made(limits)
+        self._h2 = state_of_h2(limits)
         self._reader = FrameReader(self, limits=limits, frame_bytes_max=FRAME_BYTES_MAX)
 
     def begin(self) -> None:
@@ -466,19 +444,28 @@ class Http2Connection:
 
     def end(self, stream: Http2Stream, trailers: Headers) -> None:
         """End the call with these, once what is queued has been sent; they are all there is when
-        nothing was sent before."""
+        nothing was sent before, and without any the answer ends with its body."""
         if stream.is_closed or stream.trailers is not None:
             return
         stream.trailers = trailers
         stream.is_refused = True
         self._end_if_sent(stream)
 
-    def end_now(self, stream: Http2Stream, trailers: Headers) -> None:
-        """The same without what is queued and has not begun to be sent. A message of which part is
-        out goes on: the client could not tell the trailers from a message that is cut short."""
+    def end_with(self, stream: Http2Stream, data: bytes) -> None:
+        """End the answer with the last bytes of its body, behind what is queued: it has no
+        trailers."""
+        if stream.is_closed or stream.trailers is not None:
+            return
+        if data:
+            stream.pending.append(OutgoingMessage(data, None, is_framed=False))
+            self._turns[stream.stream_id] = stream
+        self.end(stream, [])
+
+    def forget_queued(self, stream: Http2Stream) -> None:
+        """Send nothing of what is queued and has not begun to be sent. A message of which part is
+        out goes on: the client could not tell what follows from a message that is cut short."""
         while stream.pending and not stream.pending[-1].is_begun:
             stream.pending.pop()
-        self.end(stream, trailers)
 
     def ping(self, payload: bytes) -> None:
         """Ask whether the peer is there. ``payload``: eight bytes."""
@@ -513,7 +500,8 @@ class Http2Connection:
                 self._put_frame(stream, waiting, room)
                 if not waiting.parts:
                     stream.pending.popleft()
-                    self._events.append(MessageTaken(waiting.ticket))
+                    if waiting.ticket is not None:
+                        self._events.append(MessageTaken(waiting.ticket))
             if stream.pending and stream.send_window > 0:
                 self._turns[stream.stream_id] = stream
             else:
@@ -530,7 +518,10 @@ class Http2Connection:
     def _end_if_sent(self, stream: Http2Stream) -> None:
         if stream.trailers is None or stream.pending or stream.is_closed:
             return
-        self._h2.send_headers(stream.stream_id, stream.trailers, end_stream=True)
+        if stream.trailers:
+            self._h2.send_headers(stream.stream_id, stream.trailers, end_stream=True)
+        else:
+            self._h2.end_stream(stream.stream_id)
         if not stream.is_remote_ended:
             # The answer is whole; what the client still sends is of no use (RFC 9113, 8.1).
             self._h2.reset_stream(stream.stream_id, ErrorCodes.NO_ERROR)
@@ -572,29 +563,3 @@ class Http2Connection:
 def _held(stream: Http2Stream) -> int:
     """What the messages cost that nobody has read."""
     return stream.queued + len(stream.messages) * MESSAGE_OVERHEAD_BYTES
-
-
-def _made(limits: Limits) -> _H2:
-    made = _H2(
-        H2Configuration(
-            client_side=False,
-            header_encoding=None,
-            normalize_outbound_headers=False,
-            validate_outbound_headers=False,
-            # Its checks would end the connection, and refuse what gRPC clients may send.
-            validate_inbound_headers=False,
-        )
-    )
-    made.local_settings = Settings(
-        client=False,
-        initial_values={
-            SettingCodes.MAX_CONCURRENT_STREAMS: limits.http2_streams_max,
-            SettingCodes.MAX_HEADER_LIST_SIZE: limits.http2_header_bytes_max,
-            SettingCodes.MAX_FRAME_SIZE: FRAME_BYTES_MAX,
-            SettingCodes.INITIAL_WINDOW_SIZE: limits.http2_stream_window_bytes,
-        },
-    )
-    # h2 reads these from its defaults when it is made.
-    made.max_inbound_frame_size = FRAME_BYTES_MAX
-    made.decoder.max_header_list_size = limits.http2_header_bytes_max
-    return made

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from barrage.errors import StatusCode
 from barrage.transport.base import NOBODY
-from barrage.transport.over_http2.grpc_headers import RequestRefusal, read_request
+from barrage.transport.over_http2.grpc_headers import (
+    RequestRefusal,
+    is_grpc_web,
+    read_request,
+)
 from barrage.transport.over_http2.http2_call import Http2Call
 from barrage.transport.over_http2.http2_connection import Http2Connection
 from barrage.transport.over_http2.http2_events import (
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
 
     from barrage.transport.base import ListenOptions
     from barrage.transport.call_running import CallRunner
-    from barrage.transport.over_http2.http2_events import Http2Event
+    from barrage.transport.over_http2.http2_events import Headers, Http2Event
     from barrage.transport.over_http2.http2_stream import Http2Stream
 
     class ConnectionOwner(Protocol):
@@ -214,31 +218,50 @@ class Http2Protocol(asyncio.Protocol):
             if isinstance(event, MessageTaken):
                 cast("Callable[[], None]", event.ticket)()
             elif isinstance(event, CallOpened):
-                self._open(event)
+                # One that is closed was ended by what came after it.
+                if not event.stream.is_closed:
+                    self.requested(event.stream, event.headers)
+            elif isinstance(event, CallCut):
+                self.cut(event.stream)
             else:
                 call = self._calls.get(event.stream.stream_id)
                 if call is not None:
                     self._tell(call, event)
 
-    def _tell(self, call: Http2Call, event: CallReadable | CallRefused | CallCut) -> None:
+    def cut(self, stream: Http2Stream) -> None:
+        """The stream is gone."""
+        call = self._calls.pop(stream.stream_id, None)
+        if call is not None:
+            call.cut()
+
+    def _tell(self, call: Http2Call, event: CallReadable | CallRefused) -> None:
         if isinstance(event, CallReadable):
             call.wake()
-        elif isinstance(event, CallCut):
-            self.forget(event.stream)
-            call.cut()
         else:
             code = StatusCode.RESOURCE_EXHAUSTED if event.is_too_long else StatusCode.INTERNAL
             call.end_with(code, event.text)
 
-    def _open(self, event: CallOpened) -> None:
-        stream = event.stream
-        if stream.is_closed:
-            return  # It was ended by what came after it.
+    def requested(self, stream: Http2Stream, headers: Headers) -> None:
+        """A request has come. A page has no business here: it has a door of its own, where it is
+        asked where it comes from. What a proxy has made of its call, for which that one answers,
+        is a call of gRPC."""
+        fields = dict(headers)
+        if b"origin" in fields and is_grpc_web(fields.get(b"content-type", b"")):
+            self.core.end(stream, [(b":status", b"403")])
+        else:
+            self.begin_call(stream, headers)
+
+    def begin_call(
+        self, stream: Http2Stream, headers: Headers, *, further: Headers | None = None
+    ) -> None:
+        """Run the call that is asked for, if there is one. ``further``: what its answer says beside
+        what all answers do."""
         try:
-            head = read_request(event.headers)
+            head = read_request(headers)
         except RequestRefusal as refusal:
-            self.core.end(stream, refusal.answer)
+            self.core.end(stream, [*refusal.answer, *(further or ())])
             return
+        head.answer += further or ()
         call = Http2Call(self, stream, head)
         self._calls[stream.stream_id] = call
         call.runs_as(self._runner.run(call))

@@ -168,9 +168,13 @@ class OutgoingMessage:
 
     __slots__ = ("is_begun", "parts", "ticket")
 
-    def __init__(self, message: bytes | MessageParts, ticket: object) -> None:
+    def __init__(
+        self, message: bytes | MessageParts, ticket: object, *, is_framed: bool = True
+    ) -> None:
+        """Not framed are bytes of a body that are no message."""
         self.parts: deque[memoryview] = deque()
-        self.parts.append(memoryview(PREFIX.pack(0, len(message))))
+        if is_framed:
+            self.parts.append(memoryview(PREFIX.pack(0, len(message))))
         if isinstance(message, MessageParts):
             self.parts += message.views
         elif message:

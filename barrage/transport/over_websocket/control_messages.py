@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from barrage.errors import RemoteProtocolError
+from barrage.json_text import checked_json, outermost, read_json
 
 STREAM_MAX = 2**31 - 1
 WINDOW_MAX = 64
@@ -80,12 +81,33 @@ _DECODER: msgspec.json.Decoder[PageMessage] = msgspec.json.Decoder(PageMessage)
 _ENCODER = msgspec.json.Encoder()
 
 
+class UnreadableCallError(RemoteProtocolError):
+    """The body of an action is no JSON that is read, but the message is one: its action can be
+    answered."""
+
+    def __init__(self, call: int, reason: str) -> None:
+        super().__init__(f"the body of the action cannot be read: {reason}")
+        self.call = call
+
+
 def read_message(text: str) -> PageMessage:
     """What a page says; RemoteProtocolError that says what is wrong with it."""
     try:
-        return _DECODER.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return _DECODER.decode(checked_json(text))
+    except ValueError as error:
+        call = _unreadable_call(text)
+        if call is not None:
+            raise UnreadableCallError(call.call, str(error)) from None
         raise RemoteProtocolError(f"not a message: {error}") from None
+
+
+def _unreadable_call(text: str) -> RunAction | None:
+    """The call whose body, and nothing else of it, makes a text unreadable."""
+    try:
+        message = _DECODER.decode(outermost(text))
+    except ValueError:
+        return None
+    return message if isinstance(message, RunAction) else None
 
 
 def told(kind: str, **members: object) -> bytes:
@@ -96,8 +118,7 @@ def told(kind: str, **members: object) -> bytes:
 def told_result(call: int, body: bytes) -> bytes:
     """The result of an action, which is JSON already; RemoteProtocolError when it is not."""
     try:
-        raw = msgspec.json.decode(body or b"null", type=msgspec.Raw)
-        msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
+        read_json(body or b"null")
+    except ValueError as error:
         raise RemoteProtocolError(f"what the action has answered is no JSON: {error}") from None
-    return _ENCODER.encode({"type": "result", "call": call, "body": raw})
+    return _ENCODER.encode({"type": "result", "call": call, "body": msgspec.Raw(body or b"null")})

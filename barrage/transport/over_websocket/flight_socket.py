@@ -94,14 +94,17 @@ class FlightSocket(CallSocket):
 
     def text_received(self, text: str) -> None:
         try:
-            message = control_messages.read_message(text)
-            if (self._state is _State.EXPECTING_HELLO) != isinstance(
-                message, control_messages.PageHello
-            ):
-                raise RemoteProtocolError("hello is the first message, and comes once")
-            _HANDLERS[type(message)](self, message)
+            self._take(control_messages.read_message(text))
+        except control_messages.UnreadableCallError as error:
+            self._refuse_call(error)
         except RemoteProtocolError as error:
             self.socket.close(CloseReason.BAD_MESSAGE, str(error))
+
+    def _take(self, message: control_messages.PageMessage) -> None:
+        is_hello = isinstance(message, control_messages.PageHello)
+        if (self._state is _State.EXPECTING_HELLO) != is_hello:
+            raise RemoteProtocolError("hello is the first message, and comes once")
+        _HANDLERS[type(message)](self, message)
 
     def binary_received(self, data: bytes) -> None:
         try:
@@ -269,6 +272,13 @@ class FlightSocket(CallSocket):
         body = bytes(message.body)
         call.ask(flight_messages.encode_action(message.action, body))
         call.runs_as(self.runner.run(call))
+
+    def _refuse_call(self, error: control_messages.UnreadableCallError) -> None:
+        """A message names an action, and what it says of it cannot be read."""
+        if self._state is _State.EXPECTING_HELLO or error.call in self._actions:
+            self.socket.close(CloseReason.BAD_MESSAGE, str(error))
+        else:
+            self.fail_action(error.call, error.status_code, str(error))
 
     def send_result(self, number: int, body: bytes) -> None:
         """The answer to an action."""

@@ -69,9 +69,19 @@ class WebAnswer:
             body=text.encode() + b"\n",
         )
 
+    @classmethod
+    def failed(cls) -> WebAnswer:
+        """Who should have answered could not."""
+        text = "this request could not be answered; the log of the server says why"
+        return cls.text(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+
 
 class WebSite(Protocol):
     """What answers requests that do not become a WebSocket."""
+
+    def is_for_any_page(self, request: WebRequest) -> bool:
+        """Whether pages of all origins may have the answer, those of none among them."""
+        ...
 
     async def answer(self, request: WebRequest) -> WebAnswer:
         """The answer to one."""

@@ -16,7 +16,13 @@ import base64
 import binascii
 from typing import TYPE_CHECKING
 
-from barrage.errors import RemoteProtocolError, StatusCode
+from barrage.errors import LimitExceededError, RemoteProtocolError, StatusCode
+from barrage.transport.over_http2.grpc_web import (
+    PREFIX_BYTES,
+    PartialMessage,
+    message_head,
+    metadata_frame,
+)
 from barrage.transport.over_websocket.call_socket import CallSocket
 from barrage.transport.over_websocket.socket_call import SocketCall
 from barrage.transport.over_websocket.web_socket import CloseReason
@@ -33,8 +39,6 @@ PROTOCOL = "grpc-websockets-multiplex"
 _ID_BYTES = 4
 _FINISHED = 0x8000_0000
 _SHUTDOWN = b"\x7f\xff\xff\xff"
-_PREFIX_BYTES = 5
-_METADATA_FRAME = 0x80
 _DATA, _HALF_CLOSE = 0, 1
 _PATH_HEADER = "grpc-websockets-path"
 _OURS = frozenset({_PATH_HEADER, "content-type", "x-grpc-web", "x-user-agent", "te"})
@@ -53,7 +57,7 @@ class MultiplexedGrpc(CallSocket):
         self._partial_bytes = 0
         self._is_draining = False
         self._is_lost = False
-        socket.allow(limits.web_upload_bytes_max + _PREFIX_BYTES + _ID_BYTES + 1)
+        socket.allow(limits.web_upload_bytes_max + PREFIX_BYTES + _ID_BYTES + 1)
 
     # --- what comes -------------------------------------------------------------------------------
 
@@ -63,7 +67,7 @@ class MultiplexedGrpc(CallSocket):
     def binary_received(self, data: bytes) -> None:
         try:
             self._take(data)
-        except RemoteProtocolError as error:
+        except (RemoteProtocolError, LimitExceededError) as error:
             self.socket.close(CloseReason.PROTOCOL_ERROR, str(error))
 
     def _take(self, data: bytes) -> None:
@@ -167,7 +171,7 @@ class GrpcSocketCall(SocketCall):
     ) -> None:
         super().__init__(carrier, stream, method=method, metadata=metadata)
         self._multiplexed = carrier
-        self._partial = bytearray()
+        self._partial = PartialMessage(f"call {stream}")
 
     @property
     def partial_bytes(self) -> int:
@@ -175,34 +179,15 @@ class GrpcSocketCall(SocketCall):
         return len(self._partial)
 
     def messages(self, data: bytes, message_bytes_max: int) -> list[bytes]:
-        """The messages that are whole now. RemoteProtocolError."""
-        partial = self._partial
-        partial += data
-        found: list[bytes] = []
-        start = 0
-        while len(partial) - start >= _PREFIX_BYTES:
-            size = int.from_bytes(partial[start + 1 : start + _PREFIX_BYTES], "big")
-            if partial[start]:
-                raise RemoteProtocolError(f"a message of call {self.stream} is compressed")
-            if size > message_bytes_max:
-                raise RemoteProtocolError(
-                    f"a message of call {self.stream} has {size} bytes; at most "
-                    f"{message_bytes_max} are taken"
-                )
-            stop = start + _PREFIX_BYTES + size
-            if len(partial) < stop:
-                break
-            found.append(bytes(partial[start + _PREFIX_BYTES : stop]))
-            start = stop
-        del partial[:start]
-        return found
+        """The messages that are whole now. RemoteProtocolError, LimitExceededError."""
+        return self._partial.take(data, message_bytes_max)
 
     def put_headers(self, headers: Metadata) -> None:
         lines = (("content-type", "application/grpc-web+proto"), *headers)
         self._send_lines(self.stream, lines)
 
     def put(self, data: bytes) -> None:
-        head = self.stream.to_bytes(_ID_BYTES, "big") + b"\x00" + len(data).to_bytes(4, "big")
+        head = self.stream.to_bytes(_ID_BYTES, "big") + message_head(len(data))
         self._multiplexed.socket.send_binary(head, data)
 
     def put_end(self, code: StatusCode | None, details: str, trailers: Metadata) -> None:
@@ -213,8 +198,9 @@ class GrpcSocketCall(SocketCall):
 
     def _send_lines(self, number: int, lines: Metadata) -> None:
         block = b"".join(_line(name, value) for name, value in lines)
-        head = number.to_bytes(_ID_BYTES, "big") + bytes((_METADATA_FRAME,))
-        self._multiplexed.socket.send_binary(head + len(block).to_bytes(4, "big"), block)
+        self._multiplexed.socket.send_binary(
+            number.to_bytes(_ID_BYTES, "big"), metadata_frame(block)
+        )
 
 
 def _line(name: str, value: str | bytes) -> bytes:

@@ -31,20 +31,33 @@ class OriginRule:
         self._allowed = frozenset(filter(None, map(normal_origin, allowed)))
         self._hosts = {urlsplit(origin).hostname for origin in self._allowed}
 
-    def refusal(self, request: WebRequest) -> str | None:
+    def refusal(self, request: WebRequest, *, is_for_any_page: bool = False) -> str | None:
         """Why a request is not let in; None when it is. One without ``Origin`` comes from no page
-        of another server, or from no browser."""
+        of another server, or from no browser. ``is_for_any_page``: the answer is no secret."""
         host = request.header("host") or ""
         if not self._is_ours(host, is_tls=request.is_tls):
             return f"this server is not called {_shown(host)}; add its origin to web_origins"
         origin = request.header("origin")
-        if origin is None:
+        if origin is None or is_for_any_page:
             return None
-        own = normal_origin(f"{'https' if request.is_tls else 'http'}://{host}")
-        found = normal_origin(origin)
-        if found is not None and (found == own or found in self._allowed):
+        if self._is_own(origin, request) or self.is_allowed(origin):
             return None
         return f"the origin {_shown(origin)} is not allowed; add it to web_origins"
+
+    def other_origin(self, request: WebRequest) -> str | None:
+        """The origin of the page of another server that has sent this request, which was let in;
+        None when it was a page of ours, or none."""
+        origin = request.header("origin")
+        return None if origin is None or self._is_own(origin, request) else origin
+
+    def is_allowed(self, origin: str) -> bool:
+        """Whether it is one of those besides the server's own."""
+        return normal_origin(origin) in self._allowed
+
+    def _is_own(self, origin: str, request: WebRequest) -> bool:
+        scheme = "https" if request.is_tls else "http"
+        own = normal_origin(f"{scheme}://{request.header('host') or ''}")
+        return own is not None and normal_origin(origin) == own
 
     def _is_ours(self, host: str, *, is_tls: bool) -> bool:
         try:

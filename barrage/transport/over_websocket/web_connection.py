@@ -1,7 +1,7 @@
 """One connection of a browser: requests of HTTP/1.1, until one of them makes it a WebSocket.
 
-``h11`` keeps the protocol of the former. One request is answered at a time; bodies are read and
-thrown away, since nothing that is served wants one.
+``h11`` keeps the protocol of the former. One request is answered at a time, and a call is one.
+Other bodies are read and thrown away, since nothing else that is served wants one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,14 @@ import h11
 from websockets.utils import accept_key
 
 from barrage.supervision import Role, start_task
+from barrage.transport.base import NOBODY
+from barrage.transport.over_http2.grpc_headers import RequestRefusal
+from barrage.transport.over_websocket.fetched_call import FetchedCall, head_of
 from barrage.transport.over_websocket.http_messages import WebAnswer, WebRequest
+from barrage.transport.over_websocket.page_requests import early_answer, for_other_origin, is_call
 from barrage.transport.over_websocket.web_socket import CloseReason, WebSocket
 from barrage.transport.peer_identity import identity_of_connection, peer_of
+from barrage.transport.sockets.keep_alive import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,8 +33,11 @@ if TYPE_CHECKING:
 
     from barrage.errors import StatusCode, WorkerDiedError
     from barrage.limits import Limits
+    from barrage.transport.call_running import RunnableCall
+    from barrage.transport.over_http2.http2_events import Headers
     from barrage.transport.over_websocket.http_messages import WebSite
     from barrage.transport.over_websocket.origins import OriginRule
+    from barrage.transport.over_websocket.socket_call import SocketCall
     from barrage.transport.over_websocket.web_socket import SocketPeer, TurnEnd
 
     class SocketSpeaker(SocketPeer, Protocol):
@@ -53,6 +61,10 @@ if TYPE_CHECKING:
         """For one read at a time."""
         speakers: Mapping[str, MakeSpeaker]
         """By sub-protocol, those that are preferred first."""
+
+        def run(self, call: RunnableCall) -> asyncio.Task[None]:
+            """Serve a call."""
+            ...
 
         def connected(self, connection: WebConnection) -> bool:
             """One has come; whether it may stay."""
@@ -83,6 +95,9 @@ class WebConnection(asyncio.BufferedProtocol):
     def __init__(self, owner: WebOwner) -> None:
         self.speaker: SocketSpeaker | None = None
         """What is spoken on it, once it is a WebSocket."""
+        self.is_clogged = False
+        self.peer = ""
+        self.identity = NOBODY
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -93,7 +108,15 @@ class WebConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._request: WebRequest | None = None
         self._answering: asyncio.Task[None] | None = None
+        self._call: FetchedCall | None = None
+        self._is_call = False
+        """Whether the request that comes is a call, which may have ended already."""
         self._body_bytes = 0
+        self._unread_bytes = 0
+        """What the messages of the call have that nobody has read."""
+        self._early_bytes = 0
+        """What has come behind the request that is answered."""
+        self._is_tls = False
         self._is_over = False
         self._is_draining = False
 
@@ -101,6 +124,7 @@ class WebConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
         if not self._owner.connected(self):
             self._is_over = True
             self._transport.abort()
@@ -123,23 +147,34 @@ class WebConnection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         if self._socket is not None:
             self._socket.eof_received()
+        elif self._call is not None:
+            # A browser that ends its side has gone.
+            self._cut_call()
+            self._end()
         elif self._answering is None:
             self._end()
-        return True
+        # TLS has no half that stays open.
+        return not self._is_tls
 
     def pause_writing(self) -> None:
+        self.is_clogged = True
         if self._socket is not None:
             self._socket.pause_writing()
 
     def resume_writing(self) -> None:
+        self.is_clogged = False
         if self._socket is not None:
             self._socket.resume_writing()
+        elif self._call is not None:
+            # Not at once: asyncio calls this in the middle of its own write.
+            self._loop.call_soon(self._call.go_on)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._is_over = True
         self._cancel_timer()
         if self._answering is not None:
             self._answering.cancel()
+        self._cut_call()
         if self._socket is not None:
             self._socket.connection_lost()
         self._owner.disconnected(self)
@@ -153,6 +188,11 @@ class WebConnection(asyncio.BufferedProtocol):
             return
         try:
             if data is not None:
+                if self._http.their_state is h11.DONE:
+                    self._early_bytes += len(data)
+                    if self._early_bytes > _BODY_BYTES_MAX:
+                        self.abort()
+                        return
                 self._http.receive_data(data)
             self._go_on()
         except h11.RemoteProtocolError as error:
@@ -165,15 +205,40 @@ class WebConnection(asyncio.BufferedProtocol):
             event = self._http.next_event()
             if isinstance(event, h11.Request):
                 self._request = self._web_request(event)
-                self._body_bytes = 0
+                self._body_bytes = self._early_bytes = 0
+                self._is_call = is_call(self._request)
+                if self._is_call:
+                    self._begin_call(self._request)
             elif isinstance(event, h11.Data):
-                self._count_body(len(event.data))
+                self._take_body(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
                 self._cancel_timer()
                 assert self._request is not None
-                self._take(self._request)
+                if self._call is not None:
+                    self._call.half_close()
+                elif self._is_call:
+                    self._next()
+                else:
+                    self._take(self._request)
             else:
                 break
+
+    def _take_body(self, data: bytes) -> None:
+        if not self._is_call:
+            self._count_body(len(data))
+            return
+        self._await_request(self._owner.limits.web_idle_ns_max)
+        most = self._owner.limits.web_upload_bytes_max
+        if self._call is None:
+            # It is read all the same: who is still writing would not see the answer.
+            self._body_bytes += len(data)
+            if self._body_bytes > most:
+                self._end()
+            return
+        self._unread_bytes += self._call.feed_body(data, most)
+        if self._unread_bytes > self._owner.limits.web_requests_bytes_max:
+            assert self._transport is not None
+            self._transport.pause_reading()
 
     def _count_body(self, size: int) -> None:
         self._body_bytes += size
@@ -201,9 +266,9 @@ class WebConnection(asyncio.BufferedProtocol):
         if "websocket" in [word.lower() for word in request.words("upgrade")]:
             self._upgrade(request)
             return
-        refusal = self._owner.origins.refusal(request)
-        if refusal is not None:
-            self._send(WebAnswer.text(HTTPStatus.FORBIDDEN, refusal), request)
+        early = early_answer(request, self._owner.origins, self._owner.site)
+        if early is not None:
+            self._send(early, request)
             return
         self._answering = start_task(
             REQUEST, self._answer(request), on_death=partial(self._failed, request)
@@ -218,8 +283,7 @@ class WebConnection(asyncio.BufferedProtocol):
     def _failed(self, request: WebRequest, error: WorkerDiedError) -> None:
         log.error("%s %s could not be answered: %s", request.method, request.path, error)
         self._answering = None
-        text = "this request could not be answered; the log of the server says why"
-        self._send(WebAnswer.text(HTTPStatus.INTERNAL_SERVER_ERROR, text), request)
+        self._send(WebAnswer.failed(), request)
         self._receive(None)
 
     def _send(self, answer: WebAnswer, request: WebRequest | None) -> None:
@@ -235,7 +299,12 @@ class WebConnection(asyncio.BufferedProtocol):
             sent.append(self._http.send(h11.Data(data=answer.body)))
         sent.append(self._http.send(h11.EndOfMessage()))
         self._transport.writelines([part for part in sent if part])
-        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+        self._next()
+
+    def _next(self) -> None:
+        """A request is answered."""
+        is_whole = not self._is_draining and self._http.our_state is h11.DONE
+        if is_whole and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             self._await_request(self._owner.limits.web_idle_ns_max)
         else:
@@ -243,9 +312,76 @@ class WebConnection(asyncio.BufferedProtocol):
 
     def _refuse(self, answer: WebAnswer) -> None:
         """Answer what is no request of HTTP, and end."""
+        self._cut_call()
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._send(answer, None)
         self._end()
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _begin_call(self, request: WebRequest) -> None:
+        """Run the call that is asked for, whose messages are the body that comes."""
+        owner = self._owner
+        early = early_answer(request, owner.origins, owner.site)
+        if early is not None:
+            self._refuse(early)
+            return
+        further = [
+            (name.encode("ascii"), value.encode("latin-1"))
+            for name, value in for_other_origin(request, owner.origins)
+        ]
+        self.peer, self.identity = request.peer, request.identity
+        try:
+            head = head_of(request)
+        except RequestRefusal as refusal:
+            self.put_head([*refusal.answer, *further])
+            self._transport_write(self._http.send(h11.EndOfMessage()))
+            self._end()
+            return
+        head.answer += further
+        if owner.keepalive_ms and self._transport is not None:
+            keep_alive(self._transport.get_extra_info("socket"), owner.keepalive_ms)
+        self._call = call = FetchedCall(self, head)
+        call.runs_as(owner.run(call))
+
+    def taken(self, size: int) -> None:
+        self._unread_bytes -= size
+        if self._transport is not None and not self._transport.is_reading() and not self._is_over:
+            self._transport.resume_reading()
+
+    def blocked(self, _: SocketCall) -> None:
+        """It goes on when writing does: there is no other call."""
+
+    def put_head(self, headers: Headers) -> None:
+        (_, status), *fields = headers
+        self._transport_write(
+            self._http.send(h11.Response(status_code=int(status), headers=fields))
+        )
+
+    def put_body(self, data: bytes) -> None:
+        self._transport_write(self._http.send(h11.Data(data=data)))
+
+    def put_last(self) -> None:
+        self._transport_write(self._http.send(h11.EndOfMessage()))
+        self._call = None
+        # The behavior is still to be told that its answer is out.
+        self._loop.call_soon(self._after_call)
+
+    def _after_call(self) -> None:
+        if self._is_over or self._call is not None:
+            return
+        if self._http.their_state is h11.DONE:
+            self._next()
+        self._receive(None)
+
+    def _transport_write(self, data: bytes | None) -> None:
+        if data and self._transport is not None and not self._is_over:
+            self._transport.write(data)
+
+    def _cut_call(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.cut()
 
     # --- WebSockets -------------------------------------------------------------------------------
 
@@ -302,14 +438,22 @@ class WebConnection(asyncio.BufferedProtocol):
         self._is_draining = True
         if self.speaker is not None:
             self.speaker.drain()
-        elif self._answering is None:
+        elif self._answering is None and self._call is None:
             self._end()
 
     def end_calls(self, code: StatusCode, details: str) -> None:
         """End those there are with this status."""
         if self.speaker is not None:
             self.speaker.end_calls(code, details)
-        else:
+            return
+        if self._call is not None:
+            self._call.end_with(code, details)
+        self._end()
+
+    def close(self) -> None:
+        """End the connection once what was made has been sent, unless it is a WebSocket, which says
+        so itself."""
+        if not self._is_over:
             self._end()
 
     def _await_request(self, time_ns: int) -> None:
@@ -324,6 +468,7 @@ class WebConnection(asyncio.BufferedProtocol):
     def _end(self) -> None:
         """Nothing more is read; what was sent still goes out, for a while."""
         if self._socket is None and self._transport is not None:
+            self._cut_call()
             self._is_over = True
             self._transport.close()
             self._cancel_timer()

@@ -70,7 +70,7 @@ class ServerTLS:
 
     @property
     def web_context(self) -> ssl.SSLContext:
-        """For one connection of a browser, which speaks HTTP/1.1."""
+        """For one connection of a browser, which speaks HTTP/2 or HTTP/1.1."""
         return self._loaded.web_context
 
     @property
@@ -152,7 +152,7 @@ class ServerTLS:
         read once more behind it: they may have been replaced in between."""
         context, web_context = self._context_of(material), self._context_of(material)
         context.set_alpn_protocols(["h2"])
-        web_context.set_alpn_protocols(["http/1.1"])
+        web_context.set_alpn_protocols(["h2", "http/1.1"])
         revoked: frozenset[bytes] = frozenset()
         if material.crl is not None:
             revoked = self._refuse_revoked(context, material)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import RemoteProtocolError
+from barrage.json_text import JsonTextError, read_json
 from barrage.wire.dissociated.location import LOCATION_CHARS_MAX
 from barrage.wire.dissociated.ways import BodyWay
 
@@ -231,8 +232,8 @@ def _object(buffer: bytes | memoryview) -> dict[str, Any]:
             f"what is said about bodies has {len(buffer)} bytes, the limit is {JSON_BYTES_MAX}"
         )
     try:
-        content = json.loads(bytes(buffer))
-    except (ValueError, RecursionError) as error:
+        content = read_json(buffer)
+    except JsonTextError as error:
         raise RemoteProtocolError("what is said about bodies is not JSON") from error
     return _mapping(content)
 

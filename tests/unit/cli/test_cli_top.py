@@ -15,6 +15,7 @@ from barrage import Operation, Policy, Rule
 from barrage.cli.top.picture import ServerPicture
 from barrage.cli.top.picture_text import (
     ORDERS,
+    alert_lines,
     amount,
     connector_lines,
     duration,
@@ -24,8 +25,9 @@ from barrage.cli.top.top_app import TopApp
 from barrage.cli.trace.stages import stage_lines
 from barrage.connector import MessageBatch, Source, WorkerDelivery, run_sources
 from barrage.errors import TransportError
-from barrage.server import ServerConfig
+from barrage.server import Alert, ServerConfig
 from barrage.server.access.resolver import TicketResolver
+from tests.helpers.alert_receiver import LOOPBACK, receiver
 from tests.helpers.server_process import wait_until
 from tests.helpers.users import ALICE_PASSWORD, users_file
 from tests.unit.cli.test_cli_command_line import run, unused_port
@@ -123,6 +125,44 @@ def test_of_many_sources_the_first_are_shown() -> None:
     assert lines[7].split() == ["late", "shop", "4", "5.0K", "0", "bad", "payload"]
     assert lines[8].split() == ["5", "shop", "2", "0", "bad", "payload"]
     assert connector_lines(ServerPicture(), rows_max=2, width=None) == []
+
+
+def test_alerts_are_seen() -> None:
+    with receiver() as kept, barrage.Server(config=ServerConfig(alert_hosts=LOOPBACK)) as server:
+        assert "firing" not in run("top", server.address, "--once")[1]
+        table = server.create_table("t", {"x": "int64"})
+        server.add_alert(Alert(name="hot", table="t", where="x > 0", url=kept.url))
+        server.add_alert(Alert(name="late", table="u", where="x > 0", url=kept.url))
+        table.add({"x": [1]})
+        kept.wait_for(1)
+
+        def alerts() -> list[dict[str, object]]:
+            told = json.loads(run("top", server.address, "--once", "--json")[1])
+            return [alert for alert in told["alerts"] if alert["sent"]]
+
+        wait_until(lambda: bool(alerts()))
+        [alert] = alerts()
+        assert (alert["alert"], alert["state"], alert["messages"]) == ("hot", "watching", 1)
+        lines = run("top", server.address, "--once")[1].splitlines()[-2:]
+        assert lines[0].split() == ["hot", "t", "watching", *"1", *"0010", "0"]
+        assert lines[1].split()[:4] == ["late", "u", "waiting", "0"]
+        assert lines[1].endswith("table 'u' is not there")
+
+
+def test_of_many_alerts_the_worst_are_shown() -> None:
+    alert = {
+        **{"alert": "a\x1b[31m", "table": "t", "state": "watching", "detail": None, "firing": 1},
+        **{"pending": 2, "further": 0, "waiting": 3, "sent": 4_000, "messages": 5, "retries": 6},
+        **{"dropped": 0, "last_error": "the receiver answered 500"},
+    }
+    worst = {**alert, "alert": "worst", "dropped": 7}
+    picture = ServerPicture(alerts=[alert, alert, worst])
+    lines = alert_lines(picture, rows_max=2, width=None)
+    assert "\x1b" not in "".join(lines)
+    assert lines[2].split()[:9] == ["worst", "t", "watching", *"123", "4.0K", *"67"]
+    assert lines[2].endswith("the receiver answered 500")
+    assert lines[4] == "… and 1 more"
+    assert alert_lines(ServerPicture(), rows_max=2, width=None) == []
 
 
 def test_wrong_servers_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -241,7 +241,11 @@ def test_a_server_that_went_away_is_unreachable():
         fill(server)
         (piece,) = changes(server)
         batches = fetch_piece(
-            connection(server), piece, TARGET, fails_on_data_loss=True, may_share_memory=True
+            connection(server, fetchNumRetries="1"),
+            piece,
+            TARGET,
+            fails_on_data_loss=True,
+            may_share_memory=True,
         )
         first = next(batches)
         server.stop()

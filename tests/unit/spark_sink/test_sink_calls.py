@@ -152,7 +152,7 @@ def test_a_broken_upload_is_told_with_its_partition(server, task):
     task.partition = 7
     uri = server.uri
     server.stop()
-    writer = stream_writer({"uri": uri, "table": "t"}, SCHEMA, False)
+    writer = stream_writer({"uri": uri, "table": "t", "fetchNumRetries": "1"}, SCHEMA, False)
     with pytest.raises(SinkWriteError, match="table 't', batch 0, partition 7"):
         writer.write(batches(1))
 

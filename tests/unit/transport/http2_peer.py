@@ -19,7 +19,7 @@ from hyperframe.frame import (
 )
 
 from barrage.limits import Limits
-from barrage.transport.over_http2.grpc_headers import answer_headers, status_trailers
+from barrage.transport.over_http2.grpc_headers import RequestHead, answer_headers, status_trailers
 from barrage.transport.over_http2.http2_connection import Http2Connection
 from barrage.transport.over_http2.http2_events import CallCut, CallOpened, CallReadable
 from barrage.transport.over_http2.http2_frames import PREFACE
@@ -34,6 +34,7 @@ REQUEST = (
     ("te", "trailers"),
 )
 NOW_NS = 5_000_000_000
+HEAD = RequestHead(method="/s/m", metadata=(), timeout_s=None)
 
 
 def grpc_message(content: bytes, flag: int = 0) -> bytes:
@@ -158,10 +159,10 @@ class H2Client:
         return [event for event in self.told if isinstance(event, kind)]
 
     def respond(self, stream: Any) -> None:
-        self.server.respond(stream, answer_headers(()))
+        self.server.respond(stream, answer_headers(HEAD, ()))
 
     def end(self, stream: Any) -> None:
-        trailers = status_trailers(None, "", is_whole=not stream.is_answered)
+        trailers = status_trailers(None, "", ahead=[] if stream.is_answered else HEAD.answer)
         self.server.end(stream, trailers)
 
 

@@ -27,6 +27,7 @@ from barrage.transport.over_http2.http2_events import (
 )
 from barrage.transport.over_http2.http2_frames import PREFACE
 from tests.unit.transport.http2_peer import (
+    HEAD,
     MESSAGE_BYTES_MAX,
     NOW_NS,
     REQUEST,
@@ -211,7 +212,7 @@ def test_small_pieces_do_not_pile_up():
 def test_late_frames_of_a_call_that_has_ended_are_no_offence():
     client = RawClient()
     stream = client.open()
-    client.server.end(stream, status_trailers(None, "", is_whole=True))
+    client.server.end(stream, status_trailers(None, "", ahead=HEAD.answer))
     assert not client.server.streams
     client.give(
         client.data(1, b"late"),
@@ -247,7 +248,7 @@ def test_calls_past_the_limit_are_refused_until_one_ends():
     assert client.give(client.request(5)) == []
     (refusal,) = frames_of(client.server.bytes_to_send())
     assert (refusal.stream_id, refusal.error_code) == (5, ErrorCodes.REFUSED_STREAM)
-    client.server.end(first, status_trailers(None, "", is_whole=True))
+    client.server.end(first, status_trailers(None, "", ahead=HEAD.answer))
     client.open(7)
 
 
@@ -257,11 +258,11 @@ def test_a_connection_that_drains_finishes_what_it_has():
     client.server.drain()
     client.server.drain()
     assert client.give(client.request(3)) == []
-    client.server.respond(stream, answer_headers(()))
+    client.server.respond(stream, answer_headers(HEAD, ()))
     assert client.server.try_send(stream, b"still")
     client.give(client.data(1, grpc_message(b"here"), ends=True))
     assert client.server.take(stream) == b"here"
-    client.server.end(stream, status_trailers(None, "", is_whole=False))
+    client.server.end(stream, status_trailers(None, "", ahead=[]))
     goaway, refusal, *answer = frames_of(client.server.bytes_to_send())
     assert (goaway.last_stream_id, goaway.error_code) == (1, ErrorCodes.NO_ERROR)
     assert (refusal.stream_id, refusal.error_code) == (3, ErrorCodes.REFUSED_STREAM)
@@ -370,7 +371,7 @@ def test_a_peer_does_not_say_how_much_is_kept_of_what_it_was_sent():
     for number in range(1, 400, 2):
         stream = client.open(number, ends=True)
         details = f"call {number} " + "x" * 500
-        client.server.end(stream, status_trailers(StatusCode.UNKNOWN, details, is_whole=True))
+        client.server.end(stream, status_trailers(StatusCode.UNKNOWN, details, ahead=HEAD.answer))
         client.pump()
         assert (b"grpc-message", details.encode()) in client.told[-2].headers
     assert client.server._h2.encoder.header_table._current_size <= 4096
@@ -464,7 +465,8 @@ def test_an_end_drops_what_has_not_begun_and_cuts_no_message():
     for ticket in ("begun", "never"):
         client.server.queue(stream, bytes(20), ticket)
     client.pump()
-    client.server.end_now(stream, status_trailers(None, "", is_whole=False))
+    client.server.forget_queued(stream)
+    client.server.end(stream, status_trailers(None, "", ahead=[]))
     client.credit(1000, 1)
     client.pump()
     assert client.received[1] == grpc_message(bytes(20))

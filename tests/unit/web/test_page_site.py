@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
+from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
 from barrage.transport.over_websocket.http_messages import WebRequest
 from barrage.web.page_site import PageSite
+from barrage.web.perspective_files import perspective_files
 from barrage.web.static_files import read_files
 
 
@@ -91,3 +94,63 @@ def test_who_is_anybody_gets_no_cookie(site):
     status, headers, _ = asked(site, "/session", method="POST", authorization="Anonymous")
     assert status == 204
     assert "Max-Age=0" in headers["set-cookie"]
+
+
+@pytest.fixture
+def frame_site(tmp_path):
+    (tmp_path / "perspective.html").write_text("<!doctype html>")
+    (tmp_path / "perspective_frame-0595abb09b.js").write_text("let x = 1;")
+    (tmp_path / "page-0595abb09b.js").write_text("let x = 1;")
+
+    async def is_serving():
+        return True
+
+    return PageSite(lambda: read_files(tmp_path), sessions=NoSessions(), is_serving=is_serving)
+
+
+def test_what_the_frame_of_perspective_is_made_of_is_for_pages_of_no_origin(frame_site):
+    paths = ("/perspective.html", "/perspective_frame-0595abb09b.js", "/perspective/viewer.js")
+    for path in paths:
+        _, headers, _ = asked(frame_site, path)
+        assert "sandbox allow-scripts" in headers["content-security-policy"]
+        assert headers["access-control-allow-origin"] == "*"
+        assert frame_site.is_for_any_page(WebRequest(method="GET", target=path, headers=()))
+        assert not frame_site.is_for_any_page(WebRequest(method="POST", target=path, headers=()))
+    for path in ("/", "/page-0595abb09b.js", "/perspective/installed.json", "/session"):
+        _, headers, _ = asked(frame_site, path)
+        assert "access-control-allow-origin" not in headers
+        assert "unsafe" not in headers["content-security-policy"]
+        assert not frame_site.is_for_any_page(WebRequest(method="GET", target=path, headers=()))
+
+
+def test_perspective_as_it_is_installed(frame_site):
+    pytest.importorskip("perspective")
+    _, headers, body = asked(frame_site, "/perspective/installed.json")
+    assert json.loads(body)["version"] == version("perspective-python")
+    assert headers["cache-control"] == "no-cache"
+    status, _, script = asked(frame_site, "/perspective/viewer.js")
+    assert status == 200
+    assert b"perspective-viewer" in script
+    assert asked(frame_site, "/perspective/other.js")[0] == 404
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["not there", "without files"])
+def test_perspective_that_cannot_be_used(frame_site, monkeypatch, tmp_path, is_there):
+    class Found:
+        version = "3.0"
+
+        def locate_file(self, path):
+            return tmp_path / path
+
+    def found(name):
+        if not is_there:
+            raise PackageNotFoundError(name)
+        return Found()
+
+    monkeypatch.setattr("barrage.web.perspective_files.distribution", found)
+    perspective_files.cache_clear()
+    try:
+        assert asked(frame_site, "/perspective/installed.json")[2] == b'{"version": null}'
+        assert asked(frame_site, "/perspective/viewer.js")[0] == 404
+    finally:
+        perspective_files.cache_clear()

@@ -54,6 +54,27 @@ def test_sets_can_be_taken_out_again(sets: list[RowSet], data: st.DataObject) ->
     assert [picked[index] for index in range(len(which))] == [sets[index] for index in which]
 
 
+enclosures = st.tuples(st.integers(0, 5), row_sets, st.integers(0, 5))
+
+
+@given(st.lists(enclosures, max_size=12))
+def test_what_lies_below_and_above_is_added_to_each(
+    enclosed: list[tuple[int, RowSet, int]],
+) -> None:
+    below = np.array([each[0] for each in enclosed], dtype=np.int64)
+    inner = [rows.offset(int(low) + 1) for low, (_, rows, _) in zip(below, enclosed, strict=True)]
+    above = [
+        int(low) + 1 if rows.is_empty else rows.last + 2
+        for low, rows in zip(below, inner, strict=True)
+    ]
+    stops = np.array([at + each[2] for at, each in zip(above, enclosed, strict=True)])
+    found = many(inner).enclosed(below, np.array(above, dtype=np.int64), stops.astype(np.int64))
+    assert len(found) == len(enclosed)
+    for index, rows in enumerate(inner):
+        low = RowSet.of_span(0, int(below[index]))
+        assert found[index] == low | rows | RowSet.of_span(above[index], int(stops[index]))
+
+
 def test_a_command_of_bytes_ends_at_127_of_them() -> None:
     for count in (126, 127, 128, 129):
         rows = RowSet.from_sorted_keys(np.arange(0, 2 * count, 2))

@@ -108,8 +108,9 @@ def test_the_first_load_is_small():
     imported = set(re.findall(r'from"\./([^"]+)"', page))
     assert imported <= {p.name for p in first}
     later = {p.name.partition("-")[0] for p in STATIC.glob("*.js") if p not in first}
-    # The last is for notebooks, and no page asks for it.
-    assert later - {"chunk"} == {"alerts", "chart", "edit", "past", "notebook.js"}
+    # The last two are for notebooks and for the frame of Perspective.
+    parts = {"alerts", "chart", "edit", "past", "perspective"}
+    assert later - {"chunk"} == {*parts, "notebook.js", "perspective_frame"}
     assert sum(len(gzip.compress(p.read_bytes(), 9)) for p in first) < FIRST_LOAD_BYTES_MAX
 
 

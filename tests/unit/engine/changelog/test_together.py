@@ -8,12 +8,12 @@ import pytest
 from barrage.engine.changelog.together import distinct, distinct_and_index, runs_of_equals
 
 
-@pytest.mark.parametrize("values", [[], [7], [3, 1, 3, 2], [5, 5]])
+@pytest.mark.parametrize("values", [[], [7], [3, 1, 3, 2], [5, 5], [-3, 9, -3]])
 def test_distinct_values_ascend(values: list[int]) -> None:
     assert distinct(np.array(values, dtype=np.int64)).tolist() == sorted(set(values))
 
 
-@pytest.mark.parametrize("values", [[7], [3, 1, 3, 2], [5, 5]])
+@pytest.mark.parametrize("values", [[], [7], [3, 1, 3, 2], [5, 5], [0, 40, 0]])
 def test_the_index_leads_back_to_the_values(values: list[int]) -> None:
     once, index = distinct_and_index(np.array(values, dtype=np.int64))
     assert once.tolist() == sorted(set(values))

@@ -70,7 +70,8 @@ def test_a_flood_of_viewport_changes_ends_at_the_last_one(ten, channel):
         for start in range(500):
             exchange.send(subscription_request("ten", viewport=RowSet.of_span(start, start + 2)))
         last = RowSet.of_span(499, 501)
-        wait_until(lambda: exchange.read_update().effective_viewport == last)
+        while exchange.read_update().effective_viewport != last:
+            pass  # a read has a limit of its own for a hang
 
 
 def test_reverse_viewport_follows_the_end(server, channel):

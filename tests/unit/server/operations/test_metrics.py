@@ -285,7 +285,7 @@ def test_a_server_that_drains_says_so():
     async def scene() -> None:
         async with barrage.server.AsyncServer(config=ServerConfig(metrics_port=0)) as server:
             operations = server._running.operations
-            operations.begin_stop()
+            operations.begin_stop(1)
             status, _, text = await asyncio.to_thread(got, operations.metrics_port, "/readyz")
             assert (status, text) == (503, "the server is shutting down\n")
             assert (await asyncio.to_thread(got, operations.metrics_port, "/healthz"))[0] == 200

@@ -1,4 +1,4 @@
-import{b as p}from"./chunk-AZI6QEMB.js";import"./chunk-BGGGDWBG.js";import"./chunk-LVP35ELF.js";import{a,b as n,c as o,d}from"./chunk-VDRF5PTB.js";var m=`.timebar { display: flex; flex-wrap: wrap; align-items: center; gap: 6px; padding: 5px 10px; background: var(--accent-soft); border-bottom: 1px solid var(--line); }
+import{b as p}from"./chunk-KAFKSVMA.js";import"./chunk-BFGWKEQG.js";import"./chunk-USUJEZB4.js";import{a,b as n,c as o,d}from"./chunk-VDRF5PTB.js";var m=`.timebar { display: flex; flex-wrap: wrap; align-items: center; gap: 6px; padding: 5px 10px; background: var(--accent-soft); border-bottom: 1px solid var(--line); }
 .timeslider { flex: 1 1 160px; padding: 0; accent-color: var(--accent); }
 .speed { font: inherit; color: inherit; background: var(--surface); border: 1px solid var(--line); border-radius: 6px; padding: 2px 4px; }
 .moment { font-variant-numeric: tabular-nums; }
