@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim interleavings fuzz interop interop-secured bench bench-interop bench-spark generated web test-web pictures test-ucx test-npm test-spark test-spark-secured test-spark-oldest spark-demo test-connectors chaos slow busy night proto flatbuf fmt check coverage clean
+.PHONY: help run test property sim interleavings fuzz interop interop-secured bench bench-interop bench-spark generated web test-web pictures references web-soak test-ucx test-npm test-spark test-spark-secured test-spark-oldest spark-demo test-connectors chaos slow busy night proto flatbuf fmt check coverage clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -90,6 +90,13 @@ test-web: $(VENV)/.web web/node_modules/.done ## the page in Chromium, its door 
 
 pictures: $(VENV)/.web web/node_modules/.done ## take the pictures of the page that the documents show
 	BARRAGE_PICTURES=$(abspath docs/images) $(BIN)/python -m pytest -m web tests/web -k pictures
+
+references: $(VENV)/.web web/node_modules/.done ## take the pictures anew that the tests of the page hold it against
+	BARRAGE_REFERENCES=1 $(BIN)/python -m pytest -m web tests/web/page/test_looks.py
+
+MINUTES ?= 30
+web-soak: $(VENV)/.web web/node_modules/.done ## a page open for MINUTES (30) on tables that tick; fails when anything grows
+	$(BIN)/python -m tests.web.soaking --minutes $(MINUTES)
 
 test-ucx: $(VENV)/.ucx ## bodies over UCX: once with the library from PyPI, once with that of the system, where there is one
 	$(BIN)/python -m tests.ucx

@@ -8,9 +8,9 @@ from typing import Any
 
 HANG_SECONDS = 60
 
-READ_CELLS = """
-(index) => {
-  const root = document.querySelectorAll('live-grid')[index]?.shadowRoot;
+READ_GRID = """
+(grid) => {
+  const root = grid?.shadowRoot;
   if (!root) return null;
   const names = new Map();
   for (const head of root.querySelectorAll('.titles [role=columnheader]')) {
@@ -32,6 +32,7 @@ READ_CELLS = """
   return rows;
 }
 """
+READ_CELLS = f"(index) => ({READ_GRID})(document.querySelectorAll('live-grid')[index])"
 
 
 def wait_until(
