@@ -18,6 +18,7 @@ from barrage.errors import (
     PermissionDeniedError,
     TableAwaitedError,
     TableNotFoundError,
+    UnsupportedError,
 )
 from barrage.server.access.call_guard import SessionUse
 from barrage.server.access.method_table import Action, CallAction, MethodEntry
@@ -409,7 +410,22 @@ class CatalogCalls:
         if (table is None) == (ticket is None):
             raise fields.fail("table", "there, or 'ticket', and not both")
         named = ticket_of(table) if ticket is None else ticket
-        return json.dumps(described(await self._facts(named, None))).encode()
+        facts = await self._facts(named, None)
+        if await self._is_edited_elsewhere(facts):
+            facts = replace(facts, is_writable=True)
+        return json.dumps(described(facts)).encode()
+
+    async def _is_edited_elsewhere(self, facts: TableFacts) -> bool:
+        """Whether rows of the table are changed by way of this server, at the one that owns it."""
+        if self._elsewhere is None or not facts.name or facts.kind != "keyed":
+            return False
+        decision = self._gate.decision(facts.name)
+        if Operation.WRITE not in decision.allow or decision.restriction is not None:
+            return False
+        try:
+            return await self._elsewhere.takes(facts.name)
+        except UnsupportedError:
+            return False
 
     async def _drop_table(self, body: bytes) -> bytes:
         fields = Fields.parse(body, "action body")
