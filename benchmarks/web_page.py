@@ -1,18 +1,25 @@
-"""The page in Chromium: first load, jumps among 10^8 rows, change to paint, CPU of a busy grid.
+"""The page in Chromium: first load, jumps among 10^8 rows, change to paint, CPU of a busy grid; and
+the busy table in Deephaven's table widget, on the same server, and in Perspective's viewer.
 
-``python -m benchmarks.web_page`` prints JSON. It needs the extra ``browser`` and Chromium, so it is
-no part of ``python -m benchmarks``.
+``python -m benchmarks.web_page [--update PAGE]`` prints JSON and writes it to build/bench. It needs
+the extras ``browser`` and ``interop``, Chromium and npm, so ``python -m benchmarks`` leaves it out.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import shutil
 import sys
 import threading
 import time
-from statistics import quantiles
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +27,16 @@ import pyarrow as pa
 from barrage import Server
 from barrage.server import ServerConfig
 from barrage.web.static_files import STATIC
+from benchmarks import __main__ as benchmark_names
+from benchmarks.peers.viewers import DRAWN_ON_CANVAS, deephaven_files, perspective_page
+from benchmarks.report import Measurement, result, save, update_table
 
 ROWS = 100_000_000
 JUMPS = 100
 BUSY_SECONDS = 15
+WARM_UP_MS = 2000
+LARGE = {"width": 1900, "height": 1400}
+PEERS = {"deephaven": "Deephaven's table widget", "perspective": "Perspective's viewer"}
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--js-flags=--expose-gc"]
 
 JUMP = """
@@ -50,18 +63,76 @@ async (rows) => {
 def main() -> int:
     from playwright.sync_api import sync_playwright
 
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.web_page", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("build/bench"))
+    parser.add_argument("--update", type=Path, metavar="PAGE")
+    chosen = parser.parse_args()
     chromium = shutil.which("chromium")
     if chromium is None:
         print("needs Chromium", file=sys.stderr)
         return 1
-    with Server(config=ServerConfig(web=True)) as server, sync_playwright() as playwright:
+    with deephaven_files() as front, sync_playwright() as playwright:
+        config = ServerConfig(web=True, web_origins=front.origin)
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        figures = {"first_load": first_load(), "paint": paint(server, browser)}
-        figures["jump"] = jump(server, browser)
-        figures["busy"] = busy(server, browser)
+        with Server(config=config) as server:
+            parts = urlsplit(server.web_uri or "")
+            front.lead_to(parts.hostname or "", parts.port or 0)
+            figures = {"first_load": first_load(), "paint": paint(server, browser)}
+            figures["jump"] = jump(server, browser)
+            with changing(server):
+                figures["busy"] = busy(server, browser)
+                figures["deephaven"] = deephaven(browser, front.origin)
+                figures["perspective"] = perspective(browser)
         browser.close()
-    print(json.dumps(figures, indent=2))
+    answer = result("web_page", lines(figures))
+    save(answer, chosen.out)
+    if chosen.update is not None:
+        update_table(chosen.update, [answer], [*benchmark_names.NAMES, "web_page"])
+    print(json.dumps(answer, indent=2))
     return 0
+
+
+def line(name: str, value: float, unit: str, most: float | None, **detail: Any) -> Measurement:
+    """A line of the table with a goal that bounds the value itself."""
+    return Measurement(
+        line=name,
+        value=value,
+        unit=unit,
+        goal="" if most is None else f"≤ {most:g} {unit}",
+        met=None if most is None else value <= most,
+        detail=detail,
+    )
+
+
+def lines(figures: dict[str, dict[str, Any]]) -> list[Measurement]:
+    load, paints, jumps, own = (figures[name] for name in ("first_load", "paint", "jump", "busy"))
+    where = "50 rows x 12 columns, all changing at 10 Hz"
+    found = [
+        line("first load of the page, gzip", load["gzip_bytes"] / 1000, "KB", 60, **load),
+        line("first contentful paint", paints["first_contentful_ms_median"], "ms", 700, **paints),
+        line("jump to a random row among 10^8 until painted, p50", jumps["p50"], "ms", 60, **jumps),
+        line("jump to a random row among 10^8 until painted, p99", jumps["p99"], "ms", 150),
+        line(
+            "change on the server until painted, 10 Hz, p99",
+            own["change_to_paint_ms"]["p99"],
+            "ms",
+            150,
+            **own["change_to_paint_ms"],
+        ),
+        line(f"main thread of the page, {where}", own["percent"], "% of a core", 15, **own),
+        line(
+            f"heap that came in {BUSY_SECONDS} s, {where}", own["heap_growth_bytes"] / 1e6, "MB", 1
+        ),
+    ]
+    for name, title in PEERS.items():
+        if name in figures:
+            peer = figures[name]
+            found += [
+                line(f"{title}: loaded, gzip", peer["gzip_bytes"] / 1000, "KB", None, **peer),
+                line(f"{title}: until a number is seen", peer["seen_ms"], "ms", None),
+                line(f"{title}: main thread, {where}", peer["percent"], "% of a core", None),
+            ]
+    return found
 
 
 def percentiles(values: list[float]) -> dict[str, float]:
@@ -89,7 +160,7 @@ def paint(server, browser) -> dict[str, float]:
         page.wait_for_function(entry)
         times.append(page.evaluate(entry))
         page.context.close()
-    return {"first_contentful_ms_median": round(sorted(times)[2], 1)}
+    return {"first_contentful_ms_median": round(median(times), 1)}
 
 
 def jump(server, browser) -> dict[str, float]:
@@ -107,57 +178,132 @@ def jump(server, browser) -> dict[str, float]:
     return {"rows": ROWS, "jumps": JUMPS, **percentiles(times)}
 
 
-def busy(server, browser) -> dict[str, object]:
-    """50 rows of 12 columns, every cell changed ten times a second."""
+@contextmanager
+def changing(server: Server) -> Iterator[None]:
+    """A table of 50 rows and 12 columns, every cell changed ten times a second."""
     names = [f"c{i}" for i in range(11)]
     table = server.create_table("busy", {"id": "int64"} | dict.fromkeys(names, "float64"), key="id")
-    rng = np.random.default_rng(5)
+    rng, stop = np.random.default_rng(5), threading.Event()
 
     def change() -> None:
         columns = {name: np.round(rng.uniform(0, 1000, 50), 2).tolist() for name in names}
         table.upsert({"id": list(range(50)), **columns})
 
-    change()
-    page = browser.new_page(bypass_csp=True, viewport={"width": 1900, "height": 1400})
-    page.goto(f"{server.web_uri}#table=busy")
-    page.wait_for_function("document.querySelector('live-grid')?.core?.window.size > 0")
-    stop = threading.Event()
-
     def run() -> None:
         while not stop.wait(0.1):
             change()
 
+    change()
     worker = threading.Thread(target=run)
     worker.start()
     try:
-        page.wait_for_timeout(2000)
-        devtools = page.context.new_cdp_session(page)
-        devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
-        heap = "(gc(), gc(), performance.memory.usedJSHeapSize)"
-        heap_before = page.evaluate(heap)
-        before, began = cpu_seconds(devtools), time.perf_counter()
-        count = "document.querySelector('live-grid').core.rows.updateCount"
-        updates = page.evaluate(count)
-        page.wait_for_timeout(BUSY_SECONDS * 1000)
-        spent, seconds = cpu_seconds(devtools) - before, time.perf_counter() - began
-        updates = page.evaluate(count) - updates
-        lag = page.evaluate(
-            "document.querySelector('live-grid').core.statistics.figures(Date.now())"
-        )
-        grown = page.evaluate(heap) - heap_before
+        yield
     finally:
         stop.set()
         worker.join()
+
+
+def opened(browser: Any) -> Any:
+    page = browser.new_page(bypass_csp=True, viewport=LARGE)
+    page.set_default_timeout(120_000)
+    return page
+
+
+SEEN_IN_OURS = """
+() => {
+  const rows = document.querySelector('live-grid')?.shadowRoot.querySelectorAll('.body > .row');
+  const isSeen = [...(rows ?? [])].some((row) => !row.hidden && !row.classList.contains('unseen'));
+  return isSeen && performance.now();
+}
+"""
+
+
+def busy(server: Server, browser: Any) -> dict[str, Any]:
+    page = opened(browser)
+    page.goto(f"{server.web_uri}#table=busy")
+    seen = page.wait_for_function(SEEN_IN_OURS, polling="raf").json_value()
+    page.wait_for_timeout(WARM_UP_MS)
+    heap = "(gc(), gc(), performance.memory.usedJSHeapSize)"
+    count = "document.querySelector('live-grid').core.rows.updateCount"
+    heap_before, updates = page.evaluate(heap), page.evaluate(count)
+    spent = main_thread(page)
+    updates = page.evaluate(count) - updates
+    lag = page.evaluate("document.querySelector('live-grid').core.statistics.figures(Date.now())")
+    grown = page.evaluate(heap) - heap_before
     page.close()
     return {
-        "updates_per_s": round(updates / seconds, 1),
-        "main_thread_share_of_a_core": round(spent / seconds, 3),
+        "seen_ms": seen,
+        "updates_per_s": round(updates / BUSY_SECONDS, 1),
+        "percent": spent,
         "change_to_paint_ms": {
-            "p50": round(lag["latencyP50"], 1),
-            "p99": round(lag["latencyP99"], 1),
+            name: round(lag[f"latency{name.upper()}"], 1) for name in ("p50", "p99")
         },
         "heap_growth_bytes": grown,
     }
+
+
+class Loaded:
+    """What a page has asked for, counted as gzip would have it."""
+
+    def __init__(self, page: Any) -> None:
+        self._answers: list[Any] = []
+        page.on("response", lambda answer: self._answers.append(answer))
+
+    def gzip_bytes(self) -> int:
+        bodies = [answer.body() for answer in self._answers if answer.status == 200]
+        return sum(len(gzip.compress(body, 6)) for body in bodies)
+
+
+def deephaven(browser: Any, origin: str) -> dict[str, Any]:
+    """The table widget on our server."""
+    page = opened(browser)
+    loaded = Loaded(page)
+    page.add_init_script(DRAWN_ON_CANVAS)
+    page.goto(f"{origin}/iframe/widget/?name=busy")
+    page.wait_for_function("globalThis.seenAt > 0")
+    page.wait_for_timeout(WARM_UP_MS)
+    figures = {"seen_ms": page.evaluate("seenAt"), "gzip_bytes": loaded.gzip_bytes()}
+    drawn = page.evaluate("drawn")
+    figures["percent"] = main_thread(page)
+    figures["numbers_drawn_per_s"] = (page.evaluate("drawn") - drawn) / BUSY_SECONDS
+    page.close()
+    return figures
+
+
+SEEN_IN_GRID = """
+() => {
+  const inside = (root) => [...root.querySelectorAll('*')].some((each) =>
+    (each.localName === 'td' && /^\\d+(,\\d+)*\\.\\d+$/.test(each.textContent)) ||
+    (each.shadowRoot && inside(each.shadowRoot)));
+  return globalThis.change && inside(document) ? performance.now() : false;
+}
+"""
+BEGIN_CHANGES = "() => { setInterval(change, 100); }"
+
+
+def perspective(browser: Any) -> dict[str, Any]:
+    """The viewer with its engine in a worker of the page, where changes are made."""
+    with perspective_page() as address:
+        page = opened(browser)
+        loaded = Loaded(page)
+        page.goto(address)
+        seen = page.wait_for_function(SEEN_IN_GRID, polling="raf").json_value()
+        figures = {"seen_ms": seen, "gzip_bytes": loaded.gzip_bytes()}
+        page.evaluate(BEGIN_CHANGES)
+        page.wait_for_timeout(WARM_UP_MS)
+        figures["percent"] = main_thread(page)
+        page.close()
+    return figures
+
+
+def main_thread(page: Any) -> float:
+    """Percents of a core that it has spent in tasks."""
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+    before, began = cpu_seconds(devtools), time.perf_counter()
+    page.wait_for_timeout(BUSY_SECONDS * 1000)
+    spent, seconds = cpu_seconds(devtools) - before, time.perf_counter() - began
+    return round(100 * spent / seconds, 1)
 
 
 def cpu_seconds(devtools) -> float:
