@@ -89,7 +89,14 @@ test-web: $(VENV)/.web web/node_modules/.done ## the page in Chromium, its door 
 	$(BIN)/python -m pytest -m web tests/web
 
 pictures: $(VENV)/.web web/node_modules/.done ## take the pictures of the page that the documents show
-	BARRAGE_PICTURES=$(abspath docs/images) $(BIN)/python -m pytest -m web tests/web/page/test_access.py -k pictures
+	BARRAGE_PICTURES=$(abspath docs/images) $(BIN)/python -m pytest -m web tests/web -k pictures
+
+references: $(VENV)/.web web/node_modules/.done ## take the pictures anew that the tests of the page hold it against
+	BARRAGE_REFERENCES=1 $(BIN)/python -m pytest -m web tests/web/page/test_looks.py
+
+MINUTES ?= 30
+web-soak: $(VENV)/.web web/node_modules/.done ## a page open for MINUTES (30) on tables that tick; fails when anything grows
+	$(BIN)/python -m tests.web.soaking --minutes $(MINUTES)
 
 test-ucx: $(VENV)/.ucx ## bodies over UCX: once with the library from PyPI, once with that of the system, where there is one
 	$(BIN)/python -m tests.ucx

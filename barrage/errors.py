@@ -41,6 +41,9 @@ class BarrageError(Exception):
     """Root of the tree."""
 
     status_code: StatusCode = StatusCode.INTERNAL
+    answered: tuple[StatusCode, str] | None = None
+    """Status and text, as they came, of what a peer has answered a call with; None for what was
+    found here."""
 
 
 class ProtocolError(BarrageError):

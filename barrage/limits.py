@@ -209,6 +209,12 @@ class Limits(ConnectorLimits):
     past_table_bytes_max: int = 512 * 1024 * 1024
     """Bytes of one of them."""
 
+    past_bytes_max: int = 2 * 1024 * 1024 * 1024
+    """Bytes of all of them that are kept or shown; each counts once, whoever looks at it."""
+
+    past_bytes_per_caller_max: int = 1024 * 1024 * 1024
+    """Those of them that one caller has asked for."""
+
     edit_bytes_max: int = 256 * 1024
     """Longest request of a page that changes one row."""
 

@@ -21,20 +21,20 @@ from barrage.errors import (
     ConnectionLostError,
     LimitExceededError,
     RequestRefusedError,
+    StatusCode,
     SubscriptionClosedError,
     TableNotFoundError,
     TransportError,
     UnsupportedError,
 )
 from barrage.server.access.grpc_calls import END_OF_STREAM
-from barrage.server.flight.catalog_calls import CREATE_TABLE
+from barrage.server.flight.catalog_calls import CREATE_TABLE, ROW_EDITS
 from barrage.supervision import start_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import TypeVar
 
-    from barrage.errors import StatusCode
     from barrage.limits import Limits
     from barrage.relay.patterns import TablePatterns
     from barrage.relay.upstream_link import UpstreamLink
@@ -128,7 +128,8 @@ class PassedOnWrites:
 
     async def act(self, kind: str, body: bytes, name: str) -> bytes:
         session = self._link.writing(name)
-        answers = await self._told(name, session.act(kind, body, timeout=None, table=name))
+        acting = session.act(kind, body, timeout=None, table=name)
+        answers = await self._told(name, _refused_alike(acting) if kind in ROW_EDITS else acting)
         if len(answers) != 1:
             raise ConnectionLostError(f"{kind} was answered {len(answers)} times")
         if kind == CREATE_TABLE:
@@ -174,6 +175,21 @@ class PassedOnWrites:
                 await self._until_live(name)
         except TimeoutError:
             return
+
+
+async def _refused_alike(call: Awaitable[T]) -> T:
+    """What the owner refuses, in its own words: a client's errors would be made up of them anew."""
+    try:
+        return await call
+    except BarrageError as error:
+        code, text = error.answered or (StatusCode.UNAVAILABLE, "")
+        if code in _NO_REFUSALS:
+            raise
+        raise OwnerRefusedError(code, text) from error
+
+
+_NO_REFUSALS = frozenset({StatusCode.UNAVAILABLE, StatusCode.CANCELLED, StatusCode.UNAUTHENTICATED})
+"""Of a connection, and of who this relay is."""
 
 
 class _PutCall:

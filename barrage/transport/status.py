@@ -118,7 +118,12 @@ def error_from_status(
     code: StatusCode, details: str | None, *, table: str | None = None
 ) -> BarrageError:
     """The error for one status."""
-    text = details or ""
+    error = _error(code, details or "", table)
+    error.answered = code, details or ""
+    return error
+
+
+def _error(code: StatusCode, text: str, table: str | None) -> BarrageError:
     if code is StatusCode.UNAVAILABLE and (known := _about_server(text)) is not None:
         return known
     if code in _LOST or (code is StatusCode.INTERNAL and _BROKEN_STREAM.search(text)):

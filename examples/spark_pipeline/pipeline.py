@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
 import random
 import signal
@@ -35,18 +36,27 @@ SECONDS_MAX = 180
 ANSWER_SECONDS_MAX = 60
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has now, so that they are the same in every life of the server."""
+    with contextlib.ExitStack() as probes:
+        opened = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in opened:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in opened]
+
+
 class Server:
     """A server in a process of its own, with its tables on disk."""
 
     def __init__(self, data: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port, self._web_port = free_ports(2)
         self._data = data
         self.uri = f"grpc://127.0.0.1:{self._port}"
+        self.page = f"http://127.0.0.1:{self._web_port}/"
 
     def start(self) -> None:
         words = ["serve", "--data", str(self._data), "--port", str(self._port)]
+        words += ["--web", "--web-port", str(self._web_port)]
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from barrage.cli.main import main; main()", *words],
             stdout=subprocess.DEVNULL,
@@ -182,6 +192,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=3, help="how often the server is killed")
     parser.add_argument(
+        "--batches", type=int, default=10, help="batches of orders before each kill, and at the end"
+    )
+    parser.add_argument(
         "--spoil",
         action="store_true",
         help="falsify one fill, to see that the comparison finds it: the exit code is 1",
@@ -225,6 +238,7 @@ def run(spark: Any, server: Server, work: Path, *, asked: argparse.Namespace) ->
     kills: int = asked.kills
     server.wait()
     print(f"barrage watch {server.uri.removeprefix('grpc://')}/dashboard", flush=True)
+    print(f"or on the page {server.page} the board examples/boards/spark.json", flush=True)
     with barrage.connect(server.uri, timeout=60) as session:
         market = Market(session, is_spoiled=asked.spoil)
         market.trade()
@@ -233,7 +247,7 @@ def run(spark: Any, server: Server, work: Path, *, asked: argparse.Namespace) ->
         pause = threading.Event()
         for number in range(kills + 1):
             supervised(writers, running)
-            for _ in range(10):
+            for _ in range(asked.batches):
                 market.trade()
                 pause.wait(random.random())
             if number < kills:

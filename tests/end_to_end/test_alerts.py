@@ -19,6 +19,7 @@ from barrage.server import Alert, AsyncServer, ServerConfig
 from barrage.server.alerting import alert_service, watched_alert
 from barrage.server.alerting.alert import AlertError
 from barrage.server.alerting.alert_service import AlertNotFoundError
+from barrage.server.alerting.edge_tap import EdgeTap
 from tests.end_to_end.test_transports_page import served as served_by
 from tests.helpers.alert_receiver import HANG_SECONDS, LOOPBACK, receiver, status
 from tests.helpers.server_process import wait_until
@@ -281,6 +282,32 @@ def test_keys_past_the_limit_are_told_by_their_number():
         kept.wait_for(8)
         assert {e["key"]["sym"] for e in kept.events if e["status"] == "firing"} == set("ABCDE")
         assert kept.messages[-1].told["further_keys"] == 0
+
+
+def test_more_edges_than_may_wait_are_all_told_in_the_end(monkeypatch):
+    monkeypatch.setattr(watched_alert, "EDGES_MAX", 4)
+    with receiver() as kept, served() as server:
+        quotes = server.create_table("quotes", SCHEMA, key="sym")
+        server.add_alert(hot(kept))
+        quotes.upsert([row(str(number), 101) for number in range(50)])
+        kept.wait_for(50)
+        assert sorted(int(key) for _, (key,) in kept.statuses()) == list(range(50))
+
+
+def test_a_key_that_cannot_be_let_in_fails_its_alert(monkeypatch):
+    monkeypatch.setattr(watched_alert, "EDGES_MAX", 4)
+
+    def refill(_):
+        raise OverflowError
+
+    monkeypatch.setattr(EdgeTap, "refill", refill)
+    with receiver() as kept, served() as server:
+        quotes = server.create_table("quotes", SCHEMA, key="sym")
+        server.add_alert(hot(kept))
+        quotes.upsert([row(str(number), 101) for number in range(5)])
+        kept.wait_for(8)
+        assert [event["status"] for event in kept.events[4:]] == ["resolved"] * 4
+        assert state(server)[0] == "failed"
 
 
 def test_a_receiver_that_never_answers_delays_no_table_and_learns_what_was_dropped():

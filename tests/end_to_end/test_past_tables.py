@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import re
+from contextlib import asynccontextmanager
 
 import barrage
 from barrage import Operation, Policy, Rule
@@ -13,6 +14,7 @@ from barrage.limits import Limits
 from barrage.server.settings.config import ServerConfig
 from tests.end_to_end.test_page_boards import shown
 from tests.helpers.page_client import PageTable, on_a_loop, page_at
+from tests.helpers.server_process import wait_until
 from tests.helpers.users import users_file
 
 
@@ -197,3 +199,96 @@ async def test_a_past_table_has_a_largest_size():
     size = int(re.search(r"\d+", words)[0])
     assert len(await asked(Limits(past_table_bytes_max=size))) == 2
     assert (await asked(Limits(past_table_bytes_max=size - 1)))[0] == "RESOURCE_EXHAUSTED"
+
+
+@asynccontextmanager
+async def bounded(count, users=None, *, is_of_caller=False):
+    """A server with room for so many states, a page of each user, and the tickets of nine
+    versions."""
+    with serving(**(users or {})) as server:
+        filled(server, 10)
+        past = server._app.journals.past
+        name = "past_bytes_per_caller_max" if is_of_caller else "past_bytes_max"
+        async with page_at(server.web_uri) as page, page_at(server.web_uri) as other:
+            await page.hello(shown("alice") if users else None)
+            await other.hello(shown("bob") if users else None)
+            told = await ask(page, "versions", 1, table="t")
+            places = [ticket(told["epoch"], version) for version, _ in told["versions"][-9:]]
+            assert len(await seen(page, 1, places[0])) == 2
+            past.server = server
+            size = past.byte_count
+            assert size > 0
+            past._limits = Limits(**{name: count * size})
+            await page.say(type="cancel", stream=1)
+            yield page, other, places, past, size
+
+
+def refused(answer):
+    code, words = answer
+    return code == "RESOURCE_EXHAUSTED" and "show fewer versions at a time" in words
+
+
+@on_a_loop
+async def test_past_states_that_are_shown_are_bounded_together_and_given_back():
+    async with bounded(5) as (page, other, places, past, size):
+        for stream, place in enumerate(places[:5], start=10):
+            assert len(await seen(page, stream, place)) == 2
+        # All five are shown: there is room for none more, whoever asks.
+        assert past.byte_count == 5 * size
+        assert refused(await seen(page, 20, places[5]))
+        assert refused(await seen(other, 20, places[6]))
+        # What is there already is shared, also when it is not among the last that are kept.
+        for stream, place in enumerate(places[:5], start=30):
+            assert len(await seen(other, stream, place)) == 2
+        assert past.byte_count == 5 * size
+        await page.say(type="cancel", stream=10)
+        assert refused(await seen(page, 40, places[5]))
+        await other.say(type="cancel", stream=30)
+        await until(lambda: past.byte_count == 4 * size)
+        assert len(await seen(page, 41, places[5])) == 2
+        await page.end()
+        await other.end()
+        await until(lambda: past.byte_count <= 4 * size)
+        past.forget()
+        await until(lambda: past.byte_count == 0)
+        assert not past._states
+        assert not past._owner_bytes
+
+
+@on_a_loop
+async def test_states_that_nobody_shows_any_more_give_way():
+    async with bounded(1) as (page, _, places, past, size):
+        for stream, place in enumerate(places * 2, start=10):
+            assert len(await seen(page, stream, place)) == 2
+            await page.say(type="cancel", stream=stream)
+            # The stream has ended once the server has none.
+            await until(lambda: past.server.stream_count == 0)
+        assert past.byte_count == size
+
+
+@on_a_loop
+async def test_one_caller_does_not_take_the_room_of_all(tmp_path):
+    users = {"users": str(users_file(tmp_path / "users.jsonl")), "anonymous": False}
+    async with bounded(3, users, is_of_caller=True) as (page, other, places, past, size):
+        for stream, place in enumerate(places[:3], start=10):
+            assert len(await seen(page, stream, place)) == 2
+        assert refused(await seen(page, 20, places[3]))
+        # Another one has room of its own, and shares what the first one shows.
+        for stream, place in enumerate(places[1:4], start=10):
+            assert len(await seen(other, stream, place)) == 2
+        assert refused(await seen(other, 20, places[0]))
+        await page.say(type="cancel", stream=10)
+        await until(lambda: len(past._states) <= 4)
+
+        async def has_room():
+            return not refused(await seen(page, next(numbers), places[4]))
+
+        numbers = itertools.count(30)
+        async with asyncio.timeout(60):
+            while not await has_room():
+                pass
+        assert past.byte_count <= 5 * size
+
+
+async def until(condition):
+    await asyncio.to_thread(wait_until, condition)

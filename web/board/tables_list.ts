@@ -4,7 +4,7 @@ import { button, element } from "../grid/dom.ts";
 
 const AGAIN_MS = 10_000;
 
-/** The tables of the server, with a search over names and columns. */
+/** The tables of the server, with a search over names, descriptions and columns. */
 export class TablesList {
   readonly element: HTMLElement;
   private readonly search = element("input", { type: "search", placeholder: "Search tables", "aria-label": "Search tables", spellcheck: "false", autocomplete: "off" });
@@ -42,8 +42,9 @@ export class TablesList {
 
   private fill(): void {
     const wish = this.search.value.trim().toLowerCase();
-    const fits = ({ name, columns }: TableEntry): boolean =>
-      name.toLowerCase().includes(wish) || (wish.length > 1 && columns.some((column) => column.toLowerCase().includes(wish)));
+    const fits = ({ name, columns, description }: TableEntry): boolean =>
+      name.toLowerCase().includes(wish) ||
+      (wish.length > 1 && [description, ...columns].some((text) => text.toLowerCase().includes(wish)));
     const found = this.entries.filter(fits);
     const shown = JSON.stringify(found);
     this.note.textContent = this.entries.length === 0 ? "No tables yet." : found.length === 0 ? "No table fits." : "";
@@ -52,9 +53,10 @@ export class TablesList {
     this.list.replaceChildren(...found.map((entry) => this.item(entry)));
   }
 
-  private item({ name, kind, rows, columns, isTicking }: TableEntry): HTMLElement {
+  private item({ name, kind, rows, columns, isTicking, description }: TableEntry): HTMLElement {
     const count = rows < 0 ? "" : `${rows.toLocaleString()} rows · `;
-    const opener = button("", `${kind}${isTicking ? ", ticking" : ""}\n${columns.join(", ")}`, (event) => {
+    const about = [description, `${kind}${isTicking ? ", ticking" : ""}`, columns.join(", ")];
+    const opener = button("", about.filter(Boolean).join("\n"), (event) => {
       this.open(name, event.ctrlKey || event.metaKey);
     });
     opener.className = "table";
@@ -62,6 +64,7 @@ export class TablesList {
       element("span", { class: "name" }, [name]),
       element("span", { class: "about" }, [`${count}${columns.length} columns`]),
     );
+    if (description !== "") opener.append(element("span", { class: "about description" }, [description]));
     const add = button("+", `Show ${name} beside the others`, () => this.open(name, true));
     add.className = "add";
     add.setAttribute("aria-label", `Show ${name} beside the others`);

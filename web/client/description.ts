@@ -13,6 +13,8 @@ export interface TableEntry {
   /** -1 where the caller sees a part of it. */
   readonly rows: number;
   readonly columns: readonly string[];
+  /** The beginning of what it says of itself; empty for nothing. */
+  readonly description: string;
 }
 
 /** What a server says of a table or a query. */
@@ -55,6 +57,7 @@ export async function listTables(connection: Connection): Promise<TableEntry[]> 
       isTicking: entry.is_ticking === true,
       rows: typeof entry.rows === "number" ? entry.rows : -1,
       columns: texts(entry.columns),
+      description: text(entry.description),
     };
   });
 }

@@ -45,9 +45,9 @@ export class TimeBar {
       this.goTo(Number(this.slider.value));
     });
     this.element = element("div", { class: "timebar", role: "group", "aria-label": "History" }, [
-      tool("⏮", "One version back", () => this.step(-1)),
+      tool("❙◀", "One version back", () => this.step(-1)),
       this.play,
-      tool("⏭", "One version on", () => this.step(1)),
+      tool("▶❙", "One version on", () => this.step(1)),
       this.slider,
       this.speed,
       this.moment,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from barrage.client.notebook.page_door import CLOSED
+from barrage.client.notebook.page_port import MESSAGE_BYTES
 from barrage.transport.over_websocket.web_socket import CloseReason
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class KernelPages:
         self._heard: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._silence_s = limits.notebook_silence_ns_max / 1e9
+        self._is_closed = False
 
     @property
     def count(self) -> int:
@@ -62,7 +64,10 @@ class KernelPages:
         return len(self._ports)
 
     def received(self, content: object, buffers: Sequence[Any]) -> None:
-        """A message of the widget has come. Any thread; what is none is ignored."""
+        """A message of the widget has come. Any thread; what is none is ignored, and so is whatever
+        comes after the widget was closed."""
+        if self._is_closed:
+            return
         try:
             message = msgspec.convert(content, _FromPage)
         except msgspec.ValidationError:
@@ -78,7 +83,9 @@ class KernelPages:
                 self._refuse(message.page, number, (CloseReason.NOT_LET_IN, CLOSED))
 
     def close(self) -> None:
-        """The widget is closed. Any thread."""
+        """The widget is closed: its pages are told, as far as their pace lets them be told now, and
+        nothing is sent or kept any more. Any thread."""
+        self._is_closed = True
         try:
             self._loop.call_soon_threadsafe(self._close)
         except RuntimeError:
@@ -87,8 +94,14 @@ class KernelPages:
     # --- on the loop ------------------------------------------------------------------------------
 
     def _receive(self, message: _FromPage, buffers: list[bytes]) -> None:
+        if self._is_closed:
+            return
         page = message.page
         port = self._ports.get(page)
+        if port is not None and not (port.is_open or port.is_gone):
+            if message.close is not None:
+                port.lost()
+            return  # It will be told why it was closed, and begins again then.
         if port is None or not port.is_open:
             self._forget(page)
             if message.close is not None:
@@ -107,7 +120,7 @@ class KernelPages:
         if not message.opens:
             self._refuse(page, _UNNUMBERED, (CloseReason.SILENT, "the page was not heard of"))
             return None
-        for other in [name for name, port in self._ports.items() if not port.is_open]:
+        for other in [name for name, port in self._ports.items() if port.is_gone]:
             self._forget(other)
         most = self._limits.notebook_pages_max
         if len(self._ports) >= most:
@@ -122,7 +135,11 @@ class KernelPages:
         return port
 
     def _refuse(self, page: str, number: int, close: tuple[CloseReason, str]) -> None:
+        """Unless its pace is used up: a page that hears nothing asks again."""
         code, reason = close
+        if self._pace.wait_s() > 0:
+            return
+        self._pace.spend(MESSAGE_BYTES)
         self._send({"page": page, "number": number, "parts": [], "close": [int(code), reason]}, [])
 
     def _forget(self, page: str) -> None:
@@ -135,7 +152,9 @@ class KernelPages:
         oldest = self._loop.time() - self._silence_s
         for page, heard in list(self._heard.items()):
             if heard < oldest:
-                self._ports[page].close(CloseReason.SILENT, "the page was not heard of")
+                port = self._ports[page]
+                port.close(CloseReason.SILENT, "the page was not heard of")
+                port.lost()
                 self._forget(page)
         if self._ports:
             self._timer = self._loop.call_later(self._silence_s / 4, self._look)
@@ -145,4 +164,5 @@ class KernelPages:
             self._timer.cancel()
         for page, port in list(self._ports.items()):
             port.close(CloseReason.NOT_LET_IN, "the widget was closed")
+            port.lost()
             self._forget(page)

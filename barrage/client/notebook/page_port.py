@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     """Sends one message of the widget, its content and its buffers."""
 
 
+MESSAGE_BYTES = 200
+"""What a message of the widget costs beside what is in it, about."""
+
+
 class Pace:
     """How many bytes go to pages in a second, of all of them together. Any thread."""
 
@@ -89,6 +93,8 @@ class PagePort:
         self._number = 0
         self._is_flush_due = False
         self._is_over = False
+        self._last_words: asyncio.TimerHandle | None = None
+        """Of a page that is over, while the pace has them wait."""
 
     def begin(self, peer: PortPeer) -> None:
         """What comes from now on is for ``peer``."""
@@ -98,6 +104,11 @@ class PagePort:
     def is_open(self) -> bool:
         """Whether the page is there, as far as it is known."""
         return not self._is_over
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is over, and nothing more goes to it."""
+        return self._is_over and self._last_words is None
 
     # --- what comes -------------------------------------------------------------------------------
 
@@ -163,6 +174,7 @@ class PagePort:
                 self._peer.writable()
 
     def _send_waiting(self, more: dict[str, Any]) -> None:
+        self._bytes += MESSAGE_BYTES
         content = {"page": self._page, "number": self._number, "parts": self._parts, **more}
         buffers, size = self._buffers, self._bytes
         self._drop_waiting()
@@ -176,14 +188,35 @@ class PagePort:
     # --- how it ends ------------------------------------------------------------------------------
 
     def close(self, code: CloseReason, reason: str = "") -> None:
-        """Say why, after what was sent before, and end. Idempotent."""
+        """Say why, after what was sent before, and end. Where the pace has the page wait, only why
+        is said, and once that may be. Idempotent."""
         if self._is_over:
             return
-        self._send_waiting({"close": [int(code), reason]})
-        self.lost()
+        close = {"close": [int(code), reason]}
+        wait = self._pace.wait_s()
+        if wait > 0:
+            self._drop_waiting()
+            self._last_words = self._loop.call_later(wait, self._say_at_last, close)
+        else:
+            self._send_waiting(close)
+        self._end()
+
+    def _say_at_last(self, close: dict[str, Any]) -> None:
+        wait = self._pace.wait_s()
+        if wait > 0:
+            self._last_words = self._loop.call_later(wait, self._say_at_last, close)
+            return
+        self._last_words = None
+        self._send_waiting(close)
 
     def lost(self) -> None:
-        """The page has gone. Idempotent."""
+        """The page has gone: nothing more is sent to it. Idempotent."""
+        if self._last_words is not None:
+            self._last_words.cancel()
+            self._last_words = None
+        self._end()
+
+    def _end(self) -> None:
         if self._is_over:
             return
         self._is_over = True

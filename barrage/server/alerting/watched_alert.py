@@ -263,7 +263,7 @@ class WatchedAlert:
         edges = inbox.next_edges()
         if edges is None:
             if self.further_count:
-                self._place.runtime.post(partial(_refill, self._lease))
+                self._place.runtime.post(partial(_refill, self._lease), inbox.fail)
             return
         try:
             self._note(edges, inbox)

@@ -18,10 +18,11 @@ from barrage.errors import (
     PermissionDeniedError,
     TableAwaitedError,
     TableNotFoundError,
+    UnsupportedError,
 )
 from barrage.server.access.call_guard import SessionUse
 from barrage.server.access.method_table import Action, CallAction, MethodEntry
-from barrage.server.flight.described import described
+from barrage.server.flight.described import described, description_of
 from barrage.server.flight.dissociated_calls import PACKED, is_dissociated_request
 from barrage.server.flight.relay_calls import RelayCalls
 from barrage.server.flight.result_calls import is_poll_command
@@ -77,6 +78,10 @@ UNKNOWN_ROWS = -1
 section 4.1). Without a session it is the number of rows at that moment."""
 
 TABLES = "barrage.tables"
+
+LISTED_DESCRIPTION_LENGTH_MAX = 500
+"""Of a longer description a list has the beginning: it is asked for again and again."""
+
 DESCRIBE = "barrage.describe"
 DROP_TABLE = "barrage.drop_table"
 CREATE_TABLE = "barrage.create_table"
@@ -156,7 +161,7 @@ class CatalogCalls:
         return {
             TABLES: Action(
                 "The published tables. No body. Result: JSON list of objects with name, kind, key, "
-                "is_ticking, rows, step.",
+                "is_ticking, rows, step, columns, description.",
                 self._list_tables,
             ),
             DESCRIBE: Action(
@@ -396,11 +401,7 @@ class CatalogCalls:
         tables = self._gate.tables(self._catalog)
         work = partial(self._published_facts, tables, None)
         listed = await asyncio.wrap_future(self._tables.run(work))
-        told = [
-            {"name": f.name, **_metadata(f), "rows": f.row_count, "columns": f.schema.names}
-            for f in listed
-        ]
-        return json.dumps(told).encode()
+        return json.dumps([_listed(facts) for facts in listed]).encode()
 
     async def _describe(self, body: bytes) -> bytes:
         fields = Fields.parse(body, "action body")
@@ -409,7 +410,22 @@ class CatalogCalls:
         if (table is None) == (ticket is None):
             raise fields.fail("table", "there, or 'ticket', and not both")
         named = ticket_of(table) if ticket is None else ticket
-        return json.dumps(described(await self._facts(named, None))).encode()
+        facts = await self._facts(named, None)
+        if await self._is_edited_elsewhere(facts):
+            facts = replace(facts, is_writable=True)
+        return json.dumps(described(facts)).encode()
+
+    async def _is_edited_elsewhere(self, facts: TableFacts) -> bool:
+        """Whether rows of the table are changed by way of this server, at the one that owns it."""
+        if self._elsewhere is None or not facts.name or facts.kind != "keyed":
+            return False
+        decision = self._gate.decision(facts.name)
+        if Operation.WRITE not in decision.allow or decision.restriction is not None:
+            return False
+        try:
+            return await self._elsewhere.takes(facts.name)
+        except UnsupportedError:
+            return False
 
     async def _drop_table(self, body: bytes) -> bytes:
         fields = Fields.parse(body, "action body")
@@ -487,6 +503,17 @@ def _byte_count(schema: pa.Schema, row_count: int) -> int:
         except ValueError:
             return UNKNOWN_BYTES
     return UNKNOWN_BYTES if row_count < 0 else bits * row_count // 8
+
+
+def _listed(facts: TableFacts) -> dict[str, Any]:
+    """Of one table among all."""
+    return {
+        "name": facts.name,
+        **_metadata(facts),
+        "rows": facts.row_count,
+        "columns": facts.schema.names,
+        "description": description_of(facts.schema.metadata)[:LISTED_DESCRIPTION_LENGTH_MAX],
+    }
 
 
 def _metadata(facts: TableFacts) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def described(facts: TableFacts) -> dict[str, Any]:
         "rows": facts.row_count,
         "step": facts.step,
         "is_writable": facts.is_writable,
-        "description": _description(schema.metadata),
+        "description": description_of(schema.metadata),
         "columns": [_column(field) for field in schema],
         "schema": base64.b64encode(schema.serialize()).decode(),
     }
@@ -38,10 +38,11 @@ def _column(field: pa.Field) -> dict[str, Any]:
         "name": field.name,
         "type": str(field.type),
         "is_nullable": field.nullable,
-        "description": _description(field.metadata),
+        "description": description_of(field.metadata),
     }
 
 
-def _description(metadata: Mapping[bytes, bytes] | None) -> str:
+def description_of(metadata: Mapping[bytes, bytes] | None) -> str:
+    """What a table or a column says of itself in the metadata of its schema; empty for nothing."""
     text = (metadata or {}).get(DESCRIPTION, b"")
     return text.decode(errors="replace")

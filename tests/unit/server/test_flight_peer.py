@@ -81,6 +81,18 @@ def test_do_get_of_an_empty_static_table_is_its_schema(server, flight_client):
     assert reader.read_all().num_rows == 0
 
 
+def test_the_list_has_the_beginning_of_descriptions(server, flight_client):
+    for name, length in (("fits", 500), ("longer", 501), ("plain", 0)):
+        metadata = {"description": "é" * length} if length else None
+        server.create_table(name, pa.schema([("x", "int64")], metadata=metadata), key="x")
+    told = json.loads(next(iter(flight_client.do_action("barrage.tables"))).body.to_pybytes())
+    assert {each["name"]: each["description"] for each in told} == {
+        "fits": "é" * 500,
+        "longer": "é" * 500,
+        "plain": "",
+    }
+
+
 def test_put_to_a_path_creates_then_appends(server, flight_client):
     descriptor = flight.FlightDescriptor.for_path("trades")
     answers = put(flight_client, descriptor, TRADES)

@@ -61,18 +61,37 @@ class Market:
 
     @property
     def link(self) -> str:
-        """A board of three tables."""
+        """A board of two tables and a chart."""
         prices = {"price": "fixed2", "low": "fixed2", "high": "fixed2"}
 
         def panel(width: float, **grid: Any) -> dict[str, Any]:
             return {"width": width, "grid": {"numbers": prices, **grid}}
 
         sort = [{"name": "qty", "isDescending": True}]
+        bars = {"table": "by_symbol", "kind": "bars", "values": ["high"], "label": "symbol"}
         rows = [
             {"height": 1.5, "panels": [panel(1, table="orders")]},
             {
                 "height": 1,
-                "panels": [panel(1, table="by_symbol", sort=sort), panel(1, table="largest")],
+                "panels": [panel(1, table="by_symbol", sort=sort), {"width": 1, "chart": bars}],
             },
         ]
-        return f"#board={urllib.parse.quote(json.dumps({'rows': rows}))}"
+        return board(*rows)
+
+    @property
+    def pivot_link(self) -> str:
+        """Orders by venue and side in Perspective."""
+        view = {
+            "plugin": "X Bar",
+            "group_by": ["symbol"],
+            "split_by": ["venue"],
+            "columns": ["qty"],
+            "aggregates": {"qty": "sum"},
+        }
+        panel = {"width": 1, "perspective": {"table": "orders", "view": view}}
+        return board({"height": 1, "panels": [panel]})
+
+
+def board(*rows: dict[str, Any]) -> str:
+    """The link of a board."""
+    return f"#board={urllib.parse.quote(json.dumps({'rows': rows}))}"

@@ -35,9 +35,11 @@ READ_GRID = """
 READ_CELLS = f"(index) => ({READ_GRID})(document.querySelectorAll('live-grid')[index])"
 
 
-def wait_until(look: Callable[[], Any], what: str = "") -> Any:
+def wait_until(
+    look: Callable[[], Any], what: str = "", *, hang_seconds: float = HANG_SECONDS
+) -> Any:
     """What ``look`` gives once it is true."""
-    deadline = time.monotonic() + HANG_SECONDS
+    deadline = time.monotonic() + hang_seconds
     while True:
         seen = look()
         if seen:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -124,21 +123,3 @@ def test_the_page_is_what_the_sources_build(tmp_path):
     built = {p.name: p.read_bytes() for p in (tmp_path / "static").iterdir()}
     kept = {p.name: p.read_bytes() for p in STATIC.iterdir() if not p.name.startswith(".")}
     assert built == kept, "run `make web` and commit what it makes"
-
-
-PICTURES = Path(os.environ.get("BARRAGE_PICTURES", ""))
-
-
-@pytest.mark.skipif("BARRAGE_PICTURES" not in os.environ, reason="only `make pictures` takes them")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pictures_for_the_documents(server, open_screen, scheme):
-    from tests.web.page.market import Market
-
-    market = Market(server)
-    screen = open_screen(server, "", color_scheme=scheme, viewport={"width": 1280, "height": 720})
-    screen.page.evaluate("link => { location.hash = link; }", market.link)
-    wait_until(lambda: len(screen.cells(2)) >= 5, "the panels")
-    for _ in range(20):
-        market.step()
-        screen.page.wait_for_timeout(100)
-    screen.page.screenshot(path=PICTURES / f"dashboard-{scheme}.png")

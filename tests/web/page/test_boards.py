@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +12,13 @@ from pathlib import Path
 import pytest
 
 from barrage.cli.host_tables import HostTables
+from tests.spark.session import has_java, java_options
 from tests.web.page.conftest import web_server
-from tests.web.page.screen import wait_until
+from tests.web.page.screen import HANG_SECONDS, wait_until
 from tests.web.page.test_access import audit
+
+SPARK_SECONDS_MAX = 240
+"""Until a Spark has started and its queries have written, twice."""
 
 BOARDS = Path(__file__).resolve().parents[3] / "examples" / "boards"
 
@@ -27,10 +34,10 @@ def drawn(screen, index):
     )
 
 
-def ticks(look):
+def ticks(look, hang_seconds=HANG_SECONDS):
     """It shows something, and something else later."""
-    first = wait_until(look)
-    wait_until(lambda: look() not in (None, first), "a change")
+    first = wait_until(look, hang_seconds=hang_seconds)
+    wait_until(lambda: look() not in (None, first), "a change", hang_seconds=hang_seconds)
 
 
 def test_the_board_of_a_host(open_screen):
@@ -70,6 +77,43 @@ def test_the_board_of_an_order_book(open_screen, tmp_path):
         finally:
             player.kill()
             player.wait()
+
+
+def named_page(process):
+    """The address in the second line of the example."""
+    lines = iter(process.stdout.readline, "")
+    return next(found.group() for line in lines if (found := re.search(r"http://[\d.:]+/", line)))
+
+
+@pytest.mark.spark
+def test_the_board_of_a_spark_job(open_screen):
+    pytest.importorskip("pyspark")
+    if not has_java():
+        pytest.skip("needs Java")
+    example = BOARDS.parent / "spark_pipeline" / "pipeline.py"
+    started = subprocess.Popen(
+        [sys.executable, example, "--kills", "0", "--batches", "1000"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "JDK_JAVA_OPTIONS": java_options()},
+    )
+    with started as job:
+        try:
+            screen = open_screen(named_page(job), "#table=orders")
+            screen.wait_ready()
+            open_file(screen, BOARDS / "spark.json")
+            for grid in (0, 1):
+                ticks(lambda grid=grid: screen.cells(grid) or None, SPARK_SECONDS_MAX)
+            for index in (0, 1):
+                ticks(lambda index=index: drawn(screen, index))
+            big = screen.page.locator("live-chart").nth(2).locator(".big .value")
+            ticks(lambda: big.text_content() or None)
+            assert {"sym", "minute", "count"} == screen.cells(0)[0].keys()
+            assert {"order", "sym", "qty"} == screen.cells(1)[0].keys()
+            assert job.poll() is None
+        finally:
+            os.killpg(job.pid, signal.SIGKILL)  # its server and its Spark are of its group
 
 
 @pytest.mark.parametrize("text", ["", "[1, 2]", '{"rows": []}'])

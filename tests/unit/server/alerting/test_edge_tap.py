@@ -16,6 +16,7 @@ from barrage.engine import (
     StaticTable,
     UpdateGraph,
 )
+from barrage.engine.aggregation import grouping
 from barrage.engine.operators.last_by import last_by
 from barrage.engine.operators.where import where
 from barrage.server.alerting import edge_tap
@@ -113,7 +114,9 @@ KINDS = {
 
 @pytest.mark.parametrize("key", [("sym",), ("id",), ("sym", "id"), ()], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_edges_are_the_difference_of_two_states(kind, key):
+def test_edges_are_the_difference_of_two_states(kind, key, monkeypatch):
+    # Groups are renumbered soon, which shifts the rows below the tap.
+    monkeypatch.setattr(grouping, "FREE_GROUPS_MIN", 2)
     make, edit = KINDS[kind]
     for seed in range(3):
         random = Random(f"{kind} {key} {seed}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 import itertools
 import json
 from datetime import UTC, datetime, timedelta
@@ -22,7 +24,7 @@ from barrage.server.alerting.webhook_delivery import (
     WebhookDelivery,
     retry_after_ns,
 )
-from barrage.server.alerting.webhook_message import SIGNATURE_HEADER, TIMESTAMP_HEADER, signature
+from barrage.server.alerting.webhook_message import SIGNATURE_HEADER, TIMESTAMP_HEADER
 from barrage.server.alerting.webhook_post import PostAnswer, PostError
 from tests.helpers.virtual_clock import VirtualClock
 
@@ -133,7 +135,8 @@ def test_a_message_says_what_it_is_about_and_is_signed():
         body = json.dumps(message, separators=(",", ":")).replace('"id":"1","x"', '"id": "1", "x"')
         body = body.replace('"x":""', '"x": ""')
         assert headers[TIMESTAMP_HEADER] == "1000"
-        assert headers[SIGNATURE_HEADER] == signature(SECRET, "1000", body.encode())
+        digest = hmac.new(SECRET.encode(), b"1000." + body.encode(), hashlib.sha256)
+        assert headers[SIGNATURE_HEADER] == f"v1={digest.hexdigest()}"
         assert headers["Authorization"] == "Bearer tok"
 
     played(play, secret=SECRET, headers={"Authorization": "Bearer tok"})
