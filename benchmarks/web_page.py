@@ -81,6 +81,7 @@ def main() -> int:
             figures["jump"] = jump(server, browser)
             with changing(server):
                 figures["busy"] = busy(server, browser)
+                figures["calm"] = busy(server, browser, reduced_motion="reduce")
                 figures["deephaven"] = deephaven(browser, front.origin)
                 figures["perspective"] = perspective(browser)
         browser.close()
@@ -120,6 +121,14 @@ def lines(figures: dict[str, dict[str, Any]]) -> list[Measurement]:
             **own["change_to_paint_ms"],
         ),
         line(f"main thread of the page, {where}", own["percent"], "% of a core", 15, **own),
+        line(
+            f"main thread without flashes, {where}",
+            figures["calm"]["percent"],
+            "% of a core",
+            15,
+            **figures["calm"],
+        ),
+        line("until a number is seen", own["seen_ms"], "ms", None),
         line(
             f"heap that came in {BUSY_SECONDS} s, {where}", own["heap_growth_bytes"] / 1e6, "MB", 1
         ),
@@ -203,8 +212,8 @@ def changing(server: Server) -> Iterator[None]:
         worker.join()
 
 
-def opened(browser: Any) -> Any:
-    page = browser.new_page(bypass_csp=True, viewport=LARGE)
+def opened(browser: Any, **options: Any) -> Any:
+    page = browser.new_page(bypass_csp=True, viewport=LARGE, **options)
     page.set_default_timeout(120_000)
     return page
 
@@ -218,8 +227,8 @@ SEEN_IN_OURS = """
 """
 
 
-def busy(server: Server, browser: Any) -> dict[str, Any]:
-    page = opened(browser)
+def busy(server: Server, browser: Any, **options: Any) -> dict[str, Any]:
+    page = opened(browser, **options)
     page.goto(f"{server.web_uri}#table=busy")
     seen = page.wait_for_function(SEEN_IN_OURS, polling="raf").json_value()
     page.wait_for_timeout(WARM_UP_MS)
@@ -234,7 +243,7 @@ def busy(server: Server, browser: Any) -> dict[str, Any]:
     return {
         "seen_ms": seen,
         "updates_per_s": round(updates / BUSY_SECONDS, 1),
-        "percent": spent,
+        **spent,
         "change_to_paint_ms": {
             name: round(lag[f"latency{name.upper()}"], 1) for name in ("p50", "p99")
         },
@@ -264,7 +273,7 @@ def deephaven(browser: Any, origin: str) -> dict[str, Any]:
     page.wait_for_timeout(WARM_UP_MS)
     figures = {"seen_ms": page.evaluate("seenAt"), "gzip_bytes": loaded.gzip_bytes()}
     drawn = page.evaluate("drawn")
-    figures["percent"] = main_thread(page)
+    figures |= main_thread(page)
     figures["numbers_drawn_per_s"] = (page.evaluate("drawn") - drawn) / BUSY_SECONDS
     page.close()
     return figures
@@ -291,25 +300,36 @@ def perspective(browser: Any) -> dict[str, Any]:
         figures = {"seen_ms": seen, "gzip_bytes": loaded.gzip_bytes()}
         page.evaluate(BEGIN_CHANGES)
         page.wait_for_timeout(WARM_UP_MS)
-        figures["percent"] = main_thread(page)
+        figures |= main_thread(page)
         page.close()
     return figures
 
 
-def main_thread(page: Any) -> float:
-    """Percents of a core that it has spent in tasks."""
+def main_thread(page: Any) -> dict[str, float]:
+    """Percents of a core that it has spent in tasks, and on what of them."""
     devtools = page.context.new_cdp_session(page)
     devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
     before, began = cpu_seconds(devtools), time.perf_counter()
     page.wait_for_timeout(BUSY_SECONDS * 1000)
-    spent, seconds = cpu_seconds(devtools) - before, time.perf_counter() - began
-    return round(100 * spent / seconds, 1)
+    after, seconds = cpu_seconds(devtools), time.perf_counter() - began
+    return {
+        name: round(100 * (after[metric] - before[metric]) / seconds, 1)
+        for name, metric in SPENT.items()
+    }
 
 
-def cpu_seconds(devtools) -> float:
-    """What the main thread of the page has spent in tasks."""
+SPENT = {
+    "percent": "TaskDuration",
+    "script_percent": "ScriptDuration",
+    "style_percent": "RecalcStyleDuration",
+    "layout_percent": "LayoutDuration",
+}
+
+
+def cpu_seconds(devtools: Any) -> dict[str, float]:
+    """What the main thread of the page has spent so far."""
     metrics = devtools.send("Performance.getMetrics")["metrics"]
-    return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+    return {metric["name"]: metric["value"] for metric in metrics}
 
 
 if __name__ == "__main__":

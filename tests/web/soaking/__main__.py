@@ -119,6 +119,7 @@ class Watched:
         self._server.stdin.write("\n")
         return {
             "heap_bytes": usage["usedSize"],
+            "buffer_bytes": usage["backingStorageSize"],
             "nodes": counters["nodes"],
             "listeners": counters["jsEventListeners"],
             "documents": counters["documents"],

@@ -13,6 +13,7 @@ from typing import Any
 MIB = 1024 * 1024
 BOUNDS = {
     "heap_bytes": 1 * MIB,
+    "buffer_bytes": 1 * MIB,
     "nodes": 200,
     "listeners": 40,
     "documents": 2,
