@@ -213,6 +213,8 @@ def test_a_receiver_may_say_when_to_come_again():
         ("", 0),
         ("soon", 0),
         ("Mon, 99 Xxx 2026", 0),
+        ("Mon, 01 Jan 99999999999 00:00:00 GMT", 0),
+        ("Mon, 01 Jan 2026 00:00:00 +99999999999999", 0),
         (format_datetime(datetime.fromtimestamp(1_000, UTC) + timedelta(seconds=30)), 30),
         (format_datetime(datetime.fromtimestamp(0, UTC)), 0),
         (
