@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import logging
+import socket
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
@@ -130,6 +132,8 @@ class WebConnection(asyncio.BufferedProtocol):
             self._is_over = True
             self._transport.abort()
             return
+        if self._owner.keepalive_ms:
+            _keep_alive(transport.get_extra_info("socket"), self._owner.keepalive_ms)
         self._await_request(self._owner.limits.http2_preface_ns_max)
 
     def get_buffer(self, _: int) -> memoryview:
@@ -496,6 +500,17 @@ class WebConnection(asyncio.BufferedProtocol):
         """End the connection now."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _keep_alive(sock: Any, keepalive_ms: int) -> None:
+    """Have the system see whether a peer is there that is silent: HTTP/1.1 has no ping."""
+    seconds = max(1, keepalive_ms // 1000)
+    options = [(socket.SOL_SOCKET, "SO_KEEPALIVE", 1)]
+    options += [(socket.IPPROTO_TCP, name, seconds) for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL")]
+    for level, name, value in options:
+        # Not every system has all of them.
+        with contextlib.suppress(AttributeError, OSError):
+            sock.setsockopt(level, getattr(socket, name), value)
 
 
 def _wrong_upgrade(request: WebRequest) -> str | None:

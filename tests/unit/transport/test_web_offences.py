@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 
 import h11
 import pytest
@@ -151,6 +152,18 @@ def test_a_client_that_goes_is_noticed_though_nobody_reads_its_messages(scene):
         await until(lambda: only_connection(listener)._http.their_state is h11.DONE)
         writer.transport.abort()
         await until(lambda: behaviors.cancelled == 1)
+
+    scene(play)
+
+
+def test_the_system_sees_whether_a_silent_client_is_there(scene):
+    async def play(connect, listener, behaviors, site):
+        _, writer = await connect()
+        writer.write(call("Wait", framed(b"")))
+        await until(lambda: behaviors.started == 1)
+        sock = only_connection(listener)._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
 
     scene(play)
 
