@@ -560,7 +560,7 @@ class Limits(ConnectorLimits):
     """Events of one alert that wait for its receiver; past it the oldest is dropped."""
 
     alert_bytes_max: int = 16 * 1024 * 1024
-    """Bytes of these."""
+    """Bytes of these, and as many of the cells of its keys that are to be told of later."""
 
 
 DEFAULT_LIMITS = Limits()

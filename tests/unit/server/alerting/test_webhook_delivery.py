@@ -48,7 +48,7 @@ class Scene:
         )
         self.queue = EventQueue(events_max=events_max, bytes_max=10 * MESSAGE_BYTES_MAX)
         ids = map(str, itertools.count(1))
-        self.keys = FiringKeys(self.alert, ids, event_bytes_max=1000)
+        self.keys = FiringKeys(self.alert, ids, event_bytes_max=1000, held_bytes_max=1_000_000)
         self.sent: list[tuple[int, dict, dict]] = []
         self.answers: list[int | Exception | PostAnswer] = []
         self.delivery = WebhookDelivery(
