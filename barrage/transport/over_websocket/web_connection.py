@@ -492,8 +492,8 @@ class WebConnection(asyncio.BufferedProtocol):
             self._timer = None
 
     def _end(self) -> None:
-        """Nothing more is read; what was sent still goes out, for a while."""
-        if self._socket is None and self._transport is not None:
+        """Nothing more is read; what was sent still goes out, for a while. Idempotent."""
+        if self._socket is None and self._transport is not None and not self._is_over:
             self._cut_call()
             self._is_over = True
             self._transport.close()

@@ -12,7 +12,7 @@ import pytest
 from barrage.errors import StatusCode
 from barrage.transport.over_http2.http2_stream import MESSAGE_OVERHEAD_BYTES
 from barrage.transport.over_websocket import web_connection
-from tests.helpers.fetching import framed
+from tests.helpers.fetching import Browser, framed
 from tests.unit.transport.contract import TOLD_SECONDS, until
 from tests.unit.transport.grpc_web_served import LIMITS, method, web_listener
 
@@ -203,6 +203,24 @@ def test_a_connection_that_ends_waits_for_who_goes_on_reading(scene, monkeypatch
         await until(lambda: not listener._connections)
 
     scene(play)
+
+
+def test_a_connection_under_tls_ends_once(tmp_path):
+    async def main():
+        async with (
+            asyncio.timeout(TOLD_SECONDS),
+            web_listener(tmp_path, is_tls=True) as (listener, behaviors, _),
+            Browser(listener.port, http="1.1") as browser,
+        ):
+            await browser.call(method("Wait"), b"", ends=False)
+            await until(lambda: behaviors.started == 1)
+            connection = only_connection(listener)
+            connection.end_calls(StatusCode.UNAVAILABLE, "the server stops")
+            assert connection.eof_received() is False
+            connection.close()
+            await until(lambda: not listener._connections)
+
+    asyncio.run(main())
 
 
 def test_what_is_sent_behind_a_request_that_would_switch_is_bounded(scene):
