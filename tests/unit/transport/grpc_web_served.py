@@ -34,6 +34,9 @@ class Site:
         self.is_held = asyncio.Event()
         self.is_held.set()
 
+    def is_for_any_page(self, request):
+        return False
+
     async def answer(self, request):
         self.asked.append(request)
         await self.is_held.wait()
