@@ -174,6 +174,9 @@ class Limits(ConnectorLimits):
     """Messages of one of them that nobody has read: those that have overtaken one before them
     included."""
 
+    browser_session_bytes_max: int = 64 * 1024 * 1024
+    """Bytes of messages of all of them of one session that nobody has read."""
+
     browser_stream_wait_ns_max: int = 10 * 1_000_000_000
     """How long messages wait for the call that opens their stream, or for one before them."""
 
@@ -567,7 +570,7 @@ class Limits(ConnectorLimits):
     """Events of one alert that wait for its receiver; past it the oldest is dropped."""
 
     alert_bytes_max: int = 16 * 1024 * 1024
-    """Bytes of these."""
+    """Bytes of these, and as many of the cells of its keys that are to be told of later."""
 
 
 DEFAULT_LIMITS = Limits()

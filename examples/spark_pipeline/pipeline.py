@@ -246,8 +246,8 @@ def run(spark: Any, server: Server, work: Path, *, asked: argparse.Namespace) ->
         running: dict[str, Any] = {}
         pause = threading.Event()
         for number in range(kills + 1):
-            supervised(writers, running)
             for _ in range(asked.batches):
+                supervised(writers, running)
                 market.trade()
                 pause.wait(random.random())
             if number < kills:

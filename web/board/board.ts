@@ -219,9 +219,18 @@ export class Board {
       target = this.targetAt(at);
       this.showMark(target);
     };
-    drag(event, event.currentTarget as HTMLElement, moved, () => {
+    this.dragging(event, event.currentTarget as HTMLElement, moved, () => {
       this.showMark(null);
       if (target !== null) this.move(from, target);
+    });
+  }
+
+  /** What is in a frame takes the pointer whoever has captured it; while something is dragged it must not. */
+  private dragging(start: PointerEvent, target: HTMLElement, ...[moved, ended]: readonly [(event: PointerEvent) => void, () => void]): void {
+    this.element.classList.add("dragging");
+    drag(start, target, moved, () => {
+      this.element.classList.remove("dragging");
+      ended();
     });
   }
 
@@ -283,7 +292,7 @@ export class Board {
     made.style.top = isAcross ? `calc(${at.top}% - ${GAP}px)` : `${at.top}%`;
     made.style[isAcross ? "width" : "height"] = `${at.length}%`;
     made.addEventListener("pointerdown", (event) => {
-      drag(event, made, (move) => this.split(spot, move), () => this.listener.changed());
+      this.dragging(event, made, (move) => this.split(spot, move), () => this.listener.changed());
     });
     this.splitters.push(made);
     this.element.append(made);

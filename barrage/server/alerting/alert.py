@@ -84,6 +84,7 @@ class Alert:
 
     def __post_init__(self) -> None:
         self._check_types()
+        self._check_texts()
         if not 0 < len(self.name) <= NAME_CHARS_MAX or not self.name.isprintable():
             raise self._wrong("name", f"1 to {NAME_CHARS_MAX} printable letters")
         self._check_condition()
@@ -104,6 +105,14 @@ class Alert:
                 converted(getattr(self, what), declared)
             except ValueError as error:
                 raise self._wrong(what, str(error)) from None
+
+    def _check_texts(self) -> None:
+        """What is told in messages can be."""
+        for what in ("table", "query", "where", "secret"):
+            try:
+                (getattr(self, what) or "").encode()
+            except UnicodeEncodeError:
+                raise self._wrong(what, "a text that UTF-8 has") from None
 
     def _check_condition(self) -> None:
         if bool(self.table) == bool(self.query):

@@ -104,6 +104,8 @@ class EdgeTap(DerivedTable):
         self._told_count = self._told_bytes = 0
         self._taken_count = self._taken_bytes = 0
         self._further_count = 0
+        self._had_rows = not is_keyed and bool(parent.size)
+        """Whether the parent has had rows ever since the tap was made, and it has not begun."""
         self.tell: Callable[[Edges], None] = lambda _: None
         """Called on the engine thread; it must not raise and take no time."""
         self.tell_failure: Callable[[BarrageError], None] = lambda _: None
@@ -119,7 +121,9 @@ class EdgeTap(DerivedTable):
     # --- engine thread ---
 
     def begin(self) -> None:
-        """Tell of the keys that fulfil the condition now."""
+        """Tell of the keys that fulfil the condition now. Cycles may have passed since the tap was
+        made: keys that have come to fulfil it in them are told already."""
+        self._had_rows = False
         self._turn(_NO_IDS, has_lost=True, is_initial=True)
 
     def refill(self) -> None:
@@ -135,7 +139,10 @@ class EdgeTap(DerivedTable):
     def advance(self, update: TableUpdate) -> TableUpdate:
         ended = self._follow(update) if self._is_keyed else self._follow_any()
         has_lost = self._further_count > 0 or not self._is_keyed
-        self._turn(ended, has_lost=has_lost, added=update.added_keys_post)
+        self._had_rows = self._had_rows and bool(self.parent.size)
+        self._turn(
+            ended, has_lost=has_lost, added=update.added_keys_post, is_initial=self._had_rows
+        )
         return TableUpdate.nothing(step=update.last_step, column_count=0)
 
     def _follow(self, update: TableUpdate) -> Int64Array:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     JsonCells: TypeAlias = dict[str, Any]
 
 
+_NULL = b"null"
+
 ENDED_MAX = 1_000
 """Keys that have ended and are not forgotten."""
 
@@ -38,20 +40,26 @@ class AlertEvent:
 class _FiringKey:
     """One key that fulfils the condition."""
 
-    key: JsonCells | None
-    row: JsonCells | None
+    key: bytes
+    row: bytes
+    """In JSON, both."""
     since_ns: int
     due_ns: int
     is_initial: bool
     id: str | None = None
     """Of the event that told it; None while none has."""
+    held_bytes: int = 0
+    """What is kept of its cells to be told later."""
 
 
 class FiringKeys:
     """The keys of one alert that fulfil its condition, by the numbers of the tap."""
 
-    def __init__(self, alert: Alert, ids: Iterator[str], *, event_bytes_max: int) -> None:
-        """``ids`` gives each event one of its own."""
+    def __init__(
+        self, alert: Alert, ids: Iterator[str], *, event_bytes_max: int, held_bytes_max: int
+    ) -> None:
+        """``ids`` gives each event one of its own. ``held_bytes_max`` bounds the cells of keys that
+        are to be told of later: the row is left out for which there is no room."""
         self._alert = alert
         self._ids = ids
         self._event_bytes_max = event_bytes_max
@@ -59,6 +67,9 @@ class FiringKeys:
         self._keys: dict[int, _FiringKey] = {}
         self._waiting: deque[tuple[int, int]] = deque()
         """When keys will have fulfilled it for long enough, in that order, and their numbers."""
+        self._held_bytes_max = held_bytes_max
+        self.held_bytes = 0
+        """Of the cells that are kept."""
         self.firing_count = 0
 
     @property
@@ -85,16 +96,31 @@ class FiringKeys:
         events = []
         for number, (key, row) in zip(numbers, rows, strict=True):
             due_ns = at_ns + self._for_ns
-            known = _FiringKey(key, row, wall_ns, due_ns, is_initial)
+            known = _FiringKey(_NULL, _NULL, wall_ns, due_ns, is_initial)
             self._keys[number] = known
             if is_initial and not self._alert.initial:
                 continue
+            known.key, known.row = _text(key), _text(row)
             if self._for_ns:
+                self._hold(known)
                 self._forget_ended()
                 self._waiting.append((due_ns, number))
             else:
                 events.append(self._fire(known, wall_ns))
+                self._hold(known)
         return events
+
+    def _hold(self, known: _FiringKey) -> None:
+        """Keep what is told of a key later, as far as there is room."""
+        room = self._held_bytes_max - self.held_bytes
+        is_told_later = self._alert.resolved or known.id is None
+        if not is_told_later or len(known.key) + len(known.row) > room:
+            known.row = _NULL
+        if not is_told_later or len(known.key) > room:
+            known.key = _NULL
+        self.held_bytes -= known.held_bytes
+        known.held_bytes = 0 if known.key is _NULL else len(known.key) + len(known.row)
+        self.held_bytes += known.held_bytes
 
     def end(
         self, numbers: Sequence[int], *, at_ns: int, wall_ns: int, reason: str | None = None
@@ -104,6 +130,8 @@ class FiringKeys:
         events = []
         for number in numbers:
             known = self._keys.pop(number, None)
+            if known is not None:
+                self.held_bytes -= known.held_bytes
             if known is None or (known.is_initial and not self._alert.initial):
                 continue
             if known.id is None:
@@ -129,6 +157,7 @@ class FiringKeys:
             known = self._keys.get(number)
             if known is not None and known.id is None:
                 events.append(self._fire(known, wall_ns))
+                self._hold(known)
         return events
 
     def _forget_ended(self) -> None:
@@ -154,13 +183,14 @@ class FiringKeys:
 
     def _event(self, head: dict[str, Any], known: _FiringKey, tail: dict[str, Any]) -> AlertEvent:
         tail = {"since": iso_time(known.since_ns), **tail}
-        text = _text({**head, "key": known.key, "row": known.row, **tail})
+        key = msgspec.Raw(known.key)
+        text = _text({**head, "key": key, "row": msgspec.Raw(known.row), **tail})
         if len(text) > self._event_bytes_max:
-            text = _text({**head, "key": known.key, "row": None, **tail})
+            text = _text({**head, "key": key, "row": None, **tail})
         if len(text) > self._event_bytes_max:
             text = _text({**head, "key": None, "row": None, **tail})
         return AlertEvent(text)
 
 
-def _text(told: dict[str, Any]) -> bytes:
+def _text(told: dict[str, Any] | None) -> bytes:
     return msgspec.json.encode(told)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
     IPNetwork: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+_INTERNET = ipaddress.IPv6Network("2000::/3")
+"""All of IPv6 that is given out to be routed (RFC 4291, 2.4)."""
+
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ANY_HOST = "*."
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
@@ -90,6 +93,8 @@ def is_public(address: IPAddress) -> bool:
     inner = _embedded(address)
     if inner is not None:
         return is_public(inner)
+    if address.version == 6 and address not in _INTERNET:
+        return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 

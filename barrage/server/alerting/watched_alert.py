@@ -104,7 +104,9 @@ class WatchedAlert:
         """``ids`` gives each event one of its own; ``server`` is told in messages."""
         self.alert = alert
         limits, clock = place.limits, place.runtime.clock
-        self.keys = FiringKeys(alert, ids, event_bytes_max=EVENT_BYTES_MAX)
+        self.keys = FiringKeys(
+            alert, ids, event_bytes_max=EVENT_BYTES_MAX, held_bytes_max=limits.alert_bytes_max
+        )
         self.queue = EventQueue(
             events_max=limits.alert_events_max, bytes_max=limits.alert_bytes_max
         )

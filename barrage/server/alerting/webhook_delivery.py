@@ -220,7 +220,7 @@ def retry_after_ns(text: str, wall_ns: int) -> int:
         return seconds * _NANOS_PER_S
     try:
         moment = parsedate_to_datetime(plain)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ class BrowserStreams:
         """``behaviors``: by the names of methods, those whose messages come on their own calls."""
         self._behaviors = behaviors
         self._limits = limits
-        self._streams: dict[ClientSession, dict[tuple[str, int], _PiecedStream]] = {}
+        self._streams: dict[ClientSession, _SessionStreams] = {}
 
     def methods(self) -> dict[str, MethodEntry]:
         found = {}
@@ -57,28 +58,39 @@ class BrowserStreams:
         """The stream a message is of. One that nobody opens is forgotten after a while."""
         streams = self._streams.get(session)
         if streams is None:
-            streams = self._streams[session] = {}
+            streams = self._streams[session] = _SessionStreams()
             session.on_close(partial(self._end, session))
-        stream = streams.get(key)
+        stream = streams.by_key.get(key)
         if stream is None:
             most = self._limits.browser_streams_max
-            if len(streams) >= most:
+            if len(streams.by_key) >= most:
                 raise LimitExceededError(
                     "streams of a session", actual=most + 1, maximum=most, unit="streams"
                 )
-            stream = streams[key] = _PiecedStream(key, self._limits)
+            stream = streams.by_key[key] = _PiecedStream(key, self._limits, streams)
             stream.expires(partial(self.forget, key, session))
         return stream
 
     def _end(self, session: ClientSession, error: BarrageError) -> None:
-        for stream in self._streams.pop(session, {}).values():
+        streams = self._streams.pop(session, None)
+        for stream in () if streams is None else streams.by_key.values():
             stream.close(error)
 
     def forget(self, key: tuple[str, int], session: ClientSession) -> None:
         """Take no more messages of it. Idempotent."""
-        stream = self._streams.get(session, {}).pop(key, None)
+        streams = self._streams.get(session)
+        stream = None if streams is None else streams.by_key.pop(key, None)
         if stream is not None:
             stream.close(ConnectionLostError("the call that opened the stream has ended"))
+
+
+@dataclass(slots=True)
+class _SessionStreams:
+    """Those of one session."""
+
+    by_key: dict[tuple[str, int], _PiecedStream] = field(default_factory=dict)
+    held_bytes: int = 0
+    """What nobody has read of all of them."""
 
 
 class _PiecedMethod:
@@ -115,9 +127,10 @@ class _PiecedMethod:
 class _PiecedStream:
     """The messages of one stream, put in order."""
 
-    def __init__(self, key: tuple[str, int], limits: Limits) -> None:
+    def __init__(self, key: tuple[str, int], limits: Limits, of: _SessionStreams) -> None:
         self._name = f"stream {key[1]} of {key[0]}"
         self._limits = limits
+        self._of = of
         self._ahead: dict[int, bytes | None] = {}
         """Those whose turn has not come, None standing for the end."""
         self._ready: deque[bytes | None] = deque()
@@ -141,9 +154,13 @@ class _PiecedStream:
         self._forget_expiry()
 
     def close(self, error: BarrageError) -> None:
-        """Nothing more comes, and who still reads gets ``error``. Idempotent."""
+        """Nothing more comes, what has come is of no use, and who still reads gets ``error``.
+        Idempotent."""
         self._forget_expiry()
         self._ended = error
+        self._hold(-self._bytes)
+        self._ahead.clear()
+        self._ready.clear()
         self._arrived.set()
 
     def _forget_expiry(self) -> None:
@@ -171,12 +188,24 @@ class _PiecedStream:
                 maximum=limits.web_upload_bytes_max,
                 unit="bytes",
             )
+        held = self._of.held_bytes + len(message)
+        if held > limits.browser_session_bytes_max:
+            raise LimitExceededError(
+                "what nobody has read of all streams of a session",
+                actual=held,
+                maximum=limits.browser_session_bytes_max,
+                unit="bytes",
+            )
         self._ahead[sequence] = None if is_end else message
-        self._bytes += 0 if is_end else len(message)
+        self._hold(0 if is_end else len(message))
         while self._next in self._ahead:
             self._ready.append(self._ahead.pop(self._next))
             self._next += 1
         self._arrived.set()
+
+    def _hold(self, more: int) -> None:
+        self._bytes += more
+        self._of.held_bytes += more
 
     async def read(self) -> Any:
         """The next message, or the end. RemoteProtocolError when one is missing that others were
@@ -197,7 +226,7 @@ class _PiecedStream:
         message = self._ready.popleft()
         if message is None:
             return END_OF_STREAM
-        self._bytes -= len(message)
+        self._hold(-len(message))
         return message
 
 

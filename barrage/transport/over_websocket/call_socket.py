@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barrage.transport.over_websocket.socket_call import held_bytes
+
 if TYPE_CHECKING:
     from typing import Protocol
 
@@ -67,7 +69,7 @@ class CallSocket:
     def feed(self, call: SocketCall, message: bytes) -> None:
         """A message for a call. Once too much waits to be read, the socket is not read."""
         if call.feed(message):
-            self._unread_bytes += len(message)
+            self._unread_bytes += held_bytes(message)
             if self._unread_bytes > self.limits.web_requests_bytes_max:
                 self._is_reading_paused = True
                 self.socket.pause_reading()

@@ -14,7 +14,7 @@ from barrage.transport.over_http2.grpc_headers import (
     web_trailers,
 )
 from barrage.transport.over_http2.grpc_web import PartialMessage, message_head
-from barrage.transport.over_websocket.socket_call import SocketCall
+from barrage.transport.over_websocket.socket_call import SocketCall, held_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,14 +98,14 @@ class FetchedCall(SocketCall):
             self._deadline = asyncio.get_running_loop().call_later(head.timeout_s, self._expire)
 
     def feed_body(self, data: bytes, message_bytes_max: int) -> int:
-        """Part of the request's body; how many bytes of messages wait to be read now that did not
+        """Part of the request's body; what its messages hold that wait to be read now and did not
         before. What cannot be taken ends the call."""
         try:
             messages = self._partial.take(data, message_bytes_max)
         except BarrageError as error:
             self.end_with(error.status_code, str(error))
             return 0
-        return sum(len(message) for message in messages if self.feed(message))
+        return sum(held_bytes(message) for message in messages if self.feed(message))
 
     def _expire(self) -> None:
         self.end_with(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from barrage.transport.call_running import END_OF_REQUESTS, status_of
+from barrage.transport.over_http2.http2_stream import MESSAGE_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,6 +46,11 @@ if TYPE_CHECKING:
 
 
 _GONE = "the client has gone"
+
+
+def held_bytes(message: bytes) -> int:
+    """What a message holds that waits to be read: one without bytes is no less an object."""
+    return len(message) + MESSAGE_OVERHEAD_BYTES
 
 
 class SocketCall:
@@ -97,7 +103,7 @@ class SocketCall:
             finally:
                 self._readers.discard(waiter)
         message = self._requests.popleft()
-        size = min(len(message), self._unread_bytes)
+        size = min(held_bytes(message), self._unread_bytes)
         self._unread_bytes -= size
         self._carrier.taken(size)
         if self._requests:
@@ -225,7 +231,7 @@ class SocketCall:
         if self._is_over or self._is_half_closed:
             return False
         self._requests.append(message)
-        self._unread_bytes += len(message)
+        self._unread_bytes += held_bytes(message)
         self._wake()
         return True
 

@@ -79,7 +79,10 @@ REQUEST = Role("barrage-web-request", "the request, which is not answered")
 
 _BODY_BYTES_MAX = 64 * 1024
 _LAST_WORDS_SECONDS = 5.0
-"""How long a connection that is closed waits for what was sent to be taken."""
+"""How long a connection that is closed waits for some of what was sent to be taken."""
+
+_COMING = (h11.IDLE, h11.SEND_BODY)
+"""States of a peer whose request has not come, or not all of it."""
 
 _VERSION = "13"
 _KEY_BYTES = 16
@@ -107,6 +110,7 @@ class WebConnection(asyncio.BufferedProtocol):
         )
         self._timer: asyncio.TimerHandle | None = None
         self._request: WebRequest | None = None
+        """That which is no call."""
         self._answering: asyncio.Task[None] | None = None
         self._call: FetchedCall | None = None
         self._is_call = False
@@ -115,7 +119,7 @@ class WebConnection(asyncio.BufferedProtocol):
         self._unread_bytes = 0
         """What the messages of the call have that nobody has read."""
         self._early_bytes = 0
-        """What has come behind the request that is answered."""
+        """What has come that is not looked at yet."""
         self._is_tls = False
         self._is_over = False
         self._is_draining = False
@@ -168,6 +172,8 @@ class WebConnection(asyncio.BufferedProtocol):
         elif self._call is not None:
             # Not at once: asyncio calls this in the middle of its own write.
             self._loop.call_soon(self._call.go_on)
+        else:
+            self._loop.call_soon(self._receive, None)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._is_over = True
@@ -188,7 +194,7 @@ class WebConnection(asyncio.BufferedProtocol):
             return
         try:
             if data is not None:
-                if self._http.their_state is h11.DONE:
+                if self._is_busy or self._http.their_state not in _COMING:
                     self._early_bytes += len(data)
                     if self._early_bytes > _BODY_BYTES_MAX:
                         self.abort()
@@ -199,29 +205,45 @@ class WebConnection(asyncio.BufferedProtocol):
             status = HTTPStatus(error.error_status_hint or HTTPStatus.BAD_REQUEST)
             self._refuse(WebAnswer.text(status, str(error)))
 
+    @property
+    def _is_busy(self) -> bool:
+        """Whether the next request has to wait: one is answered, or answers are not taken."""
+        return self._answering is not None or (self.is_clogged and self._call is None)
+
     def _go_on(self) -> None:
-        """Look at what has come, unless a request is being answered."""
-        while self._answering is None and not self._is_over:
+        """Look at what has come."""
+        while not self._is_busy and not self._is_over:
             event = self._http.next_event()
             if isinstance(event, h11.Request):
-                self._request = self._web_request(event)
-                self._body_bytes = self._early_bytes = 0
-                self._is_call = is_call(self._request)
-                if self._is_call:
-                    self._begin_call(self._request)
+                self._begin_request(event)
             elif isinstance(event, h11.Data):
                 self._take_body(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
                 self._cancel_timer()
-                assert self._request is not None
                 if self._call is not None:
                     self._call.half_close()
+                    # That the client goes is read, too.
+                    self._resume_reading()
                 elif self._is_call:
                     self._next()
-                else:
+                elif self._request is not None:
                     self._take(self._request)
             else:
                 break
+
+    def _begin_request(self, event: h11.Request) -> None:
+        request = self._web_request(event)
+        self._request = None
+        self._is_call = is_call(request)
+        self._body_bytes = self._early_bytes = 0
+        if {"content-length", "transfer-encoding"} <= {name for name, _ in request.headers}:
+            # Who passes it on to us may not go by the same one as we do (RFC 9112, 6.1).
+            text = "a body has a length or an encoding, not both"
+            self._refuse(WebAnswer.text(HTTPStatus.BAD_REQUEST, text))
+        elif self._is_call:
+            self._begin_call(request)
+        else:
+            self._request = request
 
     def _take_body(self, data: bytes) -> None:
         if not self._is_call:
@@ -346,6 +368,10 @@ class WebConnection(asyncio.BufferedProtocol):
 
     def taken(self, size: int) -> None:
         self._unread_bytes -= size
+        if self._unread_bytes <= self._owner.limits.web_requests_bytes_max // 2:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
         if self._transport is not None and not self._transport.is_reading() and not self._is_over:
             self._transport.resume_reading()
 
@@ -466,13 +492,21 @@ class WebConnection(asyncio.BufferedProtocol):
             self._timer = None
 
     def _end(self) -> None:
-        """Nothing more is read; what was sent still goes out, for a while."""
-        if self._socket is None and self._transport is not None:
+        """Nothing more is read; what was sent still goes out, for a while. Idempotent."""
+        if self._socket is None and self._transport is not None and not self._is_over:
             self._cut_call()
             self._is_over = True
             self._transport.close()
-            self._cancel_timer()
-            self._timer = self._loop.call_later(_LAST_WORDS_SECONDS, self._transport.abort)
+            self._await_taken(self._transport)
+
+    def _await_taken(self, transport: asyncio.Transport, before: int | None = None) -> None:
+        """Of what was sent at least some must be taken for the connection to stay."""
+        left = transport.get_write_buffer_size()
+        if before is not None and left >= before:
+            transport.abort()
+            return
+        self._cancel_timer()
+        self._timer = self._loop.call_later(_LAST_WORDS_SECONDS, self._await_taken, transport, left)
 
     def abort(self) -> None:
         """End the connection now."""

@@ -30,6 +30,7 @@ class Site:
 
     def __init__(self):
         self.asked = []
+        self.long = b"x" * 300_000
         self.is_held = asyncio.Event()
         self.is_held.set()
 
@@ -38,7 +39,7 @@ class Site:
         await self.is_held.wait()
         if request.path == "/fails":
             raise ValueError("the site is broken")
-        body = b"x" * 300_000 if request.path == "/long" else request.path.encode()
+        body = self.long if request.path == "/long" else request.path.encode()
         return WebAnswer(headers=(("content-type", "text/plain"),), body=body)
 
 

@@ -31,7 +31,7 @@ CONDITION = "price > 5"
 class Followed:
     """A tap below a table, and what was told of it, as a receiver would keep it."""
 
-    def __init__(self, table, *, key=("sym",), keys_max=10_000, edges_max=10_000):
+    def __init__(self, table, *, key=("sym",), keys_max=10_000, edges_max=10_000, begins=True):
         self.graph, self.key = table.graph, key
         self.table = table
         true = where(table, CONDITION)
@@ -48,7 +48,8 @@ class Followed:
         self.told = []
         self.firing = {}
         self.tap.tell = self.told.append
-        self.tap.begin()
+        if begins:
+            self.tap.begin()
 
     def take(self):
         """What has begun and ended since, as keys."""
@@ -143,6 +144,20 @@ def test_rows_that_are_there_are_told_as_initial():
     assert edges.is_initial
     assert edges.rows.to_pylist() == [{"id": 1, "sym": "A", "price": 9}]
     assert (edges.at_ns, edges.wall_ns) == (7, 7)
+
+
+@pytest.mark.parametrize("key", [("sym",), ()], ids=str)
+def test_cycles_before_it_begins_tell_what_is_new_and_leave_what_was_there(key):
+    table = KeyedTable(UpdateGraph(), SCHEMA, key=("id",))
+    table.stage_upsert(rows((1, "A", 9)))
+    table.graph.run_cycle()
+    followed = Followed(table, key=key, begins=False)
+    table.stage_upsert(rows((2, "B", 9)))
+    table.graph.run_cycle()
+    followed.tap.begin()
+    told = [(each.is_initial, each.rows["sym"].to_pylist()) for each in followed.told]
+    # About whether there is any row: there was one.
+    assert told == ([(False, ["B"]), (True, ["A"])] if key else [(True, ["B"])])
 
 
 def test_a_row_that_changes_and_goes_on_to_fulfil_it_is_no_edge():

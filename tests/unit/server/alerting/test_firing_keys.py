@@ -21,10 +21,12 @@ URL = "https://example.org"
 class Kept:
     """Keys of an alert at a time that the test moves."""
 
-    def __init__(self, *, event_bytes_max=10_000, **options):
+    def __init__(self, *, event_bytes_max=10_000, held_bytes_max=1_000_000, **options):
         alert = Alert(name="a", table="t", where="x > 1", url=URL, **options)
         ids = map(str, itertools.count(1))
-        self.keys = FiringKeys(alert, ids, event_bytes_max=event_bytes_max)
+        self.keys = FiringKeys(
+            alert, ids, event_bytes_max=event_bytes_max, held_bytes_max=held_bytes_max
+        )
         self.now_ms = 0
 
     @property
@@ -120,6 +122,34 @@ def test_a_long_row_is_left_out():
     assert (told["row"], told["key"]) == (None, {"k": 1})
     [told] = Kept(event_bytes_max=10).begin(1)
     assert (told["row"], told["key"]) == (None, None)
+
+
+def test_cells_are_kept_for_what_is_told_later_as_far_as_there_is_room():
+    cells = len('{"k":1}') + len('{"k":1,"x":9223372036854775807}')
+    # Nothing is told later.
+    kept = Kept(held_bytes_max=cells)
+    assert kept.begin(1)[0]["row"]
+    assert kept.keys.held_bytes == 0
+    # The end is.
+    kept = Kept(held_bytes_max=cells + len('{"k":1}') - 1, resolved=True)
+    assert all(told["row"] and told["key"] for told in kept.begin(1, 2))
+    assert kept.keys.held_bytes == cells
+    first, second = kept.end(1, 2)
+    assert (first["key"], first["row"]["x"]) == ({"k": 1}, 2**63 - 1)
+    assert (second["key"], second["row"]) == (None, None)
+    assert kept.keys.held_bytes == 0
+    # So is what must hold for a while; the key has room where the row has none.
+    kept = Kept(held_bytes_max=2 * cells - 1, for_ms=5)
+    assert kept.begin(1, 2) == []
+    kept.now_ms = 5
+    assert [(told["key"], told["row"] is None) for told in kept.due()] == [
+        ({"k": 1}, False),
+        ({"k": 2}, True),
+    ]
+    assert kept.keys.held_bytes == 0
+    kept.begin(3)
+    assert kept.end(3) == []
+    assert kept.keys.held_bytes == 0
 
 
 def test_random_edges_with_a_time_to_hold_against_a_naive_log():

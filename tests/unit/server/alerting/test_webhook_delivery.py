@@ -50,7 +50,7 @@ class Scene:
         )
         self.queue = EventQueue(events_max=events_max, bytes_max=10 * MESSAGE_BYTES_MAX)
         ids = map(str, itertools.count(1))
-        self.keys = FiringKeys(self.alert, ids, event_bytes_max=1000)
+        self.keys = FiringKeys(self.alert, ids, event_bytes_max=1000, held_bytes_max=1_000_000)
         self.sent: list[tuple[int, dict, dict]] = []
         self.answers: list[int | Exception | PostAnswer] = []
         self.delivery = WebhookDelivery(
@@ -216,6 +216,8 @@ def test_a_receiver_may_say_when_to_come_again():
         ("", 0),
         ("soon", 0),
         ("Mon, 99 Xxx 2026", 0),
+        ("Mon, 01 Jan 99999999999 00:00:00 GMT", 0),
+        ("Mon, 01 Jan 2026 00:00:00 +99999999999999", 0),
         (format_datetime(datetime.fromtimestamp(1_000, UTC) + timedelta(seconds=30)), 30),
         (format_datetime(datetime.fromtimestamp(0, UTC)), 0),
         (
