@@ -132,7 +132,8 @@ def _lines(answer: dict[str, Any]) -> list[str]:
 
 def update_table(page: Path, answers: list[dict[str, Any]], names: Sequence[str]) -> None:
     """Put ``answers`` and what they were measured on between the marks of ``page``, in the order of
-    ``names``. Lines of benchmarks that have no answer stay as they are."""
+    ``names``. Lines of benchmarks that have no answer stay as they are, also of those that have no
+    place in that order: they come last."""
     before, _, rest = page.read_text().partition(TABLE_BEGIN)
     there, found, after = rest.partition(TABLE_END)
     if not found:
@@ -142,7 +143,8 @@ def update_table(page: Path, answers: list[dict[str, Any]], names: Sequence[str]
         if line.startswith("| ") and line not in HEAD:
             lines.setdefault(line.split(" ")[1], []).append(line)
     lines |= {answer["benchmark"]: _lines(answer) for answer in answers}
-    table = "\n".join([*HEAD, *(line for name in names for line in lines.get(name, ()))])
+    order = dict.fromkeys([*names, *lines])
+    table = "\n".join([*HEAD, *(line for name in order for line in lines.get(name, ()))])
     facts = ", ".join(f"{name} {value}" for name, value in answers[-1]["machine"].items())
     text = f"{TABLE_BEGIN}\n{table}\n\nMeasured on, the newest lines: {facts}.\n{TABLE_END}"
     page.write_text(f"{before}{text}{after}")

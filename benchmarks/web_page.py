@@ -77,7 +77,7 @@ def main() -> int:
         with Server(config=config) as server:
             parts = urlsplit(server.web_uri or "")
             front.lead_to(parts.hostname or "", parts.port or 0)
-            figures = {"first_load": first_load(), "paint": paint(server, browser)}
+            figures: dict[str, Any] = {"first_load": first_load(), "paint": paint(server, browser)}
             figures["jump"] = jump(server, browser)
             with changing(server):
                 figures["busy"] = busy(server, browser)
@@ -88,7 +88,7 @@ def main() -> int:
     answer = result("web_page", lines(figures))
     save(answer, chosen.out)
     if chosen.update is not None:
-        update_table(chosen.update, [answer], [*benchmark_names.NAMES, "web_page"])
+        update_table(chosen.update, [answer], benchmark_names.NAMES)
     print(json.dumps(answer, indent=2))
     return 0
 
@@ -158,7 +158,7 @@ def first_load() -> dict[str, int]:
     }
 
 
-def paint(server, browser) -> dict[str, float]:
+def paint(server: Server, browser: Any) -> dict[str, float]:
     """First contentful paint in pages with nothing kept from before."""
     server.create_table("small", kind="static", data={"x": [1, 2, 3]})
     times = []
@@ -172,7 +172,7 @@ def paint(server, browser) -> dict[str, float]:
     return {"first_contentful_ms_median": round(median(times), 1)}
 
 
-def jump(server, browser) -> dict[str, float]:
+def jump(server: Server, browser: Any) -> dict[str, float]:
     """From the call until a frame with the row has been made."""
     numbers = pa.array(np.arange(ROWS, dtype=np.int32))
     server.create_table("huge", kind="static", data=pa.table({"n": numbers}))
