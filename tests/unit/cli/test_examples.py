@@ -42,16 +42,10 @@ def test_the_example_runs(path: Path) -> None:
 
 def test_the_readme_code_runs() -> None:
     # The blocks after these need Deephaven's packages and are run by tests/interop/test_readme.py.
-    publish, subscribe, asynchronous = python_blocks("README.md")[:3]
+    publish, subscribe = python_blocks("README.md")[:2]
     # Endless loops end after one round, and the port is a free one.
     subscribe = subscribe.replace("print(update.added", "break\n        print(update.added")
-    asynchronous = asynchronous.replace("print(len(quotes)", "break\n            print(len(quotes)")
-    indented = "\n".join(f"    {line}" for line in asynchronous.splitlines())
-    code = (
-        publish.replace("port=10000", "port=0")
-        + subscribe
-        + f"import asyncio\nasync def main():\n{indented}\nasyncio.run(main())\nserver.stop()\n"
-    )
+    code = publish.replace("port=10000", "port=0") + subscribe + "server.stop()\n"
     out = run_python("-c", code.replace('"localhost:10000"', "server.uri"))
     assert "411.9" in out
 
