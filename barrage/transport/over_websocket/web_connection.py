@@ -396,7 +396,8 @@ class WebConnection(asyncio.BufferedProtocol):
     def _after_call(self) -> None:
         if self._is_over or self._call is not None:
             return
-        if self._http.their_state is h11.DONE:
+        is_answered = self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE)
+        if is_answered and self._http.their_state not in _COMING:
             self._next()
         self._receive(None)
 

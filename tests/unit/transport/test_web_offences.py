@@ -94,6 +94,15 @@ def test_a_call_that_its_own_body_ends_has_one_answer(more, scene):
     scene(play)
 
 
+def test_a_call_of_http_1_0_ends_with_its_connection(scene):
+    async def play(connect, listener, behaviors, site):
+        reader, writer = await connect()
+        writer.write(call("Echo", framed(b"abc")).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        assert framed(b"abc") in await everything(reader)
+
+    scene(play)
+
+
 def test_messages_without_bytes_are_bounded_too(scene):
     async def play(connect, listener, behaviors, site):
         _, writer = await connect()
