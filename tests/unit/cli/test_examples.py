@@ -50,6 +50,24 @@ def test_the_readme_code_runs() -> None:
     assert "411.9" in out
 
 
+def test_the_code_for_asyncio_runs() -> None:
+    block = next(each for each in python_blocks("docs/python-api.md") if "aconnect" in each)
+    # The endless loop ends after one round, and the port is a free one.
+    block = block.replace("print(update)", "break").replace('"localhost:10000"', "server.uri")
+    indented = "\n".join(f"    {line}" for line in block.splitlines())
+    code = f"""
+import asyncio, barrage
+server = barrage.Server(port=0).start()
+server.create_table("trades", {{"x": "int64"}}, data={{"x": [7]}})
+async def main():
+{indented}
+        print(live.to_arrow().to_pylist(), rows.num_rows)
+asyncio.run(main())
+server.stop()
+"""
+    assert run_python("-c", code) == "trades\n[{'x': 7}] 1\n"
+
+
 def test_the_guide_publishes_what_it_says() -> None:
     blocks = python_blocks("docs/getting-started.md")
     publish = next(block for block in blocks if "Server(" in block)
