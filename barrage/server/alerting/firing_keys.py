@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _NULL = b"null"
 
+DUE_MAX = 1_000
+"""Keys that are looked at in one turn of the event loop: some milliseconds."""
+
 ENDED_MAX = 1_000
 """Keys that have ended and are not forgotten."""
 
@@ -150,9 +153,9 @@ class FiringKeys:
         return events
 
     def due(self, *, now_ns: int, wall_ns: int) -> list[AlertEvent]:
-        """Those that have fulfilled the condition for long enough."""
-        events = []
-        while self._waiting and self._waiting[0][0] <= now_ns:
+        """Those that have fulfilled the condition for long enough, :data:`DUE_MAX` of them."""
+        events: list[AlertEvent] = []
+        while self._waiting and self._waiting[0][0] <= now_ns and len(events) < DUE_MAX:
             _, number = self._waiting.popleft()
             known = self._keys.get(number)
             if known is not None and known.id is None:

@@ -107,6 +107,11 @@ class WebhookDelivery:
             self._woken.clear()
             now_ns = self.clock.monotonic_ns()
             self.queue.put(self.keys.due(now_ns=now_ns, wall_ns=self.clock.wall_ns()))
+            key_due_ns = self.keys.next_due_ns
+            if key_due_ns is not None and key_due_ns <= now_ns:
+                # There are more; others have their turn first.
+                await asyncio.sleep(0)
+                continue
             due_ns = self._due_ns()
             if due_ns is not None and due_ns <= now_ns:
                 await self._send()

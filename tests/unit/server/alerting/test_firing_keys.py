@@ -12,7 +12,7 @@ from barrage.limits import NANOS_PER_MS
 from barrage.server import Alert
 from barrage.server.alerting.alert import DURATION_MS_MAX
 from barrage.server.alerting.event_queue import EventQueue
-from barrage.server.alerting.firing_keys import ENDED_MAX, AlertEvent, FiringKeys
+from barrage.server.alerting.firing_keys import DUE_MAX, ENDED_MAX, AlertEvent, FiringKeys
 from barrage.server.alerting.iso_time import iso_time
 
 URL = "https://example.org"
@@ -85,6 +85,13 @@ def test_a_condition_that_must_hold_is_told_once_it_has(held_ms, is_told):
     assert [told["status"] for told in kept.due()] == ["firing"] * is_told
     assert [told["status"] for told in kept.end(1)] == ["resolved"] * is_told
     assert kept.keys.pending_count == 0
+
+
+def test_so_many_that_are_due_are_told_at_a_time():
+    kept = Kept(for_ms=5, held_bytes_max=100_000_000)
+    kept.begin(*range(DUE_MAX + 1))
+    kept.now_ms = 5
+    assert [len(kept.due()) for _ in range(3)] == [DUE_MAX, 1, 0]
 
 
 def test_one_that_held_for_long_enough_while_nobody_looked_is_told():
