@@ -411,6 +411,39 @@ async def test_a_table_that_goes_ends_its_streams_and_no_others(server, table, n
 
 
 @on_a_loop
+async def test_a_table_that_goes_ends_the_queries_that_name_it_and_no_others(server, table, name):
+    other, view = f"{name} other", f"{name} view"
+    kept = server.create_table(other, SCHEMA, key=["k"])
+    server.publish(view, server.table(name).where("v > 3"))
+    queries = {
+        1: {"table": name, "ops": [["sort", ["-v"]]]},
+        2: {"table": other, "ops": [["natural_join", {"table": name}, ["k"], ["w=v"]]]},
+        3: {"table": name, "ops": [["where", "v > 3"]]},
+        4: {"table": other, "ops": [["sort", ["-v"]]]},
+    }
+    async with page_at(server.web_uri) as page:
+        page.acknowledges = True
+        await page.hello()
+        shown = {stream: PageTable(page, stream) for stream in queries}
+        for stream, query in queries.items():
+            text = b"q/" + json.dumps(query).encode()
+            await shown[stream].open(text, viewport=Viewport.of(0, 3))
+            await page.call(stream, "barrage.tables")
+        server.drop_table(name)
+        for stream in (1, 2):
+            told = await page.text("error", stream=stream)
+            assert told["code"] == "NOT_FOUND"
+            assert told["message"] == f"table {name!r} was dropped"
+        kept.upsert(rows_table(7, 8))
+        await shown[4].shows(rows_of(7, 8))
+        # A published table lives on, and who reads it by a query of its own does, too.
+        ended = [told for told in page.order if isinstance(told, dict) and told["type"] == "error"]
+        assert {told["stream"] for told in ended} == {1, 2}
+    server.drop_table(view)
+    server.drop_table(other)
+
+
+@on_a_loop
 async def test_a_column_that_is_renamed_ends_the_query_that_names_it(server, table, name):
     server.drop_table(name)
     renamed = pa.schema([("k", pa.int64()), ("w", pa.float64())])

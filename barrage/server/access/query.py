@@ -78,6 +78,8 @@ class QueryRun:
         self._limits = limits
         self._past = past
         self._call = current_call()
+        self.names: set[str] = set()
+        """Of the tables it has looked at."""
         self._made: WeakValueDictionary[tuple[Hashable, ...], Table] = WeakValueDictionary()
 
     def __call__(self) -> Table:
@@ -91,6 +93,7 @@ class QueryRun:
         if self._call is not None:
             self._call.note_table(query.table)
         table = self._catalog.live(query.table).table
+        self.names.add(query.table)
         if query.at is not None:
             past = self._past[query.table, query.at]
             table = self._catalog.shown(query.table, past.table)

@@ -235,4 +235,6 @@ class TicketResolver:
         return self.lease_of_publication(tables.live(name))
 
     def _queried(self, run: QueryRun) -> TableLease:
-        return TableLease(self._tables, run())
+        table = run()
+        self._tables.query_tables.note(table, run.names)
+        return TableLease(self._tables, table)

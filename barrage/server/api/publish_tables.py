@@ -236,8 +236,8 @@ class ServerTables(ServerBase):
         return View(self._parts.tables, view._table, name)
 
     def drop_table(self, name: str) -> None:
-        """Take a table out of the catalog; its subscriptions end with NOT_FOUND. Tables derived
-        from it live on. TableNotFoundError."""
+        """Take a table out of the catalog; its subscriptions end with NOT_FOUND, and those of
+        queries that name it. Tables derived from it here live on. TableNotFoundError."""
         self._parts.tables.drop(name).result()
 
     def table(self, name: str) -> View:

@@ -179,8 +179,8 @@ class AsyncServerTables(ServerBase):
         return AsyncView(self._parts.tables, view._table, name)
 
     async def drop_table(self, name: str) -> None:
-        """Take a table out of the catalog; its subscriptions end with NOT_FOUND. Tables derived
-        from it live on. TableNotFoundError."""
+        """Take a table out of the catalog; its subscriptions end with NOT_FOUND, and those of
+        queries that name it. Tables derived from it here live on. TableNotFoundError."""
         await asyncio.wrap_future(self._parts.tables.drop(name))
 
     async def table(self, name: str) -> AsyncView:

@@ -36,6 +36,7 @@ from barrage.server.runtime.snapshot_work import ReadingWork
 from barrage.server.settings.config import JOURNAL_CLASSES
 from barrage.server.tables.identity import ServerIdentity
 from barrage.server.tables.ingest_budget import IngestBudget
+from barrage.server.tables.query_tables import QueryTables, TableDroppedError
 from barrage.server.tables.tickets import check_table_name
 from barrage.wire.wire_schema import wire_schema
 
@@ -177,6 +178,7 @@ class TableService:
         self.journals = JournalService(limits=limits) if journals is None else journals
         """The journals of the tables."""
         self.queries = QueryDispatcher(runtime, limits)
+        self.query_tables = QueryTables()
         self.identity = ServerIdentity()
         self.journals.on_refused = self._withdraw
         self._budget = IngestBudget(limits.ingest_bytes_pending_max)
@@ -449,6 +451,9 @@ class TableService:
                 # Its readers know it by the name of the table, and not that it is derived.
                 if isinstance(child, RestrictTable):
                     self._runtime.fail_subscribers(child, error)
+            for table in self.query_tables.naming(name):
+                if not self._catalog.is_published(table):
+                    self._runtime.fail_subscribers(table, error)
         return self.journals.ended_ticket, None
 
     def _withdraw(self, name: str, error: BarrageError) -> None:
@@ -546,14 +551,6 @@ def _bytes_of(changes: Sequence[Change], tables: Container[SourceTable]) -> int:
 def kind_of(table: Table) -> str:
     """What kind of table it is, in the words of :data:`KINDS`; :data:`VIEW` for a derived one."""
     return table.kind.replace("-", "_") if isinstance(table, SourceTable) else VIEW
-
-
-class TableDroppedError(TableNotFoundError):
-    """Ends the subscriptions of a table that was dropped."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.args = (f"table {name!r} was dropped",)
 
 
 class NotOfPeerError(PermissionDeniedError):

@@ -60,10 +60,14 @@ def test_a_table_with_a_journal_goes_on_where_it_was(tmp_path, open_screen):
     server.stop(grace=0)
 
 
-def test_a_table_is_dropped_and_comes_back_with_other_columns(server, open_screen):
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_a_table_is_dropped_and_comes_back_with_other_columns(server, open_screen, is_sorted):
     filled(server, 30)
     screen = open_screen(server, "#table=t")
     screen.wait_ready()
+    if is_sorted:
+        screen.set_state(sort=[{"name": "id", "isDescending": True}])
+        wait_until(lambda: screen.cells().get(0, {}).get("id") == "29")
     server.drop_table("t")
     wait_until(lambda: "t" in screen.message and screen.pill == "failed")
     assert screen.in_grid(".body > .row:not([hidden])").count() > 5
