@@ -31,8 +31,8 @@ from barrage.model.cursor import Cursor
 from barrage.relay.past_state import past_state
 from barrage.relay.told import FirstState, form_of, told_update
 from barrage.server.runtime.failure import unexpected_failure
-from barrage.server.tables.relayed_tables import RelayedState
 from barrage.server.tables.query_tables import TableDroppedError
+from barrage.server.tables.relayed_tables import RelayedState
 from barrage.wire.messages import SubscriptionOptions
 
 if TYPE_CHECKING:

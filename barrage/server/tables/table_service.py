@@ -26,7 +26,6 @@ from barrage.errors import (
     EngineError,
     PermissionDeniedError,
     SchemaError,
-    TableNotFoundError,
     UnsupportedError,
 )
 from barrage.server.journaling.journal_service import JournalService
