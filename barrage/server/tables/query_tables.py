@@ -1,4 +1,4 @@
-"""What ends when a table is dropped: its own readers, and those of queries that begin with its name.
+"""What ends when a table is dropped: its own readers, and those of queries that name it.
 
 Tables that a program derived live on, as it holds them; a query is text, and who reads it knows of
 no table but those it names.
