@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from barrage.errors import LimitExceededError
+from barrage.errors import AuthenticationError, LimitExceededError
 from barrage.limits import Limits
-from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.deephaven.browser_streams import BrowserStreams
+from tests.helpers.restless_server import HANG_SECONDS
 
 LIMITS = Limits(browser_session_bytes_max=100)
 
@@ -44,7 +44,7 @@ def test_what_waits_is_bounded_for_all_streams_of_a_session_together():
         with pytest.raises(LimitExceededError):
             first.take(2, False, b"x")
 
-    asyncio.run(main())
+    asyncio.run(asyncio.wait_for(main(), HANG_SECONDS))
 
 
 def test_a_session_that_ends_leaves_nothing_to_be_read():
@@ -52,8 +52,9 @@ def test_a_session_that_ends_leaves_nothing_to_be_read():
         streams, session = BrowserStreams({}, LIMITS), Session()
         stream = streams.stream(("DoPut", 1), session)
         stream.take(0, False, bytes(100))
-        session.end(None)
-        assert await stream.read() is END_OF_STREAM
+        session.end(AuthenticationError("it has run out"))
+        with pytest.raises(AuthenticationError):
+            await stream.read()
         streams.stream(("DoPut", 1), session).take(0, False, bytes(100))
 
-    asyncio.run(main())
+    asyncio.run(asyncio.wait_for(main(), HANG_SECONDS))
