@@ -364,6 +364,7 @@ TRIED: dict[str, Asked] = {
 
 ELSEWHERE = {
     "shared tickets",
+    "read groups of journals, ended by `CancelFlightInfo`",
     "results that are kept",
     "a snapshot over UCX",
     "bodies outside of streams",
@@ -383,7 +384,7 @@ ELSEWHERE = {
     "who a page is",
 }
 """Rows that are about no table, or need more than a call: they have tests of their own, below, in
-tests/ucx/test_rules.py, test_flight_results.py, test_connector_callers.py, test_page_boards.py,
+tests/ucx/test_rules.py, test_read_groups.py, test_flight_results.py, test_connector_callers.py, test_page_boards.py,
 test_page_hostile.py and
 tests/unit/relay/test_relays_log_in.py."""
 
