@@ -384,9 +384,8 @@ ELSEWHERE = {
     "who a page is",
 }
 """Rows that are about no table, or need more than a call: they have tests of their own, below, in
-tests/ucx/test_rules.py, test_read_groups.py, test_flight_results.py, test_connector_callers.py, test_page_boards.py,
-test_page_hostile.py and
-tests/unit/relay/test_relays_log_in.py."""
+tests/ucx/test_rules.py, test_read_groups.py, test_flight_results.py, test_connector_callers.py,
+test_page_boards.py, test_page_hostile.py and tests/unit/relay/test_relays_log_in.py."""
 
 SHOWN_WITHOUT = {"lists of tables"}
 """Rows whose calls are answered, and leave out what is hidden."""
