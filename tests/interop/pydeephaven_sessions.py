@@ -7,6 +7,7 @@ Started by :mod:`tests.interop.test_pydeephaven_sessions`.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -17,6 +18,10 @@ import traceback
 from pydeephaven import Session
 from pydeephaven.dherror import DHError
 from pydeephaven_ticking import table_listener
+
+gc.disable()
+# A Table that is collected in one of gRPC's own threads asks whether its session is alive and waits
+# for a lock, and whoever holds that waits for an answer which this thread would have to read.
 
 OPEN, GUARDED = (int(port) for port in sys.argv[1:3])
 LIFETIME_SECONDS = float(os.environ["BARRAGE_SESSION_SECONDS"])
