@@ -60,7 +60,7 @@ from barrage.server.statistics.body_statistics import BodyStatistics
 from barrage.server.statistics.caller_statistics import CallerStatistics
 from barrage.server.statistics.connector_statistics import ConnectorStatistics
 from barrage.server.statistics.thread_statistics import ThreadStatistics
-from barrage.supervision import Role, no_dependants, start_awaited, start_task
+from barrage.supervision import Role, in_thread, no_dependants, start_awaited, start_task
 from barrage.transport.base import ListenOptions
 from barrage.transport.deephaven_messages import BROWSER_SERVICE
 from barrage.transport.flight_messages import SERVICE_NAME
@@ -137,7 +137,6 @@ class ServerApp:
         self._catalog = catalog
         self._tables = tables
         self._let_callers_in(config, clock, authenticate)
-        self._clock = clock
         self.bodies = BodyService(config, clock)
         self._authenticator.on_revoke(self.bodies.revoke)
         self._policy = self._policy_of(config, policy)
@@ -317,6 +316,7 @@ class ServerApp:
     async def start(self) -> None:
         """Listen; ConfigError when the address cannot be had, TransportUnavailableError when a way
         of bodies that is switched on cannot."""
+        await in_thread(interpreter.import_for_arrow)
         await self._listen()
         self._is_listening = True
         interpreter.OF_THIS_PROCESS.begin_serving()

@@ -21,6 +21,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -93,3 +95,9 @@ class InterpreterTuning:
 
 
 OF_THIS_PROCESS: Final = InterpreterTuning()
+
+
+def import_for_arrow() -> None:
+    """Have Arrow import now what it imports to make its first array of Python's values: pandas,
+    where that is installed, 0.2 s. The event loop or the engine would stand still for it."""
+    pa.array(())

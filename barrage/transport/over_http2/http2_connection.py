@@ -478,6 +478,11 @@ class Http2Connection:
             self._last_id = self._highest_id
             self._put(goaway(self._last_id, ErrorCodes.NO_ERROR, "the server stops"))
 
+    @property
+    def has_whole_answers(self) -> bool:
+        """Whether calls have ended here of whose answers part is still to be sent."""
+        return any(stream.trailers is not None for stream in self.streams.values())
+
     def parts_to_send(self) -> list[bytes | memoryview]:
         """What is to be written to the socket now; messages that wait fill it up to a bound, each
         stream in its turn. Ask again while there is something and the socket takes it."""

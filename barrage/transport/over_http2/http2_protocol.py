@@ -82,6 +82,8 @@ class Http2Protocol(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._is_flush_due = False
+        self._is_ending = False
+        """Whether only whole answers are still sent."""
         self._is_closing = False
         self._can_gather = False
         """Whether bytes may go to the socket without asyncio: it has no TLS."""
@@ -164,8 +166,8 @@ class Http2Protocol(asyncio.Protocol):
                 break
             self._write(transport, parts)
         self._handle(core.take_events())
-        if core.is_over:
-            self.close()
+        if core.is_over or (self._is_ending and not core.has_whole_answers):
+            self._end()
 
     def _write(self, transport: asyncio.Transport, parts: Sequence[bytes | memoryview]) -> None:
         """Hand parts to the socket: together where they are small, else each from where it is."""
@@ -181,7 +183,15 @@ class Http2Protocol(asyncio.Protocol):
             transport.write(joined(parts))
 
     def close(self) -> None:
-        """End the connection once what was made has been sent. Idempotent."""
+        """End the connection once the answers that are whole have been sent, for which the peer may
+        first have to make room. Idempotent."""
+        if not self._is_ending:
+            self._is_ending = True
+            self._set_last_time()
+            self.flush()
+
+    def _end(self) -> None:
+        """Nothing more is made or read."""
         if self._is_closing or self._transport is None:
             return
         self._is_closing = True
@@ -189,9 +199,12 @@ class Http2Protocol(asyncio.Protocol):
         if data:
             self._transport.write(data)
         self._transport.close()
+        self._set_last_time()
+
+    def _set_last_time(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(_LAST_WORDS_SECONDS, self._transport.abort)
+        self._timer = self._loop.call_later(_LAST_WORDS_SECONDS, self.abort)
 
     def abort(self) -> None:
         """End the connection now."""
@@ -275,7 +288,7 @@ class Http2Protocol(asyncio.Protocol):
     def _watch(self) -> None:
         """The peer speaks HTTP/2: see that it is there from now on."""
         self._is_watched = True
-        if self._timer is not None and not self._is_closing:
+        if self._timer is not None and not (self._is_ending or self._is_closing):
             self._timer.cancel()
             if self._options.keepalive_ms:
                 self._check_silence()

@@ -11,19 +11,19 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from barrage.supervision import start_task
 from barrage.transport.over_http2.grpc_headers import is_well_formed
 from barrage.transport.over_http2.http2_protocol import Http2Protocol
 from barrage.transport.over_websocket.http_messages import WebAnswer, WebRequest
 from barrage.transport.over_websocket.page_requests import early_answer, for_other_origin, is_call
-from barrage.transport.over_websocket.web_connection import REQUEST
 
 if TYPE_CHECKING:
     import asyncio
-    from typing import Protocol
+    from collections.abc import Coroutine
+    from typing import Any, Protocol
 
     from barrage.errors import StatusCode, WorkerDiedError
     from barrage.limits import Limits
+    from barrage.supervision import OnDeath
     from barrage.transport.base import ListenOptions
     from barrage.transport.call_running import CallRunner
     from barrage.transport.over_http2.http2_events import Headers
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
         limits: Limits
         site: WebSite
         origins: OriginRule
+
+        def start_answer(
+            self, answer: Coroutine[Any, Any, None], *, on_death: OnDeath
+        ) -> asyncio.Task[None]:
+            """Answer a request that is no call."""
+            ...
 
 
 _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
@@ -74,10 +80,8 @@ class PageHttp2(Http2Protocol):
         else:
             # What is sent along is of no use: nothing that is served wants it.
             stream.is_refused = True
-            self._answering[stream] = start_task(
-                REQUEST,
-                self._answer(stream, request),
-                on_death=partial(self._failed, stream, request),
+            self._answering[stream] = owner.start_answer(
+                self._answer(stream, request), on_death=partial(self._failed, stream, request)
             )
 
     def _web_request(self, headers: Headers) -> WebRequest | None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, cast
 import h11
 from websockets.utils import accept_key
 
-from barrage.supervision import Role, start_task
 from barrage.transport.base import NOBODY
 from barrage.transport.over_http2.grpc_headers import RequestRefusal
 from barrage.transport.over_websocket.fetched_call import FetchedCall, head_of
@@ -28,11 +27,12 @@ from barrage.transport.peer_identity import identity_of_connection, peer_of
 from barrage.transport.sockets.keep_alive import keep_alive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from typing import Protocol
 
     from barrage.errors import StatusCode, WorkerDiedError
     from barrage.limits import Limits
+    from barrage.supervision import OnDeath
     from barrage.transport.call_running import RunnableCall
     from barrage.transport.over_http2.http2_events import Headers
     from barrage.transport.over_websocket.http_messages import WebSite
@@ -66,6 +66,12 @@ if TYPE_CHECKING:
             """Serve a call."""
             ...
 
+        def start_answer(
+            self, answer: Coroutine[Any, Any, None], *, on_death: OnDeath
+        ) -> asyncio.Task[None]:
+            """Answer a request that is no call."""
+            ...
+
         def connected(self, connection: WebConnection) -> bool:
             """One has come; whether it may stay."""
             ...
@@ -74,8 +80,6 @@ if TYPE_CHECKING:
             """It has gone."""
             ...
 
-
-REQUEST = Role("barrage-web-request", "the request, which is not answered")
 
 _BODY_BYTES_MAX = 64 * 1024
 _LAST_WORDS_SECONDS = 5.0
@@ -292,8 +296,8 @@ class WebConnection(asyncio.BufferedProtocol):
         if early is not None:
             self._send(early, request)
             return
-        self._answering = start_task(
-            REQUEST, self._answer(request), on_death=partial(self._failed, request)
+        self._answering = self._owner.start_answer(
+            self._answer(request), on_death=partial(self._failed, request)
         )
 
     async def _answer(self, request: WebRequest) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from barrage.errors import StatusCode
+from barrage.supervision import Role, start_task
 from barrage.transport.call_running import CallRunner
 from barrage.transport.host_names import with_port
 from barrage.transport.over_http2.grpc_web import PREFIX_BYTES
@@ -23,10 +24,11 @@ from barrage.transport.tls.handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from typing import TypeAlias
 
     from barrage.limits import Limits
+    from barrage.supervision import OnDeath
     from barrage.transport.base import ListenOptions
     from barrage.transport.over_http2.http2_protocol import Http2Protocol
     from barrage.transport.over_websocket.http_messages import WebSite
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from barrage.transport.over_websocket.web_connection import MakeSpeaker
 
     Connection: TypeAlias = WebConnection | Http2Protocol
+
+REQUEST = Role("barrage-web-request", "the request, which is not answered")
 
 _LAST_WORDS_SECONDS = 1.0
 """How long a listener that stops waits for its connections to say what they have to say."""
@@ -67,6 +71,7 @@ class WebListener(CallRunner):
         self._sockets = ListeningSockets(host, options.port)
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, asyncio.Future[None]] = {}
+        self._answers: set[asyncio.Task[None]] = set()
         self._is_stopped = False
         self._handshakes: TlsHandshakes | None = None
 
@@ -136,7 +141,7 @@ class WebListener(CallRunner):
             await self._handshakes.stop()
         for each in list(self._connections):
             each.drain()
-        await self.wait_for_calls(grace_s)
+        await asyncio.gather(self.wait_for_calls(grace_s), self._wait_for_answers(grace_s))
         for each in list(self._connections):
             each.end_calls(StatusCode.UNAVAILABLE, "the server has stopped")
         await self.cancel_calls()
@@ -146,6 +151,20 @@ class WebListener(CallRunner):
             await asyncio.wait(list(self._connections.values()), timeout=_LAST_WORDS_SECONDS)
         for each in list(self._connections):
             each.abort()
+
+    def start_answer(
+        self, answer: Coroutine[Any, Any, None], *, on_death: OnDeath
+    ) -> asyncio.Task[None]:
+        """Answer a request that is no call. Who cancels the task ends it."""
+        task = start_task(REQUEST, answer, on_death=on_death)
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+        return task
+
+    async def _wait_for_answers(self, grace_s: float | None) -> None:
+        """Return when the requests that are no calls are answered, or ``grace_s`` is over."""
+        if self._answers:
+            await asyncio.wait(self._answers, timeout=grace_s or 0)
 
     def connected(self, connection: Connection) -> bool:
         """Whether there is room for one more, and whether it comes in time."""

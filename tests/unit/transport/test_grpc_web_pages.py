@@ -338,3 +338,45 @@ def test_a_listener_that_stops_tells_its_calls(way, scene):
         assert answer.code == StatusCode.UNAVAILABLE.value
 
     scene(play, way)
+
+
+@pytest.mark.parametrize("way", OF_PAGES)
+def test_a_listener_that_stops_answers_what_it_was_asked(way, scene):
+    async def play(browser, listener, behaviors, site):
+        site.is_held.clear()
+        asked = await browser.request("GET", "/long")
+        await until(lambda: len(site.asked) == 1)
+        stopping = asyncio.create_task(listener.stop(TOLD_SECONDS))
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        site.is_held.set()
+        answer = await asked.whole()
+        assert (answer.status, answer.body) == (HTTPStatus.OK, site.long)
+        await stopping
+
+    scene(play, way)
+
+
+@pytest.mark.parametrize("way", OF_PAGES)
+def test_a_listener_waits_no_longer_than_it_was_told(way, scene):
+    async def play(browser, listener, behaviors, site):
+        site.is_held.clear()
+        asked = await browser.request("GET", "/long")
+        await until(lambda: len(site.asked) == 1)
+        await listener.stop(0)
+        await asked.until(lambda: asked.is_whole or asked.is_lost)
+        assert asked.status in (0, HTTPStatus.SERVICE_UNAVAILABLE)
+        assert asked.body == b""
+
+    scene(play, way)
+
+
+def test_a_listener_that_stops_waits_for_no_page_that_does_not_read(scene):
+    async def play(browser, listener, behaviors, site):
+        asked = await browser.request("GET", "/long")
+        await until(lambda: asked.body)
+        await listener.stop(TOLD_SECONDS)
+        await until(lambda: listener.connections_count == 0)
+        await asked.until(lambda: asked.is_lost)
+
+    scene(play, "HTTP/2 under TLS", reads=False)
