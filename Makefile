@@ -42,7 +42,8 @@ run: $(VENV)/.run ## start a server with live tables of this machine and watch o
 	@$(BIN)/barrage demo --port $(PORT)
 
 # The tests of a file go to one process, which makes what they share once; the long files come first.
-SHARED := -n 3 --dist loadfile --no-loadscope-reorder
+WORKERS ?= 3
+SHARED := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.dev ## the default test suite
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(SHARED)
