@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from barrage.errors import ConfigError
 from barrage.supervision import start_awaited
 from barrage.transport.host_names import with_port
+from barrage.transport.sockets.servers import close_servers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -138,10 +139,10 @@ class MetricsListener:
             where = with_port(host, port)
             raise ConfigError(f"cannot listen for metrics on {where}: {error}") from error
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Give back the address and end the connections. Idempotent."""
         if self._server is not None:
-            self._server.close()
+            await close_servers([self._server])
         for connection in list(self._connections):
             connection.abort()
 

@@ -176,7 +176,7 @@ class ServerOperations:
         await self.alerts.close()
         self.statistics.close()
         self.traces.close()
-        self._listener.close()
+        await self._listener.close()
         spans, self._spans = self._spans, None
         if spans is not None:
             self._runtime.observation.remove(spans)

@@ -13,6 +13,7 @@ from barrage.transport.call_running import CallRunner
 from barrage.transport.host_names import is_served, with_port
 from barrage.transport.over_http2.http2_protocol import Http2Protocol
 from barrage.transport.sockets.listening_sockets import BACKLOG, ListeningSockets
+from barrage.transport.sockets.servers import close_servers
 from barrage.transport.tls.handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
@@ -89,9 +90,7 @@ class Http2Listener(CallRunner):
 
     async def stop(self, grace_s: float | None) -> None:
         self._is_stopped = True
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        await close_servers(self._servers)
         self._close_sockets()
         if self._handshakes is not None:
             await self._handshakes.stop()

@@ -20,6 +20,7 @@ from barrage.transport.over_websocket.page_http2 import PageHttp2
 from barrage.transport.over_websocket.web_connection import WebConnection
 from barrage.transport.over_websocket.web_socket import TurnEnd
 from barrage.transport.sockets.listening_sockets import BACKLOG, ListeningSockets
+from barrage.transport.sockets.servers import close_servers
 from barrage.transport.tls.handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
@@ -133,9 +134,7 @@ class WebListener(CallRunner):
         """Take no more calls, wait for those there are, cut what is left after ``grace_s``.
         Idempotent, also without :meth:`start`."""
         self._is_stopped = True
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        await close_servers(self._servers)
         self._sockets.close()
         if self._handshakes is not None:
             await self._handshakes.stop()

@@ -31,6 +31,7 @@ from barrage.server.ingest.connector.source_connection import READ_BYTES, Connec
 from barrage.server.ingest.connector.stream_landings import StreamLandings
 from barrage.server.runtime.failure import unexpected_failure
 from barrage.supervision import Role, WorkerPool, start_task
+from barrage.transport.sockets.servers import close_servers
 from barrage.transport.tls.handshakes import TlsHandshakes
 
 if TYPE_CHECKING:
@@ -175,6 +176,8 @@ class ConnectorWorker:
 
     async def stop(self, restart: str | None = None) -> None:
         """Close, and wait for what looks at who comes. Idempotent."""
+        if self._server is not None:
+            await close_servers([self._server])
         self.close(restart)
         if self._handshakes is not None:
             await self._handshakes.stop()
