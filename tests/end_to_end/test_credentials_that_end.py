@@ -66,10 +66,12 @@ class Scene:
         self.table.add({"x": [0]})
 
     def allow(self, *operations: str) -> None:
-        self.rules.write_text(
+        made = self.rules.with_suffix(".new")
+        made.write_text(
             '[[rule]]\nusers = ["bob"]\ntables = ["*"]\nallow = ["read", "write", "create"]\n'
             f'[[rule]]\ntables = ["*"]\nallow = {json.dumps(operations)}\n'
         )
+        made.replace(self.rules)
 
     def header(self, how: str) -> str:
         if how == "expired":
