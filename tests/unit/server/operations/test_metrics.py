@@ -208,7 +208,7 @@ def test_who_says_nothing_or_does_not_read_is_cut(said, heard):
         )
         answer = made.recv(len(heard)) if heard else b""
         made.close()
-        listener.close()
+        await listener.close()
         return answer
 
     assert asyncio.run(asyncio.wait_for(scene(), 60)) == heard
