@@ -141,6 +141,10 @@ class ClientJournal:
     def newest(self) -> VersionMark:
         return self._recording().newest()
 
+    def newest_asked(self) -> VersionMark:
+        """The newest that is recorded: a subscription cannot be asked."""
+        return self.newest()
+
     def version_at(self, time_us: int) -> int:
         return self._recording().journal.version_at_time(time_us * 1000)
 

@@ -32,7 +32,7 @@ from barrage.errors import (
 from spark_sink.patience import Patience
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 CONNECTION_OPTIONS = (
     "uri",
@@ -237,9 +237,12 @@ class ServerConnection:
         """This process's client for this server. The gRPC connection behind it repairs itself."""
         return _clients.get(self)
 
-    def call_options(self, timeout_ms: int | None = None) -> flight.FlightCallOptions:
-        """Headers and the deadline of one call; None: no deadline."""
+    def call_options(
+        self, timeout_ms: int | None = None, *, further: Iterable[tuple[str, str]] = ()
+    ) -> flight.FlightCallOptions:
+        """Headers, ``further`` ones among them, and the deadline of one call; None: no deadline."""
         headers = [(name.encode(), secret.read().encode()) for name, secret in self.headers]
+        headers += [(name.encode(), value.encode()) for name, value in further]
         if self.token is not None:
             headers.append((b"authorization", b"Bearer " + self.token.read().encode()))
         elif self.user is not None and self.password is not None:

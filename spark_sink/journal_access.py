@@ -32,6 +32,9 @@ class SourceJournal(Journal, Protocol):
     def newest(self) -> VersionMark:
         """The newest version, from memory."""
 
+    def newest_asked(self) -> VersionMark:
+        """The newest version there is now, where that can be asked."""
+
     @property
     def away_seconds(self) -> float:
         """How long there has been no connection; 0 when there is one."""

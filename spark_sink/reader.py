@@ -150,6 +150,10 @@ class Questions:
         head = Head(mark.epoch, mark.version)
         if self._last is None and not start.is_symbolic:
             self._hold(start.version)
+        if self._chooser.is_idle(start, head):
+            # Spark takes this for all there is, so what is on its way has to be waited for.
+            mark = self._journal.newest_asked()
+            head = Head(mark.epoch, mark.version)
         if self._chooser.is_idle(start, head) or self._is_away(start):
             self._last = start
             return start
@@ -199,7 +203,7 @@ class Questions:
 
     def note_target(self) -> None:
         """End the run at what is there now."""
-        mark = self._journal.newest()
+        mark = self._journal.newest_asked()
         self._chooser.note_target(Head(mark.epoch, mark.version))
 
     def pieces(self, start: Offset, end: Offset) -> list[Piece]:

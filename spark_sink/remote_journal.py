@@ -143,6 +143,10 @@ class RemoteJournal:
         """The newest version, from memory."""
         return self._watch.newest()
 
+    def newest_asked(self) -> VersionMark:
+        """The newest version there is now, asked."""
+        return self._watch.newest_asked()
+
     def version_at(self, time_us: int) -> int:
         """The version that was current at a time; ServerError (LOST) before the journal."""
         return int(self._action("journal.version", timestamp_us=time_us)["version"])

@@ -3,10 +3,15 @@ something new, asked a hundred times a second, is answered from memory.
 
 It lives in the driver-side reader process for as long as the query, reconnects by itself, and
 keeps the consumer's lease at the server.
+
+What was written before a question of Spark's may still be on its way then. So the server is asked
+on the same stream, which costs a tenth of a call, whether it has told all it knows: Spark's
+``processAllAvailable`` and ``AvailableNow`` count on that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -15,8 +20,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyarrow import flight
 
+from barrage.proto.read_exchange import HEADER, READ
 from barrage.supervision import Role, start_thread
 from spark_sink.connection import (
     UNREACHABLE_ADVICE,
@@ -28,8 +35,6 @@ from spark_sink.connection import (
 from spark_sink.patience import wait_meter
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from barrage.errors import WorkerDiedError
     from spark_sink.connection import ServerConnection
 
@@ -37,12 +42,18 @@ _log = logging.getLogger(__name__)
 
 WATCH = Role("barrage-watch", "who asks for the newest version")
 
+READ_HEADERS = ((HEADER, READ),)
+
 SILENCE_SECONDS_MAX = 20.0
 """The server tells something at least every five seconds; after this much silence the stream is
 taken for dead."""
 
 MARKS_KEPT = 4096
 """Versions whose row counts are remembered, to size batches without asking."""
+
+ANSWER_SECONDS_MAX = 5.0
+"""How long an answer is waited for. A server that takes longer is not waited for again until it has
+answered."""
 
 PAUSE_SECONDS = 0.05
 PAUSE_SECONDS_MAX = 1.0
@@ -106,6 +117,49 @@ class Marks:
         return None if low is None or high is None else high.rows - low.rows
 
 
+class Question:
+    """Asks on one stream whether all is told. Thread-safe; callers take turns."""
+
+    def __init__(self, writer: flight.FlightStreamWriter) -> None:
+        self._writer = writer
+        self._turn = threading.Lock()
+        self._changed = threading.Condition()
+        self._asked = self._answered = 0
+        self._has_ended = False
+
+    def ask(self, timeout: float) -> None:
+        """Return once what the server knows now has been told, or after a while: ``timeout``, or at
+        once when it still owes an answer or the stream has ended."""
+        with self._turn:
+            if self._has_ended or self._asked > self._answered:
+                return
+            self._asked += 1
+            try:
+                self._writer.write_metadata(self._asked.to_bytes(8, "little"))
+            except (pa.ArrowException, OSError):
+                return  # The stream has broken, of which its reader hears.
+            with self._changed:
+                self._changed.wait_for(self._is_settled, timeout)
+
+    def _is_settled(self) -> bool:
+        return self._has_ended or self._answered >= self._asked
+
+    def answered(self, answer: bytes) -> None:
+        """One has come back."""
+        with self._changed:
+            self._answered = int.from_bytes(answer, "little")
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """The stream has ended: nobody waits for it any more."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+        # Arrow would complain of it when the writer is let go.
+        with contextlib.suppress(pa.ArrowException, OSError):
+            self._writer.close()
+
+
 class TableWatch:
     """The watch stream of one table. Starts with the first question."""
 
@@ -126,6 +180,9 @@ class TableWatch:
         self._is_closing = threading.Event()
         self._wake = threading.Event()
         self._stream: Any = None
+        self._question: Question | None = None
+        """On the stream there is; None where the server takes none."""
+        self._takes_questions = True
         self._heard_at = 0.0
         self._broken_since: float | None = None
         self._failure: Exception | None = None
@@ -153,6 +210,15 @@ class TableWatch:
                 raise gave_up(last, away, doing=self._doing)
             raise self._unreachable(f"no connection for {away:.0f} s: {self._reason}")
         return mark
+
+    def newest_asked(self) -> VersionMark:
+        """The newest version there is now, not just the newest that was told; where the server
+        does not answer, or is an older one, that."""
+        mark, question = self.newest(), self._question
+        if question is None:
+            return mark
+        question.ask(ANSWER_SECONDS_MAX)
+        return self.newest()
 
     @property
     def away_seconds(self) -> float:
@@ -264,9 +330,26 @@ class TableWatch:
         return False
 
     def _follow(self) -> None:
-        connection = self._connection
-        stream = connection.client().do_get(flight.Ticket(self._ticket), connection.call_options())
-        self._stream = stream
+        connection, client = self._connection, self._connection.client()
+        if self._takes_questions:
+            heard = self._heard_at
+            writer, stream = client.do_exchange(
+                flight.FlightDescriptor.for_command(self._ticket),
+                connection.call_options(further=READ_HEADERS),
+            )
+            try:
+                self._read(stream, Question(writer))
+                return
+            except Exception as error:
+                failure = as_server_error(error, doing=self._doing).failure
+                if self._heard_at > heard or failure not in (Failure.REFUSED, Failure.NO_JOURNAL):
+                    raise
+            # An older server tells versions by DoGet alone. What else was wrong is so there, too.
+            self._takes_questions = False
+        self._read(client.do_get(flight.Ticket(self._ticket), connection.call_options()), None)
+
+    def _read(self, stream: Any, question: Question | None) -> None:
+        self._stream, self._question = stream, question
         try:
             for chunk in stream:
                 if self._is_closing.is_set():
@@ -274,9 +357,13 @@ class TableWatch:
                 self._found_connection()
                 if chunk.data is not None and chunk.data.num_rows:
                     self.marks.add(mark_of(chunk.data))
+                if question is not None and chunk.app_metadata is not None:
+                    question.answered(chunk.app_metadata.to_pybytes())
         finally:
-            self._stream = None
+            self._stream = self._question = None
             stream.cancel()
+            if question is not None:
+                question.end()
 
 
 def mark_of(batch: pa.RecordBatch) -> VersionMark:

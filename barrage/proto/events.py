@@ -58,6 +58,14 @@ class ReadRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewsAsked:
+    """The client of a watch asks whether it has been told all there is."""
+
+    question: bytes
+    """Some bytes, which are the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HalfClosed:
     """The client sends nothing more."""
 

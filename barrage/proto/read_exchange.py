@@ -5,6 +5,10 @@ say which it has done with. Such a read is an exchange with the header :data:`HE
 message has a descriptor whose command is the ticket, later ones say which bodies are done with, and
 the answer is that of DoGet, message for message.
 
+A journal is watched that way, too: the client may ask whether it has been told all there is, by a
+message whose metadata are some bytes of its own. The server sends them back, behind what it knew
+when they came.
+
 Where the claim of a body channel was taken, one more message follows the last rows: metadata
 :data:`END` and nothing else. The client half-closes then, and the server completes the call, so
 that nothing is written on a call that has ended.
@@ -16,7 +20,7 @@ from enum import Enum, auto
 
 from barrage.errors import RemoteProtocolError
 from barrage.limits import DEFAULT_LIMITS, Limits
-from barrage.proto.events import BodiesReleased, HalfClosed, ReadRequested
+from barrage.proto.events import BodiesReleased, HalfClosed, NewsAsked, ReadRequested
 from barrage.wire.dissociated.ranges import decode_addresses
 from barrage.wire.flight_data import decode_flight_data, encode_flight_data
 from barrage.wire.frame import FlightFrame
@@ -29,6 +33,9 @@ READ = "get"
 
 END = b"end"
 """Metadata of the message after the last rows."""
+
+QUESTION_BYTES_MAX = 16
+"""Longest metadata of a question."""
 
 
 class ReadState(Enum):
@@ -49,8 +56,9 @@ class ReadInput(Enum):
 
     TICKET = "a ticket"
     RELEASED_BODIES = "bodies given back"
+    QUESTION = "a question"
     HALF_CLOSE = "a half-close"
-    OTHER = "a message that is neither a ticket nor gives back bodies"
+    OTHER = "a message that is no ticket, gives back no bodies and asks nothing"
 
 
 _S, _I = ReadState, ReadInput
@@ -59,6 +67,7 @@ TRANSITIONS: dict[tuple[ReadState, ReadInput], ReadState] = {
     (_S.OPENED, _I.TICKET): _S.READING,
     (_S.OPENED, _I.HALF_CLOSE): _S.CLOSED,
     (_S.READING, _I.RELEASED_BODIES): _S.READING,
+    (_S.READING, _I.QUESTION): _S.READING,
     (_S.READING, _I.HALF_CLOSE): _S.FINISHING,
     (_S.FINISHING, _I.HALF_CLOSE): _S.FINISHING,
     (_S.CLOSED, _I.HALF_CLOSE): _S.CLOSED,
@@ -77,6 +86,11 @@ def encode_end() -> bytes:
     return encode_flight_data(FlightFrame(metadata=END))
 
 
+def encode_answer(question: bytes) -> bytes:
+    """The message that sends a question back."""
+    return encode_flight_data(FlightFrame(metadata=question))
+
+
 def is_end(frame: FlightFrame) -> bool:
     """Whether a message says that there are no more rows."""
     return frame.header is None and frame.metadata == END
@@ -93,13 +107,19 @@ class ReadExchange:
     def state(self) -> ReadState:
         return self._state
 
-    def receive_frame(self, buffer: bytes | memoryview) -> ReadRequested | BodiesReleased:
+    def receive_frame(
+        self, buffer: bytes | memoryview
+    ) -> ReadRequested | BodiesReleased | NewsAsked:
         """Take one message; RemoteProtocolError when it is malformed or must not come now."""
         try:
             frame = decode_flight_data(buffer, self._limits)
-            self._step(_classified(frame))
+            kind = _classified(frame)
+            self._step(kind)
             if frame.descriptor is not None:
                 return ReadRequested(descriptor=frame.descriptor)
+            if kind is ReadInput.QUESTION:
+                assert frame.metadata is not None
+                return NewsAsked(question=bytes(frame.metadata))
             return BodiesReleased(ids=decode_addresses(frame.released or b"", self._limits))
         except RemoteProtocolError:
             self._state = ReadState.CLOSED
@@ -121,4 +141,8 @@ class ReadExchange:
 def _classified(frame: FlightFrame) -> ReadInput:
     if frame.is_release_only:
         return ReadInput.RELEASED_BODIES
-    return ReadInput.OTHER if frame.descriptor is None else ReadInput.TICKET
+    if frame.descriptor is not None:
+        return ReadInput.TICKET
+    asked = frame.metadata or b""
+    is_question = frame == FlightFrame(metadata=asked) and 0 < len(asked) <= QUESTION_BYTES_MAX
+    return ReadInput.QUESTION if is_question else ReadInput.OTHER

@@ -30,7 +30,6 @@ from barrage.errors import (
     HistoryLostError,
     RequestRefusedError,
     TransportUnavailableError,
-    UnsupportedError,
 )
 from barrage.limits import DEFAULT_LIMITS
 from barrage.proto.read_exchange import HEADER, READ, encode_end, encode_read
@@ -378,13 +377,10 @@ def test_a_state_whose_body_is_lost_is_read_again(server, session, monkeypatch):
         ({"mode": "changes", "table": "nobody"}, BarrageError),
         ({"mode": "changes", "columns": ["nobody"]}, BarrageError),
         ({"mode": "changes", "stripe": [3, 2]}, RequestRefusedError),
-        ({"mode": "watch", "consumer": "c", "lease_ms": 1000}, UnsupportedError),
     ],
 )
 def test_wrong_tickets_are_refused_as_by_do_get(server, session, asked, kind):
     fields = {**plan(server.uri, mode="changes"), **asked}
-    if fields["mode"] == "watch":
-        fields = {"table": "t", **asked}
     with read(session, fields) as batches, pytest.raises(kind):
         list(batches)
     assert facts(server)["bodies_out"] == 0

@@ -4,7 +4,9 @@ those who have gone are forgotten."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +19,8 @@ from pyarrow import flight
 
 import barrage
 from barrage.limits import Limits
+from barrage.proto.read_exchange import HEADER, QUESTION_BYTES_MAX, READ
+from barrage.server.history import journal_watch
 from barrage.server.serving.app import THREADS
 from barrage.server.settings.config import ServerConfig
 from barrage.server.statistics.statistics_table import StatisticsTable
@@ -450,3 +454,98 @@ def test_a_client_cannot_write_the_statistics(server, client):
     put.done_writing()
     with pytest.raises((pa.ArrowException, OSError), match="reading only"):
         put.close()
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+class Asked:
+    """A watch that is asked: what it was told, an answer as bytes and a version as a number."""
+
+    def __init__(self, client: JournalClient, table: str, **options: Any) -> None:
+        ticket = {"mode": "watch", "table": table, "consumer": "c", "lease_ms": LONG_MS, **options}
+        self.writer, self.reader = client.client.do_exchange(
+            flight.FlightDescriptor.for_command(b"j/" + json.dumps(ticket).encode()),
+            flight.FlightCallOptions(headers=[(HEADER.encode(), READ.encode())]),
+        )
+
+    def told(self) -> int | bytes:
+        chunk = self.reader.read_chunk()
+        if chunk.data is None:
+            return chunk.app_metadata.to_pybytes()
+        return chunk.data.column("version")[-1].as_py()
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reader.cancel()
+        with contextlib.suppress(pa.ArrowException, OSError):
+            self.writer.close()
+
+
+@pytest.fixture
+def untold(monkeypatch) -> None:
+    """No watch hears of a version by itself, before its next heartbeat."""
+    monkeypatch.setattr(journal_watch, "_wake", lambda loop, news: None)
+    monkeypatch.setattr(journal_watch, "HEARTBEAT_S", 600)
+
+
+@pytest.mark.usefixtures("untold")
+def test_a_question_comes_back_behind_all_that_was_durable_when_it_came(server, client):
+    table = server.create_table("t", X)
+    with Asked(client, "t") as watch:
+        assert watch.told() == 0
+        for version in (1, 2, 3):
+            table.add({"x": [1]})
+            watch.writer.write_metadata(b"%d" % version)
+            assert (watch.told(), watch.told()) == (version, b"%d" % version)
+        # Nothing is said twice.
+        watch.writer.write_metadata(b"again")
+        assert watch.told() == b"again"
+
+
+@pytest.mark.usefixtures("untold")
+def test_of_many_questions_the_last_is_answered(server, client):
+    table = server.create_table("t", X)
+    with Asked(client, "t") as watch:
+        assert watch.told() == 0
+        for number in range(20_000):
+            watch.writer.write_metadata(b"%d" % number)
+        table.add({"x": [1]})
+        watch.writer.write_metadata(b"last")
+        answers = list(iter(watch.told, b"last"))
+        (version,) = (answer for answer in answers if isinstance(answer, int))
+        assert version == client.info("t")["version"]
+        numbers = [int(answer) for answer in answers if isinstance(answer, bytes)]
+        assert numbers == sorted(numbers)
+
+
+def test_a_watch_goes_on_when_its_client_asks_nothing_more(server, client):
+    table = server.create_table("t", X)
+    with Asked(client, "t") as watch:
+        assert watch.told() == 0
+        watch.writer.done_writing()
+        table.add({"x": [1]})
+        assert watch.told() == 1
+
+
+def test_what_is_no_question_ends_the_watch(server, client):
+    server.create_table("t", X)
+    with Asked(client, "t") as watch:
+        assert watch.told() == 0
+        watch.writer.write_metadata(bytes(QUESTION_BYTES_MAX))
+        assert watch.told() == bytes(QUESTION_BYTES_MAX)
+        watch.writer.write_metadata(bytes(QUESTION_BYTES_MAX + 1))
+        with pytest.raises(pa.ArrowInvalid, match="no ticket"):
+            watch.told()
+    wait_until(lambda: not server._app.journals.calls.watches.watch_count)
+
+
+def test_a_watch_that_is_asked_ends_with_its_table(server, client):
+    server.create_table("t", X)
+    with Asked(client, "t") as watch:
+        assert watch.told() == 0
+        server.drop_table("t")
+        with pytest.raises(KeyError):
+            list(iter(watch.told, None))

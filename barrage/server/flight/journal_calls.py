@@ -22,7 +22,6 @@ from barrage.errors import (
     LimitExceededError,
     StatusCode,
     TicketError,
-    UnsupportedError,
 )
 from barrage.journal.change_feed.feed import (
     STRIPE_IDS_MAX,
@@ -408,21 +407,18 @@ class JournalCalls:
 
     async def do_get(self, ticket: bytes, context: CallContext) -> None:
         """Serve one ticket."""
-        parsed = parse_ticket(ticket, self._limits)
+        parsed = self.parsed(ticket)
         if isinstance(parsed, WatchTicket):
             await self.watches.run(parsed, context)
         else:
-            await self._get(parsed, FrameSink(write=context.write))
+            await self.read(parsed, FrameSink(write=context.write))
 
-    async def read(self, ticket: bytes, sink: FrameSink) -> None:
-        """Serve one ticket into ``sink``. UnsupportedError for a watch, whose rows are few and far
-        between."""
-        parsed = parse_ticket(ticket, self._limits)
-        if isinstance(parsed, WatchTicket):
-            raise UnsupportedError("a journal is watched by DoGet only")
-        await self._get(parsed, sink)
+    def parsed(self, ticket: bytes) -> WatchTicket | ChangesTicket | SnapshotTicket:
+        """What a ticket says; TicketError."""
+        return parse_ticket(ticket, self._limits)
 
-    async def _get(self, ticket: ChangesTicket | SnapshotTicket, sink: FrameSink) -> None:
+    async def read(self, ticket: ChangesTicket | SnapshotTicket, sink: FrameSink) -> None:
+        """Serve one ticket into ``sink``."""
         if isinstance(ticket, ChangesTicket):
             await self._get_changes(ticket, sink)
         else:

@@ -7,6 +7,8 @@ Without a claim, or with one that is refused, all bodies are in their messages. 
 shared memory by the threads that read the journal.
 
 A reader that half-closes early gives nothing back: its window fills, and the rest comes inline.
+
+A watch is served here as by DoGet, and answers questions.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from barrage.errors import RemoteProtocolError, UnsupportedError
-from barrage.proto.events import BodiesReleased, ReadRequested
+from barrage.proto.events import BodiesReleased, NewsAsked, ReadRequested
 from barrage.proto.read_exchange import ReadExchange, encode_end
 from barrage.server.access.call_guard import SessionCall
 from barrage.server.access.counted_call import counted
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.history.journal_reading import FrameSink
-from barrage.server.history.journal_tickets import is_journal_request
+from barrage.server.history.journal_tickets import WatchTicket, is_journal_request
+from barrage.server.history.journal_watch import WatchQuestions
 from barrage.server.identity.credentials import header_value
 from barrage.transport.flight_messages import Descriptor
 from barrage.wire.dissociated.negotiation import HEADER as BODIES_HEADER
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from barrage.server.bodies.body_writer import BodyWriter
     from barrage.server.exchange.exchange_messages import Headers
     from barrage.server.flight.journal_calls import JournalCalls
+    from barrage.server.history.journal_tickets import ChangesTicket, SnapshotTicket
     from barrage.server.runtime.measures import TransferMeasures
     from barrage.transport.base import CallContext
 
@@ -68,7 +72,13 @@ class JournalExchanges:
         raw = context.raw if isinstance(context, SessionCall) else context
         raw = counted(raw, "DoExchange", self._transfers)
         exchange = ReadExchange(self._limits)
-        ticket = await _ticket(raw, exchange)
+        ticket = self._calls.parsed(await _ticket(raw, exchange))
+        if isinstance(ticket, WatchTicket):
+            await _open(context, ())
+            questions = WatchQuestions()
+            taking = asyncio.ensure_future(_take_questions(raw, exchange, questions))
+            await _while(taking, self._calls.watches.run(ticket, raw, questions))
+            return
         claim = header_value(raw.invocation_metadata() or (), BODIES_HEADER)
         writer, outcome = self._bodies.claimed(
             *(claim, stream_id),
@@ -88,7 +98,9 @@ class JournalExchanges:
             if writer is not None:
                 writer.close()
 
-    async def _write(self, ticket: bytes, context: CallContext, writer: BodyWriter) -> None:
+    async def _write(
+        self, ticket: ChangesTicket | SnapshotTicket, context: CallContext, writer: BodyWriter
+    ) -> None:
         detach = self._bodies.encoding(writer.way).detach
         write = partial(writer.write, context.write)
         await self._calls.read(ticket, FrameSink(write=write, detach=detach))
@@ -125,8 +137,21 @@ async def _take_back(context: CallContext, exchange: ReadExchange, writer: BodyW
     """Take what the client gives back until it half-closes."""
     while (message := await context.read()) is not END_OF_STREAM:
         event = exchange.receive_frame(message)
-        if isinstance(event, BodiesReleased):
-            writer.released(event.ids)
+        if isinstance(event, NewsAsked):
+            raise RemoteProtocolError("only a watch of a journal is asked for news")
+        assert isinstance(event, BodiesReleased)
+        writer.released(event.ids)
+    exchange.receive_half_close()
+
+
+async def _take_questions(
+    context: CallContext, exchange: ReadExchange, questions: WatchQuestions
+) -> None:
+    """Take what the client of a watch asks until it half-closes; bodies it has none."""
+    while (message := await context.read()) is not END_OF_STREAM:
+        event = exchange.receive_frame(message)
+        if isinstance(event, NewsAsked):
+            questions.put(event.question)
     exchange.receive_half_close()
 
 

@@ -3,6 +3,9 @@
 One batch comes at once, one at each durable version (several in short order are told as the last of
 them), and one at least every :data:`HEARTBEAT_S`. Each one written keeps the consumer's lease: a
 client that is gone, or takes nothing, loses it.
+
+A client that watches by DoExchange may ask whether it has been told all there is: its question
+comes back behind the version that was durable when it came.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from barrage.errors import LimitExceededError
+from barrage.proto.read_exchange import encode_answer
 from barrage.server.history.journal_access import EPOCH, lost
 from barrage.server.history.journal_reading import FeedEncoder
 
@@ -46,6 +50,26 @@ WATCH_SCHEMA = pa.schema(
 journal keeps, ``timestamp_us`` the time of the version, 0 when it is not known."""
 
 
+class WatchQuestions:
+    """What one client has asked. Of several questions that wait the last is answered, which answers
+    all of them."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        """Set when there is something to tell."""
+        self._question: bytes | None = None
+
+    def put(self, question: bytes) -> None:
+        """One has come."""
+        self._question = question
+        self.news.set()
+
+    def take(self) -> bytes | None:
+        """What is to be answered now."""
+        question, self._question = self._question, None
+        return question
+
+
 class WatchCalls:
     """All watches of one server. Runs on the event loop."""
 
@@ -60,9 +84,14 @@ class WatchCalls:
         self._watches: dict[TableJournal, list[asyncio.Event]] = {}
         self._ended: BarrageError | None = None
 
-    async def run(self, ticket: WatchTicket, context: CallContext) -> None:
+    async def run(
+        self,
+        ticket: WatchTicket,
+        context: CallContext,
+        questions: WatchQuestions | None = None,
+    ) -> None:
         """Serve one watch until its client has gone. Errors: those of the table's journal, when it
-        goes away as well; LimitExceededError."""
+        goes away as well; LimitExceededError. ``questions``: where they come, if any can."""
         self._check_room()
         journal = self._access.journal(ticket.table)
         if ticket.version is not None:
@@ -73,14 +102,15 @@ class WatchCalls:
             lease_ns=ticket.lease_ms * 1_000_000,
             version=ticket.version,
         )
-        news = asyncio.Event()
+        questions = questions or WatchQuestions()
+        news = questions.news
         loop = asyncio.get_running_loop()
         stop = journal.on_durable(lambda _: _wake(loop, news))
         consumer.watch_count += 1
         self._watches.setdefault(journal, []).append(news)
         try:
             await context.write(self._encoder.schema_frame())
-            await self._tell(journal, consumer, news, context=context)
+            await self._tell(journal, consumer, questions, context=context)
         finally:
             stop()
             consumer.watch_count -= 1
@@ -90,19 +120,27 @@ class WatchCalls:
         self,
         journal: TableJournal,
         consumer: Consumer,
-        news: asyncio.Event,
+        questions: WatchQuestions,
         *,
         context: CallContext,
     ) -> None:
         pause_s = min(HEARTBEAT_S, consumer.lease_ns / 3e9)
+        told = b""
         while True:
-            news.clear()
+            questions.news.clear()
             self._check_alive(journal)
-            await context.write(self._frame(journal))
+            # First the question: what is durable by then is told before it is answered.
+            question = questions.take()
+            frame = self._frame(journal)
+            if question is None or frame is not told:
+                await context.write(frame)
+                told = frame
+            if question is not None:
+                await context.write(encode_answer(question))
             self._leases.keep(consumer)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
-                    await news.wait()
+                    await questions.news.wait()
 
     def _check_room(self) -> None:
         if self.watch_count >= self._watches_max:

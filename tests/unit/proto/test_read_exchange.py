@@ -9,12 +9,14 @@ import pytest
 
 from barrage.errors import RemoteProtocolError
 from barrage.limits import DEFAULT_LIMITS
-from barrage.proto.events import BodiesReleased, HalfClosed, ReadRequested
+from barrage.proto.events import BodiesReleased, HalfClosed, NewsAsked, ReadRequested
 from barrage.proto.read_exchange import (
+    QUESTION_BYTES_MAX,
     TRANSITIONS,
     ReadExchange,
     ReadInput,
     ReadState,
+    encode_answer,
     encode_end,
     encode_read,
     is_end,
@@ -24,10 +26,12 @@ from barrage.wire.frame import FlightFrame
 
 TICKET = encode_read(b"a descriptor")
 RELEASED = encode_flight_data(FlightFrame(released=struct.pack("<2Q", 64, 2**63)))
-OTHER = encode_flight_data(FlightFrame(metadata=b"{}"))
+QUESTION = encode_flight_data(FlightFrame(metadata=bytes(QUESTION_BYTES_MAX)))
+OTHER = encode_flight_data(FlightFrame(metadata=bytes(QUESTION_BYTES_MAX + 1)))
 MESSAGES = {
     ReadInput.TICKET: TICKET,
     ReadInput.RELEASED_BODIES: RELEASED,
+    ReadInput.QUESTION: QUESTION,
     ReadInput.OTHER: OTHER,
 }
 
@@ -63,6 +67,7 @@ def test_what_the_messages_mean():
     exchange = ReadExchange()
     assert exchange.receive_frame(TICKET) == ReadRequested(descriptor=b"a descriptor")
     assert exchange.receive_frame(RELEASED) == BodiesReleased(ids=(64, 2**63))
+    assert exchange.receive_frame(QUESTION) == NewsAsked(question=bytes(QUESTION_BYTES_MAX))
     assert exchange.receive_half_close() == HalfClosed()
     assert in_state(ReadState.OPENED).receive_half_close() == HalfClosed()
 
@@ -71,6 +76,10 @@ def test_what_the_messages_mean():
     "message",
     [
         b"\xff",
+        encode_flight_data(FlightFrame(metadata=b"")),
+        encode_flight_data(FlightFrame(metadata=b"1", header=b"x")),
+        encode_flight_data(FlightFrame(metadata=b"1", body=b"x")),
+        encode_flight_data(FlightFrame(metadata=b"1", released=bytes(8))),
         encode_flight_data(FlightFrame(released=b"")),
         encode_flight_data(FlightFrame(released=b"1234567")),
         encode_flight_data(FlightFrame(released=bytes(8 * (DEFAULT_LIMITS.body_ranges_max + 1)))),
@@ -87,4 +96,5 @@ def test_the_end_is_told_from_everything_else():
     assert is_end(decode_flight_data(encode_end()))
     assert not is_end(decode_flight_data(OTHER))
     assert not is_end(decode_flight_data(TICKET))
+    assert decode_flight_data(encode_answer(b"q")).metadata == b"q"
     assert not is_end(FlightFrame(header=b"x", metadata=b"end"))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
+import barrage
+from barrage.server.history import journal_watch
 from spark_sink.connection import Failure, ServerConnection, ServerError
-from spark_sink.watch import Marks, TableWatch, VersionMark
+from spark_sink.watch import Marks, Question, TableWatch, VersionMark
 from tests.helpers.fake_journal import FakeJournalServer, FakeTable
 from tests.helpers.server_process import wait_until
 from tests.unit.spark_sink.tables import TRADES, trades
@@ -133,3 +136,76 @@ def test_marks_are_of_one_epoch_and_conflated():
     marks.add(VersionMark("b", 1, 1, 0, 0))
     assert marks.at("a", 5) is None
     assert marks.newest == VersionMark("b", 1, 1, 0, 0)
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real():
+    with barrage.Server(journal="memory") as made:
+        made.create_table("trades", TRADES).add(trades(2))
+        yield made
+
+
+@pytest.fixture
+def untold(monkeypatch):
+    """No watch hears of a version by itself, before its next heartbeat."""
+    monkeypatch.setattr(journal_watch, "_wake", lambda loop, news: None)
+    monkeypatch.setattr(journal_watch, "HEARTBEAT_S", 600)
+
+
+@pytest.mark.usefixtures("untold")
+def test_who_asks_is_told_what_was_written_before(real, watching):
+    watch = watching(real.uri)
+    first = watch.newest()
+    for at in range(1, 50):
+        real.table("trades").add(trades(1, at))
+        assert watch.newest_asked().rows == first.rows + at
+    assert watch.away_seconds == 0
+
+
+def test_an_older_server_is_asked_nothing(server, watching):
+    watch = watching()
+    assert watch.newest_asked().version == 1
+    server.commit("trades", add=trades(1, 2))
+    wait_until(lambda: watch.newest_asked().version == 2)
+    assert watch.away_seconds == 0
+    assert len(server.asked("get")) == 1
+
+
+def test_a_broken_stream_ends_the_wait_for_its_answer(real, watching, monkeypatch):
+    monkeypatch.setattr("spark_sink.watch.ANSWER_SECONDS_MAX", 600)
+    watch = watching(real.uri, reconnectTimeoutMs="60000")
+    watch.newest()
+    monkeypatch.setattr(watch._question, "answered", lambda _: None)
+    asking = threading.Thread(target=watch.newest_asked)
+    asking.start()
+    wait_until(lambda: watch._question._asked == 1)
+    watch._stream.cancel()
+    asking.join(60)
+    assert not asking.is_alive()
+    real.table("trades").add(trades(1, 2))
+    wait_until(lambda: watch.newest_asked().rows == 3)
+
+
+def test_a_server_that_owes_an_answer_is_waited_for_once(real, watching, monkeypatch):
+    monkeypatch.setattr("spark_sink.watch.ANSWER_SECONDS_MAX", 0.01)
+    watch = watching(real.uri)
+    watch.newest()
+    question = watch._question
+    answers = []
+    monkeypatch.setattr(question, "answered", answers.append)
+    watch.newest_asked()
+    wait_until(lambda: answers)
+    monkeypatch.setattr("spark_sink.watch.ANSWER_SECONDS_MAX", 600)
+    for _ in range(100):
+        assert watch.newest_asked().rows == 2
+    assert len(answers) == 1
+    Question.answered(question, answers[0])
+    watch_again = threading.Thread(target=watch.newest_asked)
+    watch_again.start()
+    wait_until(lambda: len(answers) == 2)
+    Question.answered(question, answers[1])
+    watch_again.join(60)
+    assert not watch_again.is_alive()
