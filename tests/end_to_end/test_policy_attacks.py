@@ -26,6 +26,7 @@ from barrage.errors import (
 )
 from barrage.limits import Limits
 from barrage.server import Login, ServerConfig, User
+from barrage.server.policy import policy_watch
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.transport.deephaven_messages import (
     APPLICATION_SERVICE,
@@ -533,6 +534,51 @@ def test_a_file_that_cannot_be_read_changes_nothing(
 
     asyncio.run(scene())
     assert sum("stays as it was" in line for line in caplog.messages) == 1
+
+
+def test_half_of_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule whose condition is still to be written allows more than the whole one."""
+    path = tmp_path / "policy.toml"
+    path.write_text(READS)
+    text = READS + "rows = 'a > 0'\n"
+    left = iter(text)
+
+    async def scene() -> None:
+        watch = PolicyWatch(path, None)
+        policy = watch.gate.policy
+        with path.open("w") as file:
+
+            async def rest(_: float) -> None:
+                file.write(next(left, ""))
+                file.flush()
+
+            monkeypatch.setattr(policy_watch.asyncio, "sleep", rest)
+            for _ in text:
+                await watch.refresh()
+                assert watch.gate.policy is policy
+            await watch.refresh()
+        assert watch.gate.policy is not None
+        assert watch.gate.policy.rules[0].rows is not None
+
+    asyncio.run(scene())
+
+
+def test_a_file_that_takes_the_place_of_another_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_watch, "REST_S", 600)
+    path, other = tmp_path / "policy.toml", tmp_path / "policy.new"
+    path.write_text(READS)
+
+    async def scene() -> None:
+        watch = PolicyWatch(path, None)
+        other.write_text(READS * 2)
+        other.replace(path)
+        await watch.refresh()
+        assert watch.gate.policy is not None
+        assert len(watch.gate.policy.rules) == 2
+
+    asyncio.run(scene())
 
 
 def test_another_key_of_hashes_is_noticed(tmp_path: Path) -> None:

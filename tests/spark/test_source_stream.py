@@ -8,6 +8,7 @@ import threading
 import pyarrow as pa
 import pytest
 
+from barrage.server.history import journal_watch
 from barrage.server.settings.config import ServerConfig
 from spark_sink.connection import ServerConnection
 from tests.helpers.secured import IS_SECURED
@@ -62,6 +63,27 @@ def test_a_running_query_follows_the_table(spark, server, checkpoint):
     wait_until(lambda: collected.values() == sorted_rows(table), timeout=60)
     query.stop()
     assert len(collected.batches) > 2
+
+
+def test_what_was_written_before_is_available(spark, server, checkpoint, monkeypatch):
+    """Also where the server would not tell of it by itself for long."""
+    monkeypatch.setattr(journal_watch, "_wake", lambda loop, news: None)
+    monkeypatch.setattr(journal_watch, "HEARTBEAT_S", 600)
+    table = server.create_table("trades", SCHEMA)
+    collected = Collected()
+    query = (
+        source(spark, server)
+        .writeStream.foreachBatch(collected)
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+    try:
+        for number in range(20):
+            table.add(rows(10, number * 10))
+            query.processAllAvailable()
+            assert sum(collected.sizes()) == number * 10 + 10
+    finally:
+        query.stop()
 
 
 def test_rows_keep_their_identity_when_others_are_put_before_them(spark, server, checkpoint):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from barrage.server.policy.rules import Policy
 
     End = Callable[[Callable[[Caller], bool], BarrageError], None]
+
+REST_S = 0.1
+"""How long a file that is written in place must have stayed as it is to be read."""
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +54,18 @@ class PolicyWatch:
         self._ends.append(end)
 
     async def refresh(self) -> None:
-        """Read the file if it has changed, or one that it names. One that cannot be read changes
-        nothing, and is told once."""
+        """Read the file if it has changed, or one that it names, and nobody is writing. One that
+        cannot be read changes nothing, and is told once."""
         if self._path is None:
             return
-        found = await in_thread(lambda: tuple(map(stamp_of, self._files)))
+        found = await self._look()
         if found == self._stamps:
             return
+        if _is_written_in_place(self._stamps, found):
+            # Half of a file may allow what the whole one does not.
+            await asyncio.sleep(REST_S)
+            if found != await self._look():
+                return
         self._stamps = found
         try:
             policy, files = await in_thread(read_policy_and_files, self._path)
@@ -70,6 +79,9 @@ class PolicyWatch:
             self._files = files
             self._stamps = (found[0], *map(stamp_of, files[1:]))
         self._put(policy)
+
+    async def _look(self) -> tuple[Stamp | None, ...]:
+        return await in_thread(lambda: tuple(map(stamp_of, self._files)))
 
     def replace(self, policy: Policy) -> None:
         """Another policy of the program holds from now on. ConfigError where it stands in a
@@ -85,3 +97,12 @@ class PolicyWatch:
         for end in self._ends:
             end(is_meant, PolicyChangedError())
         log.info("the policy has %d rules now", len(policy.rules))
+
+
+def _is_written_in_place(before: tuple[Stamp | None, ...], now: tuple[Stamp | None, ...]) -> bool:
+    """Whether somebody may be in the middle of writing one of the files; one that has come by a
+    rename is whole."""
+    return any(
+        new is not None and old != new and (old is None or old[0] == new[0])
+        for old, new in zip(before, now, strict=True)
+    )
