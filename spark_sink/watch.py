@@ -5,7 +5,7 @@ It lives in the driver-side reader process for as long as the query, reconnects 
 keeps the consumer's lease at the server.
 
 What was written before a question of Spark's may still be on its way then. So the server is asked
-on the same stream, which costs a tenth of a call, whether it has told all it knows: Spark's
+on the same stream, which costs half of a call, whether it has told all it knows: Spark's
 ``processAllAvailable`` and ``AvailableNow`` count on that.
 """
 
