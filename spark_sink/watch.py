@@ -1,12 +1,12 @@
 """The watch: one stream that tells each new version of a table, so that Spark's question for
-something new, asked a hundred times a second, is answered from memory.
+something new, asked a hundred times a second, needs no call.
 
 It lives in the driver-side reader process for as long as the query, reconnects by itself, and
 keeps the consumer's lease at the server.
 
-What was written before a question of Spark's may still be on its way then. So the server is asked
-on the same stream, which costs half of a call, whether it has told all it knows: Spark's
-``processAllAvailable`` and ``AvailableNow`` count on that.
+What was written before a question of Spark's may still be on its way then. Before it is told that
+there is nothing new, the server is asked on the same stream, for half of what a call would cost,
+whether it has told all it knows: ``processAllAvailable`` and ``AvailableNow`` count on that.
 """
 
 from __future__ import annotations
