@@ -153,6 +153,8 @@ def test_what_alerts_say_to_do_can_be_done(server: Served, directory: Path) -> N
     said = {word for row in rows for word in re.findall(r"`([^`]+)`", row[3])}
     settings = {each.name for each in (*fields(ServerConfig), *fields(Limits))}
     with barrage.connect(server.uri) as session:
+        # It comes a moment after the first table that has a journal.
+        wait_until(lambda: "_journal" in [each.name for each in session.tables()])
         journal = set(session.table("_journal").snapshot().column_names)
     known = settings | set(MEASURES) | journal | {"_journal", RELAYED_TABLE, ALERTS_TABLE}
     assert said - known == set(ARGUMENTS) | OF_THE_MACHINE
