@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import flight
 
-from barrage.proto.read_exchange import HEADER, READ
 from barrage.supervision import Role, start_thread
 from spark_sink.connection import (
     UNREACHABLE_ADVICE,
@@ -42,7 +41,8 @@ _log = logging.getLogger(__name__)
 
 WATCH = Role("barrage-watch", "who asks for the newest version")
 
-READ_HEADERS = ((HEADER, READ),)
+READ_HEADERS = (("x-barrage-exchange", "get"),)
+"""What says that an exchange is a read of a journal."""
 
 SILENCE_SECONDS_MAX = 20.0
 """The server tells something at least every five seconds; after this much silence the stream is
