@@ -254,21 +254,19 @@ class ServerConnection:
     def action(self, name: str, *, is_known: bool = False, **body: Any) -> dict[str, Any]:
         """One Flight action with a JSON body, tried again while the server cannot be reached;
         :class:`ServerError`. ``is_known``: see :meth:`retried`."""
-        request = flight.Action(name, json.dumps(body, separators=(",", ":")).encode())
-
-        def call() -> dict[str, Any]:
-            answers = list(self.client().do_action(request, self.call_options(self.timeout_ms)))
-            if len(answers) != 1 or answers[0].body.size > ANSWER_BYTES_MAX:
-                raise ServerError(
-                    Failure.REFUSED, f"{len(answers)} answers instead of one", doing=name
-                )
-            found = json.loads(answers[0].body.to_pybytes())
-            if not isinstance(found, dict):
-                raise ServerError(Failure.REFUSED, "the answer is no JSON object", doing=name)
-            return found
-
         doing = f"{name} of {body.get('table', '')!r} at {self.where}"
-        return self.retried(call, doing=doing, is_known=is_known)
+        return self.retried(lambda: self.act(name, **body), doing=doing, is_known=is_known)
+
+    def act(self, name: str, **body: Any) -> dict[str, Any]:
+        """The same, tried once; Flight's errors and :class:`ServerError`."""
+        request = flight.Action(name, json.dumps(body, separators=(",", ":")).encode())
+        answers = list(self.client().do_action(request, self.call_options(self.timeout_ms)))
+        if len(answers) != 1 or answers[0].body.size > ANSWER_BYTES_MAX:
+            raise ServerError(Failure.REFUSED, f"{len(answers)} answers instead of one", doing=name)
+        found = json.loads(answers[0].body.to_pybytes())
+        if not isinstance(found, dict):
+            raise ServerError(Failure.REFUSED, "the answer is no JSON object", doing=name)
+        return found
 
     def patience(self, doing: str) -> Patience:
         """The tries of one call or read."""

@@ -55,6 +55,9 @@ ANSWER_SECONDS_MAX = 5.0
 """How long an answer is waited for. A server that takes longer is not waited for again until it has
 answered."""
 
+AWAY_SECONDS = 2.0
+"""How long a stream that has broken may take to come back before nobody waits for it."""
+
 PAUSE_SECONDS = 0.05
 PAUSE_SECONDS_MAX = 1.0
 
@@ -82,6 +85,8 @@ class Marks:
             last = self._marks[-1] if self._marks else None
             if last is not None and last.epoch != mark.epoch:
                 self._marks.clear()
+            elif last is not None and last.version > mark.version:
+                return
             elif last is not None and last.version == mark.version:
                 self._marks.pop()
             self._marks.append(mark)
@@ -127,28 +132,33 @@ class Question:
         self._asked = self._answered = 0
         self._has_ended = False
 
-    def ask(self, timeout: float) -> None:
+    def ask(self, timeout: float) -> bool:
         """Return once what the server knows now has been told, or after a while: ``timeout``, or at
-        once when it still owes an answer or the stream has ended."""
+        once when it still owes an answer. False: the stream has ended before."""
         with self._turn:
-            if self._has_ended or self._asked > self._answered:
-                return
+            if self._has_ended:
+                return False
+            if self._asked > self._answered:
+                return True
             self._asked += 1
             try:
                 self._writer.write_metadata(self._asked.to_bytes(8, "little"))
             except (pa.ArrowException, OSError):
-                return  # The stream has broken, of which its reader hears.
+                return False
             with self._changed:
                 self._changed.wait_for(self._is_settled, timeout)
+                return not self._has_ended
 
     def _is_settled(self) -> bool:
         return self._has_ended or self._answered >= self._asked
 
     def answered(self, answer: bytes) -> None:
-        """One has come back."""
+        """One has come back; what was not asked is no answer."""
+        number = int.from_bytes(answer, "little")
         with self._changed:
-            self._answered = int.from_bytes(answer, "little")
-            self._changed.notify_all()
+            if self._answered < number <= self._asked:
+                self._answered = number
+                self._changed.notify_all()
 
     def end(self) -> None:
         """The stream has ended: nobody waits for it any more."""
@@ -180,9 +190,11 @@ class TableWatch:
         self._is_closing = threading.Event()
         self._wake = threading.Event()
         self._stream: Any = None
+        self._starting = threading.Lock()
         self._question: Question | None = None
-        """On the stream there is; None where the server takes none."""
-        self._takes_questions = True
+        """On the stream there is, where the server takes some."""
+        self._takes_questions: bool | None = None
+        """Whether that of the stream does; None while there is no stream."""
         self._heard_at = 0.0
         self._broken_since: float | None = None
         self._failure: Exception | None = None
@@ -191,9 +203,10 @@ class TableWatch:
     def newest(self) -> VersionMark:
         """The newest version. Blocks only for the first; :class:`ServerError` when the stream
         failed for good or has been down for longer than the connection's patience."""
-        if self._thread is None:
-            self._heard_at = time.monotonic()
-            self._thread = start_thread(WATCH, self._run, on_death=self._died)
+        with self._starting:
+            if self._thread is None:
+                self._heard_at = time.monotonic()
+                self._thread = start_thread(WATCH, self._run, on_death=self._died)
         mark = self.marks.newest
         if mark is None:
             mark = self._first()
@@ -214,11 +227,25 @@ class TableWatch:
     def newest_asked(self) -> VersionMark:
         """The newest version there is now, not just the newest that was told; where the server
         does not answer, or is an older one, that."""
-        mark, question = self.newest(), self._question
-        if question is None:
-            return mark
-        question.ask(ANSWER_SECONDS_MAX)
+        self.newest()
+        deadline = time.monotonic() + ANSWER_SECONDS_MAX
+        question = self._question_after(None, deadline)
+        while question is not None and not question.ask(max(0, deadline - time.monotonic())):
+            question = self._question_after(question, deadline)
         return self.newest()
+
+    def _question_after(self, ended: Question | None, deadline: float) -> Question | None:
+        """That of the stream there is, or will be in a moment, if ``ended`` is that of one that has
+        broken. None: its server takes none, or is away."""
+        while time.monotonic() < deadline and not self._is_closing.is_set():
+            question = self._question
+            if question is not None and question is not ended:
+                return question
+            is_away = self.away_seconds > AWAY_SECONDS
+            if self._takes_questions is False or is_away or self._failure is not None:
+                break
+            self._is_closing.wait(0.01)
+        return None
 
     @property
     def away_seconds(self) -> float:
@@ -278,6 +305,8 @@ class TableWatch:
                     return
                 if not self._may_recover(error):
                     return
+            if self._is_closing.is_set():
+                return
             self._lost_connection()
             pause = PAUSE_SECONDS if self._heard_at > heard else min(2 * pause, PAUSE_SECONDS_MAX)
             self._connection.change_server()
@@ -331,39 +360,36 @@ class TableWatch:
 
     def _follow(self) -> None:
         connection, client = self._connection, self._connection.client()
-        if self._takes_questions:
-            heard = self._heard_at
+        # Older servers have this by DoGet alone; some of them would not answer at all.
+        takes_questions = connection.act("journal.info", table=self._table).get("questions") is True
+        question: Question | None = None
+        if takes_questions:
             writer, stream = client.do_exchange(
                 flight.FlightDescriptor.for_command(self._ticket),
                 connection.call_options(further=READ_HEADERS),
             )
-            try:
-                self._read(stream, Question(writer))
-                return
-            except Exception as error:
-                failure = as_server_error(error, doing=self._doing).failure
-                if self._heard_at > heard or failure not in (Failure.REFUSED, Failure.NO_JOURNAL):
-                    raise
-            # An older server tells versions by DoGet alone. What else was wrong is so there, too.
-            self._takes_questions = False
-        self._read(client.do_get(flight.Ticket(self._ticket), connection.call_options()), None)
-
-    def _read(self, stream: Any, question: Question | None) -> None:
-        self._stream, self._question = stream, question
+            question = Question(writer)
+        else:
+            stream = client.do_get(flight.Ticket(self._ticket), connection.call_options())
         try:
-            for chunk in stream:
-                if self._is_closing.is_set():
-                    return
-                self._found_connection()
-                if chunk.data is not None and chunk.data.num_rows:
-                    self.marks.add(mark_of(chunk.data))
-                if question is not None and chunk.app_metadata is not None:
-                    question.answered(chunk.app_metadata.to_pybytes())
+            self._stream, self._question = stream, question
+            self._takes_questions = takes_questions
+            self._read(stream, question)
         finally:
-            self._stream = self._question = None
+            self._stream = self._question = self._takes_questions = None
             stream.cancel()
             if question is not None:
                 question.end()
+
+    def _read(self, stream: Any, question: Question | None) -> None:
+        for chunk in stream:
+            if self._is_closing.is_set():
+                return
+            self._found_connection()
+            if chunk.data is not None and chunk.data.num_rows:
+                self.marks.add(mark_of(chunk.data))
+            if question is not None and chunk.app_metadata is not None:
+                question.answered(chunk.app_metadata.to_pybytes())
 
 
 def mark_of(batch: pa.RecordBatch) -> VersionMark:

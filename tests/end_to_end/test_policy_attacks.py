@@ -27,6 +27,7 @@ from barrage.errors import (
 from barrage.limits import Limits
 from barrage.server import Login, ServerConfig, User
 from barrage.server.policy import policy_watch
+from barrage.server.policy.policy_file import read_policy_and_files
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.transport.deephaven_messages import (
     APPLICATION_SERVICE,
@@ -563,22 +564,53 @@ def test_half_of_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     asyncio.run(scene())
 
 
-def test_a_file_that_takes_the_place_of_another_is_read_at_once(
+def test_a_file_that_is_written_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy_watch, "REST_S", 600)
-    path, other = tmp_path / "policy.toml", tmp_path / "policy.new"
+    path = tmp_path / "policy.toml"
     path.write_text(READS)
 
     async def scene() -> None:
         watch = PolicyWatch(path, None)
-        other.write_text(READS * 2)
-        other.replace(path)
+        policy = watch.gate.policy
+        path.write_text(READS * 2)
+
+        def read_too_early(path: Path) -> tuple[Policy, tuple[Path, ...]]:
+            read = read_policy_and_files(path)
+            path.write_text(READS * 3)
+            return read
+
+        with monkeypatch.context() as patched:
+            patched.setattr(policy_watch, "read_policy_and_files", read_too_early)
+            await watch.refresh()
+        assert watch.gate.policy is policy
         await watch.refresh()
         assert watch.gate.policy is not None
-        assert len(watch.gate.policy.rules) == 2
+        assert len(watch.gate.policy.rules) == 3
 
     asyncio.run(scene())
+
+
+def test_a_key_file_may_come_later_than_the_rules_that_name_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, key = tmp_path / "policy.toml", tmp_path / "mask.key"
+    path.write_text(READS)
+
+    async def scene() -> None:
+        watch = PolicyWatch(path, None)
+        policy = watch.gate.policy
+        path.write_text("hash_key_file = 'mask.key'\n" + READS)
+        for _ in range(3):
+            await watch.refresh()
+            assert watch.gate.policy is policy
+        key.write_text("11" * 16)
+        await watch.refresh()
+        assert watch.gate.policy is not None
+        assert watch.gate.policy.hash_key == b"\x11" * 16
+
+    asyncio.run(scene())
+    assert sum("stays as it was" in line for line in caplog.messages) == 1
 
 
 def test_another_key_of_hashes_is_noticed(tmp_path: Path) -> None:

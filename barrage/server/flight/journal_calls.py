@@ -122,7 +122,9 @@ class JournalCalls:
             "journal.info": Action(
                 'The journal of a table. Body: JSON {"table"}. Result: JSON {"table", "epoch", '
                 '"version", "earliest", "rows", "bytes", "offset", "timestamp_us", "key", "kind", '
-                '"stripe_ids_max", "feed_columns": those that tickets may leave out, "schema": '
+                '"stripe_ids_max", "feed_columns": those that tickets may leave out, "questions": '
+                "whether a watch by DoExchange answers them, "
+                '"schema": '
                 "base64 of an encapsulated Arrow IPC schema message}.",
                 self._info,
             ),
@@ -174,6 +176,7 @@ class JournalCalls:
             "kind": identity.kind,
             "stripe_ids_max": STRIPE_IDS_MAX,
             "feed_columns": list(FEED_COLUMNS),
+            "questions": True,
             "schema": base64.b64encode(identity.schema.serialize().to_pybytes()).decode(),
         }
         return json.dumps(told).encode()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     End = Callable[[Callable[[Caller], bool], BarrageError], None]
 
 REST_S = 0.1
-"""How long a file that is written in place must have stayed as it is to be read."""
+"""How long a file must have stayed as it is to be read."""
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ class PolicyWatch:
         self._path = path
         self._files: tuple[Path, ...] = ()
         self._stamps: tuple[Stamp | None, ...] = ()
+        self._failure: str | None = None
+        """Why the newest file does not hold."""
         if path is not None:
             before = stamp_of(path)
             policy, self._files = read_policy_and_files(path)
@@ -55,30 +57,38 @@ class PolicyWatch:
 
     async def refresh(self) -> None:
         """Read the file if it has changed, or one that it names, and nobody is writing. One that
-        cannot be read changes nothing, and is told once."""
+        cannot be read changes nothing, is told once, and is tried again: what it names may come."""
         if self._path is None:
             return
         found = await self._look()
-        if found == self._stamps:
+        if found == self._stamps and self._failure is None:
             return
-        if _is_written_in_place(self._stamps, found):
-            # Half of a file may allow what the whole one does not.
-            await asyncio.sleep(REST_S)
-            if found != await self._look():
-                return
-        self._stamps = found
+        # Half of a file may allow what the whole one does not.
+        await asyncio.sleep(REST_S)
+        if found != await self._look():
+            return
         try:
             policy, files = await in_thread(read_policy_and_files, self._path)
         except ConfigError as error:
-            log.error("the policy stays as it was: %s", error)
+            self._fail(found, str(error))
             return
         except Exception:
-            unexpected_failure(log, "the policy stays as it was, it could not be read")
+            if self._failure is None:
+                unexpected_failure(log, "the policy stays as it was, it could not be read")
+            self._stamps, self._failure = found, "it could not be read"
             return
+        if found != await self._look():
+            return
+        self._stamps, self._failure = found, None
         if files != self._files:
             self._files = files
             self._stamps = (found[0], *map(stamp_of, files[1:]))
         self._put(policy)
+
+    def _fail(self, found: tuple[Stamp | None, ...], failure: str) -> None:
+        if failure != self._failure:
+            log.error("the policy stays as it was: %s", failure)
+        self._stamps, self._failure = found, failure
 
     async def _look(self) -> tuple[Stamp | None, ...]:
         return await in_thread(lambda: tuple(map(stamp_of, self._files)))
@@ -97,12 +107,3 @@ class PolicyWatch:
         for end in self._ends:
             end(is_meant, PolicyChangedError())
         log.info("the policy has %d rules now", len(policy.rules))
-
-
-def _is_written_in_place(before: tuple[Stamp | None, ...], now: tuple[Stamp | None, ...]) -> bool:
-    """Whether somebody may be in the middle of writing one of the files; one that has come by a
-    rename is whole."""
-    return any(
-        new is not None and old != new and (old is None or old[0] == new[0])
-        for old, new in zip(before, now, strict=True)
-    )

@@ -16,6 +16,7 @@ A program that has settings of its own keeps them.
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import threading
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 INTERPRETER_THRESHOLDS: Final = ((700, 10, 10), (2000, 10, 10), (2000, 10, 0))
 """What the versions of CPython begin with."""
@@ -100,4 +103,8 @@ OF_THIS_PROCESS: Final = InterpreterTuning()
 def import_for_arrow() -> None:
     """Have Arrow import now what it imports to make its first array of Python's values: pandas,
     where that is installed, 0.2 s. The event loop or the engine would stand still for it."""
-    pa.array(())
+    try:
+        pa.array(())
+    except Exception as error:
+        # It tries once, and does without from then on.
+        log.warning("pandas is installed and cannot be imported: %s", error)

@@ -12,15 +12,17 @@ _TURNS: Final = 5
 async def close_servers(servers: list[asyncio.Server]) -> None:
     """Take no more connections, and empty the list. Those that have been accepted are made first:
     asyncio fails to make one whose server is closed, and leaves its socket open
-    (python/cpython#109564)."""
+    (python/cpython#109564). May be called twice at once."""
     loop = asyncio.get_running_loop()
     closing = servers[:]
-    servers.clear()
-    for server in closing:
-        for each in server.sockets:
-            loop.remove_reader(each.fileno())
-    if any(server.sockets for server in closing):
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
-    for server in closing:
-        server.close()
+    try:
+        for server in closing:
+            for each in server.sockets:
+                loop.remove_reader(each.fileno())
+        if any(server.sockets for server in closing):
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+    finally:
+        for server in closing:
+            server.close()
+        servers.clear()

@@ -100,7 +100,7 @@ def test_a_table_that_was_there_may_come_back(server, watching):
     watch.newest()
     table = server.tables.pop("trades")
     watch._stream.cancel()
-    wait_until(lambda: len(server.asked("get")) > 2)
+    wait_until(lambda: len(server.asked("journal.info")) > 2)
     assert watch.newest().version == 1
     server.tables["trades"] = table
     server.commit("trades", add=trades(1, 2))
@@ -174,19 +174,64 @@ def test_an_older_server_is_asked_nothing(server, watching):
     assert len(server.asked("get")) == 1
 
 
-def test_a_broken_stream_ends_the_wait_for_its_answer(real, watching, monkeypatch):
+@pytest.mark.usefixtures("untold")
+def test_a_stream_that_has_just_broken_is_waited_for(real, watching):
+    watch = watching(real.uri, reconnectTimeoutMs="60000")
+    first = watch.newest()
+    for at in range(1, 10):
+        watch._stream.cancel()
+        real.table("trades").add(trades(1, at))
+        assert watch.newest_asked().rows == first.rows + at
+
+
+def test_a_stream_that_breaks_while_it_is_asked_is_asked_anew(real, watching, monkeypatch):
     monkeypatch.setattr("spark_sink.watch.ANSWER_SECONDS_MAX", 600)
     watch = watching(real.uri, reconnectTimeoutMs="60000")
     watch.newest()
-    monkeypatch.setattr(watch._question, "answered", lambda _: None)
+    question = watch._question
+    monkeypatch.setattr(question, "answered", lambda _: None)
     asking = threading.Thread(target=watch.newest_asked)
     asking.start()
-    wait_until(lambda: watch._question._asked == 1)
+    wait_until(lambda: question._asked == 1)
+    real.table("trades").add(trades(1, 2))
     watch._stream.cancel()
     asking.join(60)
     assert not asking.is_alive()
-    real.table("trades").add(trades(1, 2))
-    wait_until(lambda: watch.newest_asked().rows == 3)
+    assert watch.newest().rows == 3
+
+
+def test_many_ask_at_once(real, watching):
+    watch = watching(real.uri)
+    seen = []
+
+    def ask(at):
+        for number in range(20):
+            real.table("trades").add(trades(1, 100 * at + number))
+            before = real.table("trades").to_arrow().num_rows
+            seen.append(watch.newest_asked().rows >= before)
+
+    askers = [threading.Thread(target=ask, args=(at,)) for at in range(4)]
+    for each in askers:
+        each.start()
+    for each in askers:
+        each.join(60)
+    assert seen == [True] * 80
+
+
+def test_what_was_not_asked_is_no_answer():
+    question = Question(None)
+    for answer in (b"\xff" * 16, b"\0", b"", b"\1"):
+        question.answered(answer)
+    assert question._answered == 0
+
+
+def test_a_watch_that_ends_says_nothing(real, watching, caplog):
+    for at in range(20):
+        watch = watching(real.uri)
+        watch.newest_asked()
+        real.table("trades").add(trades(1, at))
+        watch.close()
+    assert caplog.messages == []
 
 
 def test_a_server_that_owes_an_answer_is_waited_for_once(real, watching, monkeypatch):

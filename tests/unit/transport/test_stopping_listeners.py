@@ -12,6 +12,7 @@ import pytest
 
 from barrage.limits import Limits
 from barrage.server.operations.metrics_listener import MetricsListener
+from barrage.transport.sockets.servers import close_servers
 from tests.unit.transport.grpc_web_served import web_listener
 from tests.unit.transport.http2_served import listener_on
 from tests.unit.transport.tls_scene import server_tls
@@ -57,3 +58,29 @@ def test_nothing_is_left_open(listen, is_tls, turns, tmp_path):
     assert [str(each.message) for each in caught] == []
     for client in clients:
         client.close()
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_two_may_stop_it_at_once(is_tls, tmp_path):
+    async def scene():
+        listener = listener_on(tls=server_tls(tmp_path) if is_tls else None)
+        listener.bind()
+        await listener.start()
+        await asyncio.gather(listener.stop(0), listener.stop(0))
+
+    asyncio.run(scene())
+
+
+def test_a_stop_that_is_cancelled_leaves_nothing_listening():
+    async def scene():
+        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        closing = asyncio.create_task(close_servers([server]))
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        assert closing.cancelled()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+
+    asyncio.run(scene())

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from barrage.server.serving import interpreter
 from barrage.server.serving.interpreter import (
     INTERPRETER_SWITCH_SECONDS,
     INTERPRETER_THRESHOLDS,
@@ -77,3 +78,13 @@ def test_a_second_time_is_like_the_first() -> None:
 
 def test_plain_is_what_an_interpreter_begins_with() -> None:
     assert PLAIN[0] in INTERPRETER_THRESHOLDS
+
+
+@pytest.mark.parametrize("error", [ValueError("numpy.dtype size changed"), AttributeError("x")])
+def test_a_broken_pandas_is_no_reason_not_to_serve(error, monkeypatch, caplog):
+    def broken(_):
+        raise error
+
+    monkeypatch.setattr(interpreter.pa, "array", broken)
+    interpreter.import_for_arrow()
+    assert str(error) in caplog.text
