@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -20,15 +18,11 @@ from barrage import Operation, Policy, Rule
 from barrage.engine.operators.restrict import RestrictTable
 from barrage.errors import (
     BarrageError,
-    ConfigError,
     PermissionDeniedError,
     TableNotFoundError,
 )
 from barrage.limits import Limits
 from barrage.server import Login, ServerConfig, User
-from barrage.server.policy import policy_watch
-from barrage.server.policy.policy_file import read_policy_and_files
-from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.transport.deephaven_messages import (
     APPLICATION_SERVICE,
     CONSOLE_SERVICE,
@@ -479,19 +473,6 @@ def server_cursor(server: barrage.Server) -> barrage.Cursor:
     return cursor
 
 
-def test_rules_stand_in_a_file_or_in_the_program(tmp_path: Path) -> None:
-    path = tmp_path / "policy.toml"
-    path.write_text("")
-    config = ServerConfig(policy=str(path))
-    with (
-        barrage.Server("inproc://", config=config) as server,
-        pytest.raises(ConfigError, match="stands in"),
-    ):
-        server.set_policy(Policy(()))
-    with pytest.raises(ConfigError, match="two policies"):
-        barrage.Server("inproc://", config=config, policy=Policy(())).start()
-
-
 def test_a_policy_can_come_later() -> None:
     with barrage.Server("inproc://", authenticate=authenticate) as server:
         server.create_table("t", SCHEMA)
@@ -500,129 +481,3 @@ def test_a_policy_can_come_later() -> None:
             server.set_policy(Policy((KEEPER,)))
             with pytest.raises(TableNotFoundError):
                 bob.table("t").snapshot()
-
-
-READS = '[[rule]]\ntables = ["t"]\nallow = ["read"]\n'
-
-
-@pytest.mark.parametrize(
-    "broken",
-    ["[[rule]", READS + "rows = 'a >'", READS + "hide = 3", "hash_key_file = 'none'", "\xff", None],
-)
-def test_a_file_that_cannot_be_read_changes_nothing(
-    tmp_path: Path, broken: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "policy.toml"
-    path.write_text(READS)
-    ended: list[object] = []
-
-    async def scene() -> None:
-        watch = PolicyWatch(path, None)
-        watch.on_change(lambda is_meant, error: ended.append((is_meant, error)))
-        policy = watch.gate.policy
-        if broken is None:
-            path.unlink()
-        else:
-            path.write_bytes(broken.encode("latin-1"))
-        await watch.refresh()
-        await watch.refresh()
-        assert watch.gate.policy is policy
-        assert not ended
-        path.write_text(READS * 2)
-        await watch.refresh()
-        assert watch.gate.policy != policy
-        assert len(ended) == 1
-
-    asyncio.run(scene())
-    assert sum("stays as it was" in line for line in caplog.messages) == 1
-
-
-def test_half_of_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule whose condition is still to be written allows more than the whole one."""
-    path = tmp_path / "policy.toml"
-    path.write_text(READS)
-    text = READS + "rows = 'a > 0'\n"
-    left = iter(text)
-
-    async def scene() -> None:
-        watch = PolicyWatch(path, None)
-        policy = watch.gate.policy
-        with path.open("w") as file:
-
-            async def rest(_: float) -> None:
-                file.write(next(left, ""))
-                file.flush()
-
-            monkeypatch.setattr(policy_watch.asyncio, "sleep", rest)
-            for _ in text:
-                await watch.refresh()
-                assert watch.gate.policy is policy
-            await watch.refresh()
-        assert watch.gate.policy is not None
-        assert watch.gate.policy.rules[0].rows is not None
-
-    asyncio.run(scene())
-
-
-def test_a_file_that_is_written_while_it_is_read_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "policy.toml"
-    path.write_text(READS)
-
-    async def scene() -> None:
-        watch = PolicyWatch(path, None)
-        policy = watch.gate.policy
-        path.write_text(READS * 2)
-
-        def read_too_early(path: Path) -> tuple[Policy, tuple[Path, ...]]:
-            read = read_policy_and_files(path)
-            path.write_text(READS * 3)
-            return read
-
-        with monkeypatch.context() as patched:
-            patched.setattr(policy_watch, "read_policy_and_files", read_too_early)
-            await watch.refresh()
-        assert watch.gate.policy is policy
-        await watch.refresh()
-        assert watch.gate.policy is not None
-        assert len(watch.gate.policy.rules) == 3
-
-    asyncio.run(scene())
-
-
-def test_a_key_file_may_come_later_than_the_rules_that_name_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path, key = tmp_path / "policy.toml", tmp_path / "mask.key"
-    path.write_text(READS)
-
-    async def scene() -> None:
-        watch = PolicyWatch(path, None)
-        policy = watch.gate.policy
-        path.write_text("hash_key_file = 'mask.key'\n" + READS)
-        for _ in range(3):
-            await watch.refresh()
-            assert watch.gate.policy is policy
-        key.write_text("11" * 16)
-        await watch.refresh()
-        assert watch.gate.policy is not None
-        assert watch.gate.policy.hash_key == b"\x11" * 16
-
-    asyncio.run(scene())
-    assert sum("stays as it was" in line for line in caplog.messages) == 1
-
-
-def test_another_key_of_hashes_is_noticed(tmp_path: Path) -> None:
-    path, key = tmp_path / "policy.toml", tmp_path / "mask.key"
-    path.write_text("hash_key_file = 'mask.key'\n" + READS)
-    key.write_text("00" * 16)
-
-    async def scene() -> None:
-        watch = PolicyWatch(path, None)
-        key.write_text("11" * 16 + "\n")
-        await watch.refresh()
-        assert watch.gate.policy is not None
-        assert watch.gate.policy.hash_key == b"\x11" * 16
-
-    asyncio.run(scene())
