@@ -42,7 +42,7 @@ run: $(VENV)/.run ## start a server with live tables of this machine and watch o
 	@$(BIN)/barrage demo --port $(PORT)
 
 # The tests of a file go to one process, which makes what they share once; the long files come first.
-WORKERS ?= 3
+WORKERS ?= 4
 SHARED := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.dev ## the default test suite
