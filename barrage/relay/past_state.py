@@ -30,9 +30,11 @@ class PastState:
     rows: pa.Table
 
 
-async def past_state(session: AsyncSession, name: str, *, seconds: float) -> PastState | None:
-    """The state of so long ago, or the oldest there is; None where no journal has one, as for
-    views. ConnectionLostError."""
+async def past_state(
+    session: AsyncSession, name: str, *, seconds: float, steps_max: int
+) -> PastState | None:
+    """The state of so long ago, or so many steps, whichever is later, or the oldest there is; None
+    where no journal has one, as for views. ConnectionLostError."""
     history = session.table(name).history()
     try:
         facts = await history.facts()
@@ -40,6 +42,9 @@ async def past_state(session: AsyncSession, name: str, *, seconds: float) -> Pas
             cursor = await history.cursor_of(datetime.now(UTC) - timedelta(seconds=seconds))
         except HistoryLostError:
             cursor = Cursor(facts.epoch, facts.earliest)
+        latest_start = facts.version - steps_max
+        if cursor.epoch == facts.epoch and cursor.version < latest_start:
+            cursor = Cursor(facts.epoch, latest_start)
         keys, rows = await history.state(cursor, facts, ChangeOptions())
     except ConnectionLostError:
         raise

@@ -6,6 +6,9 @@
                         │                        ├──other history──► LIVE (a new table)
                         └──dropped──► WAITING ◄──┘ missing for too long
 
+A table that begins in the past, so that it has a history, is served once it has come to the
+present: nobody who changes to this server sees the rows of before again.
+
 While it is paused its subscribers see the rows of before and nothing else. They are told only when
 the history itself cannot go on: their streams end with UNAVAILABLE, and when they come back they
 get what there is then.
@@ -59,6 +62,10 @@ DRAIN_SECONDS: Final = 0.005
 PAST_SECONDS: Final = 30.0
 """How far back the history of a table begins that is served anew, where the upstream server has
 one: who comes from another relay, or from this one before it was started again, resumes."""
+
+PAST_STEPS_MAX: Final = 2000
+"""The most steps it begins in the past. Each takes the two servers about a millisecond, and nothing
+is served before the last of them."""
 
 MISSING_SECONDS_MAX: Final = 30.0
 """How long a table may be missing from a server that has just come up, perhaps a relay that waits
@@ -269,7 +276,9 @@ class RelayFollower:
         if self._cursor is None and self._offered is not None:
             past = self._offered
         elif self._cursor is None and not (form.traits.is_blink or form.traits.is_static):
-            past = await past_state(session, self.name, seconds=PAST_SECONDS)
+            past = await past_state(
+                session, self.name, seconds=PAST_SECONDS, steps_max=PAST_STEPS_MAX
+            )
         cursor = self._cursor if past is None else past.cursor
         options = SubscriptionOptions(min_update_interval_ms=INTERVAL_MS)
         async with session.follow(self.name, options, cursor) as stream:
@@ -277,9 +286,14 @@ class RelayFollower:
             self._offered = None
             self._serial = listing.server, told.serial
             self._stream = stream
+            table: RelayedTable | None = None
             try:
-                await self._begin(stream, beginning, form, past=past)
-                await self._take_updates(stream, missed=beginning.missed)
+                table = await self._begin(stream, beginning, form, past=past)
+                await self._take_updates(stream, table, missed=beginning.missed)
+            except BaseException as error:
+                if table is not None and table is not self._table:
+                    self._forget(table, error)
+                raise
             finally:
                 self._stream = None
 
@@ -290,14 +304,14 @@ class RelayFollower:
         form: RelayedForm,
         *,
         past: PastState | None,
-    ) -> None:
-        """Serve the state that the updates of a stream go on from."""
+    ) -> RelayedTable:
+        """A table of the state that the updates of a stream go on from."""
         if beginning.is_resumed and past is None:
             if self._table is None:
                 raise ConnectionLostError("what was to be resumed is not served any more")
             self.resumes += 1
             log.info("table %s: %s", self.name, beginning.outcome)
-            return
+            return self._table
         if beginning.is_resumed and past is not None:
             keys, rows, step = past.keys, past.rows, past.cursor.version
         else:
@@ -305,9 +319,15 @@ class RelayFollower:
             keys, rows, step = first.keys, first.rows(), first.step
         epoch = beginning.epoch
         state = RelayedState(form=form, keys=keys, rows=rows, step=step, epoch=epoch)
-        await self._publish(state, beginning)
+        return await self._prepare(state)
 
-    def _live(self) -> None:
+    async def _go_live(self, table: RelayedTable) -> None:
+        """Everything that was missed has been told."""
+        if table is not self._table:
+            await self._drain(table, waiting_max=0)
+            await asyncio.shield(asyncio.wrap_future(self._tables.show(table)))
+            self._table = table
+            log.info("table %s: served from step %d on", self.name, self._step)
         self.error = None
         self._set_state(FollowerState.LIVE)
         self._missing_since_ns = None
@@ -329,32 +349,40 @@ class RelayFollower:
                 )
         return first
 
-    async def _publish(self, state: RelayedState, beginning: StreamBeginning) -> None:
-        """Serve a whole state. Whoever reads the one of before is to come back for it."""
+    async def _prepare(self, state: RelayedState) -> RelayedTable:
+        """A table of a whole state. Whoever reads the one of before is to come back for it."""
         reason = "the upstream server cannot go on from the state served here; subscribe again"
 
         def ended() -> BarrageError:
             return TransportError(f"table {self.name!r}: {reason}")
 
-        publishing = self._tables.publish(self.name, state, ended=ended)
-        self._table = await asyncio.wrap_future(publishing)
+        table = await asyncio.wrap_future(self._tables.prepare(self.name, state, ended=ended))
+        self._table = None
         self.snapshots += 1
-        self._note_step(state.step, beginning.epoch)
+        self._note_step(state.step, state.epoch)
         log.info("table %s: %d rows at step %d", self.name, len(state.keys), state.step)
+        return table
+
+    def _forget(self, table: RelayedTable, error: BaseException) -> None:
+        """A table that was never served comes to nothing."""
+        self._note_step(-1, None)
+        reason = error if isinstance(error, BarrageError) else ConnectionLostError("it was stopped")
+        forgetting = self._tables.withdraw(self.name, table, reason)
+        forgetting.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _note_step(self, step: int, epoch: str | None) -> None:
         self._step = step
         self._cursor = None if epoch is None or step < 0 else Cursor(epoch, step)
 
-    async def _take_updates(self, stream: FollowedStream, *, missed: int) -> None:
+    async def _take_updates(
+        self, stream: FollowedStream, table: RelayedTable, *, missed: int
+    ) -> None:
         """``missed``: so many updates tell what happened before the stream, the first of them by
         position."""
-        table = self._table
-        assert table is not None
         place = 0
         while True:
             if place == missed:
-                self._live()
+                await self._go_live(table)
             message, _ = await stream.next()
             is_first = place == 0 and missed > 0
             await self._take(table, message, is_by_position=is_first, is_missed=place < missed)
@@ -383,6 +411,13 @@ class RelayFollower:
                 late = self._too_late(self.lag_ns, most)
                 await self._withdraw(late)
                 raise late
-        while waiting >= TOLD_MAX:
-            await asyncio.sleep(DRAIN_SECONDS)
+        if waiting >= TOLD_MAX:
+            await self._drain(table, waiting_max=TOLD_MAX - 1)
+
+    async def _drain(self, table: RelayedTable, *, waiting_max: int) -> None:
+        """Until no more updates than these wait for their cycle."""
+        while True:
             waiting = await asyncio.wrap_future(self._tables.waiting(table))
+            if waiting <= waiting_max:
+                return
+            await asyncio.sleep(DRAIN_SECONDS)

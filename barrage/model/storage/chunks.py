@@ -185,7 +185,10 @@ class ChunkLog:
 def _size_class(chunk: pa.Array) -> int | None:
     """Class k holds 4^k..4^(k+1)-1 rows; None for chunks too large to be copied again."""
     rows = len(chunk)
-    if rows >= FROZEN_ROWS or chunk.nbytes >= FROZEN_BYTES:
+    if rows >= FROZEN_ROWS:
+        return None
+    # Arrow's count of the bytes that are used costs thirty times as much as that of those held.
+    if chunk.get_total_buffer_size() >= FROZEN_BYTES and chunk.nbytes >= FROZEN_BYTES:
         return None
     return (rows.bit_length() - 1) >> 1
 
@@ -201,7 +204,7 @@ def _cell_bytes(data_type: pa.DataType) -> int:
 def _unpinned(values: pa.Array, cell_bytes: int) -> pa.Array:
     """``values``, copied if it is a thin slice that would keep a much larger buffer alive."""
     held = values.get_total_buffer_size()
-    # Arrow's count of the bytes that are used costs thirty times as much as that of those held.
+    # See _size_class: those held are counted first.
     if held <= 2 * cell_bytes * len(values) + PINNED_BYTES_SLACK:
         return values
     if held <= 2 * values.nbytes + PINNED_BYTES_SLACK:

@@ -200,8 +200,9 @@ class ResumePlanned:
     plan_id: int
     is_building: bool
     """Whether journals are read for it now; ``PlanBuilt`` says when that is over."""
-    is_ahead: bool = False
-    """The cursor is of a state that is still to come here: ask again. No plan was begun."""
+    awaits_from: int | None = None
+    """The step the table is at, when the cursor is of one that is still to come here: ask again. No
+    plan was begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

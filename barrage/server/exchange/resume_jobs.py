@@ -44,9 +44,12 @@ what a client waits before it connects again."""
 GATHER_SECONDS_MAX = 0.2
 """How long a job waits at most, however many come."""
 
-AHEAD_SECONDS_MAX = 5.0
-"""How long a job waits for a relayed table to come to its cursor, which another relay, or the
-server that owns the table, has told already."""
+STANDSTILL_SECONDS_MAX = 5.0
+"""How long a job waits for the next step of a relayed table that is to come to its cursor, which
+another relay, or the server that owns the table, has told already."""
+
+AHEAD_SECONDS_MAX = 60.0
+"""How long it waits altogether while the table comes nearer."""
 
 AHEAD_PAUSE_SECONDS = 0.02
 
@@ -145,7 +148,8 @@ class ResumeJobs:
     async def _planned(self, job: _Job) -> ResumePlanned:
         """Begin the plan, once the table has come to the cursor."""
         loop = asyncio.get_running_loop()
-        latest = loop.time() + AHEAD_SECONDS_MAX
+        end = loop.time() + AHEAD_SECONDS_MAX
+        latest, step = loop.time() + STANDSTILL_SECONDS_MAX, None
         while True:
             is_wanted = any(each.request.stream_id in self._open_ids for each in job.waiting)
             request = PlanResume(
@@ -154,8 +158,11 @@ class ResumeJobs:
                 is_patient=is_wanted and loop.time() < latest,
             )
             planned = await asyncio.wrap_future(self._engine.ask(request))
-            if not planned.is_ahead:
+            if planned.awaits_from is None:
                 return planned
+            if planned.awaits_from != step:
+                step = planned.awaits_from
+                latest = min(loop.time() + STANDSTILL_SECONDS_MAX, end)
             await asyncio.sleep(AHEAD_PAUSE_SECONDS)
 
     async def _plan(self, job: _Job) -> None:

@@ -244,7 +244,9 @@ class SubscriptionDispatcher:
                 subscribe.source, subscribe.types, subscribe.options, way=subscribe.way
             )
             if asked.is_patient and self.planner.is_ahead(table, subscribe.resume.cursor):
-                return ResumePlanned(plan_id=asked.plan_id, is_building=False, is_ahead=True)
+                return ResumePlanned(
+                    plan_id=asked.plan_id, is_building=False, awaits_from=table.present_step
+                )
             spec = self._spec(subscribe, encoder)
             found = contained(self.planner.survey, table, subscribe.resume, spec)
         except BarrageError as error:

@@ -225,8 +225,8 @@ class JournalService:
         return recorded
 
     def follow(self, publication: Publication, epoch: str) -> None:
-        """A name begins to stand for a table that goes on with another server's history, of this
-        epoch and in its versions: in memory, from its present rows on."""
+        """A table that a name is to stand for goes on with another server's history, of this epoch
+        and in its versions: in memory, from its present rows on."""
         table = publication.table
         assert isinstance(table, SourceTable)
         identity = _identity_of(publication, table, "memory")
@@ -243,7 +243,6 @@ class JournalService:
         )
         table.start_recording()
         self._recorded[table] = _Recorded(journal, is_whole=False)
-        self._names[publication.name] = _Named(journal, is_view=False)
 
     def _made_store(self) -> JournalStore:
         """The store; journals in memory need none until the first of them."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from barrage.engine.resume.relayed import RelayedTable
 from barrage.errors import TableExistsError
+from barrage.server.journaling.journal_service import NONE
 from barrage.server.runtime.catalog import Publication
 from barrage.server.tables.table_service import kind_of
 from barrage.server.tables.tickets import check_table_name
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.engine.resume.relayed import RelayedForm, ToldUpdate
+    from barrage.engine.tables.table import Table
     from barrage.errors import BarrageError
     from barrage.limits import Limits
     from barrage.rowset import RowSet
@@ -56,13 +58,26 @@ class RelayedTables:
         self._catalog = catalog
         self._tables = tables
         self._limits = limits
+        self._prepared: dict[RelayedTable, Publication] = {}
+        """Tables that nobody can read yet. Belongs to the engine thread."""
+
+    def prepare(
+        self, name: str, state: RelayedState, *, ended: Callable[[], BarrageError]
+    ) -> Future[RelayedTable]:
+        """A table of this state, for which the name stands once it is shown. The relayed table it
+        stood for before fails with what ``ended`` makes. TableExistsError for a name of somebody
+        else; SchemaError and EngineError for a state that cannot be served."""
+        check_table_name(name)
+        return self._runtime.submit(partial(self._prepare, name, state, ended))
+
+    def show(self, table: RelayedTable) -> Future[None]:
+        """Let the name of a prepared table stand for it; TableFailedError when it has failed."""
+        return self._runtime.submit(partial(self._show, table))
 
     def publish(
         self, name: str, state: RelayedState, *, ended: Callable[[], BarrageError]
     ) -> Future[RelayedTable]:
-        """Let a name stand for a table of this state. The relayed table it stood for before fails
-        with what ``ended`` makes. TableExistsError for a name of somebody else; SchemaError and
-        EngineError for a state that cannot be served."""
+        """Prepare a table and show it, in one turn."""
         check_table_name(name)
         return self._runtime.submit(partial(self._publish, name, state, ended))
 
@@ -78,12 +93,25 @@ class RelayedTables:
 
     def withdraw(self, name: str, table: RelayedTable, error: BarrageError) -> Future[None]:
         """Take a name back, unless it stands for another table; what depends on the table ends
-        with ``error``."""
+        with ``error``. A table that was only prepared is forgotten."""
         return self._runtime.submit(partial(self._withdraw, name, table, error))
 
     # --- engine thread ---
 
     def _publish(
+        self, name: str, state: RelayedState, ended: Callable[[], BarrageError]
+    ) -> RelayedTable:
+        table = self._prepare(name, state, ended)
+        self._show(table)
+        return table
+
+    def _show(self, table: RelayedTable) -> None:
+        table.check_alive()
+        publication = self._prepared.pop(table)
+        self._tables.journals.begin(publication, NONE)
+        self._catalog.put(publication)
+
+    def _prepare(
         self, name: str, state: RelayedState, ended: Callable[[], BarrageError]
     ) -> RelayedTable:
         self._catalog.check_usable(name)
@@ -98,17 +126,18 @@ class RelayedTables:
         journals = self._tables.journals
         if state.epoch is None:
             journals.decline(table)
-            journals.begin(publication, "none")
         else:
             journals.follow(publication, state.epoch)
-        self._catalog.put(publication)
+        self._prepared[table] = publication
         return table
 
-    def _withdraw(self, name: str, table: object, error: BarrageError) -> None:
-        publication = self._catalog.find(name)
-        if publication is None or publication.table is not table:
-            return
-        self._catalog.remove(name)
+    def _withdraw(self, name: str, table: Table, error: BarrageError) -> None:
+        publication = self._prepared.pop(table, None) if isinstance(table, RelayedTable) else None
+        if publication is None:
+            publication = self._catalog.find(name)
+            if publication is None or publication.table is not table:
+                return
+            self._catalog.remove(name)
         self._tables.journals.end(publication)
         self._tables.fail_now(publication.table, error)
 
