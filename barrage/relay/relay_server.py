@@ -227,7 +227,7 @@ class Relay(AsyncServer):
         return None if self.link.address is None else self.link.listing
 
     def _absence(self, name: str) -> BarrageError | None:
-        """Why a table is not served that may be soon; on the engine thread."""
+        """Why a table is not served that may be soon; on any thread."""
         if not self._patterns.matches(name):
             return None
         listing = self.link.listing

@@ -18,7 +18,7 @@ from typing import Any
 
 from barrage.client.connection.reconnect import Backoff
 from barrage.client.session import aconnect
-from barrage.errors import TableNotFoundError
+from barrage.errors import ConnectionLostError, TableNotFoundError
 from barrage.supervision import in_thread
 
 READERS = 4
@@ -174,8 +174,8 @@ async def settled(readers: list[Reader], count: int, uris: list[str], token: str
             for uri in uris:
                 async with aconnect(uri, auth=token) as session:
                     found.append((await session.table("rows").snapshot()).sort_by("k"))
-        except TableNotFoundError:
-            # A relay that was started a moment ago has it soon.
+        except (TableNotFoundError, ConnectionLostError):
+            # A relay that was started a moment ago has it soon, and says so.
             await asyncio.sleep(0.05)
             continue
         is_told = all(reader.told == count for reader in readers)

@@ -103,12 +103,15 @@ class JournalAccess:
 
     def journal(self, table: str, epoch: str | None = None) -> TableJournal:
         """The journal of a table in an epoch, for a caller that may read all of it.
-        TableNotFoundError, PermissionDeniedError, JournalRefusedError."""
+        TableNotFoundError, TableAwaitedError, PermissionDeniedError, JournalRefusedError."""
         self._gate.check_whole(table)
         try:
             with refusals_for_peers():
                 journal = self._named(table)
         except TableNotFoundError:
+            awaited = self._tables.absence(table)
+            if awaited is not None:
+                raise awaited from None
             if self._gate.policy is None:
                 raise
             raise TableNotFoundError(table) from None  # Names that are alike may be hidden.

@@ -59,7 +59,7 @@ class Catalog:
         self._blocked: dict[str, BarrageError] = {}
         self.absence: Callable[[str], BarrageError | None] = lambda _name: None
         """Why a name stands for no table yet, where it may stand for one soon; None where it is not
-        known at all. Asked on the engine thread."""
+        known at all. Asked on any thread."""
 
     def __iter__(self) -> Iterator[Publication]:
         return iter(sorted(self._publications.values(), key=lambda p: p.name))

@@ -251,6 +251,10 @@ class TableService:
         """The publication of that name; TableNotFoundError."""
         return self._runtime.submit(partial(self._catalog.live, name))
 
+    def absence(self, name: str) -> BarrageError | None:
+        """Why a name that stands for no table may soon; None for others. Any thread."""
+        return self._catalog.absence(name)
+
     def facts(self, name: str) -> Future[TableFacts]:
         """What is known about one table; TableNotFoundError."""
         return self._runtime.submit(lambda: self._facts(self._catalog.get(name)))

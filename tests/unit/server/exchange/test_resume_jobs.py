@@ -1,10 +1,24 @@
-"""How long a plan waits for others who come back from the same version, in virtual time."""
+"""How long a plan waits, in virtual time: for others who come back from the same version, and for a
+table that is to come to their cursor."""
 
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 
-from barrage.server.exchange.resume_jobs import GATHER_SECONDS, GATHER_SECONDS_MAX, ResumeJobs, _Job
+import pytest
+
+from barrage.server.exchange.exchange_messages import ResumePlanned
+from barrage.server.exchange.resume_jobs import (
+    AHEAD_PAUSE_SECONDS,
+    AHEAD_SECONDS_MAX,
+    GATHER_SECONDS,
+    GATHER_SECONDS_MAX,
+    STANDSTILL_SECONDS_MAX,
+    ResumeJobs,
+    _Job,
+    _Waiting,
+)
 from tests.interleaving.seeded_loop import SeededLoop
 
 
@@ -45,3 +59,67 @@ def test_those_who_never_cease_to_come_are_not_all_waited_for():
     count, seconds = gathered([number * GATHER_SECONDS / 2 for number in range(10_000)])
     assert GATHER_SECONDS_MAX <= seconds < GATHER_SECONDS_MAX + 2 * GATHER_SECONDS
     assert 1 < count < 10_000
+
+
+class ComingTable:
+    """An engine whose table is behind the cursor, and comes nearer as time goes by."""
+
+    def __init__(self, loop, *, seconds_per_step, steps):
+        self.loop = loop
+        self.seconds_per_step = seconds_per_step
+        self.steps = steps
+
+    def ask(self, request):
+        step = min(self.steps, int(self.loop.time() / self.seconds_per_step))
+        answer = Future()
+        is_awaited = request.is_patient and step < self.steps
+        answer.set_result(
+            ResumePlanned(
+                plan_id=request.plan_id, is_building=False, awaits_from=step if is_awaited else None
+            )
+        )
+        return answer
+
+
+class OpenStream:
+    stream_id = 7
+
+
+def waited(*, seconds_per_step, steps, open_ids=frozenset({7})):
+    """After how long a plan is made, of a table that needs these steps to come to the cursor."""
+    loop = SeededLoop(0)
+    loop.delay_chance = 0.0
+
+    async def scene():
+        table = ComingTable(loop, seconds_per_step=seconds_per_step, steps=steps)
+        jobs = ResumeJobs(table, open_ids)
+        job = _Job(plan_id=1)
+        job.waiting.append(_Waiting(OpenStream(), loop.create_future()))
+        await jobs._planned(job)
+        jobs.close()
+        return loop.time()
+
+    try:
+        return loop.run_until_complete(scene())
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("seconds_per_step", [0.1, 1.0, 0.9 * STANDSTILL_SECONDS_MAX])
+def test_a_table_that_comes_nearer_is_waited_for(seconds_per_step):
+    seconds = waited(seconds_per_step=seconds_per_step, steps=10)
+    assert 10 * seconds_per_step <= seconds <= 10 * seconds_per_step + 2 * AHEAD_PAUSE_SECONDS
+
+
+def test_a_table_that_stands_still_is_not_waited_for_longer_than_that():
+    seconds = waited(seconds_per_step=1_000.0, steps=1)
+    assert STANDSTILL_SECONDS_MAX <= seconds <= STANDSTILL_SECONDS_MAX + 3 * AHEAD_PAUSE_SECONDS
+
+
+def test_nobody_waits_for_ever_for_a_table_that_never_comes():
+    seconds = waited(seconds_per_step=1.0, steps=10_000)
+    assert AHEAD_SECONDS_MAX <= seconds <= AHEAD_SECONDS_MAX + 3 * AHEAD_PAUSE_SECONDS
+
+
+def test_who_has_gone_is_not_waited_for():
+    assert waited(seconds_per_step=1.0, steps=10, open_ids=frozenset()) < AHEAD_PAUSE_SECONDS
