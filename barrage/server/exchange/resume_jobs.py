@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from barrage.errors import TableAwaitedError
 from barrage.proto.resumption import ResumeMode
 from barrage.server.exchange.exchange_messages import (
     GiveUpPlan,
@@ -119,6 +120,10 @@ class ResumeJobs:
             try:
                 await self._gather(job)
                 await self._plan(job)
+            except TableAwaitedError as error:
+                # Should the table come this moment, subscribing would give a whole state.
+                _fail(job, error)
+                return
             finally:
                 self._jobs.pop(key, None)
             # From here on others begin a job of their own: this one knows nothing of later changes.
@@ -167,13 +172,15 @@ class ResumeJobs:
 
     async def _plan(self, job: _Job) -> None:
         """Have a plan made as far as it can be made ahead. Without one, subscriptions begin with a
-        snapshot."""
+        snapshot. TableAwaitedError."""
         building = asyncio.get_running_loop().create_future()
         self._building[job.plan_id] = building
         try:
             planned = await self._planned(job)
             if planned.is_building:
                 await building
+        except TableAwaitedError:
+            raise
         except Exception as error:
             log.info("no plan for those who come back: %s", error)
         finally:

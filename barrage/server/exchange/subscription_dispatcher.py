@@ -18,9 +18,11 @@ from barrage.engine.changelog.subscription import SubscriptionSpec
 from barrage.engine.propagation.intervals import EACH_STEP_NS
 from barrage.errors import (
     BarrageError,
+    ConnectionLostError,
     LocalProtocolError,
     RemoteProtocolError,
     ResumeRefusedError,
+    TableAwaitedError,
 )
 from barrage.limits import NANOS_PER_MS
 from barrage.proto.resumption import EPOCH_HEADER, RESUMED_HEADER, Outcome
@@ -114,6 +116,8 @@ class SubscriptionDispatcher:
             WeakKeyDictionary()
         )
         self.planner = ResumePlanner(runtime, journals, limits, on_built=self._plan_built)
+        self._planned: dict[int, Table] = {}
+        """By the number of a plan, the table it is made for."""
         self.handlers: Mapping[type[Any], Callable[[Any], Any]] = {
             Subscribe: self.subscribe,
             ChangeViewport: self.change_viewport,
@@ -131,13 +135,16 @@ class SubscriptionDispatcher:
     # --- subscribe ---
 
     def subscribe(
-        self, asked: Subscribe, resumption: Resumption | None = None
+        self,
+        asked: Subscribe,
+        resumption: Resumption | None = None,
+        planned: Table | None = None,
     ) -> Subscribed | Refused:
         """Start a subscription: the schema goes to the stream in this turn, before the first
-        update."""
+        update. ``planned`` is the table that the resumption was planned for."""
         stream_id = asked.stream_id
         try:
-            headers = contained(self._subscribe, asked, resumption)
+            headers = contained(self._subscribe, asked, resumption, planned)
         except BarrageError as error:
             return Refused(stream_id=stream_id, error=without_frames(error))
         except Exception:
@@ -146,9 +153,11 @@ class SubscriptionDispatcher:
         return Subscribed(stream_id=stream_id, headers=headers)
 
     def _subscribe(
-        self, asked: Subscribe, resumption: Resumption | None
+        self, asked: Subscribe, resumption: Resumption | None, planned: Table | None
     ) -> tuple[tuple[str, str], ...]:
         table, encoder = self._shown(asked.source, asked.types, asked.options, way=asked.way)
+        if planned is not None:
+            self._check_same(asked, planned, table)
         spec = self._spec(asked, encoder)
         schema = EncodedUpdate.of((asked.stream_id,), (encoder.schema_frame(),))
         try:
@@ -184,6 +193,14 @@ class SubscriptionDispatcher:
                 outcome = Outcome.resnapshot(str(error))
         producer.add(asked.stream_id, spec, now_ns, token=asked.token)
         return outcome
+
+    def _check_same(self, asked: Subscribe, planned: Table, table: Table) -> None:
+        """ConnectionLostError when the table a plan was made for has failed meanwhile and another
+        one goes on with its history: who comes again is resumed there."""
+        assert asked.resume is not None
+        is_replaced = planned is not table and planned.failure is not None
+        if is_replaced and self.planner.epoch_of(table) == asked.resume.cursor.epoch:
+            raise ConnectionLostError("the table was replaced while it was resumed; try again")
 
     def _spec(self, asked: Subscribe, encoder: UpdateEncoder[Frame]) -> SubscriptionSpec:
         wanted, options = asked.wanted, asked.options
@@ -236,7 +253,8 @@ class SubscriptionDispatcher:
 
     def plan_resume(self, asked: PlanResume) -> ResumePlanned:
         """Begin a plan. What is wrong with a subscription is told to each when it is subscribed,
-        and what is wrong with the plan, too: then it begins with a snapshot."""
+        and what is wrong with the plan, too: then it begins with a snapshot. TableAwaitedError when
+        it is to come back once its table is here."""
         subscribe = asked.subscribe
         assert subscribe.resume is not None
         try:
@@ -247,8 +265,11 @@ class SubscriptionDispatcher:
                 return ResumePlanned(
                     plan_id=asked.plan_id, is_building=False, awaits_from=table.present_step
                 )
+            self._planned[asked.plan_id] = table
             spec = self._spec(subscribe, encoder)
             found = contained(self.planner.survey, table, subscribe.resume, spec)
+        except TableAwaitedError:
+            raise
         except BarrageError as error:
             found = Resumption.refused(str(error))
         except Exception:
@@ -262,11 +283,13 @@ class SubscriptionDispatcher:
     def subscribe_together(self, asked: SubscribeTogether) -> tuple[Subscribed | Refused, ...]:
         """Subscribe everybody who waited for a plan."""
         resumption = self.planner.finish(asked.plan_id)
-        return tuple(self.subscribe(each, resumption) for each in asked.subscribes)
+        planned = self._planned.pop(asked.plan_id, None)
+        return tuple(self.subscribe(each, resumption, planned) for each in asked.subscribes)
 
     def give_up_plan(self, asked: GiveUpPlan) -> None:
         """Forget a plan, if it is not finished."""
         self.planner.give_up(asked.plan_id)
+        self._planned.pop(asked.plan_id, None)
 
     # --- cancel ---
 

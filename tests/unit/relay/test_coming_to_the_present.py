@@ -11,6 +11,7 @@ from barrage.client.session import aconnect
 from barrage.errors import TransportError
 from barrage.relay import relay_follower
 from barrage.relay.relay_follower import FollowerState, RelayFollower
+from barrage.server.exchange.resume_jobs import ResumeJobs
 from tests.unit.relay.scene import (
     SCHEMA,
     engine,
@@ -152,5 +153,59 @@ def test_one_who_is_ahead_of_a_relay_that_comes_nearer_is_waited_for(monkeypatch
             async with live(relay.uri, "quotes", resume_from=cursor, rows=rows) as here:
                 assert here.resumption == "live"
                 assert len(here) == 20
+
+    run(test)
+
+
+def test_a_table_that_comes_between_a_plan_and_its_subscription_is_resumed(monkeypatch):
+    async def test():
+        hold = Hold(monkeypatch, count=7)
+        plan = ResumeJobs._plan
+        planned = []
+
+        async def plan_and_see_it_come(jobs, job):
+            try:
+                await plan(jobs, job)
+            finally:
+                planned.append(job)
+                hold.let_all()
+                await relay.wait_live("quotes")
+
+        async with filled_origin(20) as (origin, _, _), relay_of(origin.uri) as relay:
+            async with live(origin.uri, "quotes") as there:
+                cursor, rows = there.checkpoint()
+            await until(lambda: hold.taken == 7)
+            monkeypatch.setattr(ResumeJobs, "_plan", plan_and_see_it_come)
+            async with live(relay.uri, "quotes", resume_from=cursor, rows=rows) as here:
+                assert here.resumption == "live"
+                assert len(planned) == 2
+
+    run(test)
+
+
+def test_a_table_that_is_replaced_between_a_plan_and_its_subscription_is_resumed(monkeypatch):
+    async def test():
+        plan = ResumeJobs._plan
+        planned = []
+
+        async def plan_and_see_it_replaced(jobs, job):
+            await plan(jobs, job)
+            planned.append(job)
+            if len(planned) == 1:
+                follower = relay.followers["quotes"]
+                await follower._withdraw(TransportError("begun anew"))
+                follower._stream.cancel()
+                await relay.wait_live("quotes")
+
+        async with filled_origin(20) as (origin, quotes, _), relay_of(origin.uri) as relay:
+            async with live(origin.uri, "quotes") as there:
+                cursor, rows = there.checkpoint()
+            step = await quotes.upsert([{"Sym": "new", "Price": 2.0}])
+            await follows(relay, "quotes", step)
+            monkeypatch.setattr(ResumeJobs, "_plan", plan_and_see_it_replaced)
+            async with live(relay.uri, "quotes", resume_from=cursor, rows=rows) as here:
+                assert here.resumption == "replayed 1 step"
+                assert len(planned) > 1
+                assert len(here) == 21
 
     run(test)
