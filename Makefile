@@ -115,7 +115,7 @@ test-spark-secured: $(VENV)/.spark ## the same over TLS, with users and rules
 test-spark-oldest: $(VENV)/.spark ## the same and the kills of Spark on the oldest supported PySpark, in an environment of its own
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install --quiet --editable '.[dev,spark,lake,plots]' 'pyspark[connect]>=4.2,<4.3'
-	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) BARRAGE_OLDEST_SPARK=1 $(VENV)-oldest/bin/python -m pytest -m spark tests/spark
+	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) OLDEST_SPARK=1 $(VENV)-oldest/bin/python -m pytest -m spark tests/spark
 	JAVA_HOME=$$($(BIN)/python -m spark_sink.java_runtime) $(VENV)-oldest/bin/python -m pytest -m chaos tests/chaos/test_spark_source_kills.py tests/chaos/test_spark_sink_kills.py
 
 spark-demo: $(VENV)/.spark ## orders and fills through Spark and back while the server is killed; fails unless all is equal

@@ -34,6 +34,8 @@ BEGIN = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
 ORDERS_A_BATCH = 20
 SECONDS_MAX = 180
 ANSWER_SECONDS_MAX = 60
+WRONG_USE = 2
+"""Exit code of a command whose words or settings are wrong: it says so, and will again."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -51,22 +53,26 @@ class Server:
     def __init__(self, data: Path) -> None:
         self._port, self._web_port = free_ports(2)
         self._data = data
+        self._log = data.with_name("server.log")
         self.uri = f"grpc://127.0.0.1:{self._port}"
         self.page = f"http://127.0.0.1:{self._web_port}/"
 
     def start(self) -> None:
         words = ["serve", "--data", str(self._data), "--port", str(self._port)]
         words += ["--web", "--web-port", str(self._web_port)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from barrage.cli.main import main; main()", *words],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", "from barrage.cli.main import main; main()", *words],
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
 
     def wait(self) -> None:
         """Until it answers."""
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
         while True:
+            if self._process.poll() == WRONG_USE:
+                raise SystemExit(self._log.read_text().strip())
             if self._process.poll() is not None:
                 # Somebody else had the port for a moment.
                 self.start()

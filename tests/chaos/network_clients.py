@@ -23,6 +23,8 @@ from barrage.supervision import in_thread
 
 READERS = 4
 END_SECONDS_MAX = 60
+WRONGS_TOLD = 10
+"""Of each reader."""
 AGAIN = Backoff(first_seconds=0.05, seconds_max=0.5)
 
 
@@ -145,7 +147,7 @@ async def main(token: str, uris: list[str]) -> None:
             count=writing.count,
             resends=writing.resends,
             told=[reader.told for reader in readers],
-            wrong=[text for reader in readers for text in reader.wrong],
+            wrong=[text for reader in readers for text in reader.wrong[:WRONGS_TOLD]],
             resumptions=[reader.resumptions for reader in readers],
         )
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.skipif("BARRAGE_OLDEST_SPARK" not in os.environ, reason="make test-spark-oldest")
+@pytest.mark.skipif("OLDEST_SPARK" not in os.environ, reason="make test-spark-oldest")
 def test_the_oldest_pyspark_that_is_allowed(spark):
     assert spark.version.startswith("4.2.")
 
