@@ -367,8 +367,7 @@ class RelayFollower:
         """A table that was never served comes to nothing."""
         self._note_step(-1, None)
         reason = error if isinstance(error, BarrageError) else ConnectionLostError("it was stopped")
-        forgetting = self._tables.withdraw(self.name, table, reason)
-        forgetting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._tables.forget(self.name, table, reason)
 
     def _note_step(self, step: int, epoch: str | None) -> None:
         self._step = step

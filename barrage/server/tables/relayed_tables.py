@@ -96,6 +96,10 @@ class RelayedTables:
         with ``error``. A table that was only prepared is forgotten."""
         return self._runtime.submit(partial(self._withdraw, name, table, error))
 
+    def forget(self, name: str, table: RelayedTable, error: BarrageError) -> None:
+        """The same, soon, and never refused."""
+        self._runtime.post(partial(self._withdraw, name, table, error))
+
     # --- engine thread ---
 
     def _publish(
