@@ -96,10 +96,12 @@ async def test_a_page_that_acknowledges_nothing_is_sent_its_window_and_then_the_
         await shown.open(b"s/t", viewport=Viewport.of(0, 1), window=4)
         await page.messages(1, 2)
         table = server.table("t")
-        # Of long rows few are between the server and the kernel, however slow both are.
-        text = "x" * 10_000
+        # Of long cells few are between the server and the kernel, however slow both are, and an
+        # answer says that the server's loop is not behind its engine.
         for step in range(1, 301):
+            text = f"{step}" * 100_000
             table.upsert({"k": [0], "v": [float(step)], "s": [text]})
+            await session.info("t")
         await page.messages(1, 4)
         page.acknowledges = True
         await page.acknowledge(1)
