@@ -203,6 +203,9 @@ class ResumePlanned:
     awaits_from: int | None = None
     """The step the table is at, when the cursor is of one that is still to come here: ask again. No
     plan was begun."""
+    refused: Refused | None = None
+    """Why this subscription cannot begin, whatever its cursor: ask for the next of those who wait.
+    No plan was begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

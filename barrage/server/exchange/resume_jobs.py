@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from barrage.errors import TableAwaitedError
 from barrage.proto.resumption import ResumeMode
 from barrage.server.exchange.exchange_messages import (
     GiveUpPlan,
@@ -120,10 +119,6 @@ class ResumeJobs:
             try:
                 await self._gather(job)
                 await self._plan(job)
-            except TableAwaitedError as error:
-                # Should the table come this moment, subscribing would give a whole state.
-                _fail(job, error)
-                return
             finally:
                 self._jobs.pop(key, None)
             # From here on others begin a job of their own: this one knows nothing of later changes.
@@ -140,8 +135,7 @@ class ResumeJobs:
             if not is_taken:
                 self._engine.tell(GiveUpPlan(plan_id=job.plan_id))
         for waiting, answer in zip(open_ones, answers, strict=True):
-            if not waiting.answer.done():
-                waiting.answer.set_result(answer)
+            _answer(waiting, answer)
 
     async def _gather(self, job: _Job) -> None:
         loop = asyncio.get_running_loop()
@@ -150,12 +144,14 @@ class ResumeJobs:
             count = len(job.waiting)
             await asyncio.sleep(GATHER_SECONDS)
 
-    async def _planned(self, job: _Job) -> ResumePlanned:
-        """Begin the plan, once the table has come to the cursor."""
+    async def _planned(self, job: _Job) -> ResumePlanned | None:
+        """Begin the plan, once the table has come to the cursor. Who cannot be subscribed is told
+        so here: others of the job may see what it does not, and were its table to come this moment,
+        a subscription would begin with a snapshot. None when nobody is left."""
         loop = asyncio.get_running_loop()
         end = loop.time() + AHEAD_SECONDS_MAX
         latest, step = loop.time() + STANDSTILL_SECONDS_MAX, None
-        while True:
+        while job.waiting:
             is_wanted = any(each.request.stream_id in self._open_ids for each in job.waiting)
             request = PlanResume(
                 plan_id=job.plan_id,
@@ -163,28 +159,35 @@ class ResumeJobs:
                 is_patient=is_wanted and loop.time() < latest,
             )
             planned = await asyncio.wrap_future(self._engine.ask(request))
+            if planned.refused is not None:
+                _answer(job.waiting.pop(0), planned.refused)
+                continue
             if planned.awaits_from is None:
                 return planned
             if planned.awaits_from != step:
                 step = planned.awaits_from
                 latest = min(loop.time() + STANDSTILL_SECONDS_MAX, end)
             await asyncio.sleep(AHEAD_PAUSE_SECONDS)
+        return None
 
     async def _plan(self, job: _Job) -> None:
         """Have a plan made as far as it can be made ahead. Without one, subscriptions begin with a
-        snapshot. TableAwaitedError."""
+        snapshot."""
         building = asyncio.get_running_loop().create_future()
         self._building[job.plan_id] = building
         try:
             planned = await self._planned(job)
-            if planned.is_building:
+            if planned is not None and planned.is_building:
                 await building
-        except TableAwaitedError:
-            raise
         except Exception as error:
             log.info("no plan for those who come back: %s", error)
         finally:
             del self._building[job.plan_id]
+
+
+def _answer(waiting: _Waiting, answer: _Answer) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_result(answer)
 
 
 def _fail(job: _Job, error: Exception) -> None:

@@ -22,7 +22,6 @@ from barrage.errors import (
     LocalProtocolError,
     RemoteProtocolError,
     ResumeRefusedError,
-    TableAwaitedError,
 )
 from barrage.limits import NANOS_PER_MS
 from barrage.proto.resumption import EPOCH_HEADER, RESUMED_HEADER, Outcome
@@ -155,10 +154,9 @@ class SubscriptionDispatcher:
     def _subscribe(
         self, asked: Subscribe, resumption: Resumption | None, planned: Table | None
     ) -> tuple[tuple[str, str], ...]:
-        table, encoder = self._shown(asked.source, asked.types, asked.options, way=asked.way)
+        table, encoder, spec = self._wanted(asked)
         if planned is not None:
             self._check_same(asked, planned, table)
-        spec = self._spec(asked, encoder)
         schema = EncodedUpdate.of((asked.stream_id,), (encoder.schema_frame(),))
         try:
             outcome = self._add(asked, table, spec, resumption=resumption)
@@ -202,9 +200,12 @@ class SubscriptionDispatcher:
         if is_replaced and self.planner.epoch_of(table) == asked.resume.cursor.epoch:
             raise ConnectionLostError("the table was replaced while it was resumed; try again")
 
-    def _spec(self, asked: Subscribe, encoder: UpdateEncoder[Frame]) -> SubscriptionSpec:
+    def _wanted(self, asked: Subscribe) -> tuple[Table, UpdateEncoder[Frame], SubscriptionSpec]:
+        """The table of a subscription, its encoder, and what of it is told. Errors of the table's
+        name and of the request."""
+        table, encoder = self._shown(asked.source, asked.types, asked.options, way=asked.way)
         wanted, options = asked.wanted, asked.options
-        return SubscriptionSpec(
+        spec = SubscriptionSpec(
             columns=wanted.columns,
             viewport=wanted.viewport,
             interval_ns=EACH_STEP_NS
@@ -215,6 +216,7 @@ class SubscriptionDispatcher:
             is_reverse_echo=wanted.is_reverse,
             is_last_column_covering=options.columns_as_list,
         )
+        return table, encoder, spec
 
     # --- change of viewport ---
 
@@ -252,30 +254,26 @@ class SubscriptionDispatcher:
     # --- resume ---
 
     def plan_resume(self, asked: PlanResume) -> ResumePlanned:
-        """Begin a plan. What is wrong with a subscription is told to each when it is subscribed,
-        and what is wrong with the plan, too: then it begins with a snapshot. TableAwaitedError when
-        it is to come back once its table is here."""
-        subscribe = asked.subscribe
+        """Begin a plan. What is wrong with the plan is told to each when it is subscribed: then it
+        begins with a snapshot."""
+        plan_id, subscribe = asked.plan_id, asked.subscribe
         assert subscribe.resume is not None
         try:
-            table, encoder = self._shown(
-                subscribe.source, subscribe.types, subscribe.options, way=subscribe.way
-            )
-            if asked.is_patient and self.planner.is_ahead(table, subscribe.resume.cursor):
-                return ResumePlanned(
-                    plan_id=asked.plan_id, is_building=False, awaits_from=table.present_step
-                )
-            self._planned[asked.plan_id] = table
-            spec = self._spec(subscribe, encoder)
+            table, _, spec = contained(self._wanted, subscribe)
+        except BarrageError as error:
+            refused = Refused(stream_id=subscribe.stream_id, error=without_frames(error))
+            return ResumePlanned(plan_id=plan_id, is_building=False, refused=refused)
+        if asked.is_patient and self.planner.is_ahead(table, subscribe.resume.cursor):
+            return ResumePlanned(plan_id=plan_id, is_building=False, awaits_from=table.present_step)
+        try:
             found = contained(self.planner.survey, table, subscribe.resume, spec)
-        except TableAwaitedError:
-            raise
         except BarrageError as error:
             found = Resumption.refused(str(error))
         except Exception:
             found = unforeseen()
-        is_building = self.planner.begin(asked.plan_id, found)
-        return ResumePlanned(plan_id=asked.plan_id, is_building=is_building)
+        self._planned[plan_id] = table
+        is_building = self.planner.begin(plan_id, found)
+        return ResumePlanned(plan_id=plan_id, is_building=is_building)
 
     def _plan_built(self, plan_id: int) -> None:
         self._runtime.emit([PlanBuilt(plan_id=plan_id)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,7 +12,9 @@ from barrage.client.session import aconnect
 from barrage.errors import TransportError
 from barrage.relay import relay_follower
 from barrage.relay.relay_follower import FollowerState, RelayFollower
+from barrage.server.exchange.exchange_messages import PlanResume
 from barrage.server.exchange.resume_jobs import ResumeJobs
+from barrage.server.exchange.subscription_dispatcher import DispatcherPort
 from tests.unit.relay.scene import (
     SCHEMA,
     engine,
@@ -160,22 +163,28 @@ def test_one_who_is_ahead_of_a_relay_that_comes_nearer_is_waited_for(monkeypatch
 def test_a_table_that_comes_between_a_plan_and_its_subscription_is_resumed(monkeypatch):
     async def test():
         hold = Hold(monkeypatch, count=7)
-        plan = ResumeJobs._plan
+        ask = DispatcherPort.ask
         planned = []
 
-        async def plan_and_see_it_come(jobs, job):
-            try:
-                await plan(jobs, job)
-            finally:
-                planned.append(job)
-                hold.let_all()
-                await relay.wait_live("quotes")
+        def ask_and_see_it_come(port, request):
+            answered = ask(port, request)
+            if not isinstance(request, PlanResume):
+                return answered
+            late = Future()
+            planned.append(asyncio.create_task(hand_over(answered, late)))
+            return late
+
+        async def hand_over(answered, late):
+            answer = await asyncio.wrap_future(answered)
+            hold.let_all()
+            await relay.wait_live("quotes")
+            late.set_result(answer)
 
         async with filled_origin(20) as (origin, _, _), relay_of(origin.uri) as relay:
             async with live(origin.uri, "quotes") as there:
                 cursor, rows = there.checkpoint()
             await until(lambda: hold.taken == 7)
-            monkeypatch.setattr(ResumeJobs, "_plan", plan_and_see_it_come)
+            monkeypatch.setattr(DispatcherPort, "ask", ask_and_see_it_come)
             async with live(relay.uri, "quotes", resume_from=cursor, rows=rows) as here:
                 assert here.resumption == "live"
                 assert len(planned) == 2

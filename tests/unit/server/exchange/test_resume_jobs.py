@@ -5,10 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
-from barrage.server.exchange.exchange_messages import ResumePlanned
+from barrage.errors import TableNotFoundError
+from barrage.model.cursor import Cursor
+from barrage.proto.resumption import ResumeMode, ResumeRequest
+from barrage.server.exchange.exchange_messages import (
+    PlanResume,
+    Refused,
+    ResumePlanned,
+    Subscribed,
+)
 from barrage.server.exchange.resume_jobs import (
     AHEAD_PAUSE_SECONDS,
     AHEAD_SECONDS_MAX,
@@ -123,3 +132,56 @@ def test_nobody_waits_for_ever_for_a_table_that_never_comes():
 
 def test_who_has_gone_is_not_waited_for():
     assert waited(seconds_per_step=1.0, steps=10, open_ids=frozenset()) < AHEAD_PAUSE_SECONDS
+
+
+class PickyEngine:
+    """Lets one of the streams see the table."""
+
+    def __init__(self, seen_by):
+        self.seen_by = seen_by
+        self.subscribed = []
+
+    def ask(self, request):
+        answer = Future()
+        if isinstance(request, PlanResume):
+            stream_id = request.subscribe.stream_id
+            refused = None
+            if stream_id != self.seen_by:
+                refused = Refused(stream_id=stream_id, error=TableNotFoundError("t"))
+            answer.set_result(
+                ResumePlanned(plan_id=request.plan_id, is_building=False, refused=refused)
+            )
+        else:
+            ids = [each.stream_id for each in request.subscribes]
+            self.subscribed += ids
+            answer.set_result(tuple(Subscribed(stream_id=each, headers=()) for each in ids))
+        return answer
+
+    def tell(self, notice):
+        pass
+
+
+@pytest.mark.parametrize("seen_by", [1, 2, 3, None])
+def test_who_cannot_be_subscribed_is_told_so_and_the_others_have_their_plan(seen_by):
+    engine = PickyEngine(seen_by)
+    ids = (1, 2, 3)
+    resume = ResumeRequest(cursor=Cursor("e", 1), mode=ResumeMode.COALESCED)
+
+    def request(stream_id):
+        wanted = SimpleNamespace(ticket=b"s/t", columns=None, viewport=None, is_reverse=False)
+        return SimpleNamespace(stream_id=stream_id, wanted=wanted, types=None, options=None)
+
+    async def scene():
+        jobs = ResumeJobs(engine, ids)
+        answers = await asyncio.gather(
+            *(jobs.subscribe(request(each), resume, None) for each in ids)
+        )
+        jobs.close()
+        return answers
+
+    for stream_id, answer in zip(ids, asyncio.run(scene()), strict=True):
+        # Without a plan nobody is subscribed: it would be from a whole state.
+        is_subscribed = isinstance(answer, Subscribed)
+        assert answer.stream_id == stream_id
+        assert is_subscribed == (stream_id in engine.subscribed)
+        assert is_subscribed == (seen_by is not None and stream_id >= seen_by)
