@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -252,12 +253,13 @@ def test_the_server_stops_while_rows_that_are_kept_are_read() -> None:
             peer.stream("DoGet", encode_ticket(ticket))
             for ticket in (told.info.endpoints[0].ticket, group.endpoints[0].ticket, b"s/long")
         ]
-        for read in reads:
-            next(read)
+        sizes = [len(next(read)) for read in reads]
         server.stop()
-        for read in reads:
-            with pytest.raises(grpc.RpcError) as caught:
-                list(read)
-            assert caught.value.code() in (CODE.UNAVAILABLE, CODE.CANCELLED)
+        for read, size in zip(reads, sizes, strict=True):
+            with suppress(grpc.RpcError):
+                size += sum(len(message) for message in read)
+            # A client may have taken all of it in time, whoever reads it then.
+            is_whole = read.code() is CODE.OK and size > rows.nbytes
+            assert is_whole or read.code() in (CODE.UNAVAILABLE, CODE.CANCELLED)
     assert app.results.results.count == 0
     assert app.results.results.byte_count == 0
