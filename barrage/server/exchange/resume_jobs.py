@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from barrage.proto.resumption import ResumeMode
+from barrage.server.exchange.awaited_steps import AwaitedSteps
 from barrage.server.exchange.exchange_messages import (
     GiveUpPlan,
     PlanResume,
@@ -44,12 +45,8 @@ what a client waits before it connects again."""
 GATHER_SECONDS_MAX = 0.2
 """How long a job waits at most, however many come."""
 
-STANDSTILL_SECONDS_MAX = 5.0
-"""How long a job waits for the next step of a relayed table that is to come to its cursor, which
-another relay, or the server that owns the table, has told already."""
-
 AHEAD_SECONDS_MAX = 60.0
-"""How long it waits altogether while the table comes nearer."""
+"""How long a job waits altogether for a table that comes nearer to its cursor."""
 
 AHEAD_PAUSE_SECONDS = 0.02
 
@@ -69,6 +66,10 @@ class _Waiting:
 @dataclass(slots=True)
 class _Job:
     plan_id: int
+    source: Hashable
+    """Equal for jobs of one table."""
+    version: int
+    """Of the cursor."""
     waiting: list[_Waiting] = field(default_factory=list)
 
 
@@ -81,6 +82,8 @@ class ResumeJobs:
         self._open_ids = open_ids
         self._plan_ids = itertools.count(1)
         self._jobs: dict[Hashable, _Job] = {}
+        self._awaited: dict[Hashable, AwaitedSteps] = {}
+        """By the source of jobs that wait for its table to come to their cursors."""
         self._building: dict[int, asyncio.Future[None]] = {}
         """By the number of their plan, those who wait for one."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,7 +97,10 @@ class ResumeJobs:
         key = _key(request, resume, session)
         job = self._jobs.get(key)
         if job is None:
-            job = self._jobs[key] = _Job(next(self._plan_ids))
+            cursor = resume.cursor
+            source = cursor.epoch, *_source(request, session)
+            job = _Job(next(self._plan_ids), source=source, version=cursor.version)
+            self._jobs[key] = job
             fail = partial(_fail, job)
             task = start_task(JOB, self._run(key, job), on_death=fail)
             self._tasks.add(task)
@@ -145,29 +151,46 @@ class ResumeJobs:
             await asyncio.sleep(GATHER_SECONDS)
 
     async def _planned(self, job: _Job) -> ResumePlanned | None:
-        """Begin the plan, once the table has come to the cursor. Who cannot be subscribed is told
-        so here: others of the job may see what it does not, and were its table to come this moment,
-        a subscription would begin with a snapshot. None when nobody is left."""
+        """Begin the plan, once the table has come to the cursor. None when nobody is left."""
+        planned = await self._asked(job, is_patient=True)
+        if planned is None or planned.awaits_from is None:
+            return planned
+        awaited = self._awaited.setdefault(job.source, AwaitedSteps())
+        awaited.seen(planned.awaits_from)
         loop = asyncio.get_running_loop()
         end = loop.time() + AHEAD_SECONDS_MAX
-        latest, step = loop.time() + STANDSTILL_SECONDS_MAX, None
+        try:
+            async with awaited.turn(job.version) as turn:
+                while True:
+                    is_wanted = any(
+                        each.request.stream_id in self._open_ids for each in job.waiting
+                    )
+                    is_over = awaited.stands_still() or loop.time() >= end
+                    is_patient = is_wanted and not is_over
+                    planned = await self._asked(job, is_patient=is_patient)
+                    if planned is None or planned.awaits_from is None:
+                        if is_patient:
+                            awaited.seen(job.version)
+                        return planned
+                    awaited.seen(planned.awaits_from)
+                    await asyncio.sleep(AHEAD_PAUSE_SECONDS)
+                    await turn.give_way()
+        finally:
+            if awaited.is_idle:
+                self._awaited.pop(job.source, None)
+
+    async def _asked(self, job: _Job, *, is_patient: bool) -> ResumePlanned | None:
+        """What the engine says of the plan. Who cannot be subscribed is told so here: others of the
+        job may see what it does not, and were its table to come this moment, a subscription would
+        begin with a snapshot. None when nobody is left."""
         while job.waiting:
-            is_wanted = any(each.request.stream_id in self._open_ids for each in job.waiting)
             request = PlanResume(
-                plan_id=job.plan_id,
-                subscribe=job.waiting[0].request,
-                is_patient=is_wanted and loop.time() < latest,
+                plan_id=job.plan_id, subscribe=job.waiting[0].request, is_patient=is_patient
             )
             planned = await asyncio.wrap_future(self._engine.ask(request))
-            if planned.refused is not None:
-                _answer(job.waiting.pop(0), planned.refused)
-                continue
-            if planned.awaits_from is None:
+            if planned.refused is None:
                 return planned
-            if planned.awaits_from != step:
-                step = planned.awaits_from
-                latest = min(loop.time() + STANDSTILL_SECONDS_MAX, end)
-            await asyncio.sleep(AHEAD_PAUSE_SECONDS)
+            _answer(job.waiting.pop(0), planned.refused)
         return None
 
     async def _plan(self, job: _Job) -> None:
@@ -197,14 +220,17 @@ def _fail(job: _Job, error: Exception) -> None:
             waiting.answer.set_exception(error)
 
 
-def _key(request: Subscribe, resume: ResumeRequest, session: ClientSession | None) -> Hashable:
-    """What a plan depends on. An export means something within its session only; the updates of
-    steps are made for one shape."""
-    wanted = request.wanted
-    ticket = bytes(wanted.ticket or b"")
+def _source(request: Subscribe, session: ClientSession | None) -> tuple[Hashable, ...]:
+    """What says which table it is. An export means something within its session only."""
+    ticket = bytes(request.wanted.ticket or b"")
     owner = session if ticket.startswith(EXPORT_ROUTE) else None
+    return ticket, None if owner is None else id(owner), request.types
+
+
+def _key(request: Subscribe, resume: ResumeRequest, session: ClientSession | None) -> Hashable:
+    """What a plan depends on. The updates of steps are made for one shape."""
     shape = None
     if resume.mode is ResumeMode.STEPS:
-        is_list = request.options.columns_as_list
+        wanted, is_list = request.wanted, request.options.columns_as_list
         shape = (wanted.columns, wanted.viewport, wanted.is_reverse, is_list)
-    return resume, ticket, None if owner is None else id(owner), request.types, shape
+    return resume, *_source(request, session), shape
