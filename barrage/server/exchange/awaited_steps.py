@@ -48,9 +48,9 @@ class AwaitedSteps:
         return asyncio.get_running_loop().time() - self._moved_at >= STANDSTILL_SECONDS_MAX
 
     @asynccontextmanager
-    async def turn(self, version: int) -> AsyncIterator[Turn]:
+    async def turn(self, version: int) -> AsyncIterator[AwaitedTurn]:
         """Wait for the turn of a cursor of this version, and have it."""
-        turn = Turn(self, version)
+        turn = AwaitedTurn(self, version)
         try:
             await turn.take()
             yield turn
@@ -62,7 +62,7 @@ class AwaitedSteps:
         """Whether an earlier cursor waits."""
         return bool(self._waiting) and self._waiting[0][0] < version
 
-    async def _called(self, turn: Turn) -> None:
+    async def _called(self, turn: AwaitedTurn) -> None:
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (turn.version, next(self._numbers), called))
         try:
@@ -81,7 +81,7 @@ class AwaitedSteps:
         self._is_taken = False
 
 
-class Turn:
+class AwaitedTurn:
     """Of one job."""
 
     def __init__(self, awaited: AwaitedSteps, version: int) -> None:

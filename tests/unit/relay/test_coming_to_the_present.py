@@ -41,6 +41,12 @@ async def filled_origin(steps):
         yield origin, quotes, step
 
 
+async def checkpoint(uri):
+    """What a client of now would go on from."""
+    async with live(uri, "quotes") as table:
+        return table.checkpoint()
+
+
 class Hold:
     """Lets relays take so many updates, and more when told to."""
 
@@ -116,10 +122,13 @@ def test_a_relay_that_stops_on_the_way_leaves_nothing(monkeypatch):
     async def test():
         hold = Hold(monkeypatch, count=7)
         async with filled_origin(20) as (origin, _, _):
-            async with relay_of(origin.uri):
+            async with relay_of(origin.uri) as relay:
                 await until(lambda: hold.taken == 7)
-            async with aconnect(origin.uri) as session:
-                assert len(await read(session, "quotes")) == 20
+            # The upstream server has nobody to tell any more, and the relay no task that waits.
+            await until(lambda: origin._app.stream_count == 0)
+            assert relay.followers["quotes"].table is None
+            names = {task.get_name() for task in asyncio.all_tasks()}
+            assert not {name for name in names if name.startswith("barrage-relay")}
 
     run(test)
 
@@ -131,8 +140,7 @@ def test_a_table_begins_a_bounded_number_of_steps_back(monkeypatch):
             kept = {}
             for number in range(10):
                 step = await quotes.upsert([{"Sym": f"N{number}", "Price": 1.0}])
-                async with live(origin.uri, "quotes") as there:
-                    kept[number] = there.checkpoint()
+                kept[number] = await checkpoint(origin.uri)
             async with relay_of(origin.uri) as relay:
                 await follows(relay, "quotes", step)
                 for number, outcome in ((4, "replayed 5 steps"), (3, "resnapshot")):
@@ -148,8 +156,7 @@ def test_one_who_is_ahead_of_a_relay_that_comes_nearer_is_waited_for(monkeypatch
     async def test():
         hold = Hold(monkeypatch, count=7)
         async with filled_origin(20) as (origin, _, _), relay_of(origin.uri) as relay:
-            async with live(origin.uri, "quotes") as there:
-                cursor, rows = there.checkpoint()
+            cursor, rows = await checkpoint(origin.uri)
             await until(lambda: hold.taken == 7)
             # Refused while nothing is served, then resumed: never told the rows of before.
             asyncio.get_running_loop().call_later(0.05, hold.let_all)
@@ -181,8 +188,7 @@ def test_a_table_that_comes_between_a_plan_and_its_subscription_is_resumed(monke
             late.set_result(answer)
 
         async with filled_origin(20) as (origin, _, _), relay_of(origin.uri) as relay:
-            async with live(origin.uri, "quotes") as there:
-                cursor, rows = there.checkpoint()
+            cursor, rows = await checkpoint(origin.uri)
             await until(lambda: hold.taken == 7)
             monkeypatch.setattr(DispatcherPort, "ask", ask_and_see_it_come)
             async with live(relay.uri, "quotes", resume_from=cursor, rows=rows) as here:
@@ -207,8 +213,7 @@ def test_a_table_that_is_replaced_between_a_plan_and_its_subscription_is_resumed
                 await relay.wait_live("quotes")
 
         async with filled_origin(20) as (origin, quotes, _), relay_of(origin.uri) as relay:
-            async with live(origin.uri, "quotes") as there:
-                cursor, rows = there.checkpoint()
+            cursor, rows = await checkpoint(origin.uri)
             step = await quotes.upsert([{"Sym": "new", "Price": 2.0}])
             await follows(relay, "quotes", step)
             monkeypatch.setattr(ResumeJobs, "_plan", plan_and_see_it_replaced)
