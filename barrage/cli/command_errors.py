@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -121,7 +122,10 @@ class OneLineGroup(TyperGroup):
         extra: dict[str, Any],
     ) -> int:
         try:
-            result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            # What the command keeps in context variables, whom it logs in as, ends with it.
+            result = copy_context().run(
+                super().main, args, prog_name, complete_var, standalone_mode=False, **extra
+            )
         except _UsageError as error:
             return _fail(_usage_line(error), EXIT_USAGE)
         except CommandError as error:

@@ -28,6 +28,14 @@ def test_the_demo_watches_its_own_server_where_there_are_users(users):
     assert "processes_by_cpu  live" in done.output
 
 
+def test_whom_one_command_names_is_nobody_to_the_next(users):
+    named = CliRunner().invoke(
+        app, ["ls", "localhost:1", "--user", "alice"], env={"BARRAGE_PASSWORD": ALICE_PASSWORD}
+    )
+    assert "cannot connect to localhost:1" in named.output, named.output
+    test_the_demo_watches_its_own_server_where_there_are_users(users)
+
+
 def upstream_of(*words: str, monkeypatch, **variables: str):
     """What the relay that a command makes logs in with, and what the command says."""
     made = []
