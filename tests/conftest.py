@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.helpers.cpu_seconds"]
+pytest_plugins = ["tests.helpers.cpu_seconds", "tests.helpers.hanging_tests"]
 
-EXAMPLES = 8
+EXAMPLES = 5
 """Of each property in the default run, the same ones every time; the profile ``ci`` has other ones
 and more, ``nightly`` (``make property``) thousands. See :mod:`tests.helpers.examples` for what is
 expensive."""
@@ -30,7 +30,10 @@ for _name, _count in (("ci", 100), ("nightly", 5000)):
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default-run"))
 
-_MARKED = {"chaos": "chaos", "interop": "interop", "spark": "spark", "ucx": "ucx", "web": "web"}
+_MARKED = {
+    **{name: name for name in ("chaos", "connectors", "interop", "spark", "ucx", "web")},
+    "flight_js": "npm",
+}
 """Directories in which every test has one mark."""
 
 
