@@ -49,6 +49,10 @@ _WINDOW_UPDATE = 4 << 8 | frames.WINDOW_UPDATE
 _WINDOW_UPDATE_BYTES = FRAME_HEAD_BYTES + 4
 _SETTINGS_BYTES_MAX = 6 * 64
 
+_AT_ONCE = 128
+"""Frames that are read before others have their turn: a call takes two, and a tenth of a
+millisecond. Those that give credit do not count."""
+
 _MORE = 0
 """Used bytes of a frame that is not whole yet."""
 
@@ -90,6 +94,8 @@ class FrameReader:
         self._rest = b""
         self.is_open = False
         """Whether the preface and the first settings have come."""
+        self.is_behind = False
+        """Whether frames that have come are still to be read."""
         self._has_preface = False
         # The frame whose payload is coming: bytes of it, of padding after it, whose, and whether it
         # is the last. That of a stream that has ended is all padding.
@@ -113,8 +119,11 @@ class FrameReader:
         }
 
     def read(self, data: bytes, now_ns: int) -> None:
-        """Take bytes, however they are cut. Http2Error ends the connection."""
+        """Take bytes, however they are cut. After many frames the rest waits
+        (:attr:`is_behind`) for the next call, which may have nothing to add. Http2Error ends the
+        connection."""
         self._now_ns = now_ns
+        self.is_behind = False
         if self._rest:
             data = self._rest + data
             self._rest = b""
@@ -124,6 +133,7 @@ class FrameReader:
             if not self._has_preface:
                 return
         size = len(data)
+        turns = _AT_ONCE
         window_update = self._taker.receive_window_update
         while at < size:
             if self._payload_left or self._padding_left:
@@ -142,6 +152,10 @@ class FrameReader:
                 window_update(stream_id & ID_MAX, more & ID_MAX)
                 at += _WINDOW_UPDATE_BYTES
                 continue
+            if not turns:
+                self.is_behind = True
+                break
+            turns -= 1
             used = self._read_frame(data, at, word)
             if used == _MORE:
                 break

@@ -122,8 +122,9 @@ class Http2Connection:
     # --- what comes -------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now_ns: int) -> list[Http2Event]:
-        """Take what the peer sent. Raises nothing: a peer that does wrong is told so, its streams
-        are cut, and the connection is over."""
+        """Take what the peer sent; of very many frames a part, and the next with the next call
+        (:attr:`is_behind`). Raises nothing: a peer that does wrong is told so, its streams are cut,
+        and the connection is over."""
         if self.is_over:
             return []
         self._now_ns = now_ns
@@ -153,6 +154,11 @@ class Http2Connection:
     def is_open(self) -> bool:
         """Whether the peer has said that it speaks HTTP/2."""
         return self._reader.is_open
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something has come that :meth:`receive` is to be called for again."""
+        return self._reader.is_behind and not self.is_over
 
     @property
     def queued_bytes(self) -> int:

@@ -91,6 +91,38 @@ def test_bytes_mean_the_same_at_every_cut_in_two():
         assert stream.is_remote_ended
 
 
+def test_of_very_many_frames_a_part_is_read_at_a_time():
+    client = RawClient()
+    ids = range(1, 401, 2)
+    sent = [frame for each in ids for frame in (client.request(each), client.data(each, b""))]
+    cut = client.data(1, grpc_message(b"cut")).serialize()
+    first = client.give(*sent[:-1], sent[-1].serialize() + cut[:3])
+    opened = [len([event for event in first if isinstance(event, CallOpened)])]
+    while client.server.is_behind:
+        opened.append(len([e for e in client.give(b"") if isinstance(e, CallOpened)]))
+    assert opened == [64, 64, 64, 8]
+    client.give(cut[3:])
+    assert messages_of(client.server, client.server.streams[1]) == [b"cut"]
+
+
+@pytest.mark.parametrize("number", [128, 129])
+def test_so_many_frames_are_read_at_once(number):
+    client = RawClient()
+    client.give(*(client.request(2 * each + 1) for each in range(number)))
+    assert client.server.is_behind == (number > 128)
+    assert len(client.server.streams) == 128
+
+
+def test_a_connection_that_ends_leaves_nothing_to_be_read():
+    client = RawClient()
+    client.give(*(client.request(2 * each + 1) for each in range(300)))
+    assert client.server.is_behind
+    client.server.cut_all()
+    assert not client.server.is_behind
+    assert len(client.server.take_events()) == 128
+    assert client.server.receive(b"", NOW_NS) == []
+
+
 def test_what_is_not_read_gets_no_new_window():
     client = RawClient()
     stream = client.open()

@@ -13,6 +13,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from h2.config import H2Configuration
+from h2.connection import H2Connection
 from hyperframe.frame import SettingsFrame
 
 from barrage.errors import ConfigError
@@ -22,7 +24,7 @@ from barrage.transport.call_running import CALL
 from barrage.transport.over_http2 import http2_protocol
 from barrage.transport.over_http2.http2_listener import Http2Listener
 from tests.unit.transport.contract import TOLD_SECONDS, until
-from tests.unit.transport.http2_peer import PREFACE
+from tests.unit.transport.http2_peer import PREFACE, REQUEST
 from tests.unit.transport.http2_served import (
     PARTED,
     SERVICE,
@@ -142,6 +144,29 @@ def test_a_thousand_cancelled_calls_leave_nothing():
         assert not [role for role, _ in living() if role is CALL]
 
     with_client(scene)
+
+
+def test_others_have_their_turn_while_very_many_calls_are_begun():
+    async def scene(listener, behaviors):
+        client = H2Connection(H2Configuration())
+        client.initiate_connection()
+        headers = [*{**dict(REQUEST), ":path": f"/{SERVICE}/Wait"}.items()]
+        for stream_id in range(1, 800, 2):
+            client.send_headers(stream_id, headers)
+            client.send_data(stream_id, bytes(5), end_stream=True)
+        async with raw(listener.port) as (_, writer):
+            writer.write(client.data_to_send())
+            begun = [0]
+            while begun[-1] < 400:
+                await asyncio.sleep(0)
+                begun.append(listener.calls_count)
+            assert max(later - earlier for earlier, later in itertools.pairwise(begun)) <= 64
+            # It is read on from the socket, too.
+            client.reset_stream(1)
+            writer.write(client.data_to_send())
+            await until(lambda: behaviors.cancelled == 1)
+
+    run(scene)
 
 
 def test_what_is_posted_says_whether_it_waits_and_when_it_is_taken():
