@@ -6,8 +6,9 @@ first use, so a client never imports the engine.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from barrage.names_on_demand import on_demand
 
 __version__ = "0.1.0"
 
@@ -56,11 +57,4 @@ __all__ = [
     "wire",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES[name]
-    value = getattr(import_module(home), name) if home else import_module(f"{__name__}.{name}")
-    globals()[name] = value
-    return value
+__getattr__ = on_demand(__name__, _HOMES)
