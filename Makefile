@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test property sim interleavings fuzz interop interop-secured bench bench-interop bench-spark generated web test-web pictures references web-soak test-ucx test-npm test-spark test-spark-secured test-spark-oldest spark-demo test-connectors chaos slow busy night proto flatbuf fmt check coverage clean
+.PHONY: help run test test-further property sim interleavings fuzz interop interop-secured bench bench-interop bench-spark generated web test-web pictures references web-soak test-ucx test-npm test-spark test-spark-secured test-spark-oldest spark-demo test-connectors chaos slow busy night proto flatbuf fmt check coverage clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ SHARED := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.dev ## the default test suite
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(SHARED)
+
+test-further: $(VENV)/.dev ## more seeds, shapes and broken builds of the default suite's tests
+	$(BIN)/python -m pytest $(SHARED) -m "further and not slow"
 
 property: $(VENV)/.dev ## property tests with many more examples
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 tests/property
@@ -165,7 +168,7 @@ CORE_TESTS := $(addprefix tests/unit/,connector rowset model wire engine proto r
 	$(patsubst %,tests/property/test_%.py,row_ids row_set_forms row_set_machine connector_sessions storage_columns resumed_subscriptions derivations view_frames producer_spans)
 
 coverage: $(VENV)/.dev ## branch coverage of the core by its own tests; fails below the floor in pyproject.toml
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(CORE_TESTS) --cov
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow" $(CORE_TESTS) --cov
 
 check: $(VENV)/.dev ## lint, types, layers, spelling, branch coverage of the core
 	$(BIN)/ruff format --check .

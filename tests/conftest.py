@@ -8,9 +8,14 @@ import os
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.helpers.cpu_seconds", "tests.helpers.hanging_tests"]
+pytest_plugins = [
+    "tests.helpers.cpu_seconds",
+    "tests.helpers.hanging_tests",
+    "tests.helpers.sampling",
+]
 
 EXAMPLES = 5
 """Of each property in the default run, the same ones every time; the profile ``ci`` has other ones
@@ -43,7 +48,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     mark = _MARKED.get(collection_path.name)
     if mark is None or collection_path.parent != Path(__file__).parent:
         return None
-    return True if f"not {mark}" in str(config.option.markexpr) else None
+    chosen = config.option.markexpr
+    if not chosen or Expression.compile(chosen).evaluate(lambda name, **_: name == mark):
+        return None
+    return True
 
 
 def pytest_collection_finish() -> None:

@@ -28,6 +28,7 @@ TIGHT = replace(OUTSIDE, body_window_bytes=4096, body_window_count=4, body_wait_
 SHARED = BodyStatus(BodyWay.SHM)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("seed", "revision", "limits"),
     [(11, "1.0.0", OUTSIDE), (12, "2020", OUTSIDE), (13, "1.0.0", TIGHT)],
@@ -98,6 +99,7 @@ KINDS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("table", ["keyed", "log", "list", "ring"])
 def test_ticking_tables_of_every_kind(kind, table):

@@ -133,6 +133,7 @@ def is_quiet(server: barrage.Server) -> bool:
     return not (found["streams"] or found["pending"] or found["arena_bytes"])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("kind", ["memory", "durable"])
 def test_the_rows_are_those_of_do_get(kind, name, tmp_path):

@@ -78,6 +78,7 @@ def keyed_rows(rng: random.Random, count: int, keys: int) -> pa.Table:
     return arrow_rows(ALL_TYPES, rows)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("shape", "revision"),
     [

@@ -30,7 +30,7 @@ from barrage.wire.dissociated.ways import BodyWay
 from tests.helpers.logging_in import basic
 from tests.helpers.server_process import wait_until
 from tests.helpers.token_issuer import AUDIENCE, ISSUER, Issuer
-from tests.helpers.users import ALICE_PASSWORD, users_file
+from tests.helpers.users import ALICE_PASSWORD, cheap_hashes, users_file
 
 OK = grpc.StatusCode.OK
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
@@ -156,9 +156,10 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory, issuer) -> Iterator[Scene]:
-    made = Scene(tmp_path_factory.mktemp("identity"), issuer)
-    yield made
-    made.server.stop()
+    with cheap_hashes():
+        made = Scene(tmp_path_factory.mktemp("identity"), issuer)
+        yield made
+        made.server.stop()
 
 
 def called(

@@ -73,6 +73,7 @@ def write_while(world: World, seed: int, changes: int, act) -> None:
     assert not failures, failures
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("seed", "revision"), [(1, "1.0.0"), (3, "2020")])
 def test_every_subscriber_holds_the_rows_of_the_server(seed, revision):
     run(seed, revision=revision, rounds=3, subscribers=12, changes=15)

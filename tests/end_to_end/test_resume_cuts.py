@@ -48,6 +48,7 @@ def pause():
     return threading.Event()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cuts", [3, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["coalesced", "steps"])
 @pytest.mark.parametrize("kind", list(WRITERS))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import pytest
 from argon2 import PasswordHasher
 
+from barrage.server.identity import password_hashing
 from barrage.server.identity.password_hashing import hashed
 from barrage.server.identity.users_file import UserRecord, changing_users
 
@@ -34,3 +38,13 @@ def users_file(path: Path, *, is_dear: bool = False) -> Path:
                 is_disabled=is_disabled,
             )
     return path
+
+
+@contextmanager
+def cheap_hashes() -> Iterator[None]:
+    """What is compared with for names that are nobody's costs no more than the users' own here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(password_hashing, "_HASHER", CHEAP)
+        password_hashing.nobody.cache_clear()
+        yield
+    password_hashing.nobody.cache_clear()

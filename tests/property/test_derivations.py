@@ -279,5 +279,6 @@ def test_canaries(canary: Callable[[], AbstractContextManager[object]]) -> None:
         run_state_machine_as_test(SortsBeside, settings=SEEDED)
 
 
+@pytest.mark.further
 def test_nothing_is_found_without_a_fault() -> None:
     run_state_machine_as_test(SortsBeside, settings=SEEDED)

@@ -170,6 +170,7 @@ def writer(request: pytest.FixtureRequest, journal_class: str) -> Iterator[Write
     writer.store.close()
 
 
+@pytest.mark.sampled(3)
 def test_replay_from_the_beginning_shows_every_version(writer: Writer) -> None:
     consumer = Consumer()
     versions = sorted(writer.contents)
@@ -184,6 +185,7 @@ def test_replay_from_the_beginning_shows_every_version(writer: Writer) -> None:
     assert len(consumer.identity_of) == writer.born
 
 
+@pytest.mark.sampled(3)
 def test_snapshots_then_changes_show_the_table(writer: Writer) -> None:
     versions = sorted(writer.contents)
     for version in versions[::9]:
@@ -201,6 +203,7 @@ def test_snapshots_then_changes_show_the_table(writer: Writer) -> None:
         assert consumer.content == writer.contents[versions[-1]]
 
 
+@pytest.mark.sampled(3)
 def test_net_changes_and_stripes_lead_from_one_state_to_another(writer: Writer) -> None:
     versions = sorted(writer.contents)
     for start, stop in [(0, 9), (3, 40), (20, 21), (0, len(versions) - 1)]:
@@ -215,6 +218,7 @@ def test_net_changes_and_stripes_lead_from_one_state_to_another(writer: Writer) 
         assert consumer.content == writer.contents[upto]
 
 
+@pytest.mark.sampled(3)
 def test_stripes_of_any_length_have_every_row_once(writer: Writer) -> None:
     versions = sorted(writer.contents)
     every = fed(writer.journal, versions[0], versions[-1])

@@ -224,6 +224,7 @@ def resumed_and_stayed(kind: str, view: str, draw: Random, *, is_stepwise: bool)
     assert all(scene.subscribers[number].snapshots == 0 for number in back)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("is_stepwise", [False, True])
 @pytest.mark.parametrize(("kind", "view"), CASES)
 @examples(1)

@@ -246,6 +246,7 @@ def pairs(identity: list[int], value: list[int]) -> pa.Table:
     return pa.table({"identity": identity, "value": value}, schema=SCHEMA)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("spread", [3, 1000])
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_of_a_sorted_table_keep_their_ids(

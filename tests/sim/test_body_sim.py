@@ -65,6 +65,7 @@ def test_some_seeds_have_none() -> None:
     assert outside(world) == 0
 
 
+@pytest.mark.further
 def test_the_same_seed_gives_the_same_trace_in_another_process(worlds: list[World]) -> None:
     """Also though memory is given back by finalizers."""
     busiest = max(
@@ -82,6 +83,7 @@ def test_the_same_seed_gives_the_same_trace_in_another_process(worlds: list[Worl
     assert f"trace {busiest.trace_hash}" in answer.stdout
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", list(BODY_CANARIES))
 def test_a_broken_build_is_caught(name: str) -> None:
     assert any(is_caught(name, seed) for seed in (*CANARY_SEEDS.get(name, ()), *SEEDS))

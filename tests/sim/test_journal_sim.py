@@ -38,6 +38,7 @@ def test_the_seeds_have_kills_and_cuts_and_cycles_that_got_lost() -> None:
     assert sum(world.joint_lost for world in worlds) > 3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", list(JOURNAL_CANARIES))
 def test_a_broken_journal_is_caught(name: str) -> None:
     with JOURNAL_CANARIES[name]():

@@ -31,6 +31,7 @@ def regressions() -> list[int]:
     return [int(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", [*SEEDS, *regressions()])
 def test_a_seed_passes(seed: int) -> None:
     world = World(seed)
@@ -66,11 +67,13 @@ def is_caught(name: str | None, *, seed_first: int = CANARY_SEEDS[0]) -> bool:
     return False
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", list(CANARIES))
 def test_a_broken_build_is_caught(name: str) -> None:
     assert is_caught(name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", list(READER_CANARIES))
 def test_a_build_that_fails_slow_readers_is_caught(name: str) -> None:
     with READER_CANARIES[name]():

@@ -112,6 +112,7 @@ def test_while_a_server_writes_and_forgets(tmp_path: Path) -> None:
         other = server.create_table("other", SCHEMA, key="a")
         alone = server.create_table("alone", SCHEMA, key="a")
         done, is_over = [0], threading.Event()
+        wrote = threading.Condition()
 
         def write() -> None:
             while not is_over.is_set():
@@ -121,14 +122,17 @@ def test_while_a_server_writes_and_forgets(tmp_path: Path) -> None:
                     changes.upsert(one, rows)
                     changes.upsert(other, rows)
                 alone.upsert(rows)
-                done[0] = number
+                with wrote:
+                    done[0] = number
+                    wrote.notify()
 
         writer = threading.Thread(target=write)
         writer.start()
         try:
             for round_ in range(4):
-                while done[0] < 15 * (round_ + 1):
-                    assert writer.is_alive()
+                with wrote:
+                    least = 15 * (round_ + 1)
+                    assert wrote.wait_for(lambda least=least: done[0] >= least, HANG_S)
                 before = done[0]
                 make_backup(tmp_path / "data", tmp_path / f"backup{round_}")
                 restore_backup(tmp_path / f"backup{round_}", tmp_path / f"data{round_}")

@@ -20,8 +20,7 @@ SETS = [set(keys) for count in range(7) for keys in combinations(UNIVERSE, count
 SPANS = [(first, last) for first in UNIVERSE for last in UNIVERSE if first <= last]
 
 
-def as_bits(keys: set[int], monkeypatch: pytest.MonkeyPatch) -> RowSet:
-    monkeypatch.setattr("barrage.rowset.set_forms.RANGES_BACK", 1)
+def as_bits(keys: set[int]) -> RowSet:
     return BitRowSet.of_bits(Bits.of_ranges(RowSet(keys).range_list), 0)
 
 
@@ -46,10 +45,11 @@ def test_algebra_with_every_small_set(operation, shift: int) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_algebra_with_bits(operation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barrage.rowset.set_forms.RANGES_BACK", 1)
+    sets = [(keys, as_bits(keys)) for keys in SETS if keys]
     for first, last in SPANS:
         span = RowSet.of_range(first, last)
-        for keys in filter(None, SETS):
-            bits = as_bits(keys, monkeypatch)
+        for keys, bits in sets:
             for left, right in ((span, bits), (bits, span)):
                 assert list(operation(left, right)) == sorted(operation(set(left), set(right)))
             assert (span == bits) == (bits == span) == (set(span) == keys)

@@ -38,6 +38,7 @@ async def metrics(folder, come, *, is_tls):
     await listener.close()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize(
     ("listen", "is_tls"),

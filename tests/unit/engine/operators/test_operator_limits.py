@@ -33,6 +33,7 @@ def source_of(graph):
     return table
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", STEPS)
 def test_the_deepest_table_can_be_read_and_follows_its_source(name):
     graph = UpdateGraph()

@@ -63,6 +63,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", list(OPERATORS))
 @pytest.mark.parametrize("viewport", [None, Viewport.of(100, 150)])
 def test_held_readers_cost_what_changed_whatever_the_operator(

@@ -113,6 +113,7 @@ KINDS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("key", [("sym",), ("id",), ("sym", "id"), ()], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_edges_are_the_difference_of_two_states(kind, key, monkeypatch):
