@@ -19,7 +19,7 @@ from barrage.server.policy.caller_terms import told_of_caller
 from barrage.server.policy.patterns import PatternIndex, compiled_patterns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Set
 
     from barrage.server.identity.caller import Caller
 
@@ -222,8 +222,16 @@ class Policy:
         return self._index.kind_of(caller)
 
     def rules_of(self, kind: Kind) -> tuple[Rule, ...]:
-        """The rules for callers of a kind, in order: all that decides what they may do."""
-        return tuple(self.rules[number] for number in self._index.numbers_for(kind))
+        """The rules for callers of a kind, in order: all that decides what they may do. Those
+        behind others that decide first are none of them."""
+        seen: set[str] = set()
+        found = []
+        for number in self._index.numbers_for(kind):
+            rule = self.rules[number]
+            if not _is_behind(rule, seen):
+                found.append(rule)
+                seen.update(rule.tables)
+        return tuple(found)
 
     def decide(self, caller: Caller, table: str) -> Decision:
         """What a caller may do with the table of that name, whether there is one or not."""
@@ -273,11 +281,7 @@ class Policy:
         found = []
         for number, rule in enumerate(self.rules, start=1):
             seen = told.setdefault((frozenset(rule.users), frozenset(rule.roles)), set())
-            before = seen | everybody
-            if all(
-                each in before or ("*" in before and not each.startswith(SYSTEM))
-                for each in rule.tables
-            ):
+            if _is_behind(rule, seen | everybody):
                 found.append(number)
             seen.update(rule.tables)
         return found
@@ -291,6 +295,13 @@ class Policy:
             if rule.covers_all:
                 return True
         return False
+
+
+def _is_behind(rule: Rule, before: Set[str]) -> bool:
+    """Whether rules with the patterns ``before`` decide about all tables that it names."""
+    return all(
+        each in before or ("*" in before and not each.startswith(SYSTEM)) for each in rule.tables
+    )
 
 
 def _is_same(name: str, other: str) -> bool:

@@ -153,6 +153,29 @@ def test_whom_a_reload_concerns(before: dict, after: dict, is_other: bool) -> No
     assert gate.replace(Policy((hashing,), bytes(16)))(BOB)
 
 
+@pytest.mark.parametrize(
+    ("before", "tables", "is_noticed"),
+    [
+        (("*",), ("*",), False),
+        (("*",), ("t", "a*"), False),
+        (("t", "u"), ("u",), False),
+        (("t",), ("*",), True),
+        (("t",), ("t", "u"), True),
+        (("*",), ("*", "_callers"), True),
+    ],
+)
+def test_a_rule_behind_all_that_decides_concerns_nobody(
+    before: tuple[str, ...], tables: tuple[str, ...], is_noticed: bool
+) -> None:
+    """What is allowed to everybody else changes."""
+    bobs = Rule(tables=before, users=("bob",), allow=READ)
+    gate = AccessGate(Policy.of(bobs, Rule(tables=tables, allow=READ)))
+    is_meant = gate.replace(Policy.of(bobs, Rule(tables=tables, allow=frozenset())))
+    assert is_meant(OPS)
+    assert is_meant(BOB) is is_noticed
+    assert not gate.replace(Policy.of(bobs))(BOB) or is_noticed
+
+
 def test_a_token_that_ends_decides_as_one_that_does_not() -> None:
     gate = AccessGate(Policy.of(Rule(tables=("t",), users=("bob",), allow=READ)))
     brief = Caller(name="bob", proof=Proof.PASSWORD, expires_ns=1)
