@@ -24,6 +24,7 @@ from barrage.wire.flight_data import encode_flight_data
 from barrage.wire.frame import FlightFrame
 from tests.helpers.flight_peer import FlightPeer, HeldReads, status
 from tests.helpers.server_process import wait_until
+from tests.helpers.serving import on_loop
 from tests.helpers.virtual_clock import VirtualClock
 
 CODE = grpc.StatusCode
@@ -57,8 +58,8 @@ def peer(server: barrage.Server, app: ServerApp) -> Iterator[FlightPeer]:
         yield connected
     # Whatever was done, nothing is under way, and everything that is kept can be freed.
     wait_until(lambda: app.results.running_count == 0 and app.transforms.running_count == 0)
-    app.results.results.drop_all(lambda _: True)
-    app.results.sweep()
+    on_loop(server, lambda: app.results.results.drop_all(lambda _: True))
+    on_loop(server, app.results.sweep)
     wait_until(lambda: app.results.results.byte_count == 0)
     assert app.results.results.count == 0
 

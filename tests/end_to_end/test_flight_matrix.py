@@ -28,6 +28,7 @@ from barrage.wire.metadata import encode_wrapper
 from barrage.wire.revision import WireRevision
 from tests.helpers.flight_peer import FlightPeer, HeldReads, status
 from tests.helpers.server_process import subscription_request, wait_until
+from tests.helpers.serving import on_loop
 
 CODE = grpc.StatusCode
 MESSAGE_BYTES_MAX = 1024 * 1024
@@ -108,7 +109,7 @@ def leaving_nothing(server: barrage.Server) -> Iterator[None]:
     wait_until(lambda: is_empty(server))
     app = server._app
     assert app is not None
-    app.results.results.drop_all(lambda _: True)
+    on_loop(server, lambda: app.results.results.drop_all(lambda _: True))
     wait_until(lambda: app.results.results.byte_count == 0)
 
 

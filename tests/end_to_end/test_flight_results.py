@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from barrage.transport.flight_messages import (
 )
 from tests.helpers.flight_peer import FlightPeer, HeldReads, status
 from tests.helpers.server_process import wait_until
+from tests.helpers.serving import on_loop
 from tests.helpers.users import ALICE_PASSWORD, users_file
 from tests.helpers.virtual_clock import VirtualClock
 
@@ -69,19 +69,9 @@ def peer(server: barrage.Server) -> Iterator[FlightPeer]:
     with FlightPeer(server.address) as connected:
         yield connected
     # Nothing of one test is there for the next one.
-    app.results.results.drop_all(lambda _: True)
-    app.results.sweep()
+    on_loop(server, lambda: app.results.results.drop_all(lambda _: True))
+    on_loop(server, app.results.sweep)
     wait_until(lambda: app.results.results.byte_count == 0 and app.results.running_count == 0)
-
-
-def on_loop(server: barrage.Server, work: Callable[[], None]) -> None:
-    """Run it where results live."""
-
-    async def run() -> None:
-        work()
-
-    assert server._loop is not None
-    asyncio.run_coroutine_threadsafe(run(), server._loop).result(60)
 
 
 def app_of(server: barrage.Server) -> ServerApp:
