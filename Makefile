@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-further property sim interleavings fuzz interop interop-secured bench bench-interop bench-spark generated web test-web pictures references web-soak test-ucx test-npm test-spark test-spark-secured test-spark-oldest spark-demo test-connectors chaos slow busy night proto flatbuf fmt check coverage clean
+.PHONY: help run test test-further property sim interleavings fuzz interop interop-secured bench bench-interop bench-spark generated web test-web pictures references web-soak test-ucx test-npm test-spark test-spark-secured test-spark-oldest spark-demo test-connectors chaos slow busy restless night proto flatbuf fmt check coverage clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -136,6 +136,9 @@ slow: $(VENV)/.dev ## the tests that are too long for the default suite, among t
 
 busy: $(VENV)/.dev ## the default suite, twenty times in a row beside six busy loops (hours)
 	$(BIN)/python -m scripts.busy_suite --rounds 20
+
+restless: $(VENV)/.dev ## the default suite on servers that do all the time what they do now and then
+	RESTLESS_SUITE=1 $(BIN)/python -m pytest $(SHARED)
 
 NIGHT ?= --kills 1000 --cuts 2000 --calls 500 --inputs 10000000 --seeds 10000 --interleavings 2000 --soak 60
 night: $(VENV)/.dev ## the machines of docs/reliability.md for hours; puts their figures into the page

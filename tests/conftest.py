@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = [
     "tests.helpers.cpu_seconds",
     "tests.helpers.hanging_tests",
+    "tests.helpers.restless_upkeep",
     "tests.helpers.sampling",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from barrage.server import ServerConfig
 from barrage.server.policy import policy_watch
 from barrage.server.policy.policy_file import read_policy_and_files
 from barrage.server.policy.policy_watch import PolicyWatch
+from barrage.server.statistics import caller_statistics
+from tests.helpers.alert_receiver import HANG_SECONDS
+from tests.helpers.server_process import wait_until
 
 READS = '[[rule]]\ntables = ["t"]\nallow = ["read"]\n'
 
@@ -152,3 +156,25 @@ def test_another_key_of_hashes_is_noticed(tmp_path: Path) -> None:
         assert watch.gate.policy.hash_key == b"\x11" * 16
 
     asyncio.run(scene())
+
+
+def test_rules_change_while_the_statistics_of_callers_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they do for an engine that is busy."""
+    asked = threading.Event()
+
+    async def show(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(caller_statistics, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(caller_statistics.StatisticsTable, "show", show)
+    path = tmp_path / "policy.toml"
+    path.write_text(READS)
+    config = ServerConfig(policy=str(path), token="secret")
+    with barrage.Server("inproc://", config=config) as server:
+        assert asked.wait(HANG_SECONDS)
+        path.write_text(READS * 2)
+        gate = server._app._policy.gate
+        wait_until(lambda: len(gate.policy.rules) == 2, HANG_SECONDS)

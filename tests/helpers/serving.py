@@ -1,7 +1,7 @@
 """Where the servers of end-to-end tests listen that need no socket, and what tests do on their
 loops.
 
-By default nowhere: they serve ``inproc://``. With ``BARRAGE_TEST_SOCKETS=1`` they listen on a port,
+By default nowhere: they serve ``inproc://``. With ``SOCKETS_SUITE=1`` they listen on a port,
 so that the same tests run over gRPC. Tests of raw clients, of cut connections and of other
 processes always have sockets, and so does one test of each kind of call
 (``tests/unit/transport/test_contract.py``).
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import barrage
 
-HOST = "127.0.0.1" if os.environ.get("BARRAGE_TEST_SOCKETS") else "inproc://"
+HOST = "127.0.0.1" if os.environ.get("SOCKETS_SUITE") else "inproc://"
 
 
 def on_loop(server: barrage.Server, work: Callable[[], object]) -> None:

@@ -57,7 +57,7 @@ from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
 from barrage.server.serving.web_serving import web_listener
 from barrage.server.statistics.body_statistics import BodyStatistics
-from barrage.server.statistics.caller_statistics import CallerStatistics
+from barrage.server.statistics.caller_statistics import CALLERS, CallerStatistics
 from barrage.server.statistics.connector_statistics import ConnectorStatistics
 from barrage.server.statistics.thread_statistics import ThreadStatistics
 from barrage.supervision import Role, in_thread, no_dependants, start_awaited, start_task
@@ -182,7 +182,6 @@ class ServerApp:
         self.audit = audit_log(config, clock)
         if self.audit is not None:
             self._authenticator.on_tried(partial(note_login, self.audit))
-        self._callers = CallerStatistics(self._authenticator, self.sessions, self._tables)
         self._guard = CallGuard(
             self._authenticator, self.sessions, self.audit, measures=self._runtime.measures.calls
         )
@@ -340,7 +339,9 @@ class ServerApp:
         def start(role: Role, work: Coroutine[Any, Any, None], on_death: OnDeath) -> None:
             self._background.append(start_task(role, work, on_death=on_death))
 
-        start(SWEEPER, self._sweep(), partial(self._counter_died, self._callers))
+        start(SWEEPER, self._sweep(), self.fail)
+        callers = CallerStatistics(self._authenticator, self.sessions, self._tables)
+        start(CALLERS, callers.run(), partial(self._counter_died, callers))
         if self.bodies.is_switched_on:
             counting = BodyStatistics(self.bodies, self._tables)
             start(COUNTER, counting.run(), partial(self._counter_died, counting))
@@ -443,7 +444,6 @@ class ServerApp:
             self.flight_sessions.sweep()
             await self._authenticator.refresh()
             await self._policy.refresh()
-            await self._callers.refresh()
 
     def _announce(self) -> None:
         log.info("listening on %s", self.address)

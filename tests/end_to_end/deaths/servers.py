@@ -274,6 +274,12 @@ def server_statistics(killing: Killing) -> None:
     statistics_fail(killing, "_server", config=ServerConfig(statistics=True))
 
 
+@kills("barrage-caller-statistics")
+def caller_statistics(killing: Killing) -> None:
+    config = ServerConfig(token="secret", anonymous=True)
+    statistics_fail(killing, "_callers", config=config)
+
+
 @kills("barrage-body-statistics")
 def body_statistics(killing: Killing) -> None:
     statistics_fail(killing, "_bodies", bodies="shm")
