@@ -121,7 +121,10 @@ class Http2Protocol(asyncio.Protocol):
             self._loop.call_soon(self._catch_up)
 
     def _catch_up(self) -> None:
-        """Read on in what has come, a part in each turn of the loop."""
+        """Read on in what has come, a part in each turn of the loop; nothing once the end is near,
+        as nothing that comes is looked at then."""
+        if self._is_closing:
+            return
         self._receive(b"")
         if self.core.is_behind:
             self._loop.call_soon(self._catch_up)

@@ -169,6 +169,31 @@ def test_others_have_their_turn_while_very_many_calls_are_begun():
     run(scene)
 
 
+def test_what_is_unread_when_the_connection_ends_begins_no_call():
+    async def scene(listener, behaviors):
+        client = H2Connection(H2Configuration())
+        client.initiate_connection()
+        headers = [*{**dict(REQUEST), ":path": f"/{SERVICE}/Wait"}.items()]
+        for stream_id in range(1, 2_000, 2):
+            client.send_headers(stream_id, headers, end_stream=True)
+        async with raw(listener.port) as (_, writer):
+            writer.write(client.data_to_send())
+            seen = [0]
+            while not seen[-1]:
+                await asyncio.sleep(0)
+                seen.append(listener.calls_count)
+            (connection,) = listener._connections
+            connection.abort()
+            await until(lambda: listener.connections_count == 0)
+            begun = behaviors.started
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert behaviors.started == begun
+            assert listener.calls_count == 0
+
+    run(scene)
+
+
 def test_what_is_posted_says_whether_it_waits_and_when_it_is_taken():
     async def scene(channel, listener, behaviors):
         call = channel.unary_stream(f"/{SERVICE}/TryMany")(b"")
