@@ -33,6 +33,8 @@ class PasswordWay:
         self._path = path
         self._users, read = read_users(path)
         self._read: Stamp | None = read
+        self._failure: str | None = None
+        """Why the newest file does not hold."""
         self._checks = PasswordChecks(limits)
         nobody()
 
@@ -58,16 +60,19 @@ class PasswordWay:
 
     async def refresh(self) -> set[str]:
         """Read the file again if it has changed; the names of those who are not what they were. A
-        file that cannot be read changes nothing and is told once."""
+        file that cannot be read changes nothing, is told once, and is tried again: who gives it to
+        the server's user changes nothing that stands in it."""
         found = await in_thread(stamp_of, self._path)
-        if found == self._read:
+        if found == self._read and self._failure is None:
             return set()
-        self._read = found
         try:
             users, self._read = await in_thread(read_users, self._path)
         except ConfigError as error:
-            log.error("users stay as they were: %s", error)
+            if str(error) != self._failure:
+                log.error("users stay as they were: %s", error)
+            self._read, self._failure = found, str(error)
             return set()
+        self._failure = None
         before, self._users = self._users, users
         changed = {name for name, user in before.items() if users.get(name) != user}
         log.info("users were read again: %d, of %d before", len(users), len(before))

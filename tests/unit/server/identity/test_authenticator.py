@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from pathlib import Path
 
 import pytest
 
-from barrage.errors import AuthenticationError, LimitExceededError
+from barrage.errors import AuthenticationError, ConfigError, LimitExceededError
 from barrage.limits import Limits
+from barrage.server.identity import password_way
 from barrage.server.identity.caller import ANYBODY, Proof
 from barrage.server.identity.calls_under_way import CredentialsExpiredError
 from barrage.server.identity.login_failures import LoginFailures, TooManyFailuresError, host_of
@@ -223,6 +225,26 @@ def test_a_file_that_cannot_be_read_changes_nothing(users, text, caplog):
     users.unlink()
     refreshed(chain)
     assert chain.shown(basic(ALICE_PASSWORD, "alice")).name == "alice"
+
+
+def test_a_file_that_could_not_be_read_for_a_while_is_read_then(users, monkeypatch, caplog):
+    """As one that root has replaced, until it is the server's user's again."""
+    chain = Chain(users=users)
+    with changing_users(users) as changed:
+        del changed["alice"]
+    with monkeypatch.context() as patched:
+        patched.setattr(password_way, "read_users", refused_by_the_system)
+        refreshed(chain)
+        refreshed(chain)
+    assert len(caplog.records) == 1
+    assert chain.shown(basic(ALICE_PASSWORD, "bob")).name == "bob"
+    refreshed(chain)
+    with pytest.raises(AuthenticationError):
+        chain.shown(basic(ALICE_PASSWORD, "alice"))
+
+
+def refused_by_the_system(path: Path) -> None:
+    raise ConfigError(f"cannot read the users file {path}: Permission denied")
 
 
 # --- tokens ---
