@@ -155,8 +155,10 @@ class WebSocket:
         """What has come and waits for the next turn of the loop."""
         self._is_held = False
         """Whether the peer is not to be read from, as who speaks to it says."""
-        self._parts: list[bytes] = []
-        self._part_opcode = Opcode.BINARY
+        self._message: bytearray | None = None
+        """What has come of a message that is not whole: one piece, so that fragments of no bytes,
+        of which there may be any number, are nothing."""
+        self._message_opcode = Opcode.BINARY
         self._keepalive_s = keepalive_ms / 1e3
         self._heard_at = self._loop.time()
         self._unsent_bytes = 0
@@ -246,16 +248,16 @@ class WebSocket:
 
     def _take(self, frame: Frame) -> None:
         """One frame of a message, which mostly is the whole message."""
-        if not frame.fin or self._parts:
-            if frame.opcode is not Opcode.CONT:
-                self._part_opcode = frame.opcode
-            self._parts.append(bytes(frame.data))
+        opcode, data = frame.opcode, bytes(frame.data)
+        if opcode is not Opcode.CONT and not frame.fin:
+            self._message, self._message_opcode = bytearray(data), opcode
+            return
+        if self._message is not None:
+            self._message += data
             if not frame.fin:
                 return
-            opcode, data = self._part_opcode, b"".join(self._parts)
-            self._parts = []
-        else:
-            opcode, data = frame.opcode, bytes(frame.data)
+            opcode, data = self._message_opcode, bytes(self._message)
+            self._message = None
         assert self._peer is not None
         if opcode is Opcode.BINARY:
             self._peer.binary_received(data)

@@ -4,6 +4,7 @@ turn."""
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
 from unittest.mock import Mock
@@ -112,6 +113,28 @@ async def test_a_large_message_is_read_at_once():
     assert made.reading.is_reading
     made.socket.data_received(binary(content, is_last=False) + binary(b"end", opcode=Opcode.CONT))
     assert made.peer.heard[1:] == [content + b"end"]
+
+
+@on_a_loop
+async def test_fragments_without_bytes_are_nothing():
+    made = Made()
+    made.socket.data_received(binary(b"begun ", is_last=False))
+    empty = binary(b"", is_last=False, opcode=Opcode.CONT) * 1_000
+    tracemalloc.start()
+    try:
+        for _ in range(30):
+            made.socket.data_received(empty)
+            await turns(lambda: made.reading.is_reading)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert made.reading.is_reading
+    assert kept_bytes < 100_000
+    pieces = (binary(bytes([each]), is_last=False, opcode=Opcode.CONT) for each in b"and don")
+    made.socket.data_received(b"".join(pieces))
+    made.socket.data_received(binary(b"e", opcode=Opcode.CONT) + binary(b"next"))
+    await turns(lambda: made.reading.is_reading)
+    assert made.peer.heard == [b"begun and done", b"next"]
 
 
 @on_a_loop
