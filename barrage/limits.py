@@ -524,6 +524,9 @@ class Limits(ConnectorLimits):
     """Logins that wait for their password to be checked, beside those that are at it; one takes
     tens of milliseconds."""
 
+    hook_calls_waiting_max: int = 64
+    """Logins that wait for a program's function to be called, beside those it is called for."""
+
     verified_credentials_max: int = 10_000
     """Credentials known to be right without being checked again."""
 

@@ -227,8 +227,8 @@ class Authenticator:
 
     def close(self) -> None:
         """After the last call. Idempotent."""
-        if self._users is not None:
-            self._users.close()
+        for way in self._ways:
+            way.close()
 
 
 def _anybody(credentials: Credentials) -> Caller:

@@ -73,6 +73,9 @@ class JwtWay:
             raise refused()
         return self._caller(self._claims(shown.secret, key, header["alg"]))
 
+    def close(self) -> None:
+        """Nothing of it goes on after a call."""
+
     def _claims(self, token: str, key: Any, algorithm: str) -> dict[str, Any]:
         terms = self._terms
         try:

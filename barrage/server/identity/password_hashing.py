@@ -3,8 +3,6 @@ event loop, few at a time, and never many that wait."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import secrets
 from functools import cache
 from typing import TYPE_CHECKING
@@ -12,12 +10,10 @@ from typing import TYPE_CHECKING
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
-from barrage.errors import ConfigError, LimitExceededError
-from barrage.supervision import WorkerPool
+from barrage.errors import ConfigError
+from barrage.server.identity.login_threads import LoginThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from barrage.limits import Limits
 
 PASSWORD_LENGTH_MAX = 1024
@@ -53,38 +49,19 @@ class PasswordChecks:
     """Compares on threads of its own. Used on one event loop."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._pool = WorkerPool(AT_A_TIME, thread_name_prefix="barrage-passwords")
-        self._under_way = 0
+        self._threads = LoginThreads(
+            "barrage-passwords",
+            "their password to be checked",
+            at_a_time=AT_A_TIME,
+            waiting_max=limits.password_checks_waiting_max,
+        )
 
     async def fits(self, password: str, kept: str) -> bool:
         """See :func:`fits`. LimitExceededError when too many wait."""
-        waiting = self._under_way - AT_A_TIME + 1
-        if waiting > self._limits.password_checks_waiting_max:
-            raise LimitExceededError(
-                "number of logins that wait for their password to be checked",
-                actual=waiting,
-                maximum=self._limits.password_checks_waiting_max,
-                unit="logins",
-            )
         if len(password) > PASSWORD_LENGTH_MAX:
             password, kept = "", nobody()
-        checking = self._pool.submit(fits, password, kept)
-        self._under_way += 1
-        # Whoever has given up waiting has not given back the thread.
-        loop = asyncio.get_running_loop()
-        checking.add_done_callback(lambda _: _soon(loop, self._checked))
-        return await asyncio.wrap_future(checking)
-
-    def _checked(self) -> None:
-        """On the loop."""
-        self._under_way -= 1
+        return await self._threads.run(fits, password, kept)
 
     def close(self) -> None:
         """End the threads after what they are at. Idempotent."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # The loop has ended, and the count with it.
-        loop.call_soon_threadsafe(work)
+        self._threads.close()

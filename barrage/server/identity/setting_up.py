@@ -44,7 +44,7 @@ def authenticator_of(
     if tokens_of_others is not None:
         others.append(tokens_of_others)
     if hook is not None:
-        others.append(HookWay(hook))
+        others.append(HookWay(hook, config.limits))
     are_peers_proof = _checked_peers(config)
     has_ways = bool(others) or config.token is not None or are_peers_proof
     is_open = config.anonymous if config.anonymous is not None else is_local and not has_ways

@@ -17,11 +17,16 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from barrage.errors import AuthenticationError, BarrageError, ConfigError
 from barrage.server.identity.caller import KEY_NAME, Caller, Proof
 from barrage.server.identity.credentials import REFUSED, CredentialKind, Credentials
+from barrage.server.identity.login_threads import LoginThreads
 from barrage.server.identity.names import checked_name, checked_roles
-from barrage.supervision import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+    from barrage.limits import Limits
+
+HOOKS_AT_A_TIME = 16
+"""Calls of a program's function: they wait for others rather than compute."""
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +50,10 @@ class Way(Protocol):
         """See the module. AuthenticationError, LimitExceededError."""
         ...
 
+    def close(self) -> None:
+        """After the last call. Idempotent."""
+        ...
+
 
 class KeyWay:
     """The server's pre-shared key: as a token, as a password with any name, or for any handler."""
@@ -62,6 +71,9 @@ class KeyWay:
             return None
         is_right = hmac.compare_digest(shown.secret.encode(), self._key)
         return self._caller if is_right else None
+
+    def close(self) -> None:
+        """Nothing of it goes on after a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +114,8 @@ class HookFailedError(BarrageError):
 
 class HookWay:
     """A function of the program: given a :class:`Login` it returns a name, a :class:`User`, or None
-    for nobody. A coroutine function is awaited, any other is called on a thread."""
+    for nobody. A coroutine function is awaited, any other is called on a thread of the way's own:
+    it may wait for a directory as long as that likes."""
 
     handler = "barrage.hook"
     _SCHEMES = {  # noqa: RUF012 - never changed
@@ -111,10 +124,16 @@ class HookWay:
         CredentialKind.SECRET: "key",
     }
 
-    def __init__(self, hook: Hook) -> None:
+    def __init__(self, hook: Hook, limits: Limits) -> None:
         if not callable(hook):
             raise ConfigError("authenticate must be a function of a Login")
         self._hook = hook
+        self._threads = LoginThreads(
+            "barrage-authenticate",
+            "what authenticate says",
+            at_a_time=HOOKS_AT_A_TIME,
+            waiting_max=limits.hook_calls_waiting_max,
+        )
         self._is_awaited = inspect.iscoroutinefunction(hook)
 
     async def prove(self, attempt: Attempt) -> Caller | None:
@@ -128,7 +147,7 @@ class HookWay:
 
     async def _answer(self, login: Login) -> object:
         try:
-            answer = self._hook(login) if self._is_awaited else await in_thread(self._hook, login)
+            answer = await self._asked(login)
             return await answer if inspect.isawaitable(answer) else answer
         except BarrageError:
             raise
@@ -137,6 +156,13 @@ class HookWay:
             frames = "".join(format_tb(error.__traceback__))
             log.error("authenticate failed: %s\n%s", type(error).__name__, frames)
             raise HookFailedError(type(error).__name__) from None
+
+    async def _asked(self, login: Login) -> object:
+        return self._hook(login) if self._is_awaited else await self._threads.run(self._hook, login)
+
+    def close(self) -> None:
+        """End the threads after what they are at. Idempotent."""
+        self._threads.close()
 
 
 def _caller_of(answer: object) -> Caller:

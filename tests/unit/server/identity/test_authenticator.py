@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from barrage.server.identity.caller import ANYBODY, Proof
 from barrage.server.identity.calls_under_way import CredentialsExpiredError
 from barrage.server.identity.login_failures import LoginFailures, TooManyFailuresError, host_of
 from barrage.server.identity.users_file import changing_users
-from barrage.server.identity.ways import HookFailedError, Login, User
+from barrage.server.identity.ways import HOOKS_AT_A_TIME, HookFailedError, Login, User
 from tests.helpers.logging_in import Chain, ShownCall, basic
 from tests.helpers.users import ALICE_PASSWORD, users_file
 from tests.helpers.virtual_clock import VirtualClock
@@ -161,7 +162,7 @@ def test_logins_at_the_limit_and_one_past_it(users):
         *["AuthenticationError"] * 3,
         LimitExceededError.__name__,
     ]
-    assert chain.authenticator._users._checks._under_way == 0
+    assert chain.authenticator._users._checks._threads.under_way == 0
 
 
 # --- users that change ---
@@ -443,6 +444,34 @@ def test_nobody_is_refused_and_nothing_is_not_asked_about():
 def test_an_answer_that_is_none_lets_nobody_in(answer):
     with pytest.raises(TypeError, match="authenticate returned"):
         Chain(hook=lambda _: answer).shown("Bearer x")
+
+
+def test_logins_that_wait_for_a_function_are_bounded_and_nothing_waits_with_them(users):
+    """A function may ask a directory, and take as long as that does."""
+    is_answered = threading.Event()
+    chain = Chain(
+        hook=lambda _: is_answered.wait(60) and None,
+        users=users,
+        limits=Limits(hook_calls_waiting_max=1),
+    )
+    with changing_users(users) as changed:
+        del changed["alice"]
+
+    async def scene():
+        logins = [
+            asyncio.create_task(chain.ashown(f"Bearer {number}"))
+            for number in range(HOOKS_AT_A_TIME + 2)
+        ]
+        try:
+            await asyncio.wait_for(chain.authenticator.refresh(), 30)
+        finally:
+            is_answered.set()
+        return await asyncio.gather(*logins, return_exceptions=True)
+
+    ends = [type(error) for error in asyncio.run(scene())]
+    assert ends == [*[AuthenticationError] * (HOOKS_AT_A_TIME + 1), LimitExceededError]
+    assert "alice" not in chain.authenticator._users.users
+    chain.authenticator.close()
 
 
 def test_a_function_that_raises_is_told_without_its_words(caplog):
