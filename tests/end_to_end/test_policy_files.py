@@ -12,12 +12,14 @@ import barrage
 from barrage import Policy
 from barrage.errors import ConfigError
 from barrage.server import ServerConfig
+from barrage.server.identity.users_file import changing_users
 from barrage.server.policy import policy_watch
 from barrage.server.policy.policy_file import read_policy_and_files
 from barrage.server.policy.policy_watch import PolicyWatch
 from barrage.server.statistics import caller_statistics
 from tests.helpers.alert_receiver import HANG_SECONDS
 from tests.helpers.server_process import wait_until
+from tests.helpers.users import users_file
 
 READS = '[[rule]]\ntables = ["t"]\nallow = ["read"]\n'
 
@@ -156,6 +158,32 @@ def test_another_key_of_hashes_is_noticed(tmp_path: Path) -> None:
         assert watch.gate.policy.hash_key == b"\x11" * 16
 
     asyncio.run(scene())
+
+
+def test_users_and_rules_change_while_all_threads_are_busy(tmp_path: Path) -> None:
+    """As they are with what many callers ask for."""
+    rules, users = tmp_path / "policy.toml", users_file(tmp_path / "users.jsonl")
+    rules.write_text(READS)
+    config = ServerConfig(policy=str(rules), users=str(users))
+    is_over = threading.Event()
+    with barrage.Server("inproc://", config=config) as server:
+        loop = server._loop
+        assert loop is not None
+
+        async def hold() -> None:
+            for _ in range(100):
+                loop.run_in_executor(None, is_over.wait, HANG_SECONDS)
+
+        try:
+            asyncio.run_coroutine_threadsafe(hold(), loop).result(HANG_SECONDS)
+            with changing_users(users) as known:
+                known.clear()
+            way = server._app._authenticator._users
+            wait_until(lambda: not way.users)
+            rules.write_text("")
+            wait_until(lambda: server._app._gate.policy == Policy(()))
+        finally:
+            is_over.set()
 
 
 def test_rules_change_while_the_statistics_of_callers_wait(

@@ -14,6 +14,7 @@ from barrage.errors import BarrageError, StatusCode, WorkerDiedError
 from barrage.supervision import (
     Role,
     WorkerPool,
+    in_own_thread,
     in_thread,
     living,
     roles,
@@ -172,12 +173,36 @@ def test_work_on_other_threads_never_ends_the_loop_that_awaits_it():
                 with pytest.raises(WorkerDiedError):
                     await loop.run_in_executor(pool, raising(error))
             assert await loop.run_in_executor(pool, int) == 0
-        with pytest.raises(WorkerDiedError):
-            await in_thread(raising(SystemExit()))
-        with pytest.raises(KeyError):
-            await in_thread(raising(KeyError()))
+        for elsewhere in (in_thread, in_own_thread):
+            with pytest.raises(WorkerDiedError):
+                await elsewhere(raising(SystemExit()))
+            with pytest.raises(KeyError):
+                await elsewhere(raising(KeyError()))
 
     asyncio.run(scene())
+
+
+def test_work_on_its_own_thread_waits_behind_nothing(monkeypatch):
+    async def scene():
+        loop, is_over = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(WorkerPool(1))
+        holding = asyncio.create_task(in_thread(is_over.wait, 60))
+        await asyncio.sleep(0)
+        try:
+            assert await asyncio.wait_for(in_own_thread(max, 1, 2), 30) == 2
+            assert not holding.done()
+        finally:
+            is_over.set()
+        await holding
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", no_thread)
+            assert await in_own_thread(max, 1, 3) == 3
+
+    asyncio.run(scene())
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_two_roles_never_have_one_name(role):

@@ -11,7 +11,7 @@ from barrage.server.identity.credentials import CredentialKind
 from barrage.server.identity.password_hashing import PasswordChecks, nobody
 from barrage.server.identity.users_file import read_users, stamp_of
 from barrage.server.identity.ways import refused
-from barrage.supervision import in_thread
+from barrage.supervision import in_own_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,11 +62,11 @@ class PasswordWay:
         """Read the file again if it has changed; the names of those who are not what they were. A
         file that cannot be read changes nothing, is told once, and is tried again: who gives it to
         the server's user changes nothing that stands in it."""
-        found = await in_thread(stamp_of, self._path)
+        found = await in_own_thread(stamp_of, self._path)
         if found == self._read and self._failure is None:
             return set()
         try:
-            users, self._read = await in_thread(read_users, self._path)
+            users, self._read = await in_own_thread(read_users, self._path)
         except ConfigError as error:
             if str(error) != self._failure:
                 log.error("users stay as they were: %s", error)

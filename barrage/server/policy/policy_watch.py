@@ -12,7 +12,7 @@ from barrage.server.policy.access_gate import AccessGate, PolicyChangedError
 from barrage.server.policy.policy_file import read_policy_and_files
 from barrage.server.policy.restricted_tables import tell_anew
 from barrage.server.runtime.failure import unexpected_failure
-from barrage.supervision import in_thread
+from barrage.supervision import in_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ class PolicyWatch:
         if found != await self._look():
             return
         try:
-            policy, files = await in_thread(read_policy_and_files, self._path)
+            policy, files = await in_own_thread(read_policy_and_files, self._path)
         except ConfigError as error:
             self._fail(found, str(error))
             return
@@ -91,7 +91,7 @@ class PolicyWatch:
         self._stamps, self._failure = found, failure
 
     async def _look(self) -> tuple[Stamp | None, ...]:
-        return await in_thread(lambda: tuple(map(stamp_of, self._files)))
+        return await in_own_thread(lambda: tuple(map(stamp_of, self._files)))
 
     def replace(self, policy: Policy) -> None:
         """Another policy of the program holds from now on. ConfigError where it stands in a

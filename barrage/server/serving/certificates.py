@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import ConfigError, LimitExceededError
 from barrage.limits import NANOS_PER_MS
-from barrage.supervision import Role, in_thread
+from barrage.supervision import Role, in_own_thread
 from barrage.transport.tls.server_tls import ServerTLS, TLSPaths
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def keep_fresh(
     while True:
         await asyncio.sleep(interval_ms / 1000)
         try:
-            is_new = await in_thread(tls.refresh)
+            is_new = await in_own_thread(tls.refresh)
         except (ConfigError, LimitExceededError) as error:
             if str(error) != told:
                 told = str(error)
