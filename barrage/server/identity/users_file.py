@@ -121,7 +121,8 @@ def changing_users(path: Path) -> Iterator[dict[str, UserRecord]]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    lock = path.with_name(f".{path.name}.lock")
+    target = path.resolve()  # Whoever comes by another name of the file waits, too.
+    lock = target.with_name(f".{target.name}.lock")
     number = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
     try:
         fcntl.flock(number, fcntl.LOCK_EX)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +15,12 @@ from typer.testing import CliRunner
 from barrage.cli.main import app
 from barrage.errors import ConfigError
 from barrage.server.identity.password_hashing import fits
-from barrage.server.identity.users_file import FILE_BYTES_MAX, changing_users, read_users
+from barrage.server.identity.users_file import (
+    FILE_BYTES_MAX,
+    UserRecord,
+    changing_users,
+    read_users,
+)
 from tests.helpers.users import users_file
 
 MAIN = "from barrage.cli.main import main; main()"
@@ -88,6 +94,26 @@ def test_of_two_who_add_users_at_once_neither_is_lost(users):
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(add, "ab")) == [0] * 2
     assert sorted(read_users(users)[0]) == list("ab")
+
+
+def test_nor_is_one_of_those_who_come_by_a_link_to_the_file(users, tmp_path):
+    link = tmp_path / "elsewhere" / "link.jsonl"
+    link.parent.mkdir()
+    link.symlink_to(users_file(users))
+    before = set(read_users(users)[0])
+
+    def add(path: Path, name: str) -> None:
+        with changing_users(path) as known:
+            known[name] = UserRecord(name=name, password="$argon2id$")
+
+    def add_ten(path: Path) -> None:
+        for number in range(10):
+            add(path, f"{path.name}-{number}")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(add_ten, (users, link)))
+    assert len(read_users(users)[0].keys() - before) == 20
+    assert link.is_symlink()
 
 
 def test_who_is_killed_while_writing_leaves_the_file_as_it_was(users, monkeypatch):
