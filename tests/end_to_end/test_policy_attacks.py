@@ -22,7 +22,7 @@ from barrage.errors import (
     TableNotFoundError,
 )
 from barrage.limits import Limits
-from barrage.server import Login, ServerConfig, User
+from barrage.server import Alert, Login, ServerConfig, User
 from barrage.transport.deephaven_messages import (
     APPLICATION_SERVICE,
     CONSOLE_SERVICE,
@@ -168,6 +168,9 @@ def test_callers_see_of_tables_about_the_server_what_concerns_them() -> None:
     about = Rule(tables=("_*",), allow=READ)
     with served(bob_sees(), about) as server, as_user(server) as bob, as_user(server, "ann") as ann:
         server.create_table("hidden", SCHEMA)
+        for name in ("hidden", "t"):
+            alert = Alert(name=name, table=name, where="Id > 99", url="https://hooks.example.org/")
+            server.add_alert(alert)
 
         def names(session: barrage.client.Session, table: str, column: str) -> set[str]:
             try:
@@ -180,6 +183,7 @@ def test_callers_see_of_tables_about_the_server_what_concerns_them() -> None:
             hers.wait_ready(HANG_S)
             wait_until(lambda: names(bob, "_callers", "user") == {"bob"})
             wait_until(lambda: names(bob, "_journal", "table") == {"t"})
+            wait_until(lambda: names(bob, "_alerts", "table") == {"t"})
 
 
 def test_what_is_shown_is_one_table_for_all_who_see_the_same() -> None:

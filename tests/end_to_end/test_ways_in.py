@@ -27,6 +27,7 @@ from barrage.server.history.journal_tickets import JOURNAL_ROUTE
 from barrage.server.policy.rules import Operation
 from barrage.server.results.pinned_results import RESULT_ROUTE
 from barrage.server.statistics.body_statistics import BODIES_TABLE
+from barrage.server.statistics.server_statistics import STATISTICS_TABLES
 from barrage.server.tables.tickets import Route
 from barrage.transport.deephaven_messages import (
     APPLICATION_SERVICE,
@@ -201,7 +202,7 @@ async def test_a_page_is_told_the_same_of_any_table(server):
 
 def test_every_table_about_the_server_is_in_a_row(server):
     there = {name for name in server._parts.catalog.listing() if name.startswith("_")}
-    all_of_them = there | {RELAYED_TABLE, UPSTREAMS_TABLE, BODIES_TABLE}
+    all_of_them = there | {RELAYED_TABLE, UPSTREAMS_TABLE, BODIES_TABLE, *STATISTICS_TABLES}
     assert all_of_them - names_of_page() == set()
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache, partial
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from barrage.engine.expressions.expression import Expression, check_functions
@@ -30,8 +31,18 @@ them."""
 ABOUT_USERS = frozenset(("_callers", "_subscriptions"))
 """Tables about the server with a column ``user``."""
 
-ABOUT_TABLES = frozenset(("_journal", "_journal_consumers", "_relayed"))
-"""Tables about the server with a column ``table``."""
+ABOUT_TABLES = MappingProxyType(
+    {
+        "_alerts": "table",
+        "_connectors": "program",
+        "_journal": "table",
+        "_journal_consumers": "table",
+        "_relayed": "table",
+        "_streams": "table",
+    }
+)
+"""Tables about the server whose rows are each about a table, with the column that names it; a
+program of connectors writes the table of its name."""
 
 PATTERN_LENGTH_MAX = 256
 RULES_MAX = 10_000
@@ -258,7 +269,7 @@ class Policy:
             )
         elif table in ABOUT_TABLES:
             concern = Concern(
-                column="table",
+                column=ABOUT_TABLES[table],
                 is_shown=lambda name: self.decide(caller, name).may_read,
                 identity=(id(self), caller.name, caller.roles),
             )

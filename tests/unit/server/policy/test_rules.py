@@ -11,12 +11,22 @@ from hypothesis import strategies as st
 
 from barrage import Operation, Policy, Rule
 from barrage.errors import ConfigError
+from barrage.relay import relay_statistics
+from barrage.server.alerting import alert_statistics
 from barrage.server.identity.caller import Caller, Proof
 from barrage.server.policy.access_gate import AccessGate
 from barrage.server.policy.patterns import PatternIndex, compiled_patterns
 from barrage.server.policy.policy_file import POLICY_BYTES_MAX, parse_policy, read_policy
 from barrage.server.policy.rules import ABOUT_TABLES, ABOUT_USERS, PATTERN_LENGTH_MAX, RULES_MAX
-from barrage.server.statistics import caller_statistics, journal_statistics
+from barrage.server.statistics import (
+    body_statistics,
+    caller_statistics,
+    connector_statistics,
+    journal_statistics,
+    server_statistics,
+    subscription_rows,
+    thread_statistics,
+)
 
 READ, ADMIN = frozenset({Operation.READ}), frozenset({Operation.ADMIN})
 BOB = Caller(name="bob", proof=Proof.PASSWORD)
@@ -209,10 +219,22 @@ def test_rules_that_never_decide_are_found() -> None:
 
 def test_every_table_about_the_server_with_such_a_column_is_told_by_it() -> None:
     schemas = {
+        alert_statistics.ALERTS_TABLE: alert_statistics.ALERTS_SCHEMA,
+        body_statistics.BODIES_TABLE: body_statistics.BODIES_SCHEMA,
         caller_statistics.CALLERS_TABLE: caller_statistics.CALLERS_SCHEMA,
+        connector_statistics.CONNECTORS_TABLE: connector_statistics.CONNECTORS_SCHEMA,
+        connector_statistics.STREAMS_TABLE: connector_statistics.STREAMS_SCHEMA,
         journal_statistics.JOURNAL_TABLE: journal_statistics.JOURNAL_SCHEMA,
         journal_statistics.CONSUMERS_TABLE: journal_statistics.CONSUMERS_SCHEMA,
+        relay_statistics.RELAYED_TABLE: relay_statistics.RELAYED_SCHEMA,
+        relay_statistics.UPSTREAMS_TABLE: relay_statistics.UPSTREAMS_SCHEMA,
+        server_statistics.SERVER_TABLE: server_statistics.SERVER_SCHEMA,
+        server_statistics.SUBSCRIPTIONS_TABLE: subscription_rows.SUBSCRIPTIONS_SCHEMA,
+        thread_statistics.THREADS_TABLE: thread_statistics.THREADS_SCHEMA,
     }
     for name, schema in schemas.items():
         assert ("user" in schema.names) == (name in ABOUT_USERS)
-        assert ("table" in schema.names) == (name in ABOUT_TABLES)
+        of_table = {"table", "program"} & set(schema.names)
+        assert bool(of_table) == (name in ABOUT_TABLES or name == "_subscriptions")
+        assert name not in ABOUT_TABLES or ABOUT_TABLES[name] in of_table
+    assert set(ABOUT_TABLES) < set(schemas)
