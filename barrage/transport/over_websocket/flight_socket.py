@@ -242,7 +242,7 @@ class FlightSocket(CallSocket):
     def _meant(self, streams: Iterable[int] | None) -> list[PageCall]:
         if streams is None:
             return list(self._calls.values())
-        found = map(self._known, streams)
+        found = map(self._known, set(streams))  # However often one is named.
         return [call for call in found if call is not None]
 
     def _be_patient(self) -> None:
