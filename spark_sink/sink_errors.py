@@ -32,6 +32,12 @@ STOPPED_CLASSES = (
 )
 """Java exceptions of a query that is stopped in the middle of a batch."""
 
+_CANCELLED = re.compile(
+    r"cancelled\b.*?(?:job group|query .*\[id = [^]]*, runid = [^]]*\] was stopped)", re.DOTALL
+)
+"""Of a job whose query is stopped, in lower case: Spark tells either the group it cancels or, where
+the job had begun, why."""
+
 _ADVICE = (
     (
         ("authentication",),
@@ -166,7 +172,7 @@ def is_stop(error: BaseException) -> bool:
             text = str(cause.getMessage() or "").lower()
             if cause.getClass().getName() in STOPPED_CLASSES:
                 return True
-            if "cancelled" in text and "job group" in text:
+            if _CANCELLED.search(text):
                 return True
         link = link.__cause__ or link.__context__
     return False

@@ -178,6 +178,12 @@ def test_a_query_that_is_stopped_is_told_from_one_that_failed():
     stopped = JavaError("job failed", JavaError("java.lang.InterruptedException"))
     assert is_stop(CapturedError("x", stopped))
     assert is_stop(CapturedError("x", JavaError("Job 4 cancelled part of cancelled job group 7")))
+    query = "[id = 706426b2-6a7b, runId = 74b789ee-bfd8] was stopped SQLSTATE: XXKDA"
+    for name in ("", "totals "):
+        cancelled = f"[SPARK_JOB_CANCELLED] Job 397 cancelled Query {name}{query}"
+        assert is_stop(CapturedError("x", JavaError("job failed", JavaError(cancelled))))
+    assert not is_stop(CapturedError("x", JavaError("Job 4 cancelled by the user")))
+    assert not is_stop(CapturedError("x", JavaError(f"Query {query}")))
     assert not is_stop(CapturedError("x", JavaError("job failed")))
     assert "Py4JJavaError: An error occurred while calling" in str(stop_error(table="t", batch=1))
 
