@@ -10,24 +10,25 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-INTERVALS = {
-    "barrage.relay.relay_statistics": "INTERVAL_S",
-    "barrage.server.alerting.alert_statistics": "INTERVAL_S",
-    "barrage.server.serving.spare_memory": "INTERVAL_S",
-    "barrage.server.statistics.body_statistics": "INTERVAL_S",
-    "barrage.server.statistics.caller_statistics": "INTERVAL_S",
-    "barrage.server.statistics.connector_statistics": "INTERVAL_S",
-    "barrage.server.statistics.journal_statistics": "INTERVAL_S",
-    "barrage.server.statistics.server_statistics": "INTERVAL_S",
-    "barrage.server.statistics.thread_statistics": "INTERVAL_S",
-}
+KEEPERS = (
+    "barrage.relay.relay_statistics",
+    "barrage.server.alerting.alert_statistics",
+    "barrage.server.serving.spare_memory",
+    "barrage.server.statistics.body_statistics",
+    "barrage.server.statistics.caller_statistics",
+    "barrage.server.statistics.connector_statistics",
+    "barrage.server.statistics.journal_statistics",
+    "barrage.server.statistics.server_statistics",
+    "barrage.server.statistics.thread_statistics",
+)
+"""Modules with an ``INTERVAL_S``."""
 RESTLESS_S = 0.03
 
 
 def pytest_configure() -> None:
     if not os.environ.get("RESTLESS_SUITE"):
         return
-    for module, name in INTERVALS.items():
-        assert getattr(import_module(module), name) > RESTLESS_S
-        setattr(import_module(module), name, RESTLESS_S)
+    for keeper in map(import_module, KEEPERS):
+        assert keeper.INTERVAL_S > RESTLESS_S
+        keeper.INTERVAL_S = RESTLESS_S
     import_module("barrage.server.serving.app").SWEEP_INTERVAL_MS_MAX = int(RESTLESS_S * 1000)

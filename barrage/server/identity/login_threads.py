@@ -28,11 +28,6 @@ class LoginThreads:
         self._pool = WorkerPool(at_a_time, thread_name_prefix=name)
         self._under_way = 0
 
-    @property
-    def under_way(self) -> int:
-        """Logins that are looked at, or wait to be."""
-        return self._under_way
-
     async def run(self, work: Callable[..., T], /, *arguments: object) -> T:
         """What ``work`` gives. LimitExceededError when too many wait."""
         waiting = self._under_way - self._at_a_time + 1

@@ -116,20 +116,6 @@ class Http2Protocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
         self._receive(data)
-        if self.core.is_behind and self._transport is not None:
-            self._transport.pause_reading()
-            self._loop.call_soon(self._catch_up)
-
-    def _catch_up(self) -> None:
-        """Read on in what has come, a part in each turn of the loop; nothing once the end is near,
-        as nothing that comes is looked at then."""
-        if self._is_closing:
-            return
-        self._receive(b"")
-        if self.core.is_behind:
-            self._loop.call_soon(self._catch_up)
-        elif self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
 
     def _receive(self, data: bytes) -> None:
         events = self.core.receive(data, time.monotonic_ns())
@@ -138,6 +124,18 @@ class Http2Protocol(asyncio.Protocol):
         if not self._is_watched and self.core.is_open:
             self._watch()
         self.flush_soon()
+        if self.core.is_behind and self._transport is not None:
+            self._transport.pause_reading()
+            self._loop.call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        """Read on in what has come, a part in each turn of the loop; nothing once the end is near,
+        as nothing that comes is looked at then."""
+        if self._is_closing or self._transport is None:
+            return
+        self._receive(b"")
+        if not self.core.is_behind:
+            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         self.core.is_paused = True

@@ -146,14 +146,20 @@ def test_a_thousand_cancelled_calls_leave_nothing():
     with_client(scene)
 
 
+def client_that_asks_for(calls: int) -> H2Connection:
+    """It has their frames to send."""
+    client = H2Connection(H2Configuration())
+    client.initiate_connection()
+    headers = [*{**dict(REQUEST), ":path": f"/{SERVICE}/Wait"}.items()]
+    for stream_id in range(1, 2 * calls, 2):
+        client.send_headers(stream_id, headers)
+        client.send_data(stream_id, bytes(5), end_stream=True)
+    return client
+
+
 def test_others_have_their_turn_while_very_many_calls_are_begun():
     async def scene(listener, behaviors):
-        client = H2Connection(H2Configuration())
-        client.initiate_connection()
-        headers = [*{**dict(REQUEST), ":path": f"/{SERVICE}/Wait"}.items()]
-        for stream_id in range(1, 800, 2):
-            client.send_headers(stream_id, headers)
-            client.send_data(stream_id, bytes(5), end_stream=True)
+        client = client_that_asks_for(400)
         async with raw(listener.port) as (_, writer):
             writer.write(client.data_to_send())
             begun = [0]
@@ -171,11 +177,7 @@ def test_others_have_their_turn_while_very_many_calls_are_begun():
 
 def test_what_is_unread_when_the_connection_ends_begins_no_call():
     async def scene(listener, behaviors):
-        client = H2Connection(H2Configuration())
-        client.initiate_connection()
-        headers = [*{**dict(REQUEST), ":path": f"/{SERVICE}/Wait"}.items()]
-        for stream_id in range(1, 2_000, 2):
-            client.send_headers(stream_id, headers, end_stream=True)
+        client = client_that_asks_for(1_000)
         async with raw(listener.port) as (_, writer):
             writer.write(client.data_to_send())
             seen = [0]

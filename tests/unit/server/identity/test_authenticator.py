@@ -162,7 +162,7 @@ def test_logins_at_the_limit_and_one_past_it(users):
         *["AuthenticationError"] * 3,
         LimitExceededError.__name__,
     ]
-    assert chain.authenticator._users._checks._threads.under_way == 0
+    assert chain.authenticator._users._checks._threads._under_way == 0
 
 
 # --- users that change ---
