@@ -18,7 +18,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -29,7 +29,6 @@ from barrage.errors import WorkerDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-    from concurrent.futures import Future
     from typing import TypeAlias
 
     OnDeath: TypeAlias = Callable[[WorkerDiedError], object]
@@ -199,14 +198,22 @@ async def in_thread(work: Callable[..., T], /, *arguments: Any, **named: Any) ->
 async def in_own_thread(work: Callable[..., T], /, *arguments: Any) -> T:
     """The same on a thread that is made for it and ends with it, some 0.1 ms: for what must not
     wait behind whatever else is done beside the loop, of which callers can make any amount."""
-    pool = WorkerPool(1, thread_name_prefix="barrage-own")
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            outcome.set_result(contained(work, *arguments))
+        except Exception as error:
+            outcome.set_exception(error)
+
+    # The process ends without it, should what it reads never answer.
+    thread = threading.Thread(target=run, name="barrage-own", daemon=True)
     try:
-        working = pool.submit(work, *arguments)
+        thread.start()
     except RuntimeError:  # The system has no thread left.
         return await in_thread(work, *arguments)
-    finally:
-        pool.shutdown(wait=False)
-    return await asyncio.wrap_future(working)
+    return await asyncio.wrap_future(outcome)
 
 
 def contained(work: Callable[..., T], /, *arguments: Any, **named: Any) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import barrage
 from barrage import Policy
 from barrage.errors import ConfigError
 from barrage.server import ServerConfig
+from barrage.server.identity import password_way
 from barrage.server.identity.users_file import changing_users
 from barrage.server.policy import policy_watch
 from barrage.server.policy.policy_file import read_policy_and_files
@@ -206,3 +208,56 @@ def test_rules_change_while_the_statistics_of_callers_wait(
         path.write_text(READS * 2)
         gate = server._app._policy.gate
         wait_until(lambda: len(gate.policy.rules) == 2, HANG_SECONDS)
+
+
+@pytest.mark.parametrize("stuck", ["users", "rules"])
+def test_a_disk_that_does_not_answer_keeps_only_what_lies_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: str
+) -> None:
+    rules, users = tmp_path / "policy.toml", users_file(tmp_path / "users.jsonl")
+    rules.write_text(READS)
+    config = ServerConfig(policy=str(rules), users=str(users), session_lifetime_ms=1_000)
+    is_asked, is_over = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        is_asked.set()
+        is_over.wait(HANG_SECONDS)
+
+    with barrage.Server("inproc://", config=config) as server:
+        try:
+            module = password_way if stuck == "users" else policy_watch
+            monkeypatch.setattr(module, "stamp_of", hang)
+            assert is_asked.wait(HANG_SECONDS)
+            if stuck == "users":
+                rules.write_text("")
+                wait_until(lambda: server._app._gate.policy == Policy(()))
+            else:
+                with changing_users(users) as known:
+                    known.clear()
+                way = server._app._authenticator._users
+                wait_until(lambda: not way.users)
+            swept = threading.Event()
+            monkeypatch.setattr(server._app.sessions, "sweep", swept.set)
+            assert swept.wait(HANG_SECONDS)
+        finally:
+            is_over.set()
+
+
+def test_a_pipe_that_takes_the_place_of_a_file_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(READS)
+
+    async def scene() -> None:
+        watch = PolicyWatch(path, None)
+        policy = watch.gate.policy
+        path.unlink()
+        os.mkfifo(path)
+        await watch.refresh()
+        assert watch.gate.policy is policy
+        path.unlink()
+        path.write_text(READS * 2)
+        await watch.refresh()
+        assert watch.gate.policy is not None
+        assert len(watch.gate.policy.rules) == 2
+
+    asyncio.run(scene())

@@ -31,4 +31,4 @@ def pytest_configure() -> None:
     for keeper in map(import_module, KEEPERS):
         assert keeper.INTERVAL_S > RESTLESS_S
         keeper.INTERVAL_S = RESTLESS_S
-    import_module("barrage.server.serving.app").SWEEP_INTERVAL_MS_MAX = int(RESTLESS_S * 1000)
+    import_module("barrage.server.serving.upkeep").INTERVAL_MS_MAX = int(RESTLESS_S * 1000)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import warnings
 from concurrent.futures import Future
@@ -199,6 +201,19 @@ def test_work_on_its_own_thread_waits_behind_nothing(monkeypatch):
             assert await in_own_thread(max, 1, 3) == 3
 
     asyncio.run(scene())
+
+
+def test_a_process_ends_though_work_on_its_own_thread_does_not():
+    program = (
+        "import asyncio, time; from barrage.supervision import in_own_thread\n"
+        "async def scene():\n"
+        "    waiting = asyncio.create_task(in_own_thread(time.sleep, 3600))\n"
+        "    await asyncio.sleep(0.01)\n"
+        "    waiting.cancel()\n"
+        "asyncio.run(scene())\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120)
+    assert (ran.returncode, ran.stderr) == (0, b"")
 
 
 def no_thread(_: threading.Thread) -> None:

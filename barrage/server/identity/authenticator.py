@@ -215,10 +215,19 @@ class Authenticator:
         self._peers.revoked = identifiers
         self._revoke(lambda caller: caller.certificate in identifiers, CertificateRevokedError())
 
-    async def refresh(self) -> None:
-        """Look what has changed and what has run out; every now and then."""
+    def sweep(self) -> None:
+        """Forget tokens that have run out, and end calls with what has run out; now and then."""
         self.tokens.sweep()
         self.calls.end_expired(self._clock.wall_ns())
+
+    @property
+    def has_users(self) -> bool:
+        """Whether there is a file of users, which may change."""
+        return self._users is not None
+
+    async def refresh(self) -> None:
+        """Look whether users have changed; now and then. Who is not what it was loses what it has
+        open."""
         if self._users is None:
             return
         changed = await self._users.refresh()

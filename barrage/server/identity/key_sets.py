@@ -11,12 +11,12 @@ import asyncio
 import logging
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from barrage.errors import ConfigError, TransportError
 from barrage.json_text import read_json
+from barrage.ordinary_files import ordinary_file
 from barrage.supervision import in_thread, start_awaited
 from barrage.transport.host_names import is_loopback
 
@@ -115,7 +115,7 @@ class KeySet:
             with self._open(self._source, timeout=FETCH_SECONDS_MAX) as answer:
                 text: bytes = answer.read(bytes_max + 1)
         else:
-            with Path(self._source).open("rb") as file:
+            with open(self._source, "rb", opener=ordinary_file) as file:
                 text = file.read(bytes_max + 1)
         if len(text) > bytes_max:
             raise ValueError(f"it is longer than {bytes_max} bytes")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from barrage.errors import ConfigError
+from barrage.ordinary_files import ordinary_file
 from barrage.server.identity.names import checked_name, checked_roles
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ Stamp: TypeAlias = "tuple[int, int, int]"
 def read_users(path: Path) -> tuple[Users, Stamp]:
     """All users by name. ConfigError names the line and never what is in it."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=ordinary_file) as file:
             found = os.fstat(file.fileno())
             text = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:

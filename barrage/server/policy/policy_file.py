@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Meta
 
 from barrage.errors import ConfigError
+from barrage.ordinary_files import ordinary_file
 from barrage.server.policy.rules import RULES_MAX, Operation, Policy, Rule
 
 POLICY_BYTES_MAX = 4 * 1024 * 1024
@@ -61,7 +62,7 @@ def read_policy(path: Path) -> Policy:
 def read_policy_and_files(path: Path) -> tuple[Policy, tuple[Path, ...]]:
     """The policy of a file, and the files it stands in: that one first. ConfigError."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=ordinary_file) as file:
             data = file.read(POLICY_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"cannot read policy {path}: {error.strerror or error}") from None
@@ -115,7 +116,7 @@ def _rule(number: int, told: _RuleForm) -> Rule:
 
 def _hash_key(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=ordinary_file) as file:
             key = bytes.fromhex(file.read(_KEY_FILE_BYTES_MAX).decode("ascii").strip())
     except OSError as error:
         raise ConfigError(f"cannot read hash_key_file {path}: {error.strerror}") from None

@@ -51,6 +51,11 @@ class PolicyWatch:
         self.gate = AccessGate(policy)
         self._ends: list[End] = []
 
+    @property
+    def has_file(self) -> bool:
+        """Whether the rules stand in a file, which may change."""
+        return self._path is not None
+
     def on_change(self, end: End) -> None:
         """``end`` ends what callers have open for whom other rules hold than before."""
         self._ends.append(end)

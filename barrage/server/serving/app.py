@@ -52,7 +52,7 @@ from barrage.server.results.flight_sessions import FlightSessions
 from barrage.server.results.pinned_results import PinnedResults
 from barrage.server.results.query_jobs import QueryJobs
 from barrage.server.results.row_transform import RowTransforms
-from barrage.server.serving import interpreter
+from barrage.server.serving import interpreter, upkeep
 from barrage.server.serving.certificates import CERTIFICATES, keep_fresh, tls_of
 from barrage.server.serving.spare_memory import SpareMemory, allocator_here
 from barrage.server.serving.web_serving import web_listener
@@ -89,9 +89,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SWEEPER = Role(
-    "barrage-sessions", "health: sessions would never end, and who was a user stayed one"
-)
 STOP = Role("barrage-stop", "health, and whoever waits for the server to end")
 COUNTER = Role("barrage-body-statistics", "subscriptions of the table of bodies; health")
 CONNECTORS = Role(
@@ -102,9 +99,6 @@ TRIMMER = Role("barrage-spare-memory", "nothing: memory that is free is kept")
 
 _HEALTH_SERVICE = health.SERVICE_NAME
 _RECEIVE_MARGIN_BYTES = 64 * 1024
-
-SWEEP_INTERVAL_MS_MAX = 1_000
-"""Longest time between two looks for what has run out, and for users that have changed."""
 
 
 class ServerApp:
@@ -339,7 +333,13 @@ class ServerApp:
         def start(role: Role, work: Coroutine[Any, Any, None], on_death: OnDeath) -> None:
             self._background.append(start_task(role, work, on_death=on_death))
 
-        start(SWEEPER, self._sweep(), self.fail)
+        every_s = upkeep.interval_s(self._config.session_lifetime_ms)
+        kept = (self.sessions, self.results, self.flight_sessions, self._authenticator)
+        start(upkeep.SESSIONS, upkeep.sweep_for_ever(kept, every_s), self.fail)
+        if self._authenticator.has_users:
+            start(upkeep.USERS, upkeep.refresh_for_ever(self._authenticator, every_s), self.fail)
+        if self._policy.has_file:
+            start(upkeep.RULES, upkeep.refresh_for_ever(self._policy, every_s), self.fail)
         callers = CallerStatistics(self._authenticator, self.sessions, self._tables)
         start(CALLERS, callers.run(), partial(self._counter_died, callers))
         if self.bodies.is_switched_on:
@@ -433,17 +433,6 @@ class ServerApp:
         return tuple(
             service_handler(name, methods, self._guard) for name, methods in services.items()
         )
-
-    async def _sweep(self) -> None:
-        """End sessions whose time is up, for as long as the server runs."""
-        interval_ms = min(self._config.session_lifetime_ms // 10, SWEEP_INTERVAL_MS_MAX)
-        while True:
-            await asyncio.sleep(interval_ms / 1000)
-            self.sessions.sweep()
-            self.results.sweep()
-            self.flight_sessions.sweep()
-            await self._authenticator.refresh()
-            await self._policy.refresh()
 
     def _announce(self) -> None:
         log.info("listening on %s", self.address)

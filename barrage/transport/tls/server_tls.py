@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from barrage.clock import SystemClock
 from barrage.errors import ConfigError, LimitExceededError
+from barrage.ordinary_files import ordinary_file
 from barrage.transport.base import TLSMaterial
 from barrage.transport.tls.certificate_fields import not_after_of, revoked_by
 
@@ -137,7 +138,7 @@ class ServerTLS:
     def _bytes_of(self, path: str) -> bytes:
         most = self._file_bytes_max
         try:
-            with open(path, "rb", opener=_open_at_once) as file:
+            with open(path, "rb", opener=ordinary_file) as file:
                 data = file.read(most + 1)
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
@@ -218,11 +219,6 @@ def _digest(material: TLSMaterial) -> bytes:
 def _named(paths: TLSPaths) -> Sequence[str]:
     named = (paths.certificate, paths.key, paths.client_ca, paths.crl)
     return [each for each in named if each is not None]
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Also a pipe, which would wait for its writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _no_password() -> str:

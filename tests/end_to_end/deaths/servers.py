@@ -40,6 +40,7 @@ from tests.end_to_end.deaths.killing import (
 )
 from tests.helpers.certificates import authority
 from tests.helpers.server_process import wait_until
+from tests.helpers.users import users_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -247,12 +248,25 @@ def sessions(killing: Killing) -> None:
     health_is_told(killing)
 
 
+@kills("barrage-users")
+def users(killing: Killing) -> None:
+    path = users_file(killing.directory / "users.jsonl")
+    health_is_told(killing, config=ServerConfig(users=str(path), anonymous=True))
+
+
+@kills("barrage-rules")
+def rules(killing: Killing) -> None:
+    path = killing.directory / "policy.toml"
+    path.write_text('[[rule]]\ntables = ["*"]\nallow = ["read"]\n')
+    health_is_told(killing, config=ServerConfig(policy=str(path)))
+
+
 @kills("barrage-bodies")
 def bodies(killing: Killing) -> None:
     health_is_told(killing, bodies="shm")
 
 
-def health_is_told(killing: Killing, **settings: str) -> None:
+def health_is_told(killing: Killing, **settings: Any) -> None:
     with scene(**settings) as s:
         killing.task()
         s.is_not_serving()

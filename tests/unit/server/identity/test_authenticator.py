@@ -265,7 +265,7 @@ def test_a_token_is_good_for_its_time(users):
         chain.shown(f"Bearer {token}")
     assert tokens.renew(token) is None
     assert chain.shown(f"Bearer {fresh}").name == "alice"
-    refreshed(chain)
+    chain.authenticator.sweep()
     assert len(tokens) == 1
     assert token not in repr(vars(tokens))
 
@@ -316,11 +316,11 @@ def test_calls_of_a_caller_whose_time_is_up_end():
     ended = []
     caller = chain.shown("Bearer x")
     chain.authenticator.calls.begin(caller, ended.append)
-    refreshed(chain)
+    chain.authenticator.sweep()
     assert ended == []
     chain.clock.advance(2 * SECOND_NS)
-    refreshed(chain)
-    refreshed(chain)
+    chain.authenticator.sweep()
+    chain.authenticator.sweep()
     assert [type(error) for error in ended] == [CredentialsExpiredError]
     assert len(chain.authenticator.calls) == 0
     with pytest.raises(CredentialsExpiredError):
