@@ -109,8 +109,10 @@ export async function run(dh, { url, options, tell }) {
   const left = next(connection, dh.IdeConnection.EVENT_DISCONNECT ?? "disconnect", "disconnect");
   const back = new Promise(resolve => {
     // While nobody listens each try fails too; the answer of the server that is there again ends it.
+    const unheard = ["closed without trailers", "ERR_HTTP2_"];
     connection.addEventListener("requestfailed", e => {
-      if (!String(e.detail).includes("closed without trailers")) resolve(String(e.detail));
+      const told = String(e.detail);
+      if (!unheard.some(each => told.includes(each))) resolve(told);
     });
     for (const target of [connection, client]) {
       target.addEventListener("reconnectauthfailed", () => resolve("reconnectauthfailed"), { once: true });
