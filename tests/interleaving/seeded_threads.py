@@ -37,6 +37,7 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 from unittest import mock
 
+from barrage.server.runtime.thread_frames import thread_frames
 from tests.interleaving.counts import COUNTS
 from tests.interleaving.failures import DeadlockError, HangError, InterleavingError
 from tests.interleaving.seeded_loop import SeededLoop
@@ -322,7 +323,7 @@ class Threads:
         )
 
     def _stacks(self) -> str:
-        frames = sys._current_frames()
+        frames = thread_frames()
         told = []
         for worker in self._workers:
             frame = frames.get(worker.ident)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import selectors
-import sys
 import threading
 import time
 import traceback
@@ -24,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from barrage.limits import NANOS_PER_MS
+from barrage.server.runtime.thread_frames import thread_frames
 from barrage.supervision import Role, start_thread
 from barrage.transport.event_loop import EventLoop
 
@@ -176,7 +176,7 @@ class ThreadWatch:
     def sample(self) -> None:
         """The sampler: note where the thread is."""
         serial = self.serial
-        frame = sys._current_frames().get(self.thread_id)
+        frame = thread_frames().get(self.thread_id)
         if frame is None:
             return
         stack = _lines_of(frame)
