@@ -31,7 +31,7 @@ class RunsOut(Protocol):
         ...
 
 
-class Changes(Protocol):
+class ReadFromFiles(Protocol):
     """Is read from files that may change."""
 
     async def refresh(self) -> None:
@@ -51,7 +51,7 @@ async def sweep_for_ever(keepers: Sequence[RunsOut], every_s: float) -> None:
             each.sweep()
 
 
-async def refresh_for_ever(read: Changes, every_s: float) -> None:
+async def refresh_for_ever(read: ReadFromFiles, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         await read.refresh()
