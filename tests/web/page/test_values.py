@@ -118,7 +118,7 @@ def test_a_row_stays_where_it_is_while_rows_come_above_it(server, open_screen):
     wait_until(lambda: 500 in screen.cells() and screen.is_current)
     screen.press("a")
     place = "() => { const root = document.querySelector('live-grid').shadowRoot;"
-    place += " const row = root.querySelector('.row.anchored');"
+    place += " const row = root.querySelector('.row.anchored:not([hidden])');"
     place += " return row && Math.round(row.getBoundingClientRect().top); }"
     before = wait_until(lambda: screen.page.evaluate(place))
     for round_ in range(12):
