@@ -23,7 +23,7 @@ from barrage.wire.row_sets.row_set_few import (
     encode_few,
 )
 from barrage.wire.row_sets.row_set_reader import AnyIntArray, read_deltas
-from barrage.wire.row_sets.row_set_writer import write_deltas
+from barrage.wire.row_sets.row_set_writer import write_deltas, write_small_steps
 
 if TYPE_CHECKING:
     from barrage.rowset.arrays import Int64Array
@@ -43,7 +43,10 @@ def encode_row_set(rows: RowSet) -> bytes:
         return _encode_range(rows.first, rows.last)
     if rows.range_count <= RANGES_FEW_MAX:
         return encode_few(rows.firsts.tolist(), rows.lasts.tolist())
-    return write_deltas(_signed_deltas(rows))
+    if rows.size == rows.range_count:
+        keys = rows.to_numpy()
+        return write_small_steps(keys) or write_deltas(_deltas_of_singles(keys))
+    return write_deltas(_deltas_of_ranges(rows))
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -52,7 +55,15 @@ def _encode_range(first: int, last: int) -> bytes:
     return encode_few([first], [last])
 
 
-def _signed_deltas(rows: RowSet) -> Int64Array:
+def _deltas_of_singles(keys: Int64Array) -> Int64Array:
+    """Distance of every key from the one before; of the first from 0."""
+    deltas = np.empty(len(keys), dtype=np.int64)
+    deltas[0] = keys[0]
+    np.subtract(keys[1:], keys[:-1], out=deltas[1:])
+    return deltas
+
+
+def _deltas_of_ranges(rows: RowSet) -> Int64Array:
     """Distance of every range end from the one before; negative for a last key that is not also a
     first.
     """
@@ -60,12 +71,6 @@ def _signed_deltas(rows: RowSet) -> Int64Array:
         return _deltas_of_keys(rows.to_numpy())
     firsts, lasts = rows.range_list
     count = len(firsts)
-    if lasts is firsts:
-        deltas = np.empty(count, dtype=np.int64)
-        if count:
-            deltas[0] = firsts[0]
-            np.subtract(firsts[1:], firsts[:-1], out=deltas[1:])
-        return deltas
     # Every range has a first key, some a last key besides: insert those behind their first keys.
     has_last = np.flatnonzero(firsts != lasts)
     at = has_last + np.arange(1, len(has_last) + 1)

@@ -30,6 +30,7 @@ BYTE_ARRAY: Final = 0x18
 END: Final = 0x20
 TYPE_OF_WIDTH: Final = {1: 4, 2: 1, 4: 2, 8: 3}
 
+_BYTE_DELTA_MAX: Final = 127
 _SHORT_DELTA_MAX: Final = 32766
 _BYTE_RUN_MIN: Final = 4
 
@@ -58,6 +59,31 @@ def write_deltas(deltas: Int64Array) -> bytes:
     if len(starts) <= max(_COMMANDS_LOOPED_MAX, len(deltas) // _DELTAS_PER_COMMAND_LOOPED):
         return _joined(deltas, narrow, kinds, starts=starts)
     return _scattered(deltas, kinds, starts)
+
+
+def write_small_steps(keys: Int64Array) -> bytes | None:
+    """The command stream for two or more ascending keys of which none is one behind another; None
+    when a step between them takes more than a byte.
+
+    The same bytes as those of `write_deltas`: a first key that is no byte stands by itself, and the
+    rest is one run of bytes that ends the pending list. Nothing as wide as the keys is made.
+    """
+    span = int(keys[-1]) - int(keys[0])
+    if span > _BYTE_DELTA_MAX * (len(keys) - 1):
+        return None
+    steps = np.empty(len(keys) - 1, dtype=np.uint8)
+    np.subtract(keys[1:], keys[:-1], out=steps, casting="unsafe")
+    # Steps are positive: cut to a byte they are smaller or the same, and add up only if the same.
+    if int(steps.max()) > _BYTE_DELTA_MAX or int(steps.sum(dtype=np.int64)) != span:
+        return None
+    first = int(keys[0])
+    if first > _BYTE_DELTA_MAX:
+        head = command_value(OFFSET, first)
+        if len(steps) == 1:
+            return head + command_value(OFFSET, int(steps[0])) + bytes((END,))
+        return b"".join((head, command_value(BYTE_ARRAY, len(steps)), steps.data, bytes((END,))))
+    head = command_value(BYTE_ARRAY, len(keys)) + bytes((first,))
+    return b"".join((head, steps.data, bytes((END,))))
 
 
 def _kinds(deltas: Int64Array, narrow: npt.NDArray[np.int16]) -> npt.NDArray[np.uint8]:

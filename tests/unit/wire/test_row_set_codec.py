@@ -12,6 +12,7 @@ from barrage.errors import RemoteProtocolError
 from barrage.limits import Limits
 from barrage.rowset import RowSet, RowSetShiftData
 from barrage.wire import decode_row_set, decode_shifts, encode_row_set, encode_shifts
+from barrage.wire.row_sets.row_set_writer import write_deltas, write_small_steps
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "barrage"
 ROW_SETS = json.loads((VECTORS / "rowset.json").read_text())
@@ -194,4 +195,26 @@ def test_rows_kept_as_bits_are_written_as_their_ranges_are(longest: int, first: 
     plain = RowSet.from_trusted_ranges(firsts, firsts + lengths - 1, is_touching=False)
     assert not plain.is_bits
     assert encode_row_set(rows) == encode_row_set(plain)
+    assert decode_row_set(encode_row_set(rows)) == rows
+
+
+@pytest.mark.parametrize("first", [0, 1, 127, 128, 32766, 32767, 2**40])
+@pytest.mark.parametrize("steps", [[2], [127], [2, 3], [2, 127, 5], [3, 2, 2, 126], [2] * 300])
+def test_keys_in_small_steps_are_written_as_all_others(first: int, steps: list[int]) -> None:
+    deltas = np.array([first, *steps], dtype=np.int64)
+    encoded = write_small_steps(np.cumsum(deltas))
+    assert encoded == write_deltas(deltas)
+    assert decode_row_set(encoded).to_numpy().tolist() == np.cumsum(deltas).tolist()
+
+
+@pytest.mark.parametrize("large", [128, 255, 256, 258, 2**16 + 2, 2**32 + 2])
+@pytest.mark.parametrize("at", [0, 50, 99])
+def test_one_step_that_is_no_byte_is_noticed(large: int, at: int) -> None:
+    """Also where cutting it to a byte gives a step that there could be."""
+    steps = np.full(100_000, 2, dtype=np.int64)
+    steps[at] = large
+    keys = np.concatenate(([5], 5 + np.cumsum(steps)))
+    assert write_small_steps(keys) is None
+    rows = RowSet.from_sorted_keys(keys)
+    assert encode_row_set(rows) == write_deltas(np.concatenate(([5], steps)))
     assert decode_row_set(encode_row_set(rows)) == rows
