@@ -57,8 +57,8 @@ def _encode_range(first: int, last: int) -> bytes:
 
 def _deltas_of_singles(keys: Int64Array) -> Int64Array:
     """Distance of every key from the one before; of the first from 0."""
-    deltas = np.empty(len(keys), dtype=np.int64)
-    deltas[0] = keys[0]
+    deltas = np.empty_like(keys)
+    deltas[:1] = keys[:1]
     np.subtract(keys[1:], keys[:-1], out=deltas[1:])
     return deltas
 

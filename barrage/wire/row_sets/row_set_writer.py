@@ -62,12 +62,14 @@ def write_deltas(deltas: Int64Array) -> bytes:
 
 
 def write_small_steps(keys: Int64Array) -> bytes | None:
-    """The command stream for two or more ascending keys of which none is one behind another; None
-    when a step between them takes more than a byte.
+    """The command stream for ascending keys of which none is one behind another; None for fewer
+    than two, or when a step between them takes more than a byte.
 
     The same bytes as those of `write_deltas`: a first key that is no byte stands by itself, and the
     rest is one run of bytes that ends the pending list. Nothing as wide as the keys is made.
     """
+    if len(keys) < 2:
+        return None
     span = int(keys[-1]) - int(keys[0])
     if span > _BYTE_DELTA_MAX * (len(keys) - 1):
         return None
