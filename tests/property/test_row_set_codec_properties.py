@@ -77,7 +77,7 @@ def path(request) -> None:
     """Each way of writing and reading commands is made to take every input."""
     patch = pytest.MonkeyPatch()
     if request.param != "few ranges":
-        patch.setattr(row_set_codec, "RANGES_FEW_MAX", -1)
+        patch.setattr(row_set_codec, "RANGES_FEW_MAX", 0)
         patch.setattr(row_set_codec, "ENCODED_BYTES_FEW_MAX", -1)
     if request.param not in ("few ranges", "few commands"):
         patch.setattr(row_set_writer, "_COMMANDS_LOOPED_MAX", 0)

@@ -23,10 +23,11 @@ from barrage.wire.row_sets.row_set_few import (
     encode_few,
 )
 from barrage.wire.row_sets.row_set_reader import AnyIntArray, read_deltas
-from barrage.wire.row_sets.row_set_writer import write_deltas, write_small_steps
+from barrage.wire.row_sets.row_set_writer import SHORT_DELTA_MAX, write_after, write_deltas
 
 if TYPE_CHECKING:
     from barrage.rowset.arrays import Int64Array
+    from barrage.wire.row_sets.row_set_writer import DeltaArray
 
 Buffer = bytes | bytearray | memoryview
 
@@ -43,9 +44,10 @@ def encode_row_set(rows: RowSet) -> bytes:
         return _encode_range(rows.first, rows.last)
     if rows.range_count <= RANGES_FEW_MAX:
         return encode_few(rows.firsts.tolist(), rows.lasts.tolist())
-    if rows.size == rows.range_count:
+    per_range = _KEYS_PER_RANGE_MAX if rows.is_bits else 1
+    if rows.size <= per_range * rows.range_count:
         keys = rows.to_numpy()
-        return write_small_steps(keys) or write_deltas(_deltas_of_singles(keys))
+        return write_after(int(keys[0]), _deltas_between(keys))
     return write_deltas(_deltas_of_ranges(rows))
 
 
@@ -55,20 +57,10 @@ def _encode_range(first: int, last: int) -> bytes:
     return encode_few([first], [last])
 
 
-def _deltas_of_singles(keys: Int64Array) -> Int64Array:
-    """Distance of every key from the one before; of the first from 0."""
-    deltas = np.empty_like(keys)
-    deltas[:1] = keys[:1]
-    np.subtract(keys[1:], keys[:-1], out=deltas[1:])
-    return deltas
-
-
 def _deltas_of_ranges(rows: RowSet) -> Int64Array:
     """Distance of every range end from the one before; negative for a last key that is not also a
     first.
     """
-    if rows.is_bits and rows.size <= _KEYS_PER_RANGE_MAX * rows.range_count:
-        return _deltas_of_keys(rows.to_numpy())
     firsts, lasts = rows.range_list
     count = len(firsts)
     # Every range has a first key, some a last key besides: insert those behind their first keys.
@@ -86,19 +78,35 @@ def _deltas_of_ranges(rows: RowSet) -> Int64Array:
     return deltas
 
 
-def _deltas_of_keys(keys: Int64Array) -> Int64Array:
-    """The same for the keys themselves: steps, with each run of ones as minus its length."""
-    deltas = np.empty(len(keys), dtype=np.int64)
-    deltas[0] = 0
-    np.subtract(keys[1:], keys[:-1], out=deltas[1:])
+def _deltas_between(keys: Int64Array) -> DeltaArray:
+    """Those behind the first key: steps, with each run of ones as minus its length."""
+    deltas = _steps_between(keys)
     ones = np.flatnonzero(deltas == 1)
-    deltas[0] = keys[0]
     if len(ones) == 0:
         return deltas
     is_start = np.concatenate(([True], ones[1:] != ones[:-1] + 1))
     starts = np.flatnonzero(is_start)
-    deltas[ones[starts]] = starts - np.append(starts[1:], len(ones))
-    return deltas if len(starts) == len(ones) else np.delete(deltas, ones[~is_start])
+    lengths = np.append(starts[1:], len(ones)) - starts
+    if int(lengths.max()) > SHORT_DELTA_MAX:
+        deltas = deltas.astype(np.int64, copy=False)
+    deltas[ones[starts]] = -lengths
+    if len(starts) == len(ones):
+        return deltas
+    joined: DeltaArray = np.delete(deltas, ones[~is_start])
+    return joined
+
+
+def _steps_between(keys: Int64Array) -> DeltaArray:
+    """Of ascending keys; int16 when all fit, without an array as wide as the keys."""
+    span = int(keys[-1]) - int(keys[0])
+    if span <= SHORT_DELTA_MAX * (len(keys) - 1):
+        steps = np.empty(len(keys) - 1, dtype=np.int16)
+        np.subtract(keys[1:], keys[:-1], out=steps, casting="unsafe")
+        # Steps are positive: cut off they are smaller or the same, and add up only if the same.
+        whole = steps.view(np.uint16)
+        if int(whole.sum(dtype=np.int64)) == span and int(whole.max(initial=0)) <= SHORT_DELTA_MAX:
+            return steps
+    return keys[1:] - keys[:-1]
 
 
 def decode_row_set(buffer: Buffer, limits: Limits = DEFAULT_LIMITS) -> RowSet:

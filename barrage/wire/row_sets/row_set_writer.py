@@ -15,13 +15,15 @@ Example with the deltas 1 2 3 4 500 1 2 40000: kinds B B B B S B B O, so BYTE_AR
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
     from barrage.rowset.arrays import BoolArray, Int64Array
+
+    DeltaArray: TypeAlias = npt.NDArray[np.int16] | Int64Array
 
 # Command bits and value types, barrage-wire.md section 4.
 OFFSET: Final = 0x08
@@ -30,8 +32,7 @@ BYTE_ARRAY: Final = 0x18
 END: Final = 0x20
 TYPE_OF_WIDTH: Final = {1: 4, 2: 1, 4: 2, 8: 3}
 
-_BYTE_DELTA_MAX: Final = 127
-_SHORT_DELTA_MAX: Final = 32766
+SHORT_DELTA_MAX: Final = 32766
 _BYTE_RUN_MIN: Final = 4
 
 _KIND_SHORT: Final = 0
@@ -44,57 +45,43 @@ _DELTAS_PER_COMMAND_LOOPED: Final = 64
 _BLOCK_DELTAS: Final = 1 << 15
 
 
-def write_deltas(deltas: Int64Array) -> bytes:
-    """The command stream for ``deltas``, END included."""
+def write_after(first: int, deltas: DeltaArray) -> bytes:
+    """The command stream for a first key and the ``deltas`` behind it, END included."""
+    if first > SHORT_DELTA_MAX:
+        return command_value(OFFSET, first) + write_deltas(deltas)
+    return write_deltas(np.concatenate((np.array((first,), dtype=deltas.dtype), deltas)))
+
+
+def write_deltas(deltas: DeltaArray) -> bytes:
+    """The command stream for ``deltas``, END included; narrow ones take fewer passes."""
     if len(deltas) == 0:
         return bytes((END,))
-    narrow = deltas.astype("<i2")  # only looked at where the delta fits
-    kinds = _kinds(deltas, narrow)
+    smallest, largest = int(deltas.min()), int(deltas.max())
+    if len(deltas) > 1 and smallest >= -128 and largest <= 127:
+        head = command_value(BYTE_ARRAY, len(deltas))
+        return b"".join((head, deltas.astype(np.int8).data, bytes((END,))))
+    has_offsets = largest > SHORT_DELTA_MAX or smallest < -SHORT_DELTA_MAX
+    narrow = deltas.astype("<i2", copy=False)  # only looked at where the delta fits
+    kinds = _kinds(deltas, narrow, has_offsets=has_offsets)
     is_start = np.empty(len(deltas), dtype=np.bool_)
     is_start[0] = True
     np.not_equal(kinds[1:], kinds[:-1], out=is_start[1:])
-    if bool((kinds == _KIND_OFFSET).any()):
+    if has_offsets:
         is_start |= kinds == _KIND_OFFSET
     starts = np.flatnonzero(is_start)
     if len(starts) <= max(_COMMANDS_LOOPED_MAX, len(deltas) // _DELTAS_PER_COMMAND_LOOPED):
         return _joined(deltas, narrow, kinds, starts=starts)
-    return _scattered(deltas, kinds, starts)
+    return _scattered(deltas.astype(np.int64, copy=False), kinds, starts)
 
 
-def write_small_steps(keys: Int64Array) -> bytes | None:
-    """The command stream for ascending keys of which none is one behind another; None for fewer
-    than two, or when a step between them takes more than a byte.
-
-    The same bytes as those of `write_deltas`: a first key that is no byte stands by itself, and the
-    rest is one run of bytes that ends the pending list. Nothing as wide as the keys is made.
-    """
-    if len(keys) < 2:
-        return None
-    span = int(keys[-1]) - int(keys[0])
-    if span > _BYTE_DELTA_MAX * (len(keys) - 1):
-        return None
-    steps = np.empty(len(keys) - 1, dtype=np.uint8)
-    np.subtract(keys[1:], keys[:-1], out=steps, casting="unsafe")
-    # Steps are positive: cut to a byte they are smaller or the same, and add up only if the same.
-    if int(steps.max()) > _BYTE_DELTA_MAX or int(steps.sum(dtype=np.int64)) != span:
-        return None
-    first = int(keys[0])
-    if first > _BYTE_DELTA_MAX:
-        head = command_value(OFFSET, first)
-        if len(steps) == 1:
-            return head + command_value(OFFSET, int(steps[0])) + bytes((END,))
-        return b"".join((head, command_value(BYTE_ARRAY, len(steps)), steps.data, bytes((END,))))
-    head = command_value(BYTE_ARRAY, len(keys)) + bytes((first,))
-    return b"".join((head, steps.data, bytes((END,))))
-
-
-def _kinds(deltas: Int64Array, narrow: npt.NDArray[np.int16]) -> npt.NDArray[np.uint8]:
+def _kinds(
+    deltas: DeltaArray, narrow: npt.NDArray[np.int16], *, has_offsets: bool
+) -> npt.NDArray[np.uint8]:
     """Which kind of command each delta belongs to."""
-    has_offsets = int(deltas.max()) > _SHORT_DELTA_MAX or int(deltas.min()) < -_SHORT_DELTA_MAX
     is_byte: BoolArray = (narrow + np.int16(128)).view(np.uint16) < 256
     if not has_offsets:
         return _byte_runs(is_byte, np.array((len(deltas),))).view(np.uint8)
-    is_offset = (deltas > _SHORT_DELTA_MAX) | (deltas < -_SHORT_DELTA_MAX)
+    is_offset = (deltas > SHORT_DELTA_MAX) | (deltas < -SHORT_DELTA_MAX)
     is_byte &= ~is_offset
     # Pending lists end at OFFSETs; only those with a byte before them matter.
     stops = np.append(np.flatnonzero(is_byte[:-1] & is_offset[1:]) + 1, len(deltas))
@@ -124,7 +111,7 @@ def _byte_runs(is_byte: BoolArray, stops: Int64Array) -> BoolArray:
 
 
 def _joined(
-    deltas: Int64Array,
+    deltas: DeltaArray,
     narrow: npt.NDArray[np.int16],
     kinds: npt.NDArray[np.uint8],
     *,

@@ -12,7 +12,8 @@ from barrage.errors import RemoteProtocolError
 from barrage.limits import Limits
 from barrage.rowset import RowSet, RowSetShiftData
 from barrage.wire import decode_row_set, decode_shifts, encode_row_set, encode_shifts
-from barrage.wire.row_sets.row_set_writer import write_deltas, write_small_steps
+from barrage.wire.row_sets.row_set_codec import _deltas_between, _deltas_of_ranges
+from barrage.wire.row_sets.row_set_writer import write_after, write_deltas
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "barrage"
 ROW_SETS = json.loads((VECTORS / "rowset.json").read_text())
@@ -198,23 +199,38 @@ def test_rows_kept_as_bits_are_written_as_their_ranges_are(longest: int, first: 
     assert decode_row_set(encode_row_set(rows)) == rows
 
 
-@pytest.mark.parametrize("first", [0, 1, 127, 128, 32766, 32767, 2**40])
-@pytest.mark.parametrize("steps", [[2], [127], [2, 3], [2, 127, 5], [3, 2, 2, 126], [2] * 300])
+@pytest.mark.parametrize("first", [0, 127, 128, 32766, 32767, 2**40])
+@pytest.mark.parametrize(
+    "steps", [[2], [127], [2, 128, 5], [3, 1, 1, 126], [32766, 2], [32767, 2], [1] * 300, [2] * 300]
+)
 def test_keys_in_small_steps_are_written_as_all_others(first: int, steps: list[int]) -> None:
-    deltas = np.array([first, *steps], dtype=np.int64)
-    encoded = write_small_steps(np.cumsum(deltas))
-    assert encoded == write_deltas(deltas)
-    assert decode_row_set(encoded).to_numpy().tolist() == np.cumsum(deltas).tolist()
+    keys = np.cumsum([first, *steps], dtype=np.int64)
+    narrow = _deltas_between(keys)
+    assert (narrow.dtype == np.int16) == (max(steps) <= 32766)
+    rows = RowSet.from_sorted_keys(keys)
+    encoded = write_after(first, narrow)
+    assert encoded == write_deltas(_deltas_of_ranges(rows)) == encode_row_set(rows)
+    assert decode_row_set(encoded) == rows
 
 
-@pytest.mark.parametrize("large", [128, 255, 256, 258, 2**16 + 2, 2**32 + 2])
-@pytest.mark.parametrize("at", [0, 50, 99])
-def test_one_step_that_is_no_byte_is_noticed(large: int, at: int) -> None:
-    """Also where cutting it to a byte gives a step that there could be."""
+@pytest.mark.parametrize("large", [32767, 65535, 65536, 65538, 2**32 + 2])
+@pytest.mark.parametrize("at", [0, 50, 99_999])
+def test_one_step_of_more_than_two_bytes_is_noticed(large: int, at: int) -> None:
+    """Also where cutting it off gives a step that there could be."""
     steps = np.full(100_000, 2, dtype=np.int64)
     steps[at] = large
     keys = np.concatenate(([5], 5 + np.cumsum(steps)))
-    assert write_small_steps(keys) is None
+    assert _deltas_between(keys).tolist() == steps.tolist()
     rows = RowSet.from_sorted_keys(keys)
     assert encode_row_set(rows) == write_deltas(np.concatenate(([5], steps)))
     assert decode_row_set(encode_row_set(rows)) == rows
+
+
+@pytest.mark.parametrize("length", [32766, 32767, 40_000])
+def test_a_run_between_singles_may_be_longer_than_two_bytes_say(length: int) -> None:
+    singles = np.arange(0, 100_000, 2)
+    run = np.arange(length + 1) + 200_000
+    rows = RowSet.from_sorted_keys(np.concatenate((singles, run)))
+    encoded = write_after(0, _deltas_between(rows.to_numpy()))
+    assert encoded == write_deltas(_deltas_of_ranges(rows))
+    assert decode_row_set(encoded) == rows
