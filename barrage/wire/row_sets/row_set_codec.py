@@ -92,8 +92,9 @@ def _deltas_between(keys: Int64Array) -> DeltaArray:
     deltas[ones[starts]] = -lengths
     if len(starts) == len(ones):
         return deltas
-    joined: DeltaArray = np.delete(deltas, ones[~is_start])
-    return joined
+    is_left = np.ones(len(deltas), dtype=np.bool_)
+    is_left[ones[~is_start]] = False
+    return deltas[is_left]
 
 
 def _steps_between(keys: Int64Array) -> DeltaArray:
