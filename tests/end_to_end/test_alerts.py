@@ -397,6 +397,7 @@ def test_what_alerts_do_is_told_by_a_table_and_by_metrics_without_secrets(caplog
         assert secret not in everything
 
 
+@pytest.mark.further
 def test_what_happens_while_an_alert_is_added_is_told():
     """Edges that the engine tells before the loop knows that it looks at the table."""
     with receiver() as kept, served() as server:

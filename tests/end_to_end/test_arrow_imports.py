@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys, threading
 
@@ -27,6 +29,7 @@ print(*importers)
 """
 
 
+@pytest.mark.further
 def test_no_thread_that_serves_imports_pandas():
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120

@@ -234,6 +234,7 @@ def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.further
 def test_nothing_grows_over_many_subscriptions(server, session):
     def once():
         with session.table("t").subscribe() as live:

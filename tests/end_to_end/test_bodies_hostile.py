@@ -414,6 +414,7 @@ def test_a_server_that_stops_takes_its_memory_away_and_leaves_what_is_read():
         server.stop()
 
 
+@pytest.mark.further
 def test_many_channels_and_streams_leave_no_descriptor_and_no_memory(server, channel):
     def come_and_go() -> None:
         with BodyExchange(channel) as stream:

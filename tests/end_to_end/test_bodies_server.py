@@ -258,6 +258,7 @@ def test_a_full_arena_means_inline():
         assert statistics_of(server)["refused"] >= 4
 
 
+@pytest.mark.further
 def test_nothing_is_offered_or_loaded_unless_switched_on():
     script = """
 import sys, barrage

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "examples" / "connector_template"
 
 
+@pytest.mark.further
 def test_a_source_and_a_sink_in_thirty_lines(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     source, sink = python_blocks(PAGE)

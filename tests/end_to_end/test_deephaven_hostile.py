@@ -194,6 +194,7 @@ def wide_table(peer: DeephavenPeer, names: list[str]) -> bytes:
     return peer.make("CreateInputTable", "CreateInputTableRequest", schema=schema, kind=kind)
 
 
+@pytest.mark.further
 @pytest.mark.held_up("a schema of very many columns is read on the loop")
 def test_very_wide_tables_take_a_moment_not_a_minute(peer):
     names = [f"c{number}" for number in range(9_000)]
@@ -347,6 +348,7 @@ def ask_at_random(scene: Scene, seed: int, count: int) -> set[str]:
     return successful
 
 
+@pytest.mark.further
 def test_random_requests_are_answered_and_leave_nothing(scene, caplog):
     successful = ask_at_random(scene, seed=1, count=600)
     assert len(successful) > 20

@@ -97,6 +97,7 @@ def test_an_address_others_can_reach_needs_a_second_word(host: str) -> None:
     assert ServerConfig(bodies="ucx", ucx_host=host, ucx_allow_network=True).ucx_host == host
 
 
+@pytest.mark.further
 def test_nothing_of_ucx_is_loaded_until_it_is_switched_on() -> None:
     code = (
         "import sys, barrage\n"

@@ -238,6 +238,7 @@ def test_a_read_group_is_given_up(
 # --- the server stops -----------------------------------------------------------------------------
 
 
+@pytest.mark.further
 def test_the_server_stops_while_rows_that_are_kept_are_read() -> None:
     """Who reads is cut or gets all of it; nothing is kept."""
     config = ServerConfig(drain_grace_ms=100)

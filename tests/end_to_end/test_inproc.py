@@ -103,6 +103,7 @@ def test_both_may_share_a_loop():
     asyncio.run(asyncio.wait_for(scene(), WAIT))
 
 
+@pytest.mark.further
 def test_nothing_is_left_of_a_hundred_clients():
     with barrage.Server("inproc://") as server:
         server.create_table("t", data={"x": range(10)})

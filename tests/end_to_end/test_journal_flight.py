@@ -445,6 +445,7 @@ def test_hostile_tickets_are_refused_and_the_server_goes_on(client, table, ticke
 # --- many readers, slow ones, ones that go away ---
 
 
+@pytest.mark.sampled(2)
 def test_readers_beside_a_writer_see_consistent_versions(client, server):
     made = server.create_table("t", SCHEMA, key="k")
     made.upsert([{"k": "x", "v": 0}])

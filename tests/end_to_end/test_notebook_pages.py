@@ -88,6 +88,7 @@ async def test_a_view_is_announced_ahead_of_the_update_that_answers_it(server):
         assert all(page.order[at + 1] == 1 for at, _ in tokens)
 
 
+@pytest.mark.further
 @on_a_loop
 async def test_a_page_that_acknowledges_nothing_is_sent_its_window_and_then_the_sum(server):
     async with barrage.aconnect(server.uri) as session, page_in(Kernel(session)) as page:

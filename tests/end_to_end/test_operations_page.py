@@ -101,6 +101,7 @@ def ran(line: str, directory: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.further
 def test_every_command_of_the_page_runs(blocks: list[str], server: Served, directory: Path) -> None:
     first, probes, tables, looks, backup = blocks
     said = {
@@ -145,6 +146,7 @@ OF_THE_MACHINE = {"systemctl status barrage", "dmesg", "/readyz"}
 """The last one is asked for by another test."""
 
 
+@pytest.mark.further
 def test_what_alerts_say_to_do_can_be_done(server: Served, directory: Path) -> None:
     """Commands run, and settings, measures, tables and columns are there under these names."""
     alerts = Path(PAGE).read_text().partition("\n## Alerts")[2].partition("\n## ")[0]

@@ -148,6 +148,7 @@ def test_a_history_that_was_cut_off():
             assert live.to_arrow() == table.to_arrow()
 
 
+@pytest.mark.further
 def test_more_changes_than_rows_are_a_snapshot(server, session):
     table = fill(server)
     cursor, rows = table.cursor, table.to_arrow()

@@ -53,7 +53,7 @@ async def until(condition):
                 await asyncio.wait_for(is_met.wait(), 0.01)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.further
 @pytest.mark.parametrize("viewport", [None, (0, 10)])
 def test_a_storm_costs_a_few_plans_and_encodings(work, viewport):
     with barrage.Server(port=0, journal="memory") as server, Cutter(server.address) as cutter:

@@ -40,6 +40,7 @@ def merged(left, right):
     return left + right
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["coalesced", "steps"])
 def test_views_of_two_tables(mode):
     with barrage.Server(port=0, journal="memory") as server, Cutter(server.address) as cutter:

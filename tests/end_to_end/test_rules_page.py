@@ -38,6 +38,7 @@ def names_of(session: barrage.client.Session) -> set[str]:
     return {table.name for table in session.tables()} - {"_callers"}
 
 
+@pytest.mark.further
 def test_the_file_and_the_commands(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(section("toml"))
     with changing_users(tmp_path / "users.jsonl") as users:

@@ -206,6 +206,7 @@ def _trusting() -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.further
 def test_no_secret_is_shown_of_a_process(tmp_path):
     users = users_file(tmp_path / "users")
     variables = {"BARRAGE_TOKEN": KEY, "BARRAGE_USERS": str(users)}

@@ -39,6 +39,7 @@ def ran(line: str, directory: Path, **variables: str) -> str:
     return done.stdout
 
 
+@pytest.mark.further
 def test_callers_are_known(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     connect, hook, *_ = python_blocks(PAGE)
     export, add, ls, serve = shell_blocks(PAGE)[0].splitlines()
@@ -70,6 +71,7 @@ def test_callers_are_known(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
                 session.tables()
 
 
+@pytest.mark.further
 def test_a_server_is_exposed_in_ten_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serve, call = (block.splitlines() for block in shell_blocks(PAGE)[2:4])
     *_, connect = python_blocks(PAGE)

@@ -61,6 +61,7 @@ def come_and_go(server: barrage.Server, number: int) -> None:
         next(view.updates(timeout=60))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("clients", [40, pytest.param(400, marks=pytest.mark.slow)])
 def test_many_clients_leave_no_thread_and_no_socket(server, clients):
     for number in range(5):
@@ -80,6 +81,7 @@ def test_many_clients_leave_no_thread_and_no_socket(server, clients):
     assert process.memory_info().rss - memory < 50_000_000
 
 
+@pytest.mark.further
 def test_an_upload_that_is_given_up_and_closed_is_quiet(server, caplog):
     """As after Ctrl+C: nobody is there to hear how its tasks end."""
     may_go_on = threading.Event()

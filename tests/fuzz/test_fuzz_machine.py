@@ -22,6 +22,7 @@ def takes(decoder: Decoder, sample: bytes) -> bool:
     return True
 
 
+@pytest.mark.further
 def test_every_decoder_takes_a_sample_and_refuses_what_is_mutated_by_typed_errors() -> None:
     found = {}
     for name, decoder in decoders().items():

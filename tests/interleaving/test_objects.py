@@ -20,6 +20,7 @@ CANARIES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OBJECTS)
 def test_no_order_breaks_it(name):
     explored = OBJECTS[name]

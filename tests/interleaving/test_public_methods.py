@@ -33,7 +33,7 @@ def test_no_call_is_left_over():
     assert known == set(CALLS)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_two_call_each_method(name):
     """Every second one beside a close; ``make interleavings`` draws further ones."""

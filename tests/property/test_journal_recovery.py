@@ -98,6 +98,7 @@ def test_every_state_is_there_after_a_restart(seed: int, cycles: int) -> None:
     store.close()
 
 
+@pytest.mark.further
 @given(seeds)
 @examples(5)
 def test_every_prefix_of_the_last_segment_is_a_prefix_of_the_history(seed: int) -> None:
@@ -152,6 +153,7 @@ def read_all(storage: MemoryStorage) -> list[object]:
 FILES = ("table.json", "wal/*.arrow", "checkpoints/*.arrow", "wal/*.index", "synced", "begin.json")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pattern", FILES)
 @given(seeds)
 @examples(2)
@@ -197,6 +199,7 @@ def test_a_missing_or_exchanged_segment_is_noticed(seed: int) -> None:
         reopened(storage)
 
 
+@pytest.mark.further
 @given(seeds)
 @examples(5)
 def test_retention_forgets_the_oldest_and_nothing_else(seed: int) -> None:

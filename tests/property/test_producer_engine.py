@@ -108,7 +108,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(2))
 def test_receivers_follow_engine_tables(kind: str, seed: int) -> None:

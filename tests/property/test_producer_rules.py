@@ -250,7 +250,7 @@ ProducerMachine.TestCase.settings = settings(stateful_step_count=40)
 TestProducerMachine = ProducerMachine.TestCase
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", list(SHAPES))
 @pytest.mark.parametrize("is_draft", [False, True])
 @pytest.mark.parametrize("every", [1, 3])

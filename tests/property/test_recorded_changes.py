@@ -65,6 +65,7 @@ def followed(table: SourceTable, edits: Edits, cycles: int) -> None:
         assert dict(sorted(content.items())) == now
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_crowded", [False, True])
 @examples(12)

@@ -42,7 +42,7 @@ def views_of(world: RecordedWorld, view: str) -> tuple[Table, dict[int, list[mod
     return table, seen
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("kind", "view"), REPRODUCIBLE)
 @examples(3)
 @given(draw=draws)

@@ -224,7 +224,7 @@ def resumed_and_stayed(kind: str, view: str, draw: Random, *, is_stepwise: bool)
     assert all(scene.subscribers[number].snapshots == 0 for number in back)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("is_stepwise", [False, True])
 @pytest.mark.parametrize(("kind", "view"), CASES)
 @examples(1)
@@ -236,6 +236,7 @@ def test_who_comes_back_is_where_the_others_are(
         resumed_and_stayed(kind, view, draw, is_stepwise=is_stepwise)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_stepwise", [False, True])
 @examples(8)
 @given(draw=draws)

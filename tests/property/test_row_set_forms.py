@@ -178,6 +178,7 @@ CONTENTS = {
 }
 
 
+@pytest.mark.further
 @given(
     contents=st.dictionaries(
         st.integers(0, 12), st.sampled_from(sorted(CONTENTS)), min_size=4, max_size=8

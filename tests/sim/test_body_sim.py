@@ -46,6 +46,7 @@ def outside(world: World) -> int:
     return sum(client.bodies.outside_count for client in world.clients)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", [BodyWay.SHM, BodyWay.UCX])
 def test_bodies_leave_their_streams_either_way(worlds: list[World], way: BodyWay) -> None:
     counts = [outside(world) for world in worlds if world.body_options.ways == (way,)]

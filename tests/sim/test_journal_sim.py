@@ -29,6 +29,7 @@ def test_a_seed_of_the_journals_passes(seed: int) -> None:
     assert world.states_checked > 3
 
 
+@pytest.mark.further
 def test_the_seeds_have_kills_and_cuts_and_cycles_that_got_lost() -> None:
     worlds = [JournalWorld(seed) for seed in SEEDS]
     for world in worlds:

@@ -31,7 +31,7 @@ def regressions() -> list[int]:
     return [int(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", [*SEEDS, *regressions()])
 def test_a_seed_passes(seed: int) -> None:
     world = World(seed)
@@ -39,6 +39,7 @@ def test_a_seed_passes(seed: int) -> None:
     assert sum(client.states_checked for client in world.clients) > 5
 
 
+@pytest.mark.further
 def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
     world = World(SEEDS[-1])
     world.run()
@@ -80,6 +81,7 @@ def test_a_build_that_fails_slow_readers_is_caught(name: str) -> None:
         assert is_caught(None)
 
 
+@pytest.mark.further
 def test_slow_readers_lose_their_changes_often_and_are_ended_sometimes() -> None:
     """The bounds that are drawn are small enough to matter."""
     resynchronised = disconnected = 0

@@ -4,12 +4,14 @@ modules."""
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -58,12 +60,39 @@ def test_a_large_floor_has_a_reason() -> None:
     assert {name for name in large if f"`{name}`" not in reasons} == set()
 
 
-def functions_in(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Every function; only statements have any, so expressions are not looked into."""
-    waiting = [tree]
+class Definition(NamedTuple):
+    """A class or function: where it is, what it is called, and how long it is."""
+
+    file: str
+    name: str
+    is_class: bool
+    is_at_the_top: bool
+    lines: int
+
+
+@functools.cache
+def definitions() -> list[Definition]:
+    """All of the product; the trees, which are large, are gone when they were looked at."""
+    return [
+        Definition(
+            label(path),
+            node.name,
+            isinstance(node, ast.ClassDef),
+            node in tree.body,
+            (node.end_lineno or node.lineno) - node.lineno + 1,
+        )
+        for path in PRODUCT
+        for tree in [ast.parse(path.read_text())]
+        for node in defined_in(tree)
+    ]
+
+
+def defined_in(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """Only statements hold definitions, so expressions are not looked into."""
+    waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node
         waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, HOLD_MORE)]
 
@@ -73,10 +102,9 @@ HOLD_MORE = (ast.stmt, ast.excepthandler, ast.match_case)
 
 def test_functions_stay_under_their_line_cap() -> None:
     long = [
-        f"{label(path)} {node.name}: {node.end_lineno - node.lineno + 1}"
-        for path in PRODUCT
-        for node in functions_in(ast.parse(path.read_text()))
-        if node.end_lineno is not None and node.end_lineno - node.lineno >= FUNCTION_LINES_MAX
+        f"{each.file} {each.name}: {each.lines}"
+        for each in definitions()
+        if not each.is_class and each.lines > FUNCTION_LINES_MAX
     ]
     assert not long
 
@@ -87,10 +115,9 @@ def test_no_catch_all_module_names() -> None:
 
 def public_classes() -> Iterator[tuple[str, str]]:
     """Name and file of every class at the top of a module, unless it begins with an underscore."""
-    for path in PRODUCT:
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                yield node.name, label(path)
+    for each in definitions():
+        if each.is_class and each.is_at_the_top and not each.name.startswith("_"):
+            yield each.name, each.file
 
 
 def test_a_class_has_a_name_of_its_own() -> None:

@@ -18,6 +18,7 @@ from urllib.request import urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from typer.testing import CliRunner
 
 import barrage
@@ -185,6 +186,7 @@ def test_an_open_host_always_has_a_token() -> None:
         assert ask("ls", address, "--token", token).exit_code == 0
 
 
+@pytest.mark.further
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     file = tmp_path / "t.parquet"
     pq.write_table(pa.table({"a": range(2_000_000)}), file)

@@ -89,6 +89,7 @@ class Given(Source):
         yield MessageBatch(ids=[1, 2, 3], payloads=[b"{}", b"{}", b"{}"])
 
 
+@pytest.mark.further
 def test_sources_and_their_streams_are_seen() -> None:
     with barrage.Server(config=ServerConfig(connector="127.0.0.1:0")) as server:
         code, out, _ = run("top", server.address, "--once")
@@ -127,6 +128,7 @@ def test_of_many_sources_the_first_are_shown() -> None:
     assert connector_lines(ServerPicture(), rows_max=2, width=None) == []
 
 
+@pytest.mark.further
 def test_alerts_are_seen() -> None:
     with receiver() as kept, barrage.Server(config=ServerConfig(alert_hosts=LOOPBACK)) as server:
         assert "firing" not in run("top", server.address, "--once")[1]
@@ -176,6 +178,7 @@ def test_wrong_servers_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> No
     assert run("top", "localhost:1", "--interval", "0")[0] == 2
 
 
+@pytest.mark.further
 def test_rules_show_what_concerns_one(tmp_path: Path) -> None:
     rules = (
         Rule(tables=("*", "_*"), roles=("writer",), allow=frozenset({Operation.ADMIN})),
@@ -215,6 +218,7 @@ ROW = {
 }
 
 
+@pytest.mark.further
 def test_the_terminal_view_sorts_pauses_and_survives_a_lost_server() -> None:
     rows = [{**ROW, "stream": n, "table": f"t{n}", "updates": n, "lag_ms": -n} for n in range(3)]
     pictures: list[ServerPicture | Exception] = [
@@ -257,6 +261,7 @@ def test_the_terminal_view_sorts_pauses_and_survives_a_lost_server() -> None:
 # --- trace ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.further
 def test_the_stages_of_updates(busy: barrage.Server, tmp_path: Path) -> None:
     code, out, err = run("trace", busy.address, "quotes", "--seconds", "1", "--json")
     assert (code, err) == (0, "")

@@ -84,6 +84,7 @@ def test_no_password_is_no_user(users):
     assert not users.exists()
 
 
+@pytest.mark.further
 def test_of_two_who_add_users_at_once_neither_is_lost(users):
     def add(name: str) -> int:
         words = [sys.executable, "-c", MAIN, "user", "add", name, "--users", str(users)]

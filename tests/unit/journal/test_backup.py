@@ -101,6 +101,7 @@ def test_steps_of_after_the_backup_are_not_used_again(tmp_path: Path) -> None:
             assert "snapshot" in live.resumption
 
 
+@pytest.mark.further
 def test_while_a_server_writes_and_forgets(tmp_path: Path) -> None:
     """Cycles over two tables are whole in each backup, and what was acknowledged before is in
     it; segments are begun and forgotten all the time."""

@@ -143,6 +143,7 @@ def all_pairs(stride: int, how: tuple[str, str]) -> None:
         ends(first, second, how, seed=first)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", ENDS)
 def test_a_life_may_end_at_any_call(how: str) -> None:
     calls = calls_of_a_life()

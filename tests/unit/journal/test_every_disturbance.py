@@ -41,6 +41,7 @@ def hold(cases: Iterable[Case]) -> None:
         assert not lives.untold, f"{case}: {lives.failed} was not told"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_life_may_end_at_any_call(script: str) -> None:
     first = list(SCRIPTS).index(script)
@@ -48,6 +49,7 @@ def test_a_life_may_end_at_any_call(script: str) -> None:
     hold(ended_twice(script, 1, seed=first))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_any_call_may_fail(script: str) -> None:
     first = list(SCRIPTS).index(script)

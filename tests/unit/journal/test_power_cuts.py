@@ -304,7 +304,7 @@ def test_only_a_round_that_changed_several_tables_at_once_pays_for_a_commit() ->
     assert syncs_of_a_round(joint, "u") == 2
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("is_cut", [False, True])
 @pytest.mark.parametrize(
     ("call", "path", "number"),

@@ -120,6 +120,7 @@ def test_what_does_not_fit_is_refused(
         rows.apply(removed, moves, added, new_ids)
 
 
+@pytest.mark.further
 def test_a_large_fragmented_map_against_plain_arrays() -> None:
     random = np.random.default_rng(7)
     count = 200_000

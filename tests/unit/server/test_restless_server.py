@@ -18,6 +18,7 @@ MANY_SEEDS, MANY_LIVES = 100, 10
 CANARY_SEEDS, CANARY_LIVES = 20, 4
 
 
+@pytest.mark.further
 def test_what_callers_were_told_is_there() -> None:
     scenes = [Scene(seed) for seed in range(SEEDS)]
     for scene in scenes:

@@ -74,6 +74,7 @@ def test_a_path_element_at_the_limit_and_one_past_it():
         table_name_of_descriptor(Descriptor(path=(longest + "x",)), DEFAULT_LIMITS)
 
 
+@pytest.mark.further
 def test_another_copy_of_flight_in_the_process_does_not_collide():
     script = (
         "from google.protobuf import descriptor_pb2, descriptor_pool\n"

@@ -204,6 +204,7 @@ class KillAt:
             raise KilledError(step)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_kill_at_any_step_neither_loses_nor_doubles(tmp_path, seed):
     steps = history(seed, batches=14)

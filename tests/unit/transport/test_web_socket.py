@@ -115,6 +115,7 @@ async def test_a_large_message_is_read_at_once():
     assert made.peer.heard[1:] == [content + b"end"]
 
 
+@pytest.mark.further
 @on_a_loop
 async def test_fragments_without_bytes_are_nothing():
     made = Made()

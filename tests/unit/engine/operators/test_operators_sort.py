@@ -66,6 +66,7 @@ def test_rows_in_front_and_behind_move_nothing() -> None:
     assert view.to_arrow()["v"].to_pylist()[:2] == [-2.0, -1.0]
 
 
+@pytest.mark.further
 def test_filling_one_gap_shifts_only_its_neighbourhood() -> None:
     graph, table = keyed(5000)
     view = derive.sort(table, "v")

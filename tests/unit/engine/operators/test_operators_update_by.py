@@ -120,6 +120,7 @@ def test_a_change_of_an_average_costs_the_rows_until_it_has_faded(
     assert len(update.modified_keys_post[4]) == 990
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(6))
 def test_any_changes_give_what_the_rows_give(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update_by_module, "AHEAD", 1)

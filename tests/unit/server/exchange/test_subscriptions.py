@@ -160,6 +160,7 @@ def test_dropping_a_table_tells_its_subscribers(ten, server, channel):
     assert "dropped" in details
 
 
+@pytest.mark.further
 def test_a_large_update_is_split_and_shared(server, channel):
     rows = pa.table({"x": range(400_000)})
     server.create_table("big", data=rows)
