@@ -1,7 +1,8 @@
 """``python -m tests.ucx [pytest's arguments]``: these tests with each UCX library there is.
 
-Two copies of UCX in one process do not get along, so each has a run of its own. Without any library
-everything is skipped, which is no failure.
+Two copies of UCX in one process do not get along, so each has a run of its own. Most of these tests
+wait for a peer, so two of them run at a time. Without any library everything is skipped, which is
+no failure.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ def main() -> int:
     codes = []
     for choice, title in LIBRARIES.items():
         print(f"--- {title} ---", flush=True)
-        command = [sys.executable, "-m", "pytest", "-m", "ucx", "tests/ucx", *sys.argv[1:]]
+        tests = ["-m", "ucx", "tests/ucx", "-n", "2", "--dist", "loadfile"]
+        command = [sys.executable, "-m", "pytest", *tests, *sys.argv[1:]]
         environment = {**os.environ, "BARRAGE_UCX_LIBRARY": choice}
         codes.append(subprocess.run(command, env=environment, check=False).returncode)
     return max(codes)
