@@ -90,7 +90,7 @@ $(VENV)/.web: $(VENV)/.interop
 test-web: $(VENV)/.web web/node_modules/.done ## the page in Chromium, its door with Deephaven's JavaScript API (needs Node 20; Chromium, which root gets from apt)
 	cd web && npm run --silent check && npm test --silent
 	cd tests/web/node_transport && npm ci --no-audit --no-fund --silent
-	$(BIN)/python -m pytest -m web tests/web
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m web tests/web
 
 pictures: $(VENV)/.web web/node_modules/.done ## take the pictures of the page that the documents show
 	BARRAGE_PICTURES=$(abspath docs/images) $(BIN)/python -m pytest -m web tests/web -k pictures
