@@ -32,7 +32,7 @@ from barrage.errors import (
 from barrage.limits import NANOS_PER_MS
 from barrage.model.cursor import Cursor
 from barrage.relay.past_state import past_state
-from barrage.relay.told import FirstState, form_of, told_update
+from barrage.relay.told import FirstState, form_of, form_served, told_update
 from barrage.server.runtime.failure import unexpected_failure
 from barrage.server.tables.query_tables import TableDroppedError
 from barrage.server.tables.relayed_tables import RelayedState
@@ -134,7 +134,10 @@ class RelayFollower:
         """Whole states taken."""
         self.kept_step: int | None = None
         """Step of the state that is kept for the next start; None where none is."""
+        self.kept_epoch: str | None = None
+        """Its history: one of another history may be at the same step."""
         self._offered: PastState | None = None
+        self._is_idle = False
         self.lag_ns: int | None = None
         """From the commit at the upstream server to the one here, of the newest update."""
 
@@ -190,6 +193,20 @@ class RelayFollower:
             f"the limit of this relay is {most // NANOS_PER_MS} ms"
         )
 
+    def note_kept(self, kept: Cursor | None) -> None:
+        """This state is kept for the next start; None for none."""
+        self.kept_step = None if kept is None else kept.version
+        self.kept_epoch = None if kept is None else kept.epoch
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is served or kept, and there is no such table: nobody misses this follower."""
+        return self._is_idle and self._table is None and self.kept_step is None
+
+    def let_go(self) -> None:
+        """It is not run any more: tell those who wait for its state."""
+        self._changes.set()
+
     def check_upstream(self) -> None:
         """The server's tables have been looked at: begin again when the name stands for another
         table of the same server, or when ours has failed."""
@@ -209,7 +226,9 @@ class RelayFollower:
             while self._table is None and self._told is None:
                 # There is no such table: look again when the server's tables have been.
                 self._looked.clear()
+                self._is_idle = self._offered is None
                 await self._looked.wait()
+                self._is_idle = False
             try:
                 await self._follow(session)
             except BarrageError as error:
@@ -283,6 +302,8 @@ class RelayFollower:
         options = SubscriptionOptions(min_update_interval_ms=INTERVAL_MS)
         async with session.follow(self.name, options, cursor) as stream:
             beginning = await stream.begin()
+            # A name may come to stand for another table between any two of these questions.
+            await self._check_is_the_same(listing.server, told)
             self._offered = None
             self._serial = listing.server, told.serial
             self._stream = stream
@@ -297,6 +318,16 @@ class RelayFollower:
             finally:
                 self._stream = None
 
+    async def _check_is_the_same(self, server: str, told: TableTold) -> None:
+        """ConnectionLostError unless the name stands for the same table still: then it did all the
+        time, and what was told of it, its state and its updates are of one table."""
+        listing = await self._link.listing_from_now()
+        now = listing.tables.get(self.name)
+        if listing.server != server or now is None or now.serial != told.serial:
+            raise ConnectionLostError(
+                f"table {self.name!r} was replaced while it was taken; it is taken anew"
+            )
+
     async def _begin(
         self,
         stream: FollowedStream,
@@ -309,6 +340,10 @@ class RelayFollower:
         if beginning.is_resumed and past is None:
             if self._table is None:
                 raise ConnectionLostError("what was to be resumed is not served any more")
+            if form != form_served(self._table):
+                error = ConnectionLostError(f"table {self.name!r} is not what is served of it")
+                await self._withdraw(error)
+                raise error
             self.resumes += 1
             log.info("table %s: %s", self.name, beginning.outcome)
             return self._table
@@ -358,6 +393,7 @@ class RelayFollower:
 
         table = await asyncio.wrap_future(self._tables.prepare(self.name, state, ended=ended))
         self._table = None
+        self._set_state(FollowerState.WAITING)
         self.snapshots += 1
         self._note_step(state.step, state.epoch)
         log.info("table %s: %d rows at step %d", self.name, len(state.keys), state.step)

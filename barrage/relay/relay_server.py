@@ -17,12 +17,19 @@ API, under other names.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from barrage.engine.resume.relayed import RelayedTable
-from barrage.errors import BarrageError, ConnectionLostError, LimitExceededError, TableAwaitedError
+from barrage.errors import (
+    BarrageError,
+    ConfigError,
+    ConnectionLostError,
+    LimitExceededError,
+    TableAwaitedError,
+)
 from barrage.limits import NANOS_PER_MS
 from barrage.model.cursor import Cursor
 from barrage.relay.kept_states import KeptStates
@@ -74,7 +81,10 @@ class Relay(AsyncServer):
     def _prepare(self) -> None:
         super()._prepare()
         self._followers: dict[str, RelayFollower] = {}
+        self._following: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._relay_lock = asyncio.Lock()
+        self._too_many = False
         self._link: UpstreamLink | None = None
         self._linking: asyncio.Task[None] | None = None
         self._unmatched: list[str] | None = None
@@ -97,12 +107,21 @@ class Relay(AsyncServer):
     async def start(self) -> Self:
         """Listen and begin to follow. Does not wait for the upstream server. ConfigError for a
         directory that cannot be had."""
-        kept = await self._open_states()
-        try:
-            await super().start()
-        except BaseException:
-            self._close_states()
-            raise
+        async with self._relay_lock:
+            kept = await self._open_states()
+            try:
+                await super().start()
+            except BaseException:
+                self._close_states()
+                raise
+            try:
+                await self._begin_to_follow(kept)
+            except BaseException:
+                await self._stop(grace=0)
+                raise
+        return self
+
+    async def _begin_to_follow(self, kept: list[KeptTable]) -> None:
         parts = self._parts
         parts.catalog.absence = self._absence
         self._relayed = RelayedTables(
@@ -115,7 +134,6 @@ class Relay(AsyncServer):
         self._running.operations.statistics.sources.append(counting.measures)
         if self._settings.lag_ms_max is not None:
             self._tasks.append(start_task(LAGS, self._watch_lags(), on_death=self._died))
-        return self
 
     def _make_app(self) -> ServerApp:
         parts = self._parts
@@ -149,7 +167,14 @@ class Relay(AsyncServer):
         """End following, then serving; the connection to the upstream server stays until what is
         passed on to it has been answered. Idempotent."""
         self._is_ending = True
-        tasks, self._tasks = self._tasks, []
+        # What is being started by another task can be ended when it has been.
+        async with self._relay_lock:
+            await self._stop(grace)
+
+    async def _stop(self, grace: float | None) -> None:
+        self._is_ending = True
+        tasks, self._tasks = [*self._tasks, *self._following.values()], []
+        self._following = {}
         await _ended(tasks)
         try:
             if self._keeping is not None:
@@ -167,7 +192,15 @@ class Relay(AsyncServer):
         if self._settings.data is None or self._states is not None:
             return []
         states = KeptStates(self._settings.data)
-        kept = await in_thread(states.open)
+        opening = asyncio.create_task(in_thread(states.open))
+        try:
+            kept = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread goes on and takes the directory: it is given back when it has.
+            with contextlib.suppress(ConfigError, OSError):
+                await opening
+                states.close()
+            raise
         self._states = states
         return kept
 
@@ -184,7 +217,7 @@ class Relay(AsyncServer):
             return
         for each in kept:
             if not self._patterns.matches(each.name):
-                await in_thread(states.forget, each.name)
+                await _forget(states, each.name)
                 continue
             await self._begin_at(each, states)
         self._keeping = keeping = StateKeeping(
@@ -202,7 +235,7 @@ class Relay(AsyncServer):
         if follower is None:
             return
         state, cursor = kept.state, Cursor(kept.epoch, kept.state.version)
-        follower.kept_step = state.version
+        follower.note_kept(cursor)
         if self._settings.lag_ms_max is not None:
             follower.offer(PastState(cursor=cursor, keys=state.keys, rows=state.rows))
         else:
@@ -218,8 +251,8 @@ class Relay(AsyncServer):
                 follower.adopt(await asyncio.wrap_future(publishing), cursor)
             except BarrageError as error:
                 log.warning("table %s is fetched anew: %s", kept.name, error)
-                await in_thread(states.forget, kept.name)
-                follower.kept_step = None
+                await _forget(states, kept.name)
+                follower.note_kept(None)
         self._run_follower(follower)
 
     def _present(self) -> Listing | None:
@@ -254,7 +287,9 @@ class Relay(AsyncServer):
         """What tables the upstream server has, once more."""
         if self._is_ending:
             return
-        for follower in self._followers.values():
+        for follower in list(self._followers.values()):
+            if follower.is_idle and follower.name not in listing.tables:
+                self._let_go(follower)
             follower.check_upstream()
         for name in listing.tables:
             if name not in self._followers and self._patterns.matches(name):
@@ -264,6 +299,12 @@ class Relay(AsyncServer):
             self._unmatched = unmatched
             for pattern in unmatched:
                 log.warning("no table of the upstream server matches %r; waiting for one", pattern)
+
+    def _let_go(self, follower: RelayFollower) -> None:
+        """Its table was dropped. When there is one of this name again, that has another."""
+        del self._followers[follower.name]
+        self._following.pop(follower.name).cancel()
+        follower.let_go()
 
     def _begin(self, name: str) -> None:
         follower = self._add_follower(name)
@@ -279,8 +320,13 @@ class Relay(AsyncServer):
                 maximum=TABLES_MAX,
                 unit="tables",
             )
-            log.error("table %s is not followed: %s", name, error)
+            if not self._too_many:
+                self._too_many = True
+                log.error(
+                    "table %s, and whichever come after it, are not followed: %s", name, error
+                )
             return None
+        self._too_many = False
         lag_ms_max = self._settings.lag_ms_max
         follower = RelayFollower(
             name,
@@ -294,7 +340,7 @@ class Relay(AsyncServer):
 
     def _run_follower(self, follower: RelayFollower) -> None:
         task = start_task(FOLLOWER, follower.run(), on_death=self._died)
-        self._tasks.append(task)
+        self._following[follower.name] = task
         changed, self._has_changed = self._has_changed, asyncio.Event()
         changed.set()
 
@@ -306,6 +352,14 @@ class Relay(AsyncServer):
 def _never_ends() -> BarrageError:
     """Nothing was served before what was kept."""
     return ConnectionLostError("the relay has been started again")
+
+
+async def _forget(states: KeptStates, name: str) -> None:
+    """A disk that does not let go of it is logged; the next start tries again."""
+    try:
+        await in_thread(states.forget, name)
+    except OSError as error:
+        log.warning("table %s: its state could not be removed: %s", name, error)
 
 
 async def _ended(tasks: list[asyncio.Task[None]]) -> None:

@@ -12,9 +12,10 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from barrage.engine.resume.relayed import RelayedForm
 from barrage.errors import BarrageError, NoJournalError, TableNotFoundError
+from barrage.model.cursor import Cursor
 from barrage.relay.kept_states import KeptTable
+from barrage.relay.told import form_served
 from barrage.supervision import in_thread
 
 if TYPE_CHECKING:
@@ -95,20 +96,20 @@ class StateKeeping:
         if table is None:
             if follower.kept_step is not None and _is_gone(follower.name, listing):
                 await in_thread(self._states.forget, follower.name)
-                follower.kept_step = None
+                follower.note_kept(None)
             return
         try:
             journal = self._journals.journal_named(follower.name)
         except (NoJournalError, TableNotFoundError):
             return  # Nobody could go on from it.
-        version = journal.latest_version
-        if table.is_blink or follower.kept_step == version:
+        now = Cursor(journal.epoch, journal.latest_version)
+        is_kept = (follower.kept_epoch, follower.kept_step) == (now.epoch, now.version)
+        if table.is_blink or is_kept:
             return
-        state = await in_thread(journal.state_at, version)
-        form = RelayedForm(schema=table.schema, traits=table.traits, kind=table.kind)
-        kept = KeptTable(name=follower.name, form=form, epoch=journal.epoch, state=state)
+        state = await in_thread(journal.state_at, now.version)
+        kept = KeptTable(name=follower.name, form=form_served(table), epoch=now.epoch, state=state)
         await in_thread(self._states.save, kept)
-        follower.kept_step = version
+        follower.note_kept(now)
 
 
 def _is_gone(name: str, listing: Listing | None) -> bool:

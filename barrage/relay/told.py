@@ -13,6 +13,7 @@ from barrage.model.update import TableUpdate
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from barrage.engine.resume.relayed import RelayedTable
     from barrage.model.update import FullUpdate
     from barrage.relay.listing import TableTold
     from barrage.rowset import RowSet
@@ -31,6 +32,11 @@ def form_of(told: TableTold, schema: pa.Schema) -> RelayedForm:
         key_columns=told.key,
     )
     return RelayedForm(schema=schema, traits=traits, kind=told.kind.replace("_", "-"))
+
+
+def form_served(table: RelayedTable) -> RelayedForm:
+    """What a relayed table was made as."""
+    return RelayedForm(schema=table.schema, traits=table.traits, kind=table.kind)
 
 
 def told_update(message: FullUpdate, *, step: int, is_by_position: bool) -> ToldUpdate:

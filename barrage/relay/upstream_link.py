@@ -102,6 +102,9 @@ class UpstreamLink:
         self._session: AsyncSession | None = None
         self._writing: AsyncSession | None = None
         self._looks = asyncio.Event()
+        self._looks_begun = 0
+        self._looks_ended = 0
+        self._has_looked = asyncio.Event()
         self._is_there = asyncio.Event()
         self.address: str | None = None
         """The server followed now; None while there is none."""
@@ -152,6 +155,16 @@ class UpstreamLink:
         """Its tables may be others than they were."""
         self._looks.set()
 
+    async def listing_from_now(self) -> Listing:
+        """What there is at the server, asked for after this call. Many who wait share one answer.
+        While the server is away this waits for the next one."""
+        wanted = self._looks_begun + 1
+        self._looks.set()
+        while self._looks_ended < wanted:
+            await self._has_looked.wait()
+        assert self.listing is not None
+        return self.listing
+
     def note_lost(self, session: AsyncSession) -> None:
         """A stream of this session has broken: look now whether the server is there."""
         if session is self._session:
@@ -188,10 +201,11 @@ class UpstreamLink:
                 self._writing = writing
                 self._connected(address, session, listing)
                 while True:
-                    self._looks.clear()
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(settings.look_seconds):
                             await self._looks.wait()
+                    # Who asks for a look while one is under way is not answered by that one.
+                    self._looks.clear()
                     self._note(await self._look(session))
             finally:
                 self._session, self._writing, self.address = None, None, None
@@ -208,6 +222,7 @@ class UpstreamLink:
         )
 
     async def _look(self, session: AsyncSession) -> Listing:
+        self._looks_begun += 1
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 (answer,) = await session.act(RELAY)
@@ -237,3 +252,7 @@ class UpstreamLink:
         self.listing = listing
         self._identity.via = listing.path
         self._on_listing(listing)
+        # Looks come one after the other: the one that ends is the one that began last.
+        self._looks_ended = self._looks_begun
+        has_looked, self._has_looked = self._has_looked, asyncio.Event()
+        has_looked.set()

@@ -150,6 +150,29 @@ def test_a_table_made_anew_upstream_is_told_anew(tmp_path):
     run(test)
 
 
+def test_another_history_is_kept_though_it_is_at_the_same_step(tmp_path):
+    place = "inproc://another-history"
+
+    async def test():
+        async with engine(host=place) as origin:
+            quotes = await origin.create_table("quotes", SCHEMA, key="Sym")
+            step = await quotes.upsert(sizes("A"))
+            relay = relay_of(place, data=tmp_path, keep_seconds=0.01)
+            await relay.start()
+            follower = await follows(relay, "quotes", step)
+            await until(lambda: follower.kept_step == step)
+        async with engine(host=place) as origin:
+            quotes = await origin.create_table("quotes", SCHEMA, key="Sym")
+            assert await quotes.upsert(sizes("BB")) == step
+            await until(lambda: follower.snapshots == 2)
+            await follows(relay, "quotes", step)
+            await relay.stop()
+        async with kept_relay(tmp_path, place) as relay:
+            await shows(relay, "quotes", "BB")
+
+    run(test)
+
+
 def test_what_is_dropped_or_not_asked_for_is_not_kept(tmp_path):
     async def test():
         async with engine() as origin:

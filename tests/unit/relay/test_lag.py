@@ -119,6 +119,34 @@ def test_an_update_that_is_too_late_takes_the_table_back_until_it_has_caught_up(
     run(test)
 
 
+def test_a_new_state_that_takes_longer_than_the_limit_is_not_taken_back():
+    """While it is taken nothing is served that could be too old."""
+
+    async def test():
+        async with engine() as origin, relay_of(origin.uri, lag_ms_max=30) as relay:
+            quotes = await origin.create_table("quotes", SCHEMA, key="Sym")
+            step = await quotes.upsert(row("A"))
+            follower = await follows(relay, "quotes", step)
+            take_updates, looks = follower._take_updates, relay.link
+
+            async def late(*given, **named):
+                before = looks._looks_ended
+                await asyncio.sleep(0.1)
+                await until(lambda: looks._looks_ended > before + 3)
+                await follower.check_pause()
+                follower._take_updates = take_updates
+                await take_updates(*given, **named)
+
+            follower._take_updates = late
+            follower._cursor = None
+            follower._stream.cancel()
+            await until(lambda: follower.snapshots == 2 and follower.state is _LIVE)
+            assert follower.step >= step
+            assert follower._cursor is not None
+
+    run(test)
+
+
 _LIVE = FollowerState.LIVE
 
 
