@@ -257,7 +257,8 @@ class Limits(ConnectorLimits):
     """Most rows of one batch in DoPut."""
 
     ingest_bytes_pending_max: int = 256 * 1024 * 1024
-    """Bytes of ingested batches waiting for the engine before DoPut stops reading."""
+    """Bytes of ingested batches waiting for the engine before DoPut stops reading; also the most
+    that one batch of an upload or a transform may have, unpacked and as its table holds it."""
 
     upload_bytes_max: int = 1024 * 1024 * 1024
     """Bytes that all uploads of whole tables under way may have gathered."""
@@ -401,8 +402,8 @@ class Limits(ConnectorLimits):
     """Exchanges that transform rows, at a time."""
 
     transform_bytes_max: int = 256 * 1024 * 1024
-    """Bytes of rows that one of them may gather: an operator that looks at all rows needs all of
-    them."""
+    """Bytes of rows that one of them may gather, as a table holds them: an operator that looks at
+    all rows needs all of them."""
 
     resume_rows_max: int = 50_000_000
     """Rows of an older version that are derived anew to resume a subscription; also the most rows
@@ -431,7 +432,8 @@ class Limits(ConnectorLimits):
     """Longest lease of a consumer."""
 
     staging_bytes_max: int = 1024 * 1024 * 1024
-    """Bytes of all rows that are staged and not committed yet."""
+    """Bytes of all rows that are staged and not committed yet; while a batch is committed, as many
+    as it has in the types of its table."""
 
     staging_parts_max: int = 100_000
     """Most staged parts at a time."""

@@ -290,7 +290,7 @@ class _Upload:
         if self._command is None and frame.descriptor is not None:
             self._command = PutCommand.parse(Descriptor.decode(frame.descriptor), self._limits)
         had_schema = self._batches.schema is not None
-        found = await unpacked(self._batches, frame)
+        found = await unpacked(self._batches, frame, self._wanted())
         if found is not None:
             await self._take_batch(found, frame.metadata)
         elif self._batches.schema is not None and not had_schema:
@@ -392,19 +392,21 @@ class _Upload:
     async def _take_batch(self, found: Unpacked, metadata: bytes | None) -> None:
         batch = found.batch
         self._batch_count += 1
+        most = self._limits.ingest_bytes_pending_max
+        found.check_expanded(f"batch {self._batch_count} in the types of its table", most)
         if self._target is None:
             self._gather(found)
             return
         position = self._position(metadata)
         if position is not None:
             await self._check_growing(position, found)
+        while self._uncommitted and not self._has_room(found.table_bytes):
+            await asyncio.wait([self._uncommitted[0]])
         try:
             fitting = partial(self._fitting, found, self._target)
-            rows, size = await aside(max(found.weight, batch.num_rows * 8), fitting)
+            rows, size = await aside(found.cast_weight, fitting)
         except (SchemaError, RowError) as error:
             raise self._located(error) from error
-        while self._uncommitted and not self._has_room(size):
-            await asyncio.wait([self._uncommitted[0]])
         change = Change(self._target, self._operation(), (rows,))
         committed = self._tables.change([change], position, chain=self._chain)
         self._bytes_pending += size
@@ -430,15 +432,22 @@ class _Upload:
 
     def _fitting(self, found: Unpacked, target: SourceTable) -> tuple[pa.Table, int]:
         """The batch in the table's types, converted here to spare the engine thread; and its bytes
-        as the table will hold them: a few bytes of run-ends or nulls can stand for many rows."""
+        as the table will hold them."""
         rows = self._coerced(pa.Table.from_batches([found.batch]), target)
-        return rows, max(found.nbytes, rows.nbytes)
+        return rows, max(found.table_bytes, rows.nbytes)
+
+    def _wanted(self) -> pa.Schema | None:
+        """What batches are made to fit; None for the rows of a static table."""
+        if self._target is None:
+            return None
+        assert self._command is not None
+        return _key_schema(self._target) if self._command.mode == "delete" else self._target.schema
 
     def _coerced(self, rows: pa.Table, target: SourceTable) -> pa.Table:
         assert self._command is not None
         if self._command.mode != "delete":
             return coerce_rows(target.schema, rows)
-        keys = pa.schema([target.schema.field(name) for name in target.key_columns])
+        keys = _key_schema(target)
         return coerce_rows(keys, key_columns_of(rows, keys)) if len(keys) else rows
 
     def _operation(self) -> str:
@@ -456,7 +465,7 @@ class _Upload:
         """Keep the rows of a static table, which is made when all of them are here."""
         if self._batches.schema is None or self._command is None:
             raise RemoteProtocolError("an upload starts with its schema")
-        self._bytes_pending += found.nbytes
+        self._bytes_pending += found.table_bytes
         if self._bytes_pending > self._limits.ingest_bytes_pending_max:
             raise RemoteProtocolError(
                 f"a static upload may have {self._limits.ingest_bytes_pending_max} bytes; "
@@ -504,6 +513,10 @@ class _Upload:
 
 class RefusedBatchError(RowError):
     """A batch did not fit its table; the text names batch, column and row."""
+
+
+def _key_schema(target: SourceTable) -> pa.Schema:
+    return pa.schema([target.schema.field(name) for name in target.key_columns])
 
 
 def _check_key(command: PutCommand, key_columns: tuple[str, ...]) -> None:

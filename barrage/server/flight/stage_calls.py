@@ -137,7 +137,7 @@ class StageCalls:
         found = await unpacked(batches, frame)
         if found is not None:
             body_bytes = 0 if frame.body is None else len(frame.body)
-            self._staging.add(part, found.batch, max(found.nbytes, body_bytes))
+            self._staging.add(part, found.batch, max(found.table_bytes, body_bytes))
 
     async def _commit(self, body: bytes) -> bytes:
         request = commit_request(body, self._limits)

@@ -35,6 +35,7 @@ from barrage.wire.flight_data import decode_flight_data
 if TYPE_CHECKING:
     from barrage.limits import Limits
     from barrage.server.access.exports import Export
+    from barrage.server.ingest.unpacking import Unpacked
     from barrage.server.tables.table_service import TableService
     from barrage.transport.base import CallContext
     from barrage.transport.flight_messages import Descriptor
@@ -137,16 +138,18 @@ class ExportUpload:
         had_schema = self._batches.schema is not None
         found = await unpacked(self._batches, frame)
         if found is not None:
-            self._gather(found.batch)
+            self._gather(found)
         elif had_schema or self._batches.schema is None:
             return
         else:
             self._schema = stored_schema(self._batches.schema, self._limits)
         await self._context.write(encode_put_result(b""))
 
-    def _gather(self, batch: pa.RecordBatch) -> None:
+    def _gather(self, found: Unpacked) -> None:
         # Nulls and run-ends take no room here, but they do wherever the rows are read.
-        byte_count = max(batch.get_total_buffer_size(), batch.num_rows * ROW_BYTES_MIN)
+        batch = found.batch
+        held_bytes = max(batch.get_total_buffer_size(), batch.num_rows * ROW_BYTES_MIN)
+        byte_count = max(held_bytes, found.expanded_bytes)
         self._budget.take(byte_count)
         self._bytes_taken += byte_count
         self._gathered.append(batch)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from barrage.server.ingest.staged_rows import (
     ROW_ID,
     StagedWrite,
     TargetShape,
+    bytes_in,
     staged_write,
 )
 from barrage.server.ingest.staging import StagedLostError
@@ -100,8 +102,8 @@ class StageCommitter:
         """Apply a batch; the future resolves when that is as safe as the table's journal.
 
         Errors: StagedLostError, UnknownWriterError, TableNotFoundError, ReadOnlyTableError,
-        UnsupportedError, SchemaError, RowError, the journal's. Nothing is applied then, and the
-        parts stay staged.
+        UnsupportedError, SchemaError, RowError, LimitExceededError, the journal's. Nothing is
+        applied then, and the parts stay staged.
         """
         for _ in range(ATTEMPTS_MAX):
             try:
@@ -125,8 +127,7 @@ class StageCommitter:
         parts = self._staging.find(request.name, request.staged)
         recipe = None if target is not None else _recipe(request, parts, self._limits)
         shape = _shape(request, target, recipe)
-        loop = asyncio.get_running_loop()
-        write = await loop.run_in_executor(self._pool, _shaped, request, parts, shape)
+        write = await self._shaped(request, parts, shape)
         work = _Application(
             self._tables,
             self._catalog,
@@ -136,6 +137,18 @@ class StageCommitter:
             write=write,
         )
         return await asyncio.wrap_future(self._tables.commit(work.stage))
+
+    async def _shaped(
+        self, request: CommitRequest, parts: Sequence[StagedPart], shape: TargetShape
+    ) -> StagedWrite:
+        """The rows as the table takes them. LimitExceededError before any is cast, when that would
+        be more than may be staged."""
+        loop = asyncio.get_running_loop()
+        measure = partial(_measured, shape, parts, request.mode)
+        rows, size = await loop.run_in_executor(self._pool, measure)
+        write = partial(staged_write, rows, shape, request.mode, merge_schema=request.merge_schema)
+        with self._staging.grown(parts, size):
+            return await loop.run_in_executor(self._pool, write)
 
     async def _target(self, name: str) -> SourceTable | None:
         """The table as one that can be written; None when there is none."""
@@ -231,6 +244,14 @@ def _shape(
     return TargetShape(name=name, kind=kind_of(target), schema=target.schema, key=key)
 
 
+def _measured(
+    shape: TargetShape, parts: Sequence[StagedPart], mode: str
+) -> tuple[list[pa.Table], int]:
+    """The rows of each part, and what all take in their table."""
+    rows = [part.rows() for part in parts]
+    return rows, bytes_in(shape, rows, mode)
+
+
 def _recipe(request: CommitRequest, parts: Sequence[StagedPart], limits: Limits) -> TableRecipe:
     """How to make the table of a batch that has none. A change feed without key columns goes by its
     row ids; content that is replaced as a whole and has no key is a list."""
@@ -262,8 +283,3 @@ def _feed_table(schema: pa.Schema, key: tuple[str, ...]) -> tuple[pa.Schema, tup
     if key:
         return pa.schema(fields), key
     return pa.schema([pa.field(ROW_ID, pa.int64()), *fields]), (ROW_ID,)
-
-
-def _shaped(request: CommitRequest, parts: Sequence[StagedPart], shape: TargetShape) -> StagedWrite:
-    rows = [part.rows() for part in parts]
-    return staged_write(rows, shape, request.mode, merge_schema=request.merge_schema)

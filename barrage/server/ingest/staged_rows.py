@@ -21,10 +21,11 @@ from barrage.engine.keys.hashing import hash_rows
 from barrage.engine.keys.key_index import first_duplicate
 from barrage.engine.tables.coercion import coerce_rows
 from barrage.errors import RowError, SchemaError, UnsupportedError
+from barrage.model.storage.expanded_bytes import expanded_bytes
 from barrage.server.tables.table_service import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -71,6 +72,17 @@ class StagedWrite:
 
     def changes(self, table: SourceTable) -> list[Change]:
         return [Change(table, operation, (rows,)) for operation, rows in self.steps]
+
+
+def bytes_in(target: TargetShape, parts: Iterable[pa.Table], mode: str) -> int:
+    """What the parts of a batch take in the types of their table, before they are made to fit."""
+    schema = target.schema
+    if mode == "changes":
+        read = {CHANGE_TYPE: pa.string(), COMMIT_VERSION: pa.int64()}
+        for name, kind in read.items():
+            if name not in schema.names:
+                schema = schema.append(pa.field(name, kind))
+    return sum(expanded_bytes(part, schema) for part in parts)
 
 
 def staged_write(

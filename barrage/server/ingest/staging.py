@@ -10,6 +10,7 @@ batch again. Belongs to the event loop.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 from barrage.errors import BarrageError, LimitExceededError, StatusCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from barrage.clock import Clock
     from barrage.limits import Limits
@@ -122,6 +123,17 @@ class StagingArea:
         if key in of_writer:
             self._forget(of_writer, [key])
         of_writer[key] = part
+
+    @contextmanager
+    def grown(self, parts: Iterable[StagedPart], byte_count: int) -> Iterator[None]:
+        """While parts are made to fit their table, where they take so many bytes: what that is more
+        than was staged counts too. LimitExceededError."""
+        more = max(0, byte_count - sum(part.byte_count for part in parts))
+        self._charge(more)
+        try:
+            yield
+        finally:
+            self.byte_count -= more
 
     def discard(self, part: StagedPart) -> None:
         """Give up a part under way."""

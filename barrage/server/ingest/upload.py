@@ -119,12 +119,16 @@ class UploadReader:
         return self._schema
 
     def unpacked_bytes(self, frame: FlightFrame) -> int:
-        """Bytes :meth:`read` looks at, those of a compressed body included, as it says. The errors
-        of its header."""
+        """Bytes :meth:`read` looks at, those of a compressed body included, as it says. A record
+        batch makes it read the dictionaries that have come before, and check those it has. The
+        errors of its header."""
         if frame.header is None or frame.body is None:
             return 0
         told = check_decompressed_size(frame.header, frame.body, self._limits)
-        return max(told, len(frame.body))
+        weight = max(told, len(frame.body))
+        if self._dictionaries is not None and _kind_of(frame.header) == HEADER_RECORD:
+            weight += self._dictionaries.byte_count
+        return weight
 
     def read(self, frame: FlightFrame) -> pa.RecordBatch | None:
         """The record batch in a frame; None for a schema, a dictionary or a frame without data.
@@ -217,13 +221,19 @@ class _DictionaryStream:
         """Id, whether it adds to what is there, and bytes of those the reader has not read yet."""
         self._unread_bytes = 0
 
+    @property
+    def byte_count(self) -> int:
+        """Bytes of all dictionaries the next batch may need: those the reader has, which a delta
+        makes it copy, and those it has not read yet."""
+        return self._held_bytes + self._unread_bytes
+
     def add(self, header: bytes, message_bytes: bytes | memoryview, size: int) -> None:
         """Take a dictionary that will have ``size`` bytes; LimitExceededError when all of them
         together are too large."""
         dictionary = open_message(header).table.table(8)
         if dictionary is None:
             raise RemoteProtocolError("dictionary batch without data")
-        total = self._held_bytes + self._unread_bytes + size
+        total = self.byte_count + size
         if total > self._limits.ingest_bytes_pending_max:
             raise LimitExceededError(
                 "dictionaries of one upload",

@@ -138,7 +138,9 @@ class RowTransform:
         if not self._is_row_by_row:
             self._gather(found)
             return
-        async for encoded in self._answers([found.batch], found.weight):
+        most = self._limits.ingest_bytes_pending_max
+        found.check_expanded("batch of rows as a table holds it", most)
+        async for encoded in self._answers([found.batch], found.cast_weight):
             yield encoded
 
     async def finish(self) -> AsyncIterator[bytes]:
@@ -165,7 +167,7 @@ class RowTransform:
         return self._encoder.schema_frame()
 
     def _gather(self, found: Unpacked) -> None:
-        self._gathered_bytes += found.nbytes
+        self._gathered_bytes += found.table_bytes
         if self._gathered_bytes > self._limits.transform_bytes_max:
             names = [each.name for each in self._query.operations if each.name in GATHERED]
             raise LimitExceededError(
@@ -181,7 +183,8 @@ class RowTransform:
         rows = pa.Table.from_batches(batches, schema=self._batches.schema)
         done = await aside(weight, lambda: self._applied(rows))
         if len(done):
-            for encoded in self._encoder.encode_rows(done.columns, len(done), self._sent):
+            messages = iter(self._encoder.encode_rows(done.columns, len(done), self._sent))
+            while (encoded := await aside(weight, lambda: next(messages, None))) is not None:
                 assert isinstance(encoded, bytes)
                 yield encoded
 

@@ -110,6 +110,28 @@ def test_messages_of_many_columns_are_read_and_measured_beside_the_loop(monkeypa
     assert len(reading) == 2
 
 
+@pytest.mark.parametrize("wanted", [pa.string(), None], ids=str)
+def test_a_cast_weighs_what_it_makes(wanted) -> None:
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([1000], pa.int32()), pa.array(["x" * 1000]))
+    schema, batch = (
+        decode_flight_data(each, Limits()) for each in frames_of(pa.table({"s": runs}))
+    )
+    into = None if wanted is None else pa.schema([("s", wanted)])
+
+    async def go() -> Unpacked | None:
+        batches = UploadReader(Limits())
+        assert await unpacked(batches, schema, into) is None
+        return await unpacked(batches, batch, into)
+
+    found = asyncio.run(go())
+    assert found is not None
+    assert found.weight < ON_LOOP_BYTES_MAX < found.cast_weight
+    assert found.expanded_bytes == found.table_bytes == 1_004_000
+    found.check_expanded("batch", 1_004_000)
+    with pytest.raises(LimitExceededError, match="batch is 1004000 bytes, the limit is 1003999"):
+        found.check_expanded("batch", 1_003_999)
+
+
 def test_a_body_that_would_become_too_large_is_refused_before_it_is_unpacked(monkeypatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("unpacked")

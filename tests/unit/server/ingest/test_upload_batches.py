@@ -50,6 +50,24 @@ def options_frame(**options: bool) -> wire.FlightFrame:
 
 
 @pytest.mark.parametrize("deltas", [False, True], ids=["replaced", "grown"])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_batch_weighs_what_the_dictionaries_before_it_do(deltas, compression):
+    """It makes them be read, and is checked with those that were."""
+    words = ["x" * 100_000, "y" * 100_000]
+    sent = [batch(["a"], [0]), batch(["a", *words[:1]], [1]), batch(["a", *words], [2])]
+    reader, weights = UploadReader(Limits()), []
+    for frame in frames(sent, deltas=deltas, compression=compression):
+        weights.append(reader.unpacked_bytes(frame))
+        reader.read(frame)
+    small, large, larger = weights[2::2]
+    assert small < 1000
+    assert 100_000 < large < 102_000
+    # What replaces another dictionary is read while that is there.
+    assert 200_000 < larger < (202_000 if deltas else 304_000)
+    assert max(weights[1], weights[3] - 100_000) < 1000  # Those that are only kept for then.
+
+
+@pytest.mark.parametrize("deltas", [False, True], ids=["replaced", "grown"])
 def test_dictionaries_between_batches(deltas):
     sent = [
         batch(["x"], [0, 0]),
