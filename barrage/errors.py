@@ -395,6 +395,21 @@ class JournalFailedError(JournalError):
     status_code = StatusCode.UNAVAILABLE
 
 
+class RecordRefusedError(JournalError):
+    """What a cycle changed in a table could not be made a record, so the history of the table ends
+    before it, and a durable table takes no more writes. Others are not concerned."""
+
+    status_code = StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, table: str, *, step: int, cause: Exception) -> None:
+        self.table = table
+        self.step = step
+        super().__init__(
+            f"step {step} of table {table!r} could not be recorded, its history ends before "
+            f"it until the server is started again: {str(cause) or type(cause).__name__}"
+        )
+
+
 class ResumeRefusedError(BarrageError):
     """A subscription cannot go on from the version its owner holds; a snapshot is due. The message
     is the reason."""

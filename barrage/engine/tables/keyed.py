@@ -101,6 +101,14 @@ class KeyedTable(StagedTable[_Write]):
             )
         return _Write(keys=keys, hashes=hashes, rows=table)
 
+    def touched_keys(self, mark: int = 0) -> RowSet:
+        staged = self._staged_after(mark)
+        if any(write.is_replacement for write in staged):
+            return self.row_keys
+        found = [self._index.lookup(write.keys, write.hashes) for write in staged]
+        slots = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        return RowSet.from_keys(slots[slots >= 0])
+
     def latest_row(self, key: pa.Table) -> pa.Table | None:
         """The row with a key (one row with the key columns) as the next cycle will have it, what is
         staged counted in; None when there is none. SchemaError, RowError."""

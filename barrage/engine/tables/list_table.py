@@ -116,6 +116,20 @@ class ListTable(StagedTable[_Edit]):
                 f"positions {start} to {stop} are outside the table of {self.staged_size} rows"
             )
 
+    def touched_keys(self, mark: int = 0) -> RowSet:
+        asked = self._staged_after(mark)
+        if any(edit.keeps_equal for edit in asked):
+            return self.row_keys
+        order, touched = np.arange(self.size, dtype=np.int64), []
+        for place, edit in enumerate(self._staged, start=len(asked) - len(self._staged)):
+            if place >= 0:
+                touched.append(order[edit.start : edit.stop])
+            if not edit.is_overwrite:
+                fresh = np.full(0 if edit.rows is None else len(edit.rows), -1, dtype=np.int64)
+                order = np.concatenate((order[: edit.start], fresh, order[edit.stop :]))
+        found = np.concatenate(touched) if touched else order[:0]
+        return RowSet.from_keys(found[found >= 0])
+
     def restore(self, keys: RowSet, rows: pa.Table) -> None:
         check_keys(self.kind, keys, rows, is_possible=is_dense(keys))
         self._order = self._append(self._coerced(rows))

@@ -44,6 +44,11 @@ class RingTable(AddedTable):
         if len(keys):
             self._first_slot_key, self._keys_used = keys.first, keys.last + 1
 
+    def touched_keys(self, mark: int = 0) -> RowSet:
+        stop = max(0, self._keys_used + sum(map(len, self._staged)) - self.capacity)
+        start = max(0, stop - sum(map(len, self._staged_after(mark))))
+        return self.row_keys & RowSet.of_span(start, stop)
+
     def commit(self, step: int) -> TableUpdate:
         before = self._row_keys
         for rows in self._take_staged():

@@ -90,6 +90,11 @@ class SourceTable(LeafTable):
             added=cells.added,
         )
 
+    def touched_keys(self, mark: int = 0) -> RowSet:
+        """Present rows that the writes staged after ``mark`` may remove or overwrite; never fewer
+        than they do."""
+        return self.row_keys
+
     def staged_mark(self) -> int:
         """A point in the sequence of staged writes, for ``rollback``."""
         return 0
@@ -178,6 +183,9 @@ class StagedTable(SourceTable, Generic[StagedT]):
             raise EngineError(f"mark {mark} was never handed out")
         del self._staged[max(0, mark - self._committed_count) :]
 
+    def _staged_after(self, mark: int) -> list[StagedT]:
+        return self._staged[max(0, mark - self._committed_count) :]
+
     def _take_staged(self) -> list[StagedT]:
         self._change = None
         if self._recorder is not None:
@@ -233,6 +241,9 @@ class StaticTable(SourceTable):
 
 class AddedTable(StagedTable[pa.Table]):
     """Rows come at the end and no other way. Restored, they have the keys 0..n-1."""
+
+    def touched_keys(self, mark: int = 0) -> RowSet:
+        return RowSet.empty()
 
     def stage_add(self, rows: Rows) -> None:
         table = self._coerced(rows)

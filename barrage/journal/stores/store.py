@@ -14,6 +14,7 @@ A disk without room is no failure: what waits is written with the help of a rese
 refused (:meth:`check_writable`) until there is room again. Any other error of the storage is final
 until a restart: after a failed sync nobody knows what is on the disk. So is a directory that was
 removed or replaced, and the death of a thread. Upkeep that fails is counted, logged, tried again.
+A change that cannot be made a record fails its table and no other (:mod:`.rounds`).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from barrage.journal.records.options import DEFAULT_JOURNAL_OPTIONS, JournalOpti
 from barrage.journal.records.table_state import TableState
 from barrage.journal.stores.memory_history import MemoryHistory
 from barrage.journal.stores.orders import Order, begin_files, carry_out, end_files, rewind_all
+from barrage.journal.stores.rounds import built, write_all
 from barrage.journal.stores.table_journal import TableJournal, Waiting
 from barrage.journal.stores.upkeep import Upkeep
 from barrage.supervision import Role, start_thread
@@ -59,7 +61,6 @@ if TYPE_CHECKING:
     from barrage.journal.files.commits import CommitLog
     from barrage.journal.files.opening import OnDamage, OnTable
     from barrage.journal.records.history import History
-    from barrage.journal.records.record import Entry
 
     T = TypeVar("T")
 
@@ -486,11 +487,9 @@ class JournalStore:
                 self._fail(error)
                 return
         if items:
-            journals = dict.fromkeys(item.journal for item in items)
-            living = [journal for journal in journals if not journal.is_dropped]
             begun_ns = self._clock.monotonic_ns()
             try:
-                self._write(living, committed_step, joint_steps)
+                living = self._write(items, committed_step, joint_steps)
             except Exception as error:
                 self._fail(error)
                 return
@@ -510,15 +509,15 @@ class JournalStore:
         if (items or orders) and self._on_synced is not None:
             self._on_synced(self._synced_ticket)
 
-    def _write(self, living: list[TableJournal], step: int, joint_steps: set[int]) -> None:
-        work = [(journal, journal.build(step)) for journal in living]
+    def _write(self, items: list[Waiting], step: int, joint_steps: set[int]) -> list[TableJournal]:
+        """Have it on the disk, and say so. The tables that were written to."""
+        work = built(items, step, joint_steps)
+        living = [journal for journal, _ in work]
+        write = partial(write_all, work, self._frontier, joint_steps)
         if self._room is None:
-            self._write_all(work, joint_steps)
+            write()
         else:
-            self._room.with_reserve(
-                lambda: self._write_all(work, joint_steps),
-                before_again=lambda: rewind_all(living),
-            )
+            self._room.with_reserve(write, before_again=lambda: rewind_all(living))
         for journal, entries in work:
             if entries:
                 journal.history.sync()
@@ -528,19 +527,12 @@ class JournalStore:
         for journal, entries in work:
             if entries:
                 journal.publish(entries[-1].step)
+        return living
 
     def _check_place(self) -> None:
         """OSError when the files that are written are not those of the data directory any more."""
         if self._storage is not None and self._is_open:
             self._storage.check_place()
-
-    def _write_all(
-        self, work: list[tuple[TableJournal, list[Entry]]], joint_steps: set[int]
-    ) -> None:
-        for journal, entries in work:
-            for entry in entries:
-                is_joint = entry.step in joint_steps
-                journal.history.write(entry, self._frontier, is_joint=is_joint)
 
     def _fail(self, error: Exception) -> None:
         """Nothing more is acknowledged: whoever waits is told. The first reason counts."""

@@ -11,6 +11,7 @@ lists and for numbering, never for IO.
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -18,7 +19,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from barrage.errors import HistoryLostError, JournalError, LimitExceededError
+from barrage.errors import (
+    HistoryLostError,
+    JournalError,
+    LimitExceededError,
+    RecordRefusedError,
+)
 from barrage.journal.records.index import EntryIndex, IndexRow, entry_index
 from barrage.journal.records.numbering import (
     ByteEstimate,
@@ -42,6 +48,8 @@ if TYPE_CHECKING:
     from barrage.model.row_ids import RowIdMap
     from barrage.model.table_change import TableChange
 
+
+logger = logging.getLogger(__name__)
 
 NEVER_SYNCED: Final = 2**63 - 1
 """The ticket of a change that came after the journal failed."""
@@ -133,6 +141,13 @@ class TableJournal:
         """With which its files are there; 0 when they were before."""
         self.refusal: JournalError | None = None
         """Why its files could not be begun."""
+        self.failure: RecordRefusedError | None = None
+        """Why its history has ended: a change could not be made a record."""
+        self.failed_step: int | None = None
+        """The first step that is not in the history for that reason."""
+        self.on_ended: Callable[[TableJournal], object] = lambda _: None
+        """Told of a :attr:`failure`, once, by the thread that finds it; it must not block."""
+        self._ends_at: int | None = None
         self.is_dropped = False
         self._latest = _Latest(
             version=state.version,
@@ -170,13 +185,15 @@ class TableJournal:
 
     @property
     def latest_version(self) -> int:
-        """Version last handed over; it may not be on the disk yet."""
-        return self._latest.version
+        """Version last handed over; it may not be on the disk yet. Of a history that has ended, the
+        last one in it."""
+        ends_at = self._ends_at
+        return self._latest.version if ends_at is None else ends_at
 
     @property
     def durable_version(self) -> int:
         """Version up to which everything is acknowledged; in memory that is the latest."""
-        return self._durable_version if self.is_durable else self._latest.version
+        return self._durable_version if self.is_durable else self.latest_version
 
     @property
     def earliest_version(self) -> int:
@@ -246,7 +263,8 @@ class TableJournal:
 
     def build(self, upto: int) -> list[Entry]:
         """Number everything handed over; answers what is to be written of the versions up to
-        ``upto``. The writer calls this."""
+        ``upto``. The writer calls this. A change that cannot be numbered ends the history: see
+        :attr:`failure`."""
         with self._lock:
             self._build()
             entries = []
@@ -256,12 +274,39 @@ class TableJournal:
 
     def _build(self) -> None:
         while self._handed_over:
-            entry = self._builder.build(self._handed_over[0])
+            pending = self._handed_over[0]
+            if self.failed_step is not None:
+                self._handed_over.popleft()
+                continue
+            try:
+                entry = self._builder.build(pending)
+            except Exception as error:
+                self.fail(pending.step, error)
+                continue
             self._built.append(entry)
             self._unwritten.append(entry)
             for tail in self._tails:
                 tail.note(entry)
             self._handed_over.popleft()
+
+    def fail(self, step: int, cause: Exception) -> None:
+        """The history ends before ``step``, which cannot be recorded, or not in all of its tables.
+        What was recorded before stays readable."""
+        with self._lock:
+            if self.failed_step is not None and self.failed_step <= step:
+                return
+            self.failed_step = step
+            for entries in (self._built, self._unwritten):
+                while entries and entries[-1].step >= step:
+                    entries.pop()
+            for tail in self._tails:
+                tail.entries = [entry for entry in tail.entries if entry.step < step]
+            self._ends_at = self._built[-1].step if self._built else self._durable_or_kept()
+            if self.failure is not None:
+                return
+            self.failure = RecordRefusedError(self.identity.name, step=step, cause=cause)
+        logger.error("%s", self.failure, exc_info=cause)
+        self.on_ended(self)
 
     def publish(self, version: int) -> None:
         """Everything up to ``version`` is on the disk: tell readers and listeners."""
@@ -334,6 +379,7 @@ class TableJournal:
             rows = self.history.index.span(after, upto)
             if upto > self._durable_or_kept():
                 self._build()
+                self._check_reach(after, upto)
             built = [entry for entry in self._built if after < entry.step <= upto]
             return rows, built
 
@@ -420,9 +466,11 @@ class TableJournal:
     def is_known(self, version: int) -> bool:
         """Whether ``version`` names a state of this epoch that the history reaches: false before
         the earliest, and for steps that a crash may have taken away."""
-        earliest = self.earliest_version
+        earliest, ends_at = self.earliest_version, self._ends_at
         if version == earliest:
             return True
+        if ends_at is not None and version > ends_at:
+            return False
         if self._has_own_steps:
             return self._was_told(version)
         if not earliest < version <= max(self.latest_version, self._committed_step()):

@@ -12,6 +12,7 @@ and ``close``, which may be called from anywhere.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
@@ -35,10 +36,13 @@ from barrage.journal.stores.memory_history import MemoryHistory
 from barrage.journal.stores.store import JournalStore
 from barrage.server.journaling.first_states import empty_change, whole_change, whole_state
 from barrage.server.journaling.producer_positions import ProducerPositions
+from barrage.server.journaling.record_bound import RecordBound
 from barrage.server.runtime.failure import unexpected_failure, without_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    import pyarrow as pa
 
     from barrage.clock import Clock
     from barrage.engine import CycleResult, Table
@@ -66,6 +70,8 @@ class _Recorded:
     """Whether the journal needs the whole table next, as it had rows or producers when its history
     began."""
     ticket: int = 0
+    bound: RecordBound | None = None
+    """Of what one cycle may change, for a journal on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +108,16 @@ class JournalService:
         self._whole_count = 0
         self._staged_bytes = 0
         """Bytes of rows that the next cycle gives to journals on disk."""
+        self._staged_bounds: dict[RecordBound, None] = {}
+        """Those that something was staged under since the last cycle."""
         self._ended_ticket = 0
         self._refused: WeakKeyDictionary[Table, BarrageError] = WeakKeyDictionary()
         self.on_refused: Callable[[str, BarrageError], object] = lambda *_: None
         """Told on the engine thread of a name whose table the disk has no room for."""
+        self._ended: deque[TableJournal] = deque()
+        """Histories that have ended and whose tables do not know yet."""
+        self.on_ended: Callable[[SourceTable, BarrageError], object] = lambda *_: None
+        """Told on the engine thread of a table whose history has ended."""
         self._failure: BarrageError | None = None
         self._on_failure: list[Callable[[BarrageError], object]] = []
         self.positions = ProducerPositions(limits.producers_max)
@@ -178,8 +190,11 @@ class JournalService:
         """This table has no journal, whatever names it gets."""
         self._declined.add(table)
 
-    def begin(self, publication: Publication, journal_class: str) -> None:
-        """A name begins to stand for a table. The first name of a source begins its journal."""
+    def begin(
+        self, publication: Publication, journal_class: str, staged: pa.Table | None = None
+    ) -> None:
+        """A name begins to stand for a table. The first name of a source begins its journal;
+        LimitExceededError when what it has, and ``staged`` of it, is too much for a record."""
         table = publication.table
         if not isinstance(table, SourceTable):
             sources = self._sources_of(table)
@@ -187,7 +202,14 @@ class JournalService:
             return
         recorded = self._recorded.get(table)
         if recorded is None and journal_class != NONE and table not in self._declined:
+            bound = RecordBound(table) if journal_class == DURABLE else None
+            if bound is not None:
+                bound.check(
+                    [staged if table.size == 0 else None], name=publication.name, is_whole=True
+                )
+                self._staged_bounds[bound] = None
             recorded = self._begin_journal(publication, table, journal_class)
+            recorded.bound = bound
         journal = None if recorded is None else recorded.journal
         self._names[publication.name] = _Named(journal, is_view=False)
 
@@ -219,6 +241,7 @@ class JournalService:
             is_whole=table.size > 0 or bool(known is not None and known.committed),
         )
         recorded.ticket = recorded.journal.created_ticket
+        recorded.journal.on_ended = self._ended.append
         table.start_recording()
         self._recorded[table] = recorded
         self._whole_count += recorded.is_whole
@@ -242,6 +265,7 @@ class JournalService:
             has_own_steps=True,
         )
         table.start_recording()
+        journal.on_ended = self._ended.append
         self._recorded[table] = _Recorded(journal, is_whole=False)
 
     def _made_store(self) -> JournalStore:
@@ -278,7 +302,9 @@ class JournalService:
         table = publication.table
         assert isinstance(table, SourceTable)
         table.start_recording()
-        self._recorded[table] = _Recorded(journal, is_whole=False)
+        journal.on_ended = self._ended.append
+        bound = RecordBound(table) if journal.is_durable else None
+        self._recorded[table] = _Recorded(journal, is_whole=False, bound=bound)
         self._names[publication.name] = _Named(journal, is_view=False)
         self.positions.restore(table, journal.positions)
 
@@ -316,9 +342,23 @@ class JournalService:
         self._staged_bytes += counted
         return counted
 
-    def take_back(self, byte_count: int) -> None:
-        """A write that :meth:`check_writable` let through was refused for another reason."""
+    def check_record(self, table: SourceTable, rows: Iterable[object]) -> None:
+        """LimitExceededError when what is staged of a table, ``rows`` being the last of it, does
+        not fit in one record."""
+        recorded = self._recorded.get(table)
+        if recorded is not None and recorded.bound is not None:
+            name = recorded.journal.identity.name
+            self._staged_bounds[recorded.bound] = None
+            recorded.bound.check(rows, name=name, is_whole=recorded.is_whole)
+
+    def take_back(self, byte_count: int, marks: Mapping[SourceTable, int]) -> None:
+        """A write that :meth:`check_writable` let through was refused for another reason, and what
+        was staged after ``marks`` is taken back."""
         self._staged_bytes -= byte_count
+        for table, mark in marks.items():
+            recorded = self._recorded.get(table)
+            if recorded is not None and recorded.bound is not None:
+                recorded.bound.take_back(mark)
 
     def _check_store(self, byte_count: int = 0) -> None:
         if self._failure is not None:
@@ -340,6 +380,7 @@ class JournalService:
         After one nothing is given any more: a later cycle would take along what the failed one has
         left, half of itself.
         """
+        self.tell_ended()
         moved = self.positions.commit(result.failed)
         store = self._store
         if store is None or self._failure is not None:
@@ -356,6 +397,15 @@ class JournalService:
                 cause = unexpected_failure(log, "a step could not be recorded")
             self._fail(JournalFailedError(f"{cause}; {MUST_RESTART}"))
 
+    def tell_ended(self) -> None:
+        """Fail the tables on disk whose histories have ended; those in memory do without."""
+        while self._ended:
+            journal = self._ended.popleft()
+            for table, recorded in list(self._recorded.items()):
+                failure = _failure_of(journal)
+                if recorded.journal is journal and failure is not None:
+                    self.on_ended(table, failure)
+
     def _fail(self, error: BarrageError) -> None:
         if self._failure is None:
             self._failure = error
@@ -368,6 +418,9 @@ class JournalService:
         wall_ns: int,
         moved: Mapping[SourceTable, Mapping[str, int]],
     ) -> None:
+        bounds, self._staged_bounds = self._staged_bounds, {}
+        for bound in bounds:
+            bound.cycle_ended()
         for table, recorded in self._changed(result, moved):
             positions = moved.get(table, {})
             change: TableChange | None
@@ -430,6 +483,9 @@ class JournalService:
             if recorded is not None and recorded.journal.refusal is not None:
                 self._refused[table] = recorded.journal.refusal
                 self.on_refused(recorded.journal.identity.name, recorded.journal.refusal)
+            failure = None if recorded is None else _failure_of(recorded.journal)
+            if failure is not None:
+                return without_frames(failure)
             if table in self._refused:
                 return self._refused[table]
         return None
@@ -468,6 +524,11 @@ class JournalService:
         except JournalError:
             return None
         return None
+
+
+def _failure_of(journal: TableJournal) -> BarrageError | None:
+    """Why what is written to the table is not kept as it was promised."""
+    return journal.failure if journal.is_durable else None
 
 
 def _identity_of(

@@ -95,7 +95,7 @@ class ServingParts:
             self.tables = TableService(
                 self.runtime, self.catalog, limits=config.limits, journals=self.journals
             )
-            synced.connect(self.runtime.post, self.runtime.settle_durable)
+            synced.connect(self.runtime.post, self._settle)
             restore_tables(found, graph, self.catalog, journals=self.journals)
             if store is not None:
                 store.start()
@@ -121,6 +121,10 @@ class ServingParts:
         )
         app.operations.declared_alerts = tuple(self._alerts.values())
         return app
+
+    def _settle(self) -> None:
+        self.journals.tell_ended()
+        self.runtime.settle_durable()
 
     def close(self) -> None:
         """End the engine, then write what it has recorded; writers learn what became safe.

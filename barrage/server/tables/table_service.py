@@ -40,7 +40,7 @@ from barrage.server.tables.tickets import check_table_name
 from barrage.wire.wire_schema import wire_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from concurrent.futures import Future
 
     import pyarrow as pa
@@ -180,6 +180,7 @@ class TableService:
         self.query_tables = QueryTables()
         self.identity = ServerIdentity()
         self.journals.on_refused = self._withdraw
+        self.journals.on_ended = self.fail_now
         self._budget = IngestBudget(limits.ingest_bytes_pending_max)
 
     def create(self, recipe: TableRecipe, data: pa.Table | None) -> Future[Publication]:
@@ -402,7 +403,7 @@ class TableService:
         )
         if journal_class == "none":
             self.journals.decline(table)
-        self.journals.begin(publication, journal_class)
+        self.journals.begin(publication, journal_class, staged=data)
         self._catalog.add(publication)
         return publication
 
@@ -523,17 +524,21 @@ class TableService:
             for table in tables
             if producer is None or not positions.is_resend(table, producer)
         }
-        rows_bytes = partial(_bytes_of, changes, taken)
-        counted = self.journals.check_writable(taken, producer, rows_bytes=rows_bytes)
+        counted = self.journals.check_writable(
+            taken,
+            producer,
+            rows_bytes=lambda: sum(map(_byte_count, (c for c in changes if c.table in taken))),
+        )
         try:
             for change in changes:
                 if change.table in taken:
                     marks.setdefault(change.table, change.table.staged_mark())
                     getattr(change.table, change.operation)(*change.arguments)
-        except BarrageError:
+                    self.journals.check_record(change.table, change.arguments)
+        except Exception:
             for table, mark in marks.items():
                 table.rollback(mark)
-            self.journals.take_back(counted)
+            self.journals.take_back(counted, marks)
             raise
         if producer is not None:
             for table in marks:
@@ -544,11 +549,6 @@ class TableService:
 def _byte_count(change: Change) -> int:
     """Bytes of the rows a change brings."""
     return sum(getattr(argument, "nbytes", 0) for argument in change.arguments)
-
-
-def _bytes_of(changes: Sequence[Change], tables: Container[SourceTable]) -> int:
-    """Bytes of the rows that changes bring to ``tables``."""
-    return sum(_byte_count(change) for change in changes if change.table in tables)
 
 
 def kind_of(table: Table) -> str:
