@@ -53,7 +53,15 @@ class ConnectorLimits:
     """Bytes of one connector that wait for a point its streams can go on from."""
 
     connector_payload_rows_max: int = 1_000_000
-    """Rows of one payload of Arrow IPC."""
+    """Rows of one payload of Arrow IPC, and of the payloads that are decoded at once."""
+
+    connector_decoded_bytes_max: int = 64 * 1024 * 1024
+    """What the rows of one payload may take, and those of the payloads that are decoded at once:
+    more payloads are decoded one part after the other, a single one cannot be decoded."""
+
+    connector_turn_frames_max: int = 512
+    """Frames (or runs of messages) of one connection that are looked at before others have their
+    turn."""
 
     connector_replies_bytes_max: int = 4 * 1024 * 1024
     """Bytes that wait for a connector that does not read; past it the connection is cut."""

@@ -226,6 +226,7 @@ def _payloads(payload_format: Any) -> Decoder:
             # Nobody would expect it: the door for connectors would end.
             raise AssertionError from error
         done.rows.validate(full=True)
+        assert not any("could not be" in each for each in done.rejected["reason"].to_pylist())
         ids = set(done.row_ids.to_pylist())
         assert {1, 3} <= ids
         assert not ids & set(done.rejected["message_id"].to_pylist())

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
+from barrage.proto.connector.batch_moves import BatchMoves
 from barrage.wire.payloads.payload_batch import PayloadBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from barrage.limits import Limits
+    from barrage.proto.connector.batch_moves import Int64Array
     from barrage.wire.connector.frame_values import SentMessage
     from barrage.wire.connector.message_run import MessageRun, UInt64Array
 
@@ -129,9 +131,12 @@ class StreamBatch:
     positions: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Stream to the first and the last id that it moves to."""
     byte_count: int = 0
+    message_count: int = 0
+    """That are in the columns: those without payload and key only move their stream."""
     shares: dict[StreamOwner, _Share] = field(default_factory=dict)
     _parts: list[PayloadBatch] = field(default_factory=list)
     _singles: _Singles = field(default_factory=_Singles)
+    _moves: BatchMoves = field(default_factory=BatchMoves)
 
     def messages(self) -> PayloadBatch | None:
         """All messages, in the order in which they came; None when there is nothing but
@@ -146,6 +151,7 @@ class StreamBatch:
         singles.event_times.append(message.event_time)
         singles.keys.append(message.key)
         singles.payloads.append(message.payload)
+        self.message_count += 1
 
     def add_run(self, names: pa.StringArray, run: MessageRun) -> None:
         """Many messages, each with the name of its stream."""
@@ -161,11 +167,33 @@ class StreamBatch:
                 payloads=run.payloads,
             )
         )
+        self._moves.add_run(self.message_count, run.streams, run.ids)
+        self.message_count += len(run)
 
     def move(self, stream: int, number: int) -> None:
-        """The position of a stream becomes ``number``."""
+        """The position of a stream becomes ``number``, with the message added last."""
+        self.widen(stream, number)
+        self._moves.add(self.message_count, stream, number)
+
+    def widen(self, stream: int, number: int) -> None:
+        """The same for what :meth:`add_run` has added."""
         before = self.positions.get(stream)
         self.positions[stream] = (number if before is None else before[0], number)
+
+    def rest(self) -> None:
+        """Between the message added last and the next one the batch may be cut."""
+        self._moves.rest(self.message_count)
+
+    def stops(self) -> Int64Array:
+        """Counts of messages behind which the batch may be cut, ascending, the last all of them:
+        what has no position of its own stays with the message that has it."""
+        return self._moves.stops(self.message_count)
+
+    def positions_between(self, start: int, stop: int) -> dict[int, tuple[int, int]]:
+        """The positions that go with the messages of a part of the batch, as those of the whole."""
+        if not start and stop == self.message_count:
+            return self.positions
+        return self._moves.between(start, stop)
 
     def count(self, owner: StreamOwner, byte_count: int, messages: int = 1) -> _Share:
         """So many messages of ``owner`` are in the batch."""
@@ -202,6 +230,7 @@ class StreamDesk:
         """Whether no credits are given because there is no room; set by whoever writes."""
         self.unsafe_bytes = 0
         self.batches_under_way = 0
+        self._places_held = 0
         self._sessions: set[StreamOwner] = set()
         self._batch = StreamBatch()
         self._streams = {
@@ -267,6 +296,21 @@ class StreamDesk:
         stream = self._streams.get(number)
         return None if stream is None else stream.last_safe
 
+    @property
+    def has_place(self) -> bool:
+        """Whether there may be a further stream."""
+        count = len(self._streams) + self._places_held
+        return count < self.limits.connector_streams_max
+
+    def knows(self, number: int) -> bool:
+        """Whether the stream is one of those that are counted."""
+        return number in self._streams
+
+    def hold_places(self, count: int) -> None:
+        """So many places more (fewer, below 0) are for streams that were told to begin again and
+        are not claimed yet."""
+        self._places_held += count
+
     def claim(self, session: StreamOwner, number: int, name: str) -> Stream | None:
         """The stream, owned by ``session`` from here on; None when somebody else keeps it, there
         are too many, or it is none of this program."""
@@ -274,7 +318,7 @@ class StreamDesk:
             return None
         stream = self._streams.get(number)
         if stream is None:
-            if len(self._streams) >= self.limits.connector_streams_max:
+            if not self.has_place:
                 return None
             stream = self._streams[number] = Stream(number, name)
         before = stream.owner
@@ -316,8 +360,8 @@ class StreamDesk:
         self._batch.count(session, size, len(run))
         self._batch.add_run(_names(run.streams, spans), run)
         for span in spans:
-            self._batch.move(span.stream.id, span.first)
-            self._batch.move(span.stream.id, span.last)
+            self._batch.widen(span.stream.id, span.first)
+            self._batch.widen(span.stream.id, span.last)
             span.stream.last_seen = span.last
             span.stream.message_count += span.count
 
@@ -327,6 +371,7 @@ class StreamDesk:
         share.ephemeral[stream.id] = message.id
         if message.payload:
             self._batch.add_message(stream.name, message)
+            self._batch.rest()
 
     def take_unstable(self, stream: Stream, messages: Iterable[SentMessage]) -> None:
         """Messages that waited for the one that comes next, in the same batch; their credits have

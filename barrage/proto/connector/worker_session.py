@@ -79,7 +79,8 @@ class _Link:
 class WorkerSession:
     """One connection. ``cookie`` is what HELLO must bring, None when it is for others to look at
     before they welcome; ``on_change`` is called when there is something to send or the session has
-    ended, by whatever of its desk that was."""
+    ended, by whatever of its desk that was; ``turn_frames``: how many frames are looked at before
+    the rest waits for :meth:`read_on`, None for all."""
 
     def __init__(
         self,
@@ -87,7 +88,11 @@ class WorkerSession:
         limits: Limits,
         cookie: str | None = "",
         on_change: Callable[[], object] | None = None,
+        turn_frames: int | None = None,
     ) -> None:
+        self._turn_frames = turn_frames
+        self.has_unread = False
+        """Whether there may be whole frames that were left for :meth:`read_on`."""
         self._on_change = on_change
         self._limits = limits
         self._cookie = cookie
@@ -98,6 +103,8 @@ class WorkerSession:
         self._links: dict[int, _Link] = {}
         self._rewound: dict[int, int] = {}
         """Stream to how many times it was told to begin again and has not."""
+        self._held_places: set[int] = set()
+        """Those of them that the desk does not know."""
         self._balance = 0
         self._due = 0
         """Credits to give back."""
@@ -159,9 +166,21 @@ class WorkerSession:
             return
         self._read_frames()
 
+    def read_on(self) -> None:
+        """A further turn for what was left."""
+        if self.has_unread:
+            self._read_frames()
+
     def _read_frames(self) -> None:
+        self.has_unread = False
+        left = self._turn_frames
         try:
             while self._state in (WorkerState.CONNECTED, WorkerState.STREAMING):
+                if left is not None:
+                    if not left:
+                        self.has_unread = len(self._reader) > 0
+                        break
+                    left -= 1
                 if self._state is WorkerState.STREAMING:
                     run = self._reader.next_run()
                     if run is not None:
@@ -242,12 +261,32 @@ class WorkerSession:
         if notify.point > (safe or 0):
             # Something would be missing between the two.
             self._drop_link(notify.stream)
-            self._rewound[notify.stream] = 1
+            self._rewind(notify.stream)
             self._send(Nack(credits=0, stream=notify.stream, point=safe or 0))
             return
-        self._rewound.pop(notify.stream, None)
+        if self._rewound.pop(notify.stream, None) is not None:
+            self._give_place_back(notify.stream)
         if notify.stream not in self._links and self._claim(notify.stream, name) is None:
             raise RemoteProtocolError(f"stream {notify.stream} is in use, or there are too many")
+
+    def _rewind(self, number: int) -> None:
+        """The stream is to begin again; until then it is counted as if it had."""
+        assert self._desk is not None
+        if number not in self._rewound and not self._desk.knows(number):
+            if not self._desk.has_place:
+                raise RemoteProtocolError(
+                    f"stream {number} is one too many: there are at most "
+                    f"{self._limits.connector_streams_max}"
+                )
+            self._desk.hold_places(1)
+            self._held_places.add(number)
+        self._rewound[number] = 1
+
+    def _give_place_back(self, number: int) -> None:
+        assert self._desk is not None
+        if number in self._held_places:
+            self._held_places.remove(number)
+            self._desk.hold_places(-1)
 
     def _claim(self, number: int, name: str) -> _Link | None:
         assert self._desk is not None
@@ -513,7 +552,10 @@ class WorkerSession:
 
     def _leave(self) -> None:
         links, self._links = self._links, {}
+        self._rewound.clear()
         if self._desk is not None:
+            self._desk.hold_places(-len(self._held_places))
+            self._held_places.clear()
             self._desk.leave(self, [link.stream for link in links.values()])
 
     def _drop_link(self, number: int) -> None:

@@ -14,10 +14,10 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from barrage.errors import ConfigError
-from barrage.wire.payloads.decoding import PayloadError, one_each, short
+from barrage.wire.payloads.decoding import PayloadError, one_each, row_sizes, short
 
 if TYPE_CHECKING:
-    from barrage.wire.payloads.decoding import Int64Array
+    from barrage.wire.payloads.decoding import Int64Array, PayloadSizes
 
 PayloadFunction: TypeAlias = Callable[[bytes], "Mapping[str, Any] | Iterable[Mapping[str, Any]]"]
 """A row, or several, of a payload; any exception says that it cannot be decoded."""
@@ -26,10 +26,20 @@ PayloadFunction: TypeAlias = Callable[[bytes], "Mapping[str, Any] | Iterable[Map
 class RawPayloads:
     """The payload itself is the column."""
 
+    turn_messages = 8192
+
     def __init__(self, schema: pa.Schema) -> None:
         if len(schema) != 1 or schema.field(0).type not in (pa.binary(), pa.large_binary()):
             raise ConfigError("format raw wants one binary column for the payload")
         self.schema = schema
+
+    def sizes(self, payloads: pa.BinaryArray) -> PayloadSizes:
+        """See :class:`~barrage.wire.payloads.decoding.PayloadDecoder`."""
+        return row_sizes(self.schema, payloads)
+
+    def faults(self, payloads: pa.BinaryArray) -> Mapping[int, str]:
+        """See :class:`~barrage.wire.payloads.decoding.PayloadDecoder`."""
+        return {}
 
     def decode(self, payloads: pa.BinaryArray) -> tuple[pa.Table, Int64Array]:
         """See :class:`~barrage.wire.payloads.decoding.PayloadDecoder`."""
@@ -40,10 +50,27 @@ class RawPayloads:
 class FunctionDecoder:
     """A function of bytes; see :data:`PayloadFunction`."""
 
+    turn_messages = 1024
+
     def __init__(self, schema: pa.Schema, function: PayloadFunction, *, what: str) -> None:
         self.schema = schema
         self._function = function
         self._what = what
+
+    def sizes(self, payloads: pa.BinaryArray) -> PayloadSizes:
+        """See :class:`~barrage.wire.payloads.decoding.PayloadDecoder`. How many rows a function
+        makes only it knows; one is taken for granted."""
+        return row_sizes(self.schema, payloads)
+
+    def faults(self, payloads: pa.BinaryArray) -> Mapping[int, str]:
+        """See :class:`~barrage.wire.payloads.decoding.PayloadDecoder`."""
+        found = {}
+        for at, payload in enumerate(payloads.to_pylist()):
+            try:
+                self._rows_of(payload)
+            except PayloadError as error:
+                found[at] = str(error)
+        return found
 
     def decode(self, payloads: pa.BinaryArray) -> tuple[pa.Table, Int64Array]:
         """See :class:`~barrage.wire.payloads.decoding.PayloadDecoder`."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from barrage.limits import Limits
-    from barrage.wire.payloads.decoding import PayloadDecoder
+    from barrage.wire.payloads.decoding import DecodeTurn, PayloadDecoder
     from barrage.wire.payloads.payload_batch import PayloadBatch
     from barrage.wire.payloads.record_decoders import PayloadFunction
 
@@ -231,7 +231,11 @@ class SourceMapping:
         if self.format == "protobuf":
             return protobuf_decoder(schema, self._protobuf_class())
         if self.format == "arrow":
-            return ArrowStreams(schema, rows_max=limits.connector_payload_rows_max)
+            return ArrowStreams(
+                schema,
+                rows_max=limits.connector_payload_rows_max,
+                bytes_max=limits.connector_decoded_bytes_max,
+            )
         if self.format == "python":
             assert self.function is not None
             return FunctionDecoder(schema, self.function, what="what the function takes")
@@ -263,8 +267,13 @@ class RowMapper:
         only_key = mapping.key == (mapping.key_column,)
         self._deletes_by_key = only_key
 
-    def map(self, batch: PayloadBatch) -> MappedRows:
-        """Rows, deletions, and what was rejected."""
+    @property
+    def turn_messages(self) -> int:
+        """So many messages take some milliseconds, when they are short."""
+        return self._decoder.turn_messages
+
+    def map(self, batch: PayloadBatch, turn: DecodeTurn | None = None) -> MappedRows:
+        """Rows, deletions, and what was rejected. TurnExceededError."""
         filled = pc.indices_nonzero(pc.binary_length(batch.payloads))
         deleted = None
         if len(filled) < len(batch):
@@ -275,7 +284,7 @@ class RowMapper:
                 )
                 deleted = pc.indices_nonzero(is_deletion)
             whole, batch = batch, batch.take(filled)
-        done = decode_payloads(self._decoder, batch.payloads)
+        done = decode_payloads(self._decoder, batch.payloads, turn)
         origins = pa.array(done.origins)
         rows = self._filled_in(done.rows, batch, origins)
         rejected = list(done.rejected)
@@ -294,6 +303,13 @@ class RowMapper:
             ids = batch.ids.take(origins)
         told = self._rejected(batch, rejected)
         return self._split(rows, ids, order=order, marks=marks, rejected=told)
+
+    def rejected(self, batch: PayloadBatch, reason: str) -> MappedRows:
+        """No rows: all messages are rejected."""
+        told = self._rejected(batch, [(at, reason) for at in range(len(batch))])
+        no_ids = pa.array([], pa.uint64())
+        rows = self.schema.empty_table()
+        return MappedRows(rows=rows, deleted=None, rejected=told, row_ids=no_ids)
 
     def _filled_in(self, rows: pa.Table, batch: PayloadBatch, origins: pa.Array) -> pa.Table:
         """The decoded columns and those of the messages, in the table's order, and the one that

@@ -6,6 +6,7 @@ closed in themselves, and there are as many rows as lines. All others are decode
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,10 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, json
 
-from barrage.wire.payloads.decoding import PayloadError, one_each
+from barrage.wire.payloads.decoded_sizes import item_width
+from barrage.wire.payloads.decoding import PayloadError, PayloadSizes, one_each, row_sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from barrage.wire.payloads.decoding import Int64Array
+
+_NO_OBJECTS = "the payload is not JSON: every line must be one object"
 
 
 def _joined(payloads: pa.BinaryArray) -> pa.Buffer:
@@ -36,6 +42,12 @@ def _without_last_break(payloads: pa.BinaryArray) -> pa.BinaryArray:
     return pc.replace_substring_regex(payloads.cast(pa.binary()), r"\r?\n\z", "")
 
 
+def _line_counts(payloads: pa.BinaryArray) -> Int64Array:
+    """How many rows there are at most."""
+    found: Int64Array = pc.add(pc.count_substring(payloads, pattern=b"\n"), 1).to_numpy()
+    return found
+
+
 def _are_lines(payloads: pa.BinaryArray) -> bool:
     return not pc.any(pc.match_substring(payloads, pattern=b"\n")).as_py()
 
@@ -44,24 +56,51 @@ class JsonLines:
     """One JSON object in a payload, or several in lines. Fields a table does not have are
     ``ignored`` or an error, those a payload does not have are null."""
 
+    turn_messages = 8192
+
     def __init__(self, schema: pa.Schema, *, ignores_unknown: bool = True) -> None:
         self.schema = schema
         self._read = pa.schema([(f.name, _as_read(f.type)) for f in schema])
         self._unknown = "ignore" if ignores_unknown else "error"
         self._syntax = msgspec.json.Decoder(msgspec.Raw)
+        self._item_width = item_width(schema)
+
+    def sizes(self, payloads: pa.BinaryArray) -> PayloadSizes:
+        """See :class:`~barrage.wire.payloads.decoding.PayloadDecoder`."""
+        found = row_sizes(self.schema, payloads, _line_counts(payloads))
+        if not self._item_width:
+            return found
+        items = pc.add(
+            pc.count_substring(payloads, pattern=b","), pc.count_substring(payloads, pattern=b"[")
+        )
+        more = items.to_numpy().astype(np.int64) * self._item_width
+        return PayloadSizes(found.rows, found.byte_counts + more)
+
+    def faults(self, payloads: pa.BinaryArray) -> Mapping[int, str]:
+        """See :class:`~barrage.wire.payloads.decoding.PayloadDecoder`: those of the syntax."""
+        found = {}
+        for at, payload in enumerate(payloads.to_pylist()):
+            lines = re.sub(rb"\r?\n\Z", b"", payload)
+            try:
+                if not (lines.startswith(b"{") and lines.endswith(b"}")):
+                    raise PayloadError(_NO_OBJECTS)
+                self._check(pa.py_buffer(lines + b"\n"), lines.count(b"\n") + 1)
+            except PayloadError as error:
+                found[at] = str(error)
+        return found
 
     def decode(self, payloads: pa.BinaryArray) -> tuple[pa.Table, Int64Array]:
         """See :class:`~barrage.wire.payloads.decoding.PayloadDecoder`."""
         lines = _without_last_break(payloads)
         counts = pc.add(pc.count_substring(lines, pattern=b"\n"), 1).to_numpy()
         if not _are_objects(lines):
-            raise PayloadError("the payload is not JSON: every line must be one object")
+            raise PayloadError(_NO_OBJECTS)
         text = _joined(lines)
         total = int(counts.sum())
         self._check(text, total)
         rows = self._rows(text)
         if len(rows) != total:
-            raise PayloadError("the payload is not JSON: every line must be one object")
+            raise PayloadError(_NO_OBJECTS)
         return rows, np.repeat(one_each(len(lines)), counts)
 
     def _check(self, text: pa.Buffer, count: int) -> None:
@@ -71,7 +110,7 @@ class JsonLines:
         except (msgspec.DecodeError, RecursionError) as error:
             raise PayloadError(f"the payload is not JSON: {error}") from None
         if found != count:
-            raise PayloadError("the payload is not JSON: every line must be one object")
+            raise PayloadError(_NO_OBJECTS)
 
     def _rows(self, text: pa.Buffer) -> pa.Table:
         try:
@@ -112,6 +151,8 @@ class CsvRecords:
     """Records of CSV without a header, as RFC 4180 quotes them; an empty field without quotes is
     null. ``columns`` are those of a record, in order, all of them in the schema."""
 
+    turn_messages = 8192
+
     def __init__(
         self, schema: pa.Schema, *, columns: tuple[str, ...], delimiter: str = ","
     ) -> None:
@@ -126,6 +167,14 @@ class CsvRecords:
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
+
+    def sizes(self, payloads: pa.BinaryArray) -> PayloadSizes:
+        """See :class:`~barrage.wire.payloads.decoding.PayloadDecoder`."""
+        return row_sizes(self.schema, payloads, _line_counts(payloads))
+
+    def faults(self, payloads: pa.BinaryArray) -> Mapping[int, str]:
+        """See :class:`~barrage.wire.payloads.decoding.PayloadDecoder`."""
+        return {}
 
     def decode(self, payloads: pa.BinaryArray) -> tuple[pa.Table, Int64Array]:
         """See :class:`~barrage.wire.payloads.decoding.PayloadDecoder`."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from barrage.proto.connector.session_states import WorkerState
 from barrage.proto.connector.stream_desk import StreamDesk
 from barrage.proto.connector.worker_session import WorkerSession
 from barrage.server.ingest.connector.source_connection import READ_BYTES, ConnectorConnection
+from barrage.server.ingest.connector.source_program import MappedPart, SourceProgram
 from barrage.server.ingest.connector.stream_landings import StreamLandings
 from barrage.server.runtime.failure import unexpected_failure
 from barrage.supervision import Role, WorkerPool, start_task
@@ -39,18 +39,20 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from barrage.limits import Limits
-    from barrage.proto.connector.stream_desk import Stream, StreamBatch
+    from barrage.proto.connector.stream_desk import Stream
     from barrage.server.identity.audit import AuditLog
     from barrage.server.identity.caller import Caller
     from barrage.server.ingest.connector.source_callers import SourceCallers
     from barrage.server.ingest.connector.source_connection import ConnectorFacts
+    from barrage.server.ingest.connector.source_program import BatchWork
     from barrage.server.ingest.connector.stream_landings import Landing, LandingTarget
     from barrage.server.policy.access_gate import AccessGate
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.tables.table_service import TableService
     from barrage.transport.base import ServerCertificates
     from barrage.wire.connector.frame_values import Hello
-    from barrage.wire.payloads.source_mapping import MappedRows, SourceMapping
+    from barrage.wire.payloads.mapping_turns import MappedTurn
+    from barrage.wire.payloads.source_mapping import SourceMapping
 
 log = logging.getLogger(__name__)
 
@@ -66,38 +68,12 @@ _FOR_SOURCES = (
 )
 """Why a program can have no table, that only somebody who looks at it can help."""
 
-BESIDE_BYTES = 16 * 1024
-"""Payloads from which on they are decoded beside the event loop."""
-
 FAILED_SHOWN = 100
 """Connections that ended by an error and are still told of."""
 
 BAD_COOKIE = "bad cookie: it must be the server's key, USER:PASSWORD or a token that holds"
 
 ADMISSION = Role("barrage-connector-admission", "the connection, which is cut")
-
-
-class _Program:
-    """A target that connectors have begun with; the programs that share it are one."""
-
-    def __init__(self, target: LandingTarget) -> None:
-        self.target = target
-        self.landing: Landing | None = None
-        self.desk: StreamDesk | None = None
-        self.held: _Mapped | None = None
-        """What the engine had no room for."""
-        self.waiting: deque[ConnectorConnection] = deque()
-        self.is_opening = False
-        self.is_mapping = False
-        """Whether payloads are being decoded beside the loop."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Mapped:
-    """A batch and what its messages become."""
-
-    batch: StreamBatch
-    rows: MappedRows | None
 
 
 class ConnectorWorker:
@@ -128,7 +104,7 @@ class ConnectorWorker:
         self._handshakes: TlsHandshakes | None = None
         self._on_death = on_death
         self._connections: set[ConnectorConnection] = set()
-        self._programs: dict[LandingTarget, _Program] = {}
+        self._programs: dict[LandingTarget, SourceProgram] = {}
         self._touched: set[ConnectorConnection] = set()
         self._failed_sessions: deque[ConnectorFacts] = deque(maxlen=FAILED_SHOWN)
         self._numbers = count(1)
@@ -211,7 +187,10 @@ class ConnectorWorker:
 
     def new_session(self, connection: ConnectorConnection) -> WorkerSession:
         return WorkerSession(
-            limits=self.limits, cookie=None, on_change=partial(self.touch, connection)
+            limits=self.limits,
+            cookie=None,
+            on_change=partial(self.touch, connection),
+            turn_frames=self.limits.connector_turn_frames_max,
         )
 
     def deadline_s(self) -> float:
@@ -319,7 +298,7 @@ class ConnectorWorker:
             if len(self._programs) >= self.limits.connector_programs_max:
                 connection.session.fail("there are too many programs")
                 return
-            program = self._programs[target] = _Program(target)
+            program = self._programs[target] = SourceProgram(target)
         program.waiting.append(connection)
         self._advance(program)
 
@@ -338,31 +317,62 @@ class ConnectorWorker:
             self.close()
             self._on_death(error)
 
+    def _contained(self, program: SourceProgram, work: Callable[[], None]) -> None:
+        """An error nobody expected ends the connections of its program, and is told; the next ones
+        begin anew."""
+        try:
+            work()
+        except Exception:
+            name = program.target.table
+            error = unexpected_failure(log, f"the connectors of table {name!r} have failed")
+            self._forget(program)
+            waiting, program.waiting = program.waiting, deque()
+            for connection in waiting:
+                connection.session.fail(str(error))
+            if program.desk is not None:
+                program.desk.close(str(error))
+            program.give_up()
+
+    def _forget(self, program: SourceProgram) -> None:
+        """Who comes next has another one."""
+        if self._programs.get(program.target) is program:
+            del self._programs[program.target]
+
     def _turn(self) -> None:
         self._has_turn = False
         for program in tuple(self._programs.values()):
-            self._submit(program)
+            self._contained(program, partial(self._submit, program))
         touched, self._touched = self._touched, set()
         for connection in touched:
-            connection.flush()
+            self._look_after(connection)
 
-    def _advance(self, program: _Program) -> None:
+    def _look_after(self, connection: ConnectorConnection) -> None:
+        """Read what it has brought and send what there is. What nobody expected ends it alone."""
+        try:
+            connection.read_on()
+            connection.flush()
+        except Exception:
+            unexpected_failure(log, "a connector is cut")
+            connection.cut()
+
+    def _advance(self, program: SourceProgram) -> None:
         """Open what is to be opened; welcome who waits."""
         desk = program.desk
         if desk is not None and not desk.is_open and not desk.batches_under_way:
-            desk = program.desk = program.landing = program.held = None
+            program.give_up()
+            desk = program.desk = program.landing = None
         if desk is not None and desk.is_open:
             while program.waiting:
                 self._welcome(program.waiting.popleft(), program.target, desk)
         elif desk is None and not program.is_opening:
             self._open(program)
 
-    def _open(self, program: _Program) -> None:
+    def _open(self, program: SourceProgram) -> None:
         """For the first that waits and is still there."""
         while program.waiting and program.waiting[0].session.state is not WorkerState.GREETED:
             program.waiting.popleft()
         if not program.waiting:
-            self._programs.pop(program.target, None)
+            self._forget(program)
             return
         first = program.waiting[0].caller
         assert first is not None
@@ -388,14 +398,18 @@ class ConnectorWorker:
             connection.session.welcome(desk)
 
     def _on_loop(
-        self, told: Callable[[_Program, Any], None], program: _Program, future: Future[Any]
+        self,
+        told: Callable[[SourceProgram, Any], None],
+        program: SourceProgram,
+        future: Future[Any],
     ) -> None:
         try:
-            self.loop.call_soon_threadsafe(self._guarded, partial(told, program, future))
+            work = partial(self._contained, program, partial(told, program, future))
+            self.loop.call_soon_threadsafe(self._guarded, work)
         except RuntimeError:
             log.debug("the loop has ended before a write of connectors was answered")
 
-    def _opened(self, program: _Program, future: Future[Landing]) -> None:
+    def _opened(self, program: SourceProgram, future: Future[Landing]) -> None:
         try:
             program.landing = landing = future.result()
         except BarrageError as error:
@@ -411,7 +425,7 @@ class ConnectorWorker:
         )
         self._advance(program)
 
-    def _not_opened(self, program: _Program, error: BarrageError) -> None:
+    def _not_opened(self, program: SourceProgram, error: BarrageError) -> None:
         log.warning("a connector has no table %r: %s", program.target.table, error)
         program.is_opening = False
         if isinstance(error, PermissionDeniedError):
@@ -419,7 +433,7 @@ class ConnectorWorker:
             _refuse(program.waiting.popleft(), error)
             self.loop.call_soon(self._guarded, partial(self._advance, program))
             return
-        self._programs.pop(program.target, None)
+        self._forget(program)
         for connection in program.waiting:
             if isinstance(error, _FOR_SOURCES):
                 _refuse(connection, error)
@@ -427,85 +441,105 @@ class ConnectorWorker:
                 # Sources take an ERROR for the end; this may pass.
                 connection.session.close()
 
-    def _submit(self, program: _Program) -> None:
+    def _submit(self, program: SourceProgram) -> None:
         """Hand the engine what has come for a program, if it has room."""
-        desk, landing = program.desk, program.landing
-        if desk is None or landing is None or not desk.is_open or program.is_mapping:
+        desk = program.desk
+        if desk is None or program.landing is None or not desk.is_open or program.is_mapping:
             return
         if program.held is not None:
             self._write(program, program.held)
             return
-        if desk.batches_under_way >= BATCHES_UNDER_WAY_MAX:
-            return
-        batch = desk.take_batch()
-        if batch is None:
-            return
-        messages = batch.messages()
-        if messages is None:
-            self._write(program, _Mapped(batch, None))
-        elif landing.target.is_raw or batch.byte_count < BESIDE_BYTES:
-            self._write(program, _Mapped(batch, landing.mapper.map(messages)))
-        else:
-            program.is_mapping = True
-            future = self._decoding.submit(landing.mapper.map, messages)
-            future.add_done_callback(partial(self._on_loop, partial(self._mapped, batch), program))
+        while program.row_bytes <= self.limits.connector_decoded_bytes_max:
+            work = self._next_work(program, desk)
+            if work is None or not self._take_turn(program, work):
+                return
 
-    def _mapped(self, batch: StreamBatch, program: _Program, future: Future[MappedRows]) -> None:
-        """Payloads were decoded beside the loop, and nothing of the program meanwhile."""
-        assert program.desk is not None
+    def _next_work(self, program: SourceProgram, desk: StreamDesk) -> BatchWork | None:
+        """The batch that is being decoded, or the next one."""
+        if program.work is None and desk.batches_under_way < BATCHES_UNDER_WAY_MAX:
+            batch = desk.take_batch()
+            if batch is not None:
+                program.work = program.begin(batch, limits=self.limits)
+        return program.work
+
+    def _take_turn(self, program: SourceProgram, work: BatchWork) -> bool:
+        """Whether there may be another one at once."""
+        if work.turns is None:
+            program.work = None
+            self._write(program, program.whole(work))
+            return False
+        if work.is_beside:
+            program.is_mapping = True
+            future = self._decoding.submit(work.turns.next)
+            future.add_done_callback(partial(self._on_loop, partial(self._mapped, work), program))
+            return False
+        return self._write_turn(program, work, work.turns.next())
+
+    def _mapped(self, work: BatchWork, program: SourceProgram, future: Future[MappedTurn]) -> None:
+        """Payloads were decoded beside the loop, and nothing of the program meanwhile. Programs
+        take turns: the next one of this stands behind those of others."""
         program.is_mapping = False
-        if future.cancelled() or not program.desk.is_open:
-            program.desk.fail(batch)
+        if future.cancelled() or work.is_failed or not work.desk.is_open:
+            work.fail()
+            program.work = None
             self._advance(program)
-            return
-        self._write(program, _Mapped(batch, future.result()))
+        else:
+            self._write_turn(program, work, future.result())
         self._submit(program)
 
-    def _write(self, program: _Program, mapped: _Mapped) -> None:
-        desk, landing = program.desk, program.landing
-        assert desk is not None
+    def _write_turn(self, program: SourceProgram, work: BatchWork, turn: MappedTurn) -> bool:
+        """Whether there is more of it."""
+        part = work.part(turn)
+        if part.is_last:
+            program.work = None
+        self._write(program, part)
+        return program.work is work and program.held is None
+
+    def _write(self, program: SourceProgram, part: MappedPart) -> None:
+        landing, work, rows = program.landing, part.work, part.rows
         assert landing is not None
-        rows, batch = mapped.rows, mapped.batch
+        desk = work.desk
         if rows is not None and len(rows.rejected):
             desk.note_rejected(rows.rejected)
         if rows is not None and len(rows.rejected) and _ends_by_bad(landing):
-            desk.fail(batch, f"payload rejected: {rows.rejected['reason'][0].as_py()}")
+            work.fail(f"payload rejected: {rows.rejected['reason'][0].as_py()}")
+            program.give_up()
             self._advance(program)
             return
         try:
-            future = self._landings.write(landing, rows, batch.positions)
+            future = self._landings.write(landing, rows, part.positions)
         except LimitExceededError:
-            program.held, desk.is_full = mapped, True
+            program.held, desk.is_full = part, True
             return
         except BarrageError as error:
-            self._failed(program, batch, error)
+            self._failed(program, work, error)
             return
         program.held, desk.is_full = None, False
-        future.add_done_callback(partial(self._on_loop, partial(self._written, batch), program))
+        program.row_bytes += part.byte_count
+        future.add_done_callback(partial(self._on_loop, partial(self._written, part), program))
 
-    def _written(self, batch: StreamBatch, program: _Program, future: Future[int]) -> None:
-        desk = program.desk
-        assert desk is not None
+    def _written(self, part: MappedPart, program: SourceProgram, future: Future[int]) -> None:
+        work = part.work
+        program.row_bytes -= part.byte_count
         try:
             future.result()
         except BarrageError as error:
-            self._failed(program, batch, error)
+            self._failed(program, work, error)
             return
-        desk.settle(batch)
+        if part.is_last and not work.is_failed:
+            work.desk.settle(work.batch)
         self._submit(program)
-        if desk.gives_credits:
-            desk.give_credits()
+        if work.desk.gives_credits:
+            work.desk.give_credits()
         self._advance(program)
 
-    def _failed(self, program: _Program, batch: StreamBatch, error: BarrageError) -> None:
+    def _failed(self, program: SourceProgram, work: BatchWork, error: BarrageError) -> None:
         """Sources come again, and are told where their streams stand then."""
-        assert program.desk is not None
-        if program.desk.is_open:
+        if work.desk.is_open:
             log.error("rows for table %r could not be written: %s", program.target.table, error)
-        program.desk.fail(batch)
-        if program.held is not None and program.held.batch is not batch:
-            program.desk.fail(program.held.batch)
-        program.held = None
+        work.fail()
+        if work.desk is program.desk:
+            program.give_up()
         self._advance(program)
 
     # --- time ---
@@ -523,7 +557,7 @@ class ConnectorWorker:
             elif connection.session.has_refused and self._looks % 2:
                 connection.session.remind()
         for program in tuple(self._programs.values()):
-            self._submit(program)
+            self._contained(program, partial(self._submit, program))
             if program.desk is not None and program.desk.is_open:
                 program.desk.give_credits()
 

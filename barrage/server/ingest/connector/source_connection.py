@@ -84,6 +84,8 @@ class ConnectorConnection(asyncio.BufferedProtocol):
         self.outcome: StatusCode | None = None
         """Why it was turned away; None when it was not."""
         self._is_greeted = False
+        self._is_held = False
+        """Whether nothing is read because there is enough to look at."""
         self._is_ending = False
         self.number = 0
         """Of the connections of this server."""
@@ -104,10 +106,31 @@ class ConnectorConnection(asyncio.BufferedProtocol):
 
     def _received(self, data: memoryview) -> None:
         self.session.receive_data(data)
+        self._hold()
         if self.session.state is WorkerState.GREETED and not self._is_greeted:
             self._is_greeted = True
             self._worker.greeted(self)
         self._worker.touch(self)
+
+    def read_on(self) -> None:
+        """Look at more of what has come, in a turn of the loop that others have as well."""
+        if not self.session.has_unread and not self._is_held:
+            return
+        self.session.read_on()
+        self._hold()
+        if self.session.has_unread:
+            self._worker.touch(self)
+
+    def _hold(self) -> None:
+        """Read no more while there is enough to look at."""
+        has_enough = self.session.has_unread
+        if has_enough == self._is_held:
+            return
+        self._is_held = has_enough
+        if has_enough:
+            self.pause()
+        else:
+            self.resume()
 
     def data_received(self, data: bytes) -> None:
         """What came right behind a TLS handshake."""

@@ -160,7 +160,7 @@ class TestCsv:
 
 
 class TestArrow:
-    DECODER = ArrowStreams(SCHEMA, rows_max=4)
+    DECODER = ArrowStreams(SCHEMA, rows_max=4, bytes_max=1 << 20)
 
     def test_columns_are_found_by_name_and_widened(self) -> None:
         rows = pa.table({"t": ["x", "y"], "a": pa.array([1, 2], pa.int8()), "other": [1, 2]})
