@@ -2,7 +2,8 @@
 
 A part is what one attempt at one partition of one batch sent. It is complete when its stream ended
 well; a broken stream leaves nothing. Parts go when their batch is committed or aborted, and when
-nobody came for them in time: a job that was killed aborts nothing.
+nobody came for them in time: a job that was killed aborts nothing. So do those that are under way
+and bring nothing for as long; who sends them is told when there is more.
 
 Memory only: after a restart everything staged is gone, the commit says so, and the job stages its
 batch again. Belongs to the event loop.
@@ -61,6 +62,8 @@ class StagedPart:
     row_count: int = 0
     byte_count: int = 0
     expires_ns: int = 0
+    is_given_up: bool = False
+    """Its rows are gone: the batch was aborted, or nothing came for too long."""
 
     def rows(self) -> pa.Table:
         """All rows, not copied."""
@@ -77,7 +80,8 @@ class StagingArea:
         self._parts: dict[tuple[str, str], dict[tuple[int, int, int], StagedPart]] = {}
         """By table and writer, then by batch, partition and attempt."""
         self._swept_ns = clock.monotonic_ns()
-        self._open_count = 0
+        self._open: dict[int, StagedPart] = {}
+        """Parts under way, by identity."""
         self._complete_count = 0
         self.byte_count = 0
         """Bytes of complete parts and of those under way."""
@@ -85,7 +89,7 @@ class StagingArea:
     @property
     def part_count(self) -> int:
         """Complete parts and those under way."""
-        return self._open_count + self._complete_count
+        return len(self._open) + self._complete_count
 
     def open(self, name: BatchName, partition: int, attempt: int) -> StagedPart:
         """Begin a part; it ends in :meth:`complete` or :meth:`discard`. LimitExceededError."""
@@ -98,14 +102,26 @@ class StagingArea:
                 unit="parts",
             )
         self._charge(PART_BYTES_MIN)
-        self._open_count += 1
-        return StagedPart(
-            name=name, partition=partition, attempt=attempt, byte_count=PART_BYTES_MIN
+        part = StagedPart(
+            name=name,
+            partition=partition,
+            attempt=attempt,
+            byte_count=PART_BYTES_MIN,
+            expires_ns=self._expiry_ns(),
         )
+        self._open[id(part)] = part
+        return part
+
+    def _expiry_ns(self) -> int:
+        return self._clock.monotonic_ns() + self._limits.staging_ttl_ns
 
     def add(self, part: StagedPart, batch: pa.RecordBatch, byte_count: int) -> None:
-        """More rows of a part under way. LimitExceededError when too much is staged already."""
+        """More rows of a part under way. LimitExceededError when too much is staged already,
+        StagedLostError when the part was given up meanwhile."""
+        if part.is_given_up:
+            raise self._lost(part)
         byte_count = max(byte_count, BATCH_BYTES_MIN)
+        part.expires_ns = self._expiry_ns()
         self._charge(byte_count)
         part.byte_count += byte_count
         part.row_count += batch.num_rows
@@ -113,11 +129,13 @@ class StagingArea:
 
     def complete(self, part: StagedPart, schema: pa.Schema) -> None:
         """The part has all its rows and can be committed. It takes the place of one of the same
-        attempt that was sent before."""
-        self._open_count -= 1
+        attempt that was sent before. StagedLostError when it was given up meanwhile."""
+        if part.is_given_up:
+            raise self._lost(part)
+        del self._open[id(part)]
         self._complete_count += 1
         part.schema = schema
-        part.expires_ns = self._clock.monotonic_ns() + self._limits.staging_ttl_ns
+        part.expires_ns = self._expiry_ns()
         of_writer = self._parts.setdefault((part.name.table, part.name.writer), {})
         key = (part.name.batch, part.partition, part.attempt)
         if key in of_writer:
@@ -136,9 +154,19 @@ class StagingArea:
             self.byte_count -= more
 
     def discard(self, part: StagedPart) -> None:
-        """Give up a part under way."""
-        self._open_count -= 1
-        self.byte_count -= part.byte_count
+        """Give up a part under way, unless that has been done already."""
+        if self._open.pop(id(part), None) is not None:
+            self.byte_count -= part.byte_count
+            part.is_given_up = True
+            part.batches.clear()
+
+    def _lost(self, part: StagedPart) -> StagedLostError:
+        return StagedLostError(
+            f"staged-lost: partition {part.partition}, attempt {part.attempt} of batch "
+            f"{part.name.batch} of writer {part.name.writer!r} was given up, as its batch was "
+            f"aborted or nothing came for {self._limits.staging_ttl_ns // 1_000_000_000} s: stage "
+            "it again"
+        )
 
     def withdraw(self, part: StagedPart) -> None:
         """Drop a complete part, unless that has been done already."""
@@ -165,8 +193,12 @@ class StagingArea:
         return found
 
     def forget_batch(self, name: BatchName) -> int:
-        """Drop every part of one batch; how many rows they had."""
-        return self._forget_range(name, name.batch)
+        """Drop every part of one batch, also of those under way; how many rows they had."""
+        rows = 0
+        for part in [part for part in self._open.values() if part.name == name]:
+            rows += part.row_count
+            self.discard(part)
+        return rows + self._forget_range(name, name.batch)
 
     def forget_upto(self, name: BatchName) -> int:
         """Drop every part of a batch and of those before it: they will not be committed."""
@@ -187,6 +219,8 @@ class StagingArea:
         if now_ns - self._swept_ns < SWEEP_NS:
             return
         self._swept_ns = now_ns
+        for part in [part for part in self._open.values() if part.expires_ns <= now_ns]:
+            self.discard(part)
         for place, of_writer in list(self._parts.items()):
             self._forget(of_writer, [k for k, p in of_writer.items() if p.expires_ns <= now_ns])
             if not of_writer:

@@ -153,3 +153,43 @@ def test_room_is_made_by_what_has_expired(clock):
     clock.advance(11 * SECOND)
     area.add(part, ROWS, 9_000)
     assert area.part_count == 1
+
+
+def test_a_part_under_way_that_brings_nothing_for_too_long_is_given_up(area, clock):
+    ttl = Limits().staging_ttl_ns
+    part = area.open(NAME, 0, 0)
+    area.add(part, ROWS, 5000)
+    clock.advance(ttl - SECOND)
+    area.add(part, ROWS, 5000)
+    clock.advance(ttl - SECOND)
+    area.sweep()
+    assert area.part_count == 1
+    clock.advance(2 * SECOND)
+    area.sweep()
+    assert (area.byte_count, area.part_count) == (0, 0)
+    for more in (lambda: area.add(part, ROWS, 5000), lambda: area.complete(part, ROWS.schema)):
+        with pytest.raises(StagedLostError, match=r"^staged-lost: partition 0, attempt 0 of bat"):
+            more()
+    area.discard(part)
+    assert (area.byte_count, area.part_count) == (0, 0)
+
+
+def test_an_abort_forgets_what_is_under_way_of_its_batch_too(area):
+    part, other = area.open(NAME, 0, 0), area.open(BatchName(table="t", writer="w", batch=4), 0, 0)
+    area.add(part, ROWS, 5000)
+    assert area.forget_batch(NAME) == 1000
+    assert area.part_count == 1
+    with pytest.raises(StagedLostError):
+        area.complete(part, ROWS.schema)
+    area.complete(other, ROWS.schema)
+    assert area.part_count == 1
+
+
+def test_what_stalls_makes_room_for_others(clock):
+    area = StagingArea(Limits(staging_bytes_max=20_000), clock)
+    stalled = area.open(NAME, 0, 0)
+    area.add(stalled, ROWS, 15_000)
+    clock.advance(Limits().staging_ttl_ns + SECOND)
+    staged(area, BatchName(table="t", writer="v", batch=1))
+    assert stalled.is_given_up
+    assert not stalled.batches
