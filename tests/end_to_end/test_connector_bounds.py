@@ -11,8 +11,10 @@ import pytest
 from barrage.limits import Limits
 from barrage.proto.connector.source_session import WorkerFailed
 from barrage.server import SourceMapping
+from barrage.server.ingest.connector import source_program
 from barrage.server.ingest.connector.stream_landings import StreamLandings
 from barrage.wire.connector.frame_values import SentMessage
+from barrage.wire.payloads.mapping_turns import TurnPace
 from barrage.wire.payloads.record_decoders import FunctionDecoder
 from barrage.wire.payloads.source_mapping import RowMapper
 from tests.end_to_end.test_connector_tables import Given, push, rows, serving
@@ -210,3 +212,30 @@ def test_many_frames_of_one_connection_leave_turns_to_others() -> None:
         for stream in range(200):
             s.wait_safe(stream, 2)
         assert server.table("p").to_arrow().num_rows == 400
+
+
+def test_who_comes_after_a_batch_that_failed_is_told_of_all_its_parts(monkeypatch) -> None:
+    """A batch fails in its second part while the engine has the first."""
+    monkeypatch.setattr(source_program, "TurnPace", lambda: TurnPace(1))
+    strict = mapping("p", on_bad_payload="error")
+    with serving(strict) as server:
+        is_busy, may_go_on = threading.Event(), threading.Event()
+
+        def busy() -> None:
+            is_busy.set()
+            assert may_go_on.wait(HANG_SECONDS)
+
+        with source(server.connector_port, "p") as s:
+            s.announce(1)
+            server._app._connectors._landings._tables._runtime.submit(busy)
+            assert is_busy.wait(HANG_SECONDS)
+            send(s, b'{"a":1}', b"bad")
+            while not any(isinstance(event, WorkerFailed) for event in s.receive()):
+                pass
+            may_go_on.set()
+        with source(server.connector_port, "p") as s:
+            s.announce(1)
+            assert s.opened == {1: 1}
+            send(s, b'{"a":2}', first=2)
+            s.wait_safe(1, 2)
+        assert [row["a"] for row in rows(server, "p")] == [1, 2]

@@ -448,7 +448,10 @@ class TableJournal:
         with self._lock:
             if version >= self.latest_version and self.is_known(version):
                 self._build()
-                return self._builder.ids
+                # Of a history that has ended more was numbered than there is in it.
+                if self.failed_step is None:
+                    return self._builder.ids
+                version = min(version, self.latest_version)
             self._check_reach(version, version)
         base = self.history.base_for(version)
         tracker = IdTracker(base.ids)

@@ -13,6 +13,7 @@ again, and the next desk begins with the positions that were committed.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -124,7 +125,7 @@ class _Singles:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class StreamBatch:
     """Messages as columns, and the positions that go with them in one durable record."""
 
@@ -229,7 +230,10 @@ class StreamDesk:
         self.is_full = False
         """Whether no credits are given because there is no room; set by whoever writes."""
         self.unsafe_bytes = 0
-        self.batches_under_way = 0
+        self._under_way: deque[StreamBatch] = deque()
+        """Batches that were taken and are neither settled nor let go, in that order."""
+        self._safe: set[StreamBatch] = set()
+        """Those of them that wait for the ones before."""
         self._places_held = 0
         self._sessions: set[StreamOwner] = set()
         self._batch = StreamBatch()
@@ -391,15 +395,35 @@ class StreamDesk:
         if not batch.shares:
             return None
         self._batch = StreamBatch()
-        self.batches_under_way += 1
+        self._under_way.append(batch)
         return batch
 
+    @property
+    def batches_under_way(self) -> int:
+        """Batches that were taken and are neither settled nor let go."""
+        return len(self._under_way)
+
     def settle(self, batch: StreamBatch) -> None:
-        """The rows and positions of a batch are safe."""
-        self.batches_under_way -= 1
+        """The rows and positions of a batch are safe. What it acknowledges waits for the batches
+        before it: those may have rows in other tables, which become safe in their own time."""
+        self._safe.add(batch)
+        self._settle_first()
+
+    def let_go(self, batch: StreamBatch) -> None:
+        """Nothing of a batch is under way any more, and it is not safe."""
+        self._under_way.remove(batch)
         self.unsafe_bytes -= batch.byte_count
-        if not self.is_open:
-            return
+        self._settle_first()
+
+    def _settle_first(self) -> None:
+        while self._under_way and self._under_way[0] in self._safe:
+            batch = self._under_way.popleft()
+            self._safe.remove(batch)
+            self.unsafe_bytes -= batch.byte_count
+            if self.is_open:
+                self._acknowledge(batch)
+
+    def _acknowledge(self, batch: StreamBatch) -> None:
         owned: dict[StreamOwner, list[Stream]] = {session: [] for session in batch.shares}
         for number, (_, last) in batch.positions.items():
             stream = self._streams[number]
@@ -433,9 +457,8 @@ class StreamDesk:
     def fail(self, batch: StreamBatch, reason: str | None = None) -> None:
         """A batch could not be written: nor can what came after it. ``reason`` is for sources that
         cannot help it by sending it again."""
-        self.batches_under_way -= 1
-        self.unsafe_bytes -= batch.byte_count
         self.close(reason)
+        self.let_go(batch)
 
 
 def _names(streams: UInt64Array, spans: Sequence[StreamSpan]) -> pa.StringArray:

@@ -239,15 +239,20 @@ class ProducerPositions:
         """The next cycle moves external streams to the second number of each, the first being that
         of the first message after the last. SequenceError, and none moves, for one that is there
         already."""
+        self.check_streams(table, positions)
+        known = self._made(table)
+        for number, (_, last) in positions.items():
+            known.stage_at(name_of_stream(number), last)
+        if positions:
+            self._has_staged[table] = known
+
+    def check_streams(self, table: SourceTable, positions: Mapping[int, tuple[int, int]]) -> None:
+        """SequenceError when :meth:`stage_streams` would raise one."""
         known = self._made(table)
         for number, (first, _) in positions.items():
             last = known.last(name_of_stream(number))
             if last is not None and first <= last:
                 raise SequenceError(f"message {first} of stream {number} is there, as is {last}")
-        for number, (_, last) in positions.items():
-            known.stage_at(name_of_stream(number), last)
-        if positions:
-            self._has_staged[table] = known
 
     def refuse(self, table: SourceTable, position: ProducerPosition) -> None:
         """The write at this position could not be kept, which its producer cannot help."""

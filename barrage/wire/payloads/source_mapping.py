@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from barrage.errors import ConfigError, SchemaError
 from barrage.model.schema_like import SchemaLike, schema_of
 from barrage.wire.payloads.arrow_decoder import ArrowStreams
-from barrage.wire.payloads.decoding import decode_payloads
+from barrage.wire.payloads.decoding import decode_payloads, one_each
 from barrage.wire.payloads.record_decoders import (
     FunctionDecoder,
     RawPayloads,
@@ -321,7 +321,9 @@ class RowMapper:
             mapping.time_column: self._times(batch.event_times),
         }
         columns = {name: rows[name] for name in rows.column_names}
-        is_one_each = len(origins) == len(batch)
+        # As many rows as messages may also be two of one and none of another.
+        numbers = origins.to_numpy()
+        is_one_each = len(numbers) == len(batch) and np.array_equal(numbers, one_each(len(batch)))
         for name, values in sources.items():
             if name is not None:
                 taken = values if is_one_each else values.take(origins)

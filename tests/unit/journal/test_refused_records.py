@@ -160,3 +160,19 @@ def test_a_failed_table_takes_along_what_is_committed_with_it_later(break_next):
     assert scene.told == ["t", "u"]
     scene.reopen()
     assert scene.store.journals["u"].latest_version == 0
+
+
+def test_which_row_is_under_which_key_does_not_count_what_is_lost(break_next):
+    scene = Scene()
+    other = scene.journals["u"]
+    scene.cycle("t", "u")
+    scene.pump(20)
+    version = scene.step
+    ids = list(other.row_ids_at(version).ids)
+    break_next(scene.journal)
+    for _ in range(3):
+        scene.cycle("t", "u")
+    scene.pump(20)
+    assert other.failure is not None
+    assert other.latest_version == version
+    assert list(other.row_ids_at(version).ids) == ids

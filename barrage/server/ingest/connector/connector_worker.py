@@ -516,18 +516,19 @@ class ConnectorWorker:
             return
         program.held, desk.is_full = None, False
         program.row_bytes += part.byte_count
+        work.handed_over(part)
         future.add_done_callback(partial(self._on_loop, partial(self._written, part), program))
 
     def _written(self, part: MappedPart, program: SourceProgram, future: Future[int]) -> None:
         work = part.work
         program.row_bytes -= part.byte_count
+        work.parts_under_way -= 1
         try:
             future.result()
         except BarrageError as error:
             self._failed(program, work, error)
             return
-        if part.is_last and not work.is_failed:
-            work.desk.settle(work.batch)
+        work.finish()
         self._submit(program)
         if work.desk.gives_credits:
             work.desk.give_credits()
@@ -538,6 +539,7 @@ class ConnectorWorker:
         if work.desk.is_open:
             log.error("rows for table %r could not be written: %s", program.target.table, error)
         work.fail()
+        work.finish()
         if work.desk is program.desk:
             program.give_up()
         self._advance(program)

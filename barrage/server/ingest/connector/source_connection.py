@@ -118,8 +118,8 @@ class ConnectorConnection(asyncio.BufferedProtocol):
             return
         self.session.read_on()
         self._hold()
-        if self.session.has_unread:
-            self._worker.touch(self)
+        # What was read is for the next turn to hand over, also when it was the last.
+        self._worker.touch(self)
 
     def _hold(self) -> None:
         """Read no more while there is enough to look at."""

@@ -41,6 +41,11 @@ class BatchWork:
     is_beside: bool = False
     is_failed: bool = False
     """Whether nothing more of it may be written."""
+    parts_under_way: int = 0
+    """That the engine has and has not answered."""
+    is_handed_over: bool = False
+    """Whether the engine was given the last part."""
+    is_over: bool = False
 
     def part(self, turn: MappedTurn) -> MappedPart:
         """What a turn has brought."""
@@ -49,11 +54,29 @@ class BatchWork:
         positions = self.batch.positions_between(turn.start, turn.stop)
         return MappedPart(self, turn.rows, positions, is_last=is_last, byte_count=turn.byte_count)
 
+    def handed_over(self, part: MappedPart) -> None:
+        """The engine has a part."""
+        self.parts_under_way += 1
+        self.is_handed_over |= part.is_last
+
     def fail(self, reason: str | None = None) -> None:
-        """Nothing more of it is written, nor of its desk. Idempotent."""
-        if not self.is_failed:
+        """Nothing more of it is written, nor of its desk; positions of what the engine has count,
+        so the batch is under way until that is answered. Idempotent."""
+        if not self.is_failed and not self.is_over:
             self.is_failed = True
-            self.desk.fail(self.batch, reason)
+            self.desk.close(reason)
+            self.finish()
+
+    def finish(self) -> None:
+        """When every part of it has been answered, whichever was first, it is safe or let go."""
+        if self.parts_under_way or self.is_over:
+            return
+        if self.is_failed:
+            self.is_over = True
+            self.desk.let_go(self.batch)
+        elif self.is_handed_over:
+            self.is_over = True
+            self.desk.settle(self.batch)
 
 
 @dataclass(frozen=True, slots=True)

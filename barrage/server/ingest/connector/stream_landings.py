@@ -202,6 +202,8 @@ class StreamLandings:
             journals.check_writable([table])
             journals.positions.stage_streams(table, positions)
             return (table,)
+        # Before anything is staged, which would have to be taken back.
+        journals.positions.check_streams(table, positions)
         marks = {each: each.staged_mark() for each in (change.table for change in changes)}
         self._tables.stage_now(changes)
         try:

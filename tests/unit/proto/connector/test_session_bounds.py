@@ -111,3 +111,36 @@ def test_positions_of_all_parts_are_those_of_the_batch(seed) -> None:
             assert before is None or before[1] < first
             joined[stream] = (first if before is None else before[0], last)
     assert joined == batch.positions
+
+
+def test_batches_are_acknowledged_in_the_order_in_which_they_were_taken() -> None:
+    desk = StreamDesk("p", {}, limits=LIMITS)
+    peer = Peer(desk, limits=LIMITS)
+    peer.send(notify(1))
+    batches = []
+    for number in (1, 2, 3):
+        peer.send(message(number))
+        batches.append(desk.take_batch())
+    desk.settle(batches[1])
+    desk.settle(batches[2])
+    assert desk.last_safe(1) is None
+    assert desk.batches_under_way == 3
+    desk.settle(batches[0])
+    assert desk.last_safe(1) == 3
+    assert (desk.batches_under_way, desk.unsafe_bytes) == (0, 0)
+
+
+def test_what_is_safe_behind_a_batch_that_failed_is_not_acknowledged() -> None:
+    desk = StreamDesk("p", {}, limits=LIMITS)
+    peer = Peer(desk, limits=LIMITS)
+    peer.send(notify(1))
+    batches = []
+    for number in (1, 2, 3):
+        peer.send(message(number))
+        batches.append(desk.take_batch())
+    desk.settle(batches[1])
+    desk.fail(batches[0])
+    assert desk.last_safe(1) is None
+    assert desk.batches_under_way == 1
+    desk.let_go(batches[2])
+    assert (desk.batches_under_way, desk.unsafe_bytes) == (0, 0)

@@ -242,3 +242,23 @@ def test_tables_that_do_not_fit(fields, told) -> None:
     mapping = SourceMapping(program="p", columns={"a": "int64"}, **fields)
     with pytest.raises(SchemaError, match=told):
         mapping.mapper(pa.schema({"a": pa.int64()}), limits=LIMITS)
+
+
+def test_as_many_rows_as_messages_may_be_two_of_one_and_none_of_another():
+    mapping = SourceMapping(
+        program="p",
+        columns={"v": "int64", "s": "string", "i": "uint64"},
+        stream_column="s",
+        id_column="i",
+    )
+    given = PayloadBatch.of(
+        streams=["A", "B"],
+        ids=[1, 7],
+        event_times=[0, 0],
+        keys=[None, None],
+        payloads=[b"bad", b'{"v":1}\n{"v":2}'],
+    )
+    mapped = mapping.mapper(mapping.new_schema(), limits=Limits()).map(given)
+    assert mapped.rows["s"].to_pylist() == ["B", "B"]
+    assert mapped.rows["i"].to_pylist() == [7, 7]
+    assert mapped.rejected["message_id"].to_pylist() == [1]
