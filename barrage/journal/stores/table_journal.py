@@ -379,7 +379,9 @@ class TableJournal:
             rows = self.history.index.span(after, upto)
             if upto > self._durable_or_kept():
                 self._build()
-                self._check_reach(after, upto)
+                # What was looked up above is had, though it may have been forgotten meanwhile.
+                if self._ends_at is not None:
+                    self._check_reach(after, upto)
             built = [entry for entry in self._built if after < entry.step <= upto]
             return rows, built
 
