@@ -293,14 +293,18 @@ def commit_table_by_table() -> AbstractContextManager[object]:
 
 def commit_before_the_files() -> AbstractContextManager[object]:
     """The commit of a cycle is written before the files of its tables are synced."""
-    honest = store.JournalStore._write_all
+    honest, written = store.write_all, store.JournalStore._write
 
-    def write_all(self, work, joint_steps):
-        honest(self, work, joint_steps)
-        if joint_steps:
-            self._commits.commit(max(joint_steps))
+    def write_early(self, items, step, joint_steps):
+        def write_all(work, frontier, joint):
+            honest(work, frontier, joint)
+            if joint:
+                self._commits.commit(max(joint))
 
-    return mock.patch.object(store.JournalStore, "_write_all", write_all)
+        with mock.patch.object(store, "write_all", write_all):
+            return written(self, items, step, joint_steps)
+
+    return mock.patch.object(store.JournalStore, "_write", write_early)
 
 
 class _Both(AbstractContextManager[object]):
