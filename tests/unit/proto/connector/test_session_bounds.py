@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from barrage.proto.connector.session_states import WorkerState
-from barrage.proto.connector.stream_desk import StreamDesk
+from barrage.proto.connector.stream_desk import StreamBatch, StreamDesk
 from barrage.proto.connector.worker_session import WorkerSession
 from barrage.wire.connector.codec import encode_frame
 from barrage.wire.connector.frame_values import Nack
@@ -113,7 +113,8 @@ def test_positions_of_all_parts_are_those_of_the_batch(seed) -> None:
     assert joined == batch.positions
 
 
-def test_batches_are_acknowledged_in_the_order_in_which_they_were_taken() -> None:
+def three_batches() -> tuple[StreamDesk, list[StreamBatch]]:
+    """A message of one stream in each."""
     desk = StreamDesk("p", {}, limits=LIMITS)
     peer = Peer(desk, limits=LIMITS)
     peer.send(notify(1))
@@ -121,6 +122,11 @@ def test_batches_are_acknowledged_in_the_order_in_which_they_were_taken() -> Non
     for number in (1, 2, 3):
         peer.send(message(number))
         batches.append(desk.take_batch())
+    return desk, batches
+
+
+def test_batches_are_acknowledged_in_the_order_in_which_they_were_taken() -> None:
+    desk, batches = three_batches()
     desk.settle(batches[1])
     desk.settle(batches[2])
     assert desk.last_safe(1) is None
@@ -131,13 +137,7 @@ def test_batches_are_acknowledged_in_the_order_in_which_they_were_taken() -> Non
 
 
 def test_what_is_safe_behind_a_batch_that_failed_is_not_acknowledged() -> None:
-    desk = StreamDesk("p", {}, limits=LIMITS)
-    peer = Peer(desk, limits=LIMITS)
-    peer.send(notify(1))
-    batches = []
-    for number in (1, 2, 3):
-        peer.send(message(number))
-        batches.append(desk.take_batch())
+    desk, batches = three_batches()
     desk.settle(batches[1])
     desk.fail(batches[0])
     assert desk.last_safe(1) is None
