@@ -256,6 +256,14 @@ class Limits(ConnectorLimits):
     ingest_batch_rows_max: int = 16 * 1024 * 1024
     """Most rows of one batch in DoPut."""
 
+    numbered_batch_rows_max: int = 256 * 1024
+    """Most rows of one batch that its producer numbers, which is applied as a whole; others are
+    applied in portions."""
+
+    ingest_rows_pending_max: int = 128 * 1024
+    """Rows of batches and input tables that wait to be committed, of all callers together, before
+    the next ones are handed to the engine."""
+
     ingest_bytes_pending_max: int = 256 * 1024 * 1024
     """Bytes of ingested batches waiting for the engine before DoPut stops reading; also the most
     that one batch of an upload or a transform may have, unpacked and as its table holds it."""

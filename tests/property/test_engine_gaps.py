@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from barrage.engine.keys import gaps as gaps_module
 from barrage.engine.keys.gaps import KEY_LIMIT, KEY_ORIGIN, SPACING, assign_keys, fresh_keys
-from barrage.engine.keys.hashing import hash_rows
-from barrage.engine.keys.key_index import KeyIndex, first_duplicate
 from barrage.engine.keys.key_map import KeyMap
 from barrage.model.storage import ColumnStore
+from barrage.model.storage.hashing import hash_rows
+from barrage.model.storage.key_index import KeyIndex, first_duplicate
 from barrage.rowset import RowSetShiftData, Shift
 from tests.helpers.examples import examples
 

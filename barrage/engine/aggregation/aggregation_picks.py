@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from barrage.engine.aggregation.grouping import GroupChange
-    from barrage.engine.keys.hashing import Int64Array
     from barrage.engine.tables.table import Table
+    from barrage.model.storage.hashing import Int64Array
     from barrage.rowset import RowSetShiftData
 
     BoolArray = npt.NDArray[np.bool_]

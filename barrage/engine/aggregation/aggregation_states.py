@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from barrage.engine.aggregation.aggregation import Aggregation
     from barrage.engine.aggregation.grouping import GroupChange, RowGroups
-    from barrage.engine.keys.hashing import Int64Array
     from barrage.engine.tables.table import Table
+    from barrage.model.storage.hashing import Int64Array
     from barrage.model.update import TableUpdate
 
     BoolArray = npt.NDArray[np.bool_]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from barrage.engine.keys.hashing import Int64Array
+    from barrage.model.storage.hashing import Int64Array
 
     FloatArray = npt.NDArray[np.float64]
     BoolArray = npt.NDArray[np.bool_]

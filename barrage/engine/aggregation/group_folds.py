@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from barrage.engine.keys.hashing import Int64Array
+    from barrage.model.storage.hashing import Int64Array
 
     FloatArray = npt.NDArray[np.float64]
 

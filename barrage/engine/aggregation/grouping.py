@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from barrage.engine.keys.hashing import Int64Array
     from barrage.engine.tables.table import Table
+    from barrage.model.storage.hashing import Int64Array
     from barrage.model.update import TableUpdate
 
     BoolArray = npt.NDArray[np.bool_]

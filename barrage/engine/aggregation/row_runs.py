@@ -17,7 +17,7 @@ import numpy as np
 from barrage.engine.aggregation.grouping import extended
 
 if TYPE_CHECKING:
-    from barrage.engine.keys.hashing import Int64Array
+    from barrage.model.storage.hashing import Int64Array
     from barrage.rowset import RowSetShiftData
 
 UNUSED_MIN = 4096

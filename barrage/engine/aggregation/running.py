@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from barrage.engine.keys.hashing import Int64Array
+    from barrage.model.storage.hashing import Int64Array
 
     BoolArray = npt.NDArray[np.bool_]
     FloatArray = npt.NDArray[np.float64]

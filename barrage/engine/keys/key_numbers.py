@@ -7,78 +7,34 @@ value like others; 0.0 and -0.0 are one value, and so are all NaNs, as in Deepha
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine.keys.hashing import hash_rows
-from barrage.engine.keys.key_index import KeyIndex
 from barrage.model.storage import ColumnStore
+from barrage.model.storage.distinct import DistinctRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.engine.keys.hashing import Int64Array, UInt64Array
+    from barrage.model.storage.hashing import Int64Array
 
 
-class KeyNumbers:
+class KeyNumbers(DistinctRows[ColumnStore]):
     """A number 0.. for every combination seen. The cells of each are kept, once."""
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
-        self._cells = [ColumnStore(data_type) for data_type in types]
-        self._index = KeyIndex(lambda: self._cells)
-        self.count = 0
-        """Numbers handed out: all are below."""
+        super().__init__([ColumnStore(data_type) for data_type in types])
 
-    def pinned(self) -> KeyNumbers:
-        """The combinations there are now, for :meth:`cells` only."""
-        copied = copy.copy(self)
-        copied._cells = [store.pinned() for store in self._cells]
-        return copied
-
-    def cells(self, numbers: Int64Array) -> list[pa.Array]:
-        """The combinations with these numbers, one array per key column."""
-        return [store.take(numbers) for store in self._cells]
-
-    def of(self, keys: Sequence[pa.Array]) -> Int64Array:
+    def of(self, rows: Sequence[pa.Array]) -> Int64Array:
         """The number of each row of the key columns; combinations that are new get new ones."""
-        keys = [_canonical(column) for column in keys]
-        hashes = hash_rows(keys)
-        numbers = self._index.lookup(keys, hashes)
-        missing = np.flatnonzero(numbers < 0)
-        while len(missing):
-            # One row per hash is surely a new combination of its own; rows that only share its hash
-            # are still missing afterwards and go into the next round.
-            _, first = np.unique(hashes[missing], return_index=True)
-            self._add(keys, hashes, missing[np.sort(first)])
-            picked = pa.array(missing)
-            numbers[missing] = self._index.lookup(
-                [column.take(picked) for column in keys], hashes[missing]
-            )
-            missing = missing[numbers[missing] < 0]
-        return numbers
-
-    def _add(self, keys: Sequence[pa.Array], hashes: UInt64Array, rows: Int64Array) -> None:
-        picked = pa.array(rows)
-        for store, column in zip(self._cells, keys, strict=True):
-            store.append(column.take(picked))
-        start, self.count = self.count, self.count + len(rows)
-        self._index.add(hashes[rows], np.arange(start, self.count, dtype=np.int64))
-
-    def forget(self, numbers: Int64Array) -> None:
-        """Let these combinations be new ones when they come again; their numbers are not reused."""
-        if len(numbers):
-            self._index.remove(hash_rows(self.cells(numbers)), numbers)
+        return super().of([_canonical(column) for column in rows])
 
     def keep(self, numbers: Int64Array) -> None:
         """Forget all combinations but these and number them anew: 0 for the first given, and so
         on."""
-        self._cells = [store.compacted(numbers) for store in self._cells]
-        self.count = len(numbers)
-        self._index.rebuild(np.arange(self.count, dtype=np.int64))
+        self.restart([store.compacted(numbers) for store in self._cells], len(numbers))
 
 
 def _canonical(column: pa.Array) -> pa.Array:

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from barrage.engine.aggregation.aggregation import Aggregation
     from barrage.engine.aggregation.grouping import GroupChange
-    from barrage.engine.keys.hashing import Int64Array
     from barrage.engine.tables.cells import Cells
     from barrage.engine.tables.table import Table
+    from barrage.model.storage.hashing import Int64Array
 
 
 class AggByTable(DerivedTable):

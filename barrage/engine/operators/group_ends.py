@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from barrage.engine.aggregation.grouping import GroupChange
-    from barrage.engine.keys.hashing import Int64Array
     from barrage.engine.tables.table import DerivedTable, Table
+    from barrage.model.storage.hashing import Int64Array
     from barrage.model.update import TableUpdate
 
 

@@ -29,9 +29,9 @@ from barrage.rowset import RowSet, RowSetShiftData
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.engine.keys.hashing import Int64Array
     from barrage.engine.tables.cells import Cells
     from barrage.engine.tables.table import Table
+    from barrage.model.storage.hashing import Int64Array
 
 NO_ROW = -1
 

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from barrage.engine.aggregation.grouping import extended
-from barrage.engine.keys.hashing import is_hashable
 from barrage.engine.keys.key_map import KeyMap
 from barrage.engine.keys.key_numbers import KeyNumbers
 from barrage.engine.planning.operator_plan import derived
@@ -31,6 +30,7 @@ from barrage.engine.tables.moved_rows import union_of
 from barrage.engine.tables.table import DerivedTable
 from barrage.errors import RowError, SchemaError, near_miss
 from barrage.model.storage import cells_differ
+from barrage.model.storage.hashing import is_hashable
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.engine.keys.hashing import Int64Array
     from barrage.engine.tables.cells import Cells
     from barrage.engine.tables.table import Table
+    from barrage.model.storage.hashing import Int64Array
 
 __all__ = ["SortKey", "SortTable", "parse_sort_keys", "sort"]
 

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from barrage.engine.aggregation.grouping import GroupChange
     from barrage.engine.aggregation.running import Running
-    from barrage.engine.keys.hashing import Int64Array
     from barrage.engine.tables.cells import Cells
     from barrage.engine.tables.table import Table
+    from barrage.model.storage.hashing import Int64Array
     from barrage.rowset import RowSetShiftData
 
 NO_ROW = -1

@@ -13,12 +13,16 @@ import pyarrow.compute as pc
 
 from barrage.errors import LimitExceededError, RowError, SchemaError, near_miss
 from barrage.model.schema_message import every_field, is_memberless
+from barrage.model.storage.encoded import can_be_dictionary
 
 if TYPE_CHECKING:
     from barrage.limits import Limits
 
 
 DECIMAL_DIGITS_MAX = 76
+
+_VIEWED = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+"""View types to what is stored for them."""
 
 
 def normalised_schema(schema: pa.Schema, limits: Limits) -> pa.Schema:
@@ -49,12 +53,13 @@ def _stored_type(field: pa.Field, limits: Limits) -> pa.DataType:
     _check_depth(field, limits.nesting_depth_max)
     data_type = field.type
     if pa.types.is_dictionary(data_type):
-        return pa.dictionary(pa.int32(), data_type.value_type, ordered=data_type.ordered)
-    if data_type == pa.string_view():
-        return pa.string()
-    if data_type == pa.binary_view():
-        return pa.binary()
-    return data_type
+        value_type = _VIEWED.get(data_type.value_type, data_type.value_type)
+        if not can_be_dictionary(value_type):
+            raise SchemaError(
+                f"column {field.name!r} is a dictionary of {value_type}: not supported"
+            )
+        return pa.dictionary(pa.int32(), value_type, ordered=data_type.ordered)
+    return _VIEWED.get(data_type, data_type)
 
 
 def _check_depth(field: pa.Field, depth_max: int) -> None:

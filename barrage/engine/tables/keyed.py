@@ -16,22 +16,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine.keys.hashing import UInt64Array, hash_rows, is_hashable
-from barrage.engine.keys.key_index import KeyIndex, first_duplicate
 from barrage.engine.tables.coercion import coerce_rows
 from barrage.engine.tables.moved_rows import each_once, packing_shifts, union_of
 from barrage.engine.tables.source import Rows, StagedTable, check_keys
 from barrage.engine.tables.table import TableTraits
 from barrage.errors import RowError, SchemaError, near_miss
 from barrage.model.storage import cells_differ
+from barrage.model.storage.hashing import UInt64Array, hash_rows, is_hashable
+from barrage.model.storage.key_index import KeyIndex, first_duplicate
 from barrage.rowset import RowSet, RowSetShiftData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.engine.keys.hashing import Int64Array
     from barrage.engine.tables.recording import RecordedCells
     from barrage.engine.tables.table import Graph
+    from barrage.model.storage.hashing import Int64Array
     from barrage.model.update import TableUpdate
 
 FREE_SLOTS_MIN = 4096
@@ -46,6 +46,22 @@ class _Write:
     hashes: UInt64Array
     rows: pa.Table | None
     is_replacement: bool = False
+
+
+def distinct_keys(
+    rows: pa.Table, key_columns: Sequence[str]
+) -> tuple[tuple[pa.Array, ...], UInt64Array]:
+    """The key of each row, and its hash. RowError for one with a null and one that occurs twice."""
+    keys = _single_chunks(rows.select(list(key_columns)))
+    _refuse_null_keys(key_columns, keys)
+    hashes = hash_rows(keys)
+    duplicate = first_duplicate(keys, hashes)
+    if duplicate is not None:
+        shown = ", ".join(repr(column[duplicate].as_py()) for column in keys)
+        raise RowError(
+            f"key {shown} occurs twice in the batch", column=", ".join(key_columns), row=duplicate
+        )
+    return keys, hashes
 
 
 class KeyedTable(StagedTable[_Write]):
@@ -88,17 +104,7 @@ class KeyedTable(StagedTable[_Write]):
 
     def _write_of(self, rows: Rows) -> _Write:
         table = self._coerced(rows)
-        keys = _single_chunks(table.select(list(self.key_columns)))
-        _refuse_null_keys(self.key_columns, keys)
-        hashes = hash_rows(keys)
-        duplicate = first_duplicate(keys, hashes)
-        if duplicate is not None:
-            shown = ", ".join(repr(column[duplicate].as_py()) for column in keys)
-            raise RowError(
-                f"key {shown} occurs twice in the batch",
-                column=", ".join(self.key_columns),
-                row=duplicate,
-            )
+        keys, hashes = distinct_keys(table, self.key_columns)
         return _Write(keys=keys, hashes=hashes, rows=table)
 
     def touched_keys(self, mark: int = 0) -> RowSet:
@@ -254,9 +260,10 @@ class KeyedTable(StagedTable[_Write]):
     def _renumber(self, live: RowSet, kept: RowSet) -> RowSetShiftData:
         """Give the live rows the slots 0.. ; the shifts of the rows that existed before this
         cycle."""
-        self.storage.compact(live.to_numpy())
+        slots = live.to_numpy()
+        self.storage.compact(slots)
         self._slots_used = len(live)
-        self._index.rebuild(np.arange(len(live), dtype=np.int64))
+        self._index.renumbered(slots)
         self._row_keys = RowSet.of_span(0, len(live))
         return packing_shifts(live, kept)
 

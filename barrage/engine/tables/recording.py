@@ -26,9 +26,9 @@ from barrage.model.storage import ColumnStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from barrage.engine.keys.hashing import Int64Array
     from barrage.engine.tables.cells import Cells
     from barrage.engine.tables.slots import SlotStorage
+    from barrage.model.storage.hashing import Int64Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

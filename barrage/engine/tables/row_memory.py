@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from barrage.engine.keys.hashing import Int64Array
+    from barrage.model.storage.hashing import Int64Array
     from barrage.rowset import RowSetShiftData
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.keys.hashing import hash_rows, is_hashable
 from barrage.model.storage import cells_differ
+from barrage.model.storage.hashing import hash_rows, is_hashable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barrage.engine.keys.hashing import UInt64Array
+    from barrage.model.storage.hashing import UInt64Array
     from barrage.rowset.arrays import BoolArray, Int64Array
 
 

@@ -1,7 +1,8 @@
 """Columns whose Arrow form is an encoding of another column: dictionaries, run-ends, nulls.
 
 A dictionary column keeps one dictionary of its own that only grows (32-bit codes inside); batches
-that bring other dictionaries are re-coded on the way in. Run-end columns are kept decoded and
+that bring other dictionaries are re-coded on the way in, which costs what they bring, however much
+the dictionary has. Run-end columns are kept decoded and
 encoded on the way out, since neither overwriting nor scattered reads keep runs.
 """
 
@@ -9,13 +10,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from barrage.errors import SchemaError
+from barrage.model.storage.chunks import ChunkLog
+from barrage.model.storage.distinct import DistinctRows
+from barrage.model.storage.hashing import is_hashable
 
 if TYPE_CHECKING:
     from barrage.model.storage.growth import Int64Array
+
+
+WHOLE_VALUES = 1 << 12
+"""Cells that are read come with the whole dictionary up to this many values; of a larger one they
+bring what they use, when they are fewer than it has."""
 
 
 class PlainColumn(Protocol):
@@ -35,15 +45,50 @@ class PlainColumn(Protocol):
     def forget_before(self, slot: int) -> None: ...
 
 
+def can_be_dictionary(value_type: pa.DataType) -> bool:
+    """Whether columns may have dictionaries of such values: any but nested ones."""
+    return bool(pa.types.is_null(value_type)) or (
+        is_hashable(value_type) and not pa.types.is_dictionary(value_type)
+    )
+
+
+def with_used_values(rows: pa.Table) -> pa.Table:
+    """The same rows; dictionaries of more values than there are rows have those that occur."""
+    for index, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            chunks = rows.column(index).chunks
+            if any(len(chunk.dictionary) > len(chunk) for chunk in chunks):
+                used = pa.chunked_array(map(_narrowed, chunks), type=field.type)
+                rows = rows.set_column(index, field, used)
+    return rows
+
+
+def _narrowed(cells: pa.DictionaryArray) -> pa.DictionaryArray:
+    if len(cells.dictionary) <= len(cells):
+        return cells
+    used = cells.indices.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(
+        used.indices.cast(cells.type.index_type),
+        cells.dictionary.take(used.dictionary),
+        ordered=cells.type.ordered,
+        safe=False,
+    )
+
+
 class DictionaryColumn:
     """Codes into a dictionary that only ever grows."""
 
-    __slots__ = ("_codes", "_seen", "_seen_codes", "_values", "type")
+    __slots__ = ("_codes", "_distinct", "_seen", "_seen_codes", "_values", "type")
 
     def __init__(self, data_type: pa.DataType, codes: PlainColumn) -> None:
+        """SchemaError for values that are nested."""
+        if not can_be_dictionary(data_type.value_type):
+            raise SchemaError(f"a dictionary of {data_type.value_type} is not supported")
         self.type = data_type
         self._codes = codes
+        self._distinct = DistinctRows([ChunkLog(data_type.value_type)])
         self._values: pa.Array = pa.array([], type=data_type.value_type)
+        """The dictionary as far as anybody has read it."""
         self._seen: pa.Array | None = None
         self._seen_codes: pa.Array | None = None
 
@@ -53,29 +98,38 @@ class DictionaryColumn:
 
     @property
     def nbytes(self) -> int:
-        return int(self._codes.nbytes + self._values.nbytes)
+        return int(self._codes.nbytes + self._distinct.nbytes)
 
     @property
     def overwritten_nbytes(self) -> int:
         return self._codes.overwritten_nbytes
 
     def pinned(self) -> DictionaryColumn:
-        """The same codes; the dictionary is an array, which never changes."""
+        """The same codes and values."""
         copied = DictionaryColumn(self.type, self._codes.pinned())
-        copied._values = self._values
+        copied._distinct, copied._values = self._distinct.pinned(), self._values
         return copied
+
+    def _dictionary(self) -> pa.Array:
+        """All values, by their codes."""
+        known = len(self._values)
+        if known < self._distinct.count:
+            (new,) = self._distinct.cells(np.arange(known, self._distinct.count, dtype=np.int64))
+            self._values = pa.concat_arrays([self._values, new])
+            joined = ChunkLog(self.type.value_type)
+            joined.append(self._values)
+            self._distinct.moved([joined])
+        return self._values
 
     def _recode(self, values: pa.Array) -> pa.Array:
         """Codes of ``values`` in the own dictionary, which first learns the new values."""
         incoming = values.dictionary
         if self._seen is None or not incoming.equals(self._seen):
-            known = pc.index_in(incoming, value_set=self._values)
-            unknown = incoming.filter(pc.and_(known.is_null(), incoming.is_valid()))
-            if len(unknown):
-                self._values = pa.concat_arrays([self._values, unknown.unique()])
-                known = pc.index_in(incoming, value_set=self._values)
+            valid = incoming.is_valid()
+            codes = np.zeros(len(incoming), dtype=np.int32)
+            codes[valid.to_numpy(zero_copy_only=False)] = self._distinct.of([incoming.drop_null()])
             self._seen = incoming
-            self._seen_codes = pc.if_else(incoming.is_valid(), known, pa.scalar(None, pa.int32()))
+            self._seen_codes = pc.if_else(valid, codes, pa.scalar(None, pa.int32()))
         return self._seen_codes.take(values.indices)  # type: ignore[union-attr]
 
     def append(self, values: pa.Array) -> None:
@@ -95,15 +149,18 @@ class DictionaryColumn:
 
     def _encoded(self, codes: pa.Array) -> pa.Array:
         index_type = self.type.index_type
-        values = self._values
-        if len(values) > _codes_max(index_type):
+        known, codes_max = self._distinct.count, _codes_max(index_type)
+        if known > codes_max or known > max(WHOLE_VALUES, len(codes)):
             used = codes.dictionary_encode()
-            if len(used.dictionary) > _codes_max(index_type):
+            if len(used.dictionary) > codes_max:
                 raise SchemaError(
                     f"{len(used.dictionary)} distinct values do not fit dictionary codes of "
                     f"{index_type}; declare the column with int32 codes"
                 )
-            codes, values = used.indices, values.take(used.dictionary)
+            codes = used.indices
+            (values,) = self._distinct.cells(used.dictionary.to_numpy().astype(np.int64))
+        else:
+            values = self._dictionary()
         if index_type != codes.type:
             codes = codes.cast(index_type)
         return pa.DictionaryArray.from_arrays(codes, values, ordered=self.type.ordered, safe=False)

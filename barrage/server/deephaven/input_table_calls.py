@@ -8,22 +8,21 @@ further columns, and a key must not be null. Answered once a cycle has committed
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.keys.hashing import hash_rows
-from barrage.engine.keys.key_index import first_duplicate
 from barrage.engine.tables.coercion import coerce_rows
 from barrage.errors import BarrageError, LimitExceededError, SchemaError, StatusCode
+from barrage.model.storage.hashing import hash_rows
+from barrage.model.storage.key_index import first_duplicate
 from barrage.server.access.call_guard import SessionUse
 from barrage.server.access.method_table import MethodEntry
 from barrage.server.deephaven.big_numbers import big_numbers, holds_big_numbers
 from barrage.server.deephaven.operations.reading import read_table
+from barrage.server.ingest.portions import change_in_portions
 from barrage.server.ingest.rows import key_columns_of
-from barrage.server.tables.table_service import Change
 from barrage.supervision import in_thread
 from barrage.transport.deephaven_messages import MESSAGES
 
@@ -113,7 +112,7 @@ class InputTableCalls:
             fitting = await in_thread(prepare, source, rows)
         else:
             fitting = prepare(source, rows)
-        await asyncio.wrap_future(self._tables.change([Change(source, operation, (fitting,))]))
+        await change_in_portions(self._tables, source, operation, fitting)
 
 
 def check_size(what: str, actual: int, maximum: int, *, unit: str) -> None:

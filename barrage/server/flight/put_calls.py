@@ -2,8 +2,9 @@
 
 Two tasks per call. One reads frames, checks them and passes them to the engine without waiting for
 earlier ones; it stops reading while too many bytes wait to be committed. The other answers in
-order. A batch is applied whole or not at all; a bad one ends the call and leaves those before it
-applied.
+order. Each batch is checked as a whole before anything of it is applied; a bad one ends the call
+and leaves those before it applied. A large one is applied in portions, in order
+(:mod:`barrage.server.ingest.portions`), unless its producer numbers it.
 
 A call whose command names a producer may send again what was sent before: batches are numbered, and
 one that the table has already is answered without being applied (see
@@ -16,15 +17,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from barrage.engine.tables.coercion import coerce_rows
+from barrage.engine.tables.keyed import distinct_keys
 from barrage.errors import (
     AuthenticationError,
     BarrageError,
+    LimitExceededError,
     ProducerFencedError,
     RemoteProtocolError,
     RowError,
@@ -33,6 +37,7 @@ from barrage.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from barrage.model.storage.encoded import with_used_values
 from barrage.server.access.counted_call import counted
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.flight.writes_elsewhere import needed_to_put, written_table
@@ -42,6 +47,7 @@ from barrage.server.ingest.export_upload import (
     UploadBudget,
     export_id_of_descriptor,
 )
+from barrage.server.ingest.portions import portions
 from barrage.server.ingest.rows import key_columns_of
 from barrage.server.ingest.unpacking import Unpacked, aside, unpacked
 from barrage.server.ingest.upload import PutCommand, UploadReader
@@ -78,8 +84,23 @@ UNNAMED = "an upload's first message names its table in a descriptor"
 UNANSWERED_BATCHES_MAX = 65_536
 """Batches of one call whose answers wait for a client that does not read them."""
 
-_Answer: TypeAlias = "tuple[int, int | None, asyncio.Future[int]]"
-"""Rows of a batch, its number when its producer numbers them, and the step that commits it."""
+
+@dataclass(frozen=True, slots=True)
+class _Portion:
+    """Rows that were passed to the engine."""
+
+    committed: asyncio.Future[int]
+    """The step that commits them."""
+    sequence: int | None
+    """The number of the batch, when its producer numbers them."""
+    batch_rows: int
+    """Rows of the batch they are of."""
+    is_last: bool
+    """Whether they end the batch, which is then answered."""
+
+
+_UNIQUE = ("stage_upsert", "stage_replace")
+"""Operations of a keyed table that take each key once."""
 
 _OPERATIONS = {
     "append": "stage_add",
@@ -211,7 +232,7 @@ class _Upload:
         self._gathered: list[pa.RecordBatch] = []
         self._bytes_pending = 0
         self._uncommitted: deque[asyncio.Future[int]] = deque()
-        self._answers: asyncio.Queue[_Answer | Exception | None] = asyncio.Queue(
+        self._answers: asyncio.Queue[_Portion | Exception | None] = asyncio.Queue(
             UNANSWERED_BATCHES_MAX
         )
         self._batch_count = 0
@@ -399,42 +420,83 @@ class _Upload:
             return
         position = self._position(metadata)
         if position is not None:
+            self._check_numbered(batch)
             await self._check_growing(position, found)
         while self._uncommitted and not self._has_room(found.table_bytes):
             await asyncio.wait([self._uncommitted[0]])
         try:
             fitting = partial(self._fitting, found, self._target)
-            rows, size = await aside(found.cast_weight, fitting)
+            fitted, size = await aside(found.cast_weight, fitting)
         except (SchemaError, RowError) as error:
             raise self._located(error) from error
-        change = Change(self._target, self._operation(), (rows,))
-        committed = self._tables.change([change], position, chain=self._chain)
+        for number, rows in enumerate(fitted):
+            await self._tables.write_room.take(len(rows))
+            change = Change(self._target, self._operation(is_first=number == 0), (rows,))
+            portion = _Portion(
+                self._passed(change, position, size // len(fitted)),
+                None if position is None else position.sequence,
+                batch_rows=batch.num_rows,
+                is_last=number == len(fitted) - 1,
+            )
+            await self._answers.put(portion)
+
+    def _passed(
+        self, change: Change, position: ProducerPosition | None, size: int
+    ) -> asyncio.Future[int]:
+        """Pass rows, for which there is room, to the engine."""
+        (rows,) = change.arguments
+        try:
+            committed = self._tables.change([change], position, chain=self._chain)
+        except BaseException:
+            self._tables.write_room.give_back(len(rows))
+            raise
         self._bytes_pending += size
         self._calls.bytes_pending += size
         future: asyncio.Future[int] = asyncio.wrap_future(committed)
         self._uncommitted.append(future)
-        future.add_done_callback(partial(self._settled, size))
-        sequence = None if position is None else position.sequence
-        await self._answers.put((batch.num_rows, sequence, future))
+        future.add_done_callback(partial(self._settled, size, len(rows)))
+        return future
+
+    def _check_numbered(self, batch: pa.RecordBatch) -> None:
+        """LimitExceededError for one that would be one step, and holds all others up too long."""
+        rows_max = self._limits.numbered_batch_rows_max
+        if batch.num_rows > rows_max:
+            raise LimitExceededError(
+                "batch of a producer, which is one step (send several with numbers of their own)",
+                actual=batch.num_rows,
+                maximum=rows_max,
+                unit="rows",
+            )
 
     def _has_room(self, size: int) -> bool:
         return self._bytes_pending + size <= PENDING_BYTES_MAX and self._calls.has_room()
 
-    def _settled(self, size: int, answer: asyncio.Future[int]) -> None:
-        """The engine has answered the oldest batch: futures resolve in the order they were made."""
+    def _settled(self, size: int, row_count: int, answer: asyncio.Future[int]) -> None:
+        """The engine has answered the oldest rows: futures resolve in the order they were made."""
         if not answer.cancelled():
             # Seen, even when nobody waits for it: the first refusal of a call ends it.
             answer.exception()
+        self._tables.write_room.give_back(row_count)
         self._bytes_pending -= size
         self._calls.bytes_pending -= size
         if self._uncommitted:
             self._uncommitted.popleft()
 
-    def _fitting(self, found: Unpacked, target: SourceTable) -> tuple[pa.Table, int]:
-        """The batch in the table's types, converted here to spare the engine thread; and its bytes
-        as the table will hold them."""
+    def _fitting(self, found: Unpacked, target: SourceTable) -> tuple[list[pa.Table], int]:
+        """The batch in the table's types, converted here to spare the engine thread, in the
+        portions it takes; and its bytes as the table will hold them."""
         rows = self._coerced(pa.Table.from_batches([found.batch]), target)
-        return rows, max(found.table_bytes, rows.nbytes)
+        size = max(found.table_bytes, rows.nbytes)
+        if self._is_numbered:
+            return [with_used_values(rows)], size
+        fitted = list(portions(rows))
+        if len(fitted) > 1 and self._operation(is_first=True) in _UNIQUE and target.key_columns:
+            distinct_keys(rows, target.key_columns)
+        return fitted, size
+
+    @property
+    def _is_numbered(self) -> bool:
+        return self._command is not None and self._command.producer is not None
 
     def _wanted(self) -> pa.Schema | None:
         """What batches are made to fit; None for the rows of a static table."""
@@ -450,13 +512,15 @@ class _Upload:
         keys = _key_schema(target)
         return coerce_rows(keys, key_columns_of(rows, keys)) if len(keys) else rows
 
-    def _operation(self) -> str:
-        """The first batch of ``replace`` replaces, the following ones add to it; but each replaces
-        when it is numbered, as it must mean the same wherever a call that was cut goes on."""
+    def _operation(self, *, is_first: bool) -> str:
+        """The first rows of ``replace`` replace, the following ones add to them; but each batch
+        replaces when it is numbered, as it must mean the same wherever a call that was cut goes
+        on."""
         assert self._command is not None
         assert self._target is not None
-        mode, is_numbered = self._command.mode, self._command.producer is not None
-        adds_more = mode == "replace" and self._batch_count > 1 and not is_numbered
+        mode = self._command.mode
+        is_begun = self._batch_count > 1 or not is_first
+        adds_more = mode == "replace" and is_begun and not self._is_numbered
         if mode in (None, "create") or adds_more:
             return "stage_upsert" if self._target.key_columns else "stage_add"
         return _OPERATIONS[mode]
@@ -481,7 +545,7 @@ class _Upload:
         await asyncio.wrap_future(self._tables.create(self._recipe(command, schema), rows))
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         done.set_result(-1)
-        await self._answers.put((len(rows), None, done))
+        await self._answers.put(_Portion(done, None, batch_rows=len(rows), is_last=True))
 
     # --- answering ---
 
@@ -491,18 +555,19 @@ class _Upload:
         while (answer := await self._answers.get()) is not None:
             if isinstance(answer, Exception):
                 raise answer
-            row_count, sequence, future = answer
-            batch_number += 1
             try:
                 # Shielded: cancelling the call would call off this batch alone, and those after
                 # it would make its resend look like a duplicate.
-                step = await asyncio.shield(future)
+                step = await asyncio.shield(answer.committed)
             except (SchemaError, RowError) as error:
-                raise self._located(error, batch_number) from error
-            rows_committed += row_count
+                raise self._located(error, batch_number + 1) from error
+            if not answer.is_last:
+                continue
+            batch_number += 1
+            rows_committed += answer.batch_rows
             told = {"rows": rows_committed, "step": step}
-            if sequence is not None:
-                told["sequence"] = sequence
+            if answer.sequence is not None:
+                told["sequence"] = answer.sequence
             await self._context.write(encode_put_result(json.dumps(told).encode()))
 
     def _located(self, error: BarrageError, batch_number: int | None = None) -> BarrageError:

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine.keys.hashing import hash_rows
-from barrage.engine.keys.key_index import first_duplicate
 from barrage.engine.tables.coercion import coerce_rows
 from barrage.errors import RowError, SchemaError, UnsupportedError
 from barrage.model.storage.expanded_bytes import expanded_bytes
+from barrage.model.storage.hashing import hash_rows
+from barrage.model.storage.key_index import first_duplicate
 from barrage.server.tables.table_service import Change
 
 if TYPE_CHECKING:

@@ -37,6 +37,7 @@ from barrage.server.tables.identity import ServerIdentity
 from barrage.server.tables.ingest_budget import IngestBudget
 from barrage.server.tables.query_tables import QueryTables, TableDroppedError
 from barrage.server.tables.tickets import check_table_name
+from barrage.server.tables.write_room import WriteRoom
 from barrage.wire.wire_schema import wire_schema
 
 if TYPE_CHECKING:
@@ -182,6 +183,8 @@ class TableService:
         self.journals.on_refused = self._withdraw
         self.journals.on_ended = self.fail_now
         self._budget = IngestBudget(limits.ingest_bytes_pending_max)
+        self.write_room = WriteRoom(limits.ingest_rows_pending_max)
+        """For rows of peers, on the event loop that serves them."""
 
     def create(self, recipe: TableRecipe, data: pa.Table | None) -> Future[Publication]:
         """Make and publish a source table holding ``data``; resolves when that is committed.

@@ -5,24 +5,27 @@ An entry packs 24 bits of the hash and the slot, so one gather per probe decides
 candidates are then compared cell by cell with the key columns of the table. Each round of a lookup
 advances only the rows still undecided, so a batch costs a handful of vector operations, about three
 per row. 8 bytes per entry, load at most 5/8, so 13 to 26 bytes per key.
+
+A table that is full is not copied at once, which would take a second for ten million keys: its
+entries move into the larger one with the keys that are added, a few for each, and until they have
+all moved what is not found in one is looked for in the other.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.keys.hashing import UInt64Array, hash_rows
-from barrage.model.storage import cells_differ
+from barrage.model.storage.equality import cells_differ
+from barrage.model.storage.hashing import UInt64Array, hash_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from barrage.engine.keys.hashing import Int64Array
-    from barrage.model.storage import ColumnStore
     from barrage.model.storage.growth import BoolArray
+    from barrage.model.storage.hashing import Int64Array
 
 _SLOT_BITS = np.uint64(40)
 _SLOT_MASK = np.uint64((1 << 40) - 1)
@@ -34,34 +37,67 @@ CAPACITY_MIN = 1 << 10
 REBUILD_ROWS = 1 << 18
 """Keys hashed at a time while the table is rebuilt."""
 
+MOVED_AT_ONCE_MAX = 1 << 16
+"""So many keys, or fewer, move into a larger table at once."""
+
+
+class KeyCells(Protocol):
+    """One key column of the table."""
+
+    def take(self, slots: Int64Array) -> pa.Array: ...
+
 
 class KeyIndex:
     """Where each key lives. ``columns`` gives the key columns' stores, which the index compares
     with."""
 
-    def __init__(self, columns: Callable[[], Sequence[ColumnStore]]) -> None:
+    def __init__(self, columns: Callable[[], Sequence[KeyCells]]) -> None:
         self._columns = columns
         self._entries: UInt64Array = np.zeros(CAPACITY_MIN, dtype=np.uint64)
         self._used_count = 0
         """Entries that are not empty, tombstones included."""
+        self._leaving: UInt64Array | None = None
+        """A table whose keys are moving into this one."""
+        self._leaving_count = 0
+        self._moved_upto = 0
+        """Its entries before are tombstones or empty."""
+        self._moved_per_key = 0
+        """How many of its entries are looked at for each key that is added."""
         self.count = 0
         """Keys present."""
 
     @property
     def nbytes(self) -> int:
-        return int(self._entries.nbytes)
+        leaving = 0 if self._leaving is None else self._leaving.nbytes
+        return int(self._entries.nbytes + leaving)
 
     def lookup(self, keys: Sequence[pa.Array], hashes: UInt64Array) -> Int64Array:
         """The slot of each key, -1 where it is not present."""
         found = np.full(len(hashes), -1, dtype=np.int64)
         if self.count == 0:
             return found
-        mask = np.uint64(len(self._entries) - 1)
         rows: Int64Array = np.arange(len(hashes), dtype=np.int64)
-        places = hashes & mask
-        prints = hashes >> _SLOT_BITS
+        self._find(keys, hashes, table=self._entries, rows=rows, found=found)
+        if self._leaving is not None:
+            rows = np.flatnonzero(found < 0)
+            self._find(keys, hashes, table=self._leaving, rows=rows, found=found)
+        return found
+
+    def _find(
+        self,
+        keys: Sequence[pa.Array],
+        hashes: UInt64Array,
+        *,
+        table: UInt64Array,
+        rows: Int64Array,
+        found: Int64Array,
+    ) -> None:
+        """Put the slots of these rows' keys that are in ``table`` into ``found``."""
+        mask = np.uint64(len(table) - 1)
+        places = hashes[rows] & mask
+        prints = hashes[rows] >> _SLOT_BITS
         while len(rows):
-            entries = self._entries[places]
+            entries = table[places]
             alike = ((entries >> _SLOT_BITS) == prints) & ((entries & _SLOT_MASK) > _TOMBSTONE)
             undecided = entries != _EMPTY
             candidates = np.flatnonzero(alike)
@@ -72,7 +108,6 @@ class KeyIndex:
                 undecided[candidates[equal]] = False
             rows, prints = rows[undecided], prints[undecided]
             places = (places[undecided] + np.uint64(1)) & mask
-        return found
 
     def _cells_equal(
         self, keys: Sequence[pa.Array], rows: Int64Array, slots: Int64Array
@@ -87,10 +122,13 @@ class KeyIndex:
 
     def add(self, hashes: UInt64Array, slots: Int64Array) -> None:
         """Enter keys known to be absent and distinct; their cells are in the columns already."""
-        if (self._used_count + len(slots)) * 8 > len(self._entries) * 5:
-            self._resize(self.count + len(slots))
+        used = self._used_count + self._leaving_count + len(slots)
+        if used * 8 > len(self._entries) * 5:
+            self._grow(self.count + len(slots))
         self._enter(hashes, slots)
         self.count += len(slots)
+        if self._leaving is not None:
+            self._move(self._moved_per_key * len(slots))
 
     def _enter(self, hashes: UInt64Array, slots: Int64Array) -> None:
         mask = np.uint64(len(self._entries) - 1)
@@ -109,21 +147,53 @@ class KeyIndex:
 
     def remove(self, hashes: UInt64Array, slots: Int64Array) -> None:
         """Forget keys that are present at ``slots``."""
-        mask = np.uint64(len(self._entries) - 1)
-        wanted = slots.astype(np.uint64) + _SLOT_BIAS
-        places = hashes & mask
-        while len(wanted):
-            here = (self._entries[places] & _SLOT_MASK) == wanted
-            self._entries[places[here]] = _TOMBSTONE
-            wanted = wanted[~here]
-            places = (places[~here] + np.uint64(1)) & mask
+        others = _take_out(self._entries, hashes, slots)
+        if len(others):
+            assert self._leaving is not None
+            _take_out(self._leaving, hashes[others], slots[others])
+            self._leaving_count -= len(others)
         self.count -= len(slots)
 
-    def _resize(self, count: int) -> None:
-        """A larger or cleaner table for ``count`` keys, with the entries that are present now."""
-        present = self._entries[(self._entries & _SLOT_MASK) > _TOMBSTONE] & _SLOT_MASK
-        self._reset(count)
-        self._enter_slots((present - _SLOT_BIAS).astype(np.int64))
+    def _grow(self, count: int) -> None:
+        """A larger or cleaner table for ``count`` keys, into which those that are present move."""
+        if self._leaving is not None:
+            self._move(len(self._leaving))
+        leaving, present = self._entries, self.count
+        self._reset(max(count, len(leaving) // 5))
+        self._leaving, self._leaving_count, self._moved_upto = leaving, present, 0
+        # All have moved when two thirds of the room are taken.
+        room = (len(self._entries) * 5 // 8 - present) * 2 // 3
+        self._moved_per_key = len(leaving) // max(room, 1) + 1
+        if present <= MOVED_AT_ONCE_MAX:
+            self._move(len(leaving))
+
+    def _move(self, entry_count: int) -> None:
+        """Move what the next entries of the table that is left have."""
+        assert self._leaving is not None
+        part = self._leaving[self._moved_upto : self._moved_upto + entry_count]
+        is_key = (part & _SLOT_MASK) > _TOMBSTONE
+        slots = ((part[is_key] & _SLOT_MASK) - _SLOT_BIAS).astype(np.int64)
+        part[is_key] = _TOMBSTONE
+        self._leaving_count -= len(slots)
+        self._moved_upto += len(part)
+        if self._moved_upto == len(self._leaving):
+            self._leaving = None
+        # Cells are read fastest in the order in which they lie.
+        self._enter_slots(np.sort(slots))
+
+    def renumbered(self, slots: Int64Array) -> None:
+        """The keys are where they were, at ``slots`` in ascending order, but these are the slots
+        0.. from here on."""
+        places = np.zeros(int(slots[-1]) + 1 if len(slots) else 0, dtype=np.uint64)
+        places[slots] = np.arange(len(slots), dtype=np.uint64) + _SLOT_BIAS
+        for table in (self._entries, self._leaving):
+            if table is not None:
+                for start in range(0, len(table), REBUILD_ROWS):
+                    part = table[start : start + REBUILD_ROWS]
+                    is_key = (part & _SLOT_MASK) > _TOMBSTONE
+                    keys = part[is_key]
+                    old = ((keys & _SLOT_MASK) - _SLOT_BIAS).astype(np.int64)
+                    part[is_key] = ((keys >> _SLOT_BITS) << _SLOT_BITS) | places[old]
 
     def rebuild(self, slots: Int64Array) -> None:
         """Start over with the keys at ``slots`` of the columns as they are now."""
@@ -137,12 +207,32 @@ class KeyIndex:
             capacity *= 2
         self._entries = np.zeros(capacity, dtype=np.uint64)
         self._used_count = 0
+        self._leaving, self._leaving_count = None, 0
 
     def _enter_slots(self, slots: Int64Array) -> None:
         columns = self._columns()
         for start in range(0, len(slots), REBUILD_ROWS):
             part = slots[start : start + REBUILD_ROWS]
             self._enter(hash_rows([column.take(part) for column in columns]), part)
+
+
+def _take_out(table: UInt64Array, hashes: UInt64Array, slots: Int64Array) -> Int64Array:
+    """Make tombstones of the entries with these slots; which of them are not in the table."""
+    mask = np.uint64(len(table) - 1)
+    wanted = slots.astype(np.uint64) + _SLOT_BIAS
+    places = hashes & mask
+    rows: Int64Array = np.arange(len(slots), dtype=np.int64)
+    absent = []
+    while len(rows):
+        entries = table[places]
+        here = (entries & _SLOT_MASK) == wanted[rows]
+        table[places[here]] = _TOMBSTONE
+        is_end = entries == _EMPTY
+        absent.append(rows[is_end])
+        undecided = ~(here | is_end)
+        rows = rows[undecided]
+        places = (places[undecided] + np.uint64(1)) & mask
+    return np.concatenate(absent) if absent else rows
 
 
 def first_duplicate(keys: Sequence[pa.Array], hashes: UInt64Array) -> int | None:
