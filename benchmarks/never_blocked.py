@@ -175,7 +175,7 @@ def _upload(name: str, rows: pa.Table) -> list[bytes]:
         writer.write_table(rows)
     frames = []
     for message in pa.ipc.MessageReader.open_stream(sink.getvalue()):
-        command = json.dumps({"table": name, "mode": "append"})
+        command = json.dumps({"table": name})
         frame = wire.FlightFrame(
             descriptor=None if frames else Descriptor(command=command.encode()).encode(),
             header=message.metadata.to_pybytes(),
@@ -246,6 +246,30 @@ def batch_of_sorts(address: str) -> None:
         _session(opened)("Batch", MESSAGES.encode("BatchTableRequest", ops=operations))
 
 
+def large_dictionary(address: str) -> None:
+    """90 MiB of values, of which each row has one of its own; then two rows with two values."""
+    values = pa.array([f"a value that is one of very many: {n}" for n in range(2_000_000)])
+    codes = pa.array(np.arange(len(values), dtype=np.int32))
+    few = pa.array(["some", "other"])
+    for name, rows in (
+        ("words", pa.DictionaryArray.from_arrays(codes, values)),
+        ("words", pa.DictionaryArray.from_arrays(codes[:2], few)),
+    ):
+        _send(address, _upload(name, pa.table({"n": rows})))
+
+
+def ten_million_keys(address: str) -> None:
+    """In one batch, into a table with a key, in another order than the one they have there."""
+    keys = np.random.default_rng(7).permutation(10_000_000)
+    _send(address, _upload("keyed", pa.table({"n": keys})))
+
+
+def _send(address: str, frames: list[bytes]) -> None:
+    with channel(address) as opened:
+        for _ in opened.stream_stream(f"{SERVICE}/DoPut")(iter(frames)):
+            pass
+
+
 ATTACKS: dict[str, Callable[[str], None]] = {
     "six sorts in a ticket": six_sorts,
     "agg_by on a text column": grouped_texts,
@@ -256,6 +280,9 @@ ATTACKS: dict[str, Callable[[str], None]] = {
     "ten gzip uploads of 90 MiB": zipped_uploads,
     "three uploads of 90 MiB": plain_uploads,
     "a viewport of 10^7 ranges": many_ranges,
+    "a dictionary of 90 MiB": large_dictionary,
+    "10^7 new keys in one batch": ten_million_keys,
+    "10^7 known keys in one batch": ten_million_keys,
 }
 
 
@@ -275,7 +302,11 @@ def run(*, quick: bool = False, only: str = "") -> dict[str, Any]:
     with child(serve, rows) as server, child(watch, server.ready) as watcher:
         address = server.ready
         with barrage.connect(address) as session:
-            session.create_table("zeros", pa.schema([("n", pa.int64())]), kind="ring", capacity=10)
+            numbers = pa.schema([("n", pa.int64())])
+            session.create_table("zeros", numbers, kind="ring", capacity=10)
+            session.create_table("keyed", numbers, key="n")
+            words = pa.dictionary(pa.int32(), pa.string())
+            session.create_table("words", pa.schema([("n", words)]), kind="append_only")
         time.sleep(1)
         idle, _ = delays_during(watcher, lambda: time.sleep(2 if quick else 10))
         for name, attack in ATTACKS.items():

@@ -28,7 +28,7 @@ BATCH_BYTES_TARGET = 2 * 1024 * 1024
 """Column bytes aimed at per batch: large enough to be fast, small enough for steady
 acknowledgements."""
 
-BATCH_ROWS_MAX = 128 * 1024
+BATCH_ROWS_MAX = 64 * 1024
 
 MODES = ("append", "upsert", "create", "replace", "delete")
 

@@ -112,7 +112,7 @@ class InputTableCalls:
             fitting = await in_thread(prepare, source, rows)
         else:
             fitting = prepare(source, rows)
-        await change_in_portions(self._tables, source, operation, fitting)
+        await change_in_portions(self._tables, source, operation=operation, rows=fitting)
 
 
 def check_size(what: str, actual: int, maximum: int, *, unit: str) -> None:

@@ -54,7 +54,8 @@ from barrage.server.ingest.upload import PutCommand, UploadReader
 from barrage.server.journaling.producer_positions import ProducerPosition, check_sequence
 from barrage.server.policy.rules import Operation
 from barrage.server.settings.json_fields import Fields
-from barrage.server.tables.table_service import Change, TableRecipe, WriteChain, source_for_peers
+from barrage.server.tables.table_service import Change, TableRecipe, source_for_peers
+from barrage.server.tables.write_room import WriteChain
 from barrage.supervision import Role, start_awaited, start_task
 from barrage.transport.flight_messages import Descriptor, encode_put_result
 from barrage.wire.flight_data import decode_flight_data

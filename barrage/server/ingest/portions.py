@@ -35,7 +35,7 @@ def portions(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 async def change_in_portions(
-    tables: TableService, table: SourceTable, operation: str, rows: pa.Table
+    tables: TableService, table: SourceTable, *, operation: str, rows: pa.Table
 ) -> int:
     """Apply a change of many rows in portions, each when the ones before are committed; the step of
     the last. The errors of :meth:`TableService.change`: portions before the one it is of have been

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from barrage.server.journaling.producer_positions import ProducerEpoch, ProducerPosition
     from barrage.server.runtime.catalog import Catalog
     from barrage.server.runtime.runtime import EngineRuntime
+    from barrage.server.tables.write_room import WriteChain
 
 Result = TypeVar("Result")
 
@@ -137,14 +138,6 @@ class Change:
     arguments: tuple[Any, ...]
 
 
-class WriteChain:
-    """Writes that depend on each other: once one was refused, those after it are too. What it
-    says belongs to the engine thread."""
-
-    def __init__(self) -> None:
-        self.is_broken = False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
     """What is told about a published table."""
@@ -184,7 +177,6 @@ class TableService:
         self.journals.on_ended = self.fail_now
         self._budget = IngestBudget(limits.ingest_bytes_pending_max)
         self.write_room = WriteRoom(limits.ingest_rows_pending_max)
-        """For rows of peers, on the event loop that serves them."""
 
     def create(self, recipe: TableRecipe, data: pa.Table | None) -> Future[Publication]:
         """Make and publish a source table holding ``data``; resolves when that is committed.
@@ -327,9 +319,8 @@ class TableService:
 
         def begin() -> tuple[tuple[Table, ...], Callable[[int], tuple[int | None, ProducerEpoch]]]:
             positions = self.journals.positions
-            begun = positions.begin(
-                table, producer, epoch=epoch, wall_ns=self._runtime.clock.wall_ns()
-            )
+            wall_ns = self._runtime.clock.wall_ns()
+            begun = positions.begin(table, producer, epoch=epoch, wall_ns=wall_ns)
             positions.mend(table, producer)
             return (table,), lambda _: (positions.committed(table, producer), begun)
 

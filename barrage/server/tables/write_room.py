@@ -1,10 +1,18 @@
-"""How many rows of peers may wait for the engine before the next ones are handed over."""
+"""Writes of peers: which depend on each other, and how many of them may wait for the engine."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import deque
+
+
+class WriteChain:
+    """Writes that depend on each other: once one was refused, those after it are too. What it
+    says belongs to the engine thread."""
+
+    def __init__(self) -> None:
+        self.is_broken = False
 
 
 class WriteRoom:

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING
 
 from barrage.errors import EngineError, PermissionDeniedError, SchemaError, UnsupportedError
 from barrage.server.policy.rules import Operation
-from barrage.server.tables.table_service import (
-    Change,
-    TableRecipe,
-    WriteChain,
-    check_ours,
-    source_for_peers,
-)
+from barrage.server.tables.table_service import Change, TableRecipe, check_ours, source_for_peers
+from barrage.server.tables.write_room import WriteChain
 from barrage.wire.payloads.source_mapping import (
     LANDING_SCHEMA,
     REJECTED_SCHEMA,
