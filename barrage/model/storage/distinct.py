@@ -34,13 +34,13 @@ class Cells(Protocol):
     def pinned(self) -> Self: ...
 
 
-CellsT = TypeVar("CellsT", bound=Cells)
+Kept = TypeVar("Kept", bound=Cells)
 
 
-class DistinctRows(Generic[CellsT]):
+class DistinctRows(Generic[Kept]):
     """A number 0.. for every row seen. The cells of each are kept, once."""
 
-    def __init__(self, cells: Sequence[CellsT]) -> None:
+    def __init__(self, cells: Sequence[Kept]) -> None:
         """``cells``: what to keep them in, for each column an empty one of its type."""
         self._cells = list(cells)
         self._index = KeyIndex(lambda: self._cells)
@@ -93,11 +93,11 @@ class DistinctRows(Generic[CellsT]):
         if len(numbers):
             self._index.remove(hash_rows(self.cells(numbers)), numbers)
 
-    def moved(self, cells: Sequence[CellsT]) -> None:
+    def moved(self, cells: Sequence[Kept]) -> None:
         """Keep the same rows in these cells from here on."""
         self._cells = list(cells)
 
-    def restart(self, cells: Sequence[CellsT], count: int) -> None:
+    def restart(self, cells: Sequence[Kept], count: int) -> None:
         """Know these rows, ``count`` distinct ones, numbered from 0 on, and no others."""
         self._cells = list(cells)
         self.count = count

@@ -8,6 +8,7 @@ encoded on the way out, since neither overwriting nor scattered reads keep runs.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 
 WHOLE_VALUES = 1 << 12
-"""Cells that are read come with the whole dictionary up to this many values; of a larger one they
-bring what they use, when they are fewer than it has."""
+"""Up to this many values a dictionary has no index, and cells that are read come with all of them;
+of a larger one they bring what they use, when they are fewer than it has."""
 
 
 class PlainColumn(Protocol):
@@ -86,9 +87,10 @@ class DictionaryColumn:
             raise SchemaError(f"a dictionary of {data_type.value_type} is not supported")
         self.type = data_type
         self._codes = codes
-        self._distinct = DistinctRows([ChunkLog(data_type.value_type)])
         self._values: pa.Array = pa.array([], type=data_type.value_type)
-        """The dictionary as far as anybody has read it."""
+        """The dictionary, or as much of it as anybody has read when there is an index."""
+        self._distinct: DistinctRows[ChunkLog] | None = None
+        """Its values with an index: few are found faster without one."""
         self._seen: pa.Array | None = None
         self._seen_codes: pa.Array | None = None
 
@@ -98,7 +100,8 @@ class DictionaryColumn:
 
     @property
     def nbytes(self) -> int:
-        return int(self._codes.nbytes + self._distinct.nbytes)
+        values = self._values if self._distinct is None else self._distinct
+        return int(self._codes.nbytes + values.nbytes)
 
     @property
     def overwritten_nbytes(self) -> int:
@@ -107,30 +110,47 @@ class DictionaryColumn:
     def pinned(self) -> DictionaryColumn:
         """The same codes and values."""
         copied = DictionaryColumn(self.type, self._codes.pinned())
-        copied._distinct, copied._values = self._distinct.pinned(), self._values
+        copied._values = self._values
+        copied._distinct = None if self._distinct is None else self._distinct.pinned()
         return copied
+
+    @property
+    def _value_count(self) -> int:
+        return len(self._values) if self._distinct is None else self._distinct.count
 
     def _dictionary(self) -> pa.Array:
         """All values, by their codes."""
         known = len(self._values)
-        if known < self._distinct.count:
+        if self._distinct is not None and known < self._distinct.count:
             (new,) = self._distinct.cells(np.arange(known, self._distinct.count, dtype=np.int64))
             self._values = pa.concat_arrays([self._values, new])
-            joined = ChunkLog(self.type.value_type)
-            joined.append(self._values)
-            self._distinct.moved([joined])
+            self._distinct.moved([_chunk_of(self._values)])
         return self._values
 
     def _recode(self, values: pa.Array) -> pa.Array:
         """Codes of ``values`` in the own dictionary, which first learns the new values."""
         incoming = values.dictionary
         if self._seen is None or not incoming.equals(self._seen):
-            valid = incoming.is_valid()
-            codes = np.zeros(len(incoming), dtype=np.int32)
-            codes[valid.to_numpy(zero_copy_only=False)] = self._distinct.of([incoming.drop_null()])
+            self._seen_codes = self._codes_of(incoming)
             self._seen = incoming
-            self._seen_codes = pc.if_else(valid, codes, pa.scalar(None, pa.int32()))
         return self._seen_codes.take(values.indices)  # type: ignore[union-attr]
+
+    def _codes_of(self, incoming: pa.Array) -> pa.Array:
+        if self._distinct is None and _has_lookup(self.type.value_type):
+            codes = pc.index_in(incoming, value_set=self._values)
+            unknown = incoming.filter(pc.and_(codes.is_null(), incoming.is_valid())).unique()
+            if len(unknown) == 0:
+                return codes
+            if len(self._values) + len(unknown) <= WHOLE_VALUES:
+                self._values = pa.concat_arrays([self._values, unknown])
+                return pc.index_in(incoming, value_set=self._values)
+        if self._distinct is None:
+            self._distinct = DistinctRows([ChunkLog(self.type.value_type)])
+            self._distinct.restart([_chunk_of(self._values)], len(self._values))
+        valid = incoming.is_valid()
+        known = np.zeros(len(incoming), dtype=np.int32)
+        known[valid.to_numpy(zero_copy_only=False)] = self._distinct.of([incoming.drop_null()])
+        return pc.if_else(valid, known, pa.scalar(None, pa.int32()))
 
     def append(self, values: pa.Array) -> None:
         self._codes.append(self._recode(values))
@@ -149,7 +169,7 @@ class DictionaryColumn:
 
     def _encoded(self, codes: pa.Array) -> pa.Array:
         index_type = self.type.index_type
-        known, codes_max = self._distinct.count, _codes_max(index_type)
+        known, codes_max = self._value_count, _codes_max(index_type)
         if known > codes_max or known > max(WHOLE_VALUES, len(codes)):
             used = codes.dictionary_encode()
             if len(used.dictionary) > codes_max:
@@ -157,19 +177,40 @@ class DictionaryColumn:
                     f"{len(used.dictionary)} distinct values do not fit dictionary codes of "
                     f"{index_type}; declare the column with int32 codes"
                 )
-            codes = used.indices
-            (values,) = self._distinct.cells(used.dictionary.to_numpy().astype(np.int64))
+            codes, values = used.indices, self._values_of(used.dictionary)
         else:
             values = self._dictionary()
         if index_type != codes.type:
             codes = codes.cast(index_type)
         return pa.DictionaryArray.from_arrays(codes, values, ordered=self.type.ordered, safe=False)
 
+    def _values_of(self, codes: pa.Array) -> pa.Array:
+        if self._distinct is None:
+            return self._values.take(codes)
+        return self._distinct.cells(codes.to_numpy().astype(np.int64))[0]
+
     def truncate(self, length: int) -> None:
         self._codes.truncate(length)
 
     def forget_before(self, slot: int) -> None:
         self._codes.forget_before(slot)
+
+
+def _chunk_of(values: pa.Array) -> ChunkLog:
+    log = ChunkLog(values.type)
+    log.append(values)
+    return log
+
+
+@cache
+def _has_lookup(value_type: pa.DataType) -> bool:
+    """Whether Arrow finds such values in a set."""
+    none = pa.array([], type=value_type)
+    try:
+        pc.index_in(none, value_set=none)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _codes_max(index_type: pa.DataType) -> int:

@@ -33,7 +33,7 @@ _EMPTY = np.uint64(0)
 _TOMBSTONE = np.uint64(1)
 _SLOT_BIAS = np.uint64(2)
 
-CAPACITY_MIN = 1 << 10
+CAPACITY_MIN = 1 << 6
 REBUILD_ROWS = 1 << 18
 """Keys hashed at a time while the table is rebuilt."""
 
