@@ -256,9 +256,9 @@ class Limits(ConnectorLimits):
     ingest_batch_rows_max: int = 16 * 1024 * 1024
     """Most rows of one batch in DoPut."""
 
-    numbered_batch_rows_max: int = 256 * 1024
-    """Most rows of one batch that its producer numbers, which is applied as a whole; others are
-    applied in portions."""
+    whole_batch_rows_max: int = 512 * 1024
+    """Most rows of one batch that is one step because its producer numbers it, or because it
+    replaces the rows there; others are applied in portions."""
 
     ingest_rows_pending_max: int = 128 * 1024
     """Rows of batches and input tables that wait to be committed, of all callers together, before

@@ -25,7 +25,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[barrage.Server]:
-    limits = Limits(ingest_rows_pending_max=20, numbered_batch_rows_max=15)
+    limits = Limits(ingest_rows_pending_max=20, whole_batch_rows_max=15)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(portions_module, "PORTION_ROWS_MAX", PORTION)
         with barrage.Server("127.0.0.1", config=ServerConfig(limits=limits)) as running:
@@ -99,6 +99,22 @@ def test_a_key_that_occurs_twice_is_found_before_anything_is_applied(client, key
     assert rows_of(keyed) == {100: 0}
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert", "delete", None])
+def test_a_null_key_is_found_before_anything_is_applied(client, keyed, mode) -> None:
+    put(client, batch(range(40)))
+    keys = pa.array([*range(10, 35), None], pa.int64())
+    command = {} if mode is None else {"mode": mode}
+    with pytest.raises(pa.ArrowException, match=r"key must not be null \(column 'k', row 25"):
+        put(client, pa.record_batch([keys, pa.array([7] * 26)], schema=SCHEMA), **command)
+    assert rows_of(keyed) == dict.fromkeys(range(40), 0)
+
+
+def test_a_key_that_occurs_twice_is_found_in_appends_as_well(client, keyed) -> None:
+    with pytest.raises(pa.ArrowException, match=r"key 3 occurs twice"):
+        put(client, batch([*range(25), 3]), mode="append")
+    assert rows_of(keyed) == {}
+
+
 def test_a_bad_value_in_the_last_portion_is_found_before_anything_is_applied(client, table) -> None:
     texts = pa.record_batch(
         {"k": pa.array([str(k) for k in range(30)] + ["x"]), "v": pa.array(["1"] * 31)}
@@ -108,10 +124,16 @@ def test_a_bad_value_in_the_last_portion_is_found_before_anything_is_applied(cli
     assert rows_of(table) == {}
 
 
-def test_a_replacement_leaves_what_it_brings(client, keyed) -> None:
+def test_a_replacement_is_one_step_or_refused(server, client, keyed) -> None:
     put(client, batch(range(50)))
-    put(client, batch(range(40, 73), v=2), mode="replace")
-    assert rows_of(keyed) == dict.fromkeys(range(40, 73), 2)
+    with pytest.raises(pa.ArrowException, match=r"batch 1, which is one step .* the limit is 15"):
+        put(client, batch(range(40, 56), v=2), mode="replace")
+    assert rows_of(keyed) == dict.fromkeys(range(50), 0)
+    before = server.stats.cycles
+    put(client, batch(range(40, 55), v=2), mode="replace")
+    assert server.stats.cycles == before + 1
+    put(client, batch([1]), batch(range(2, 40), v=2), mode="replace")
+    assert rows_of(keyed) == {1: 0} | dict.fromkeys(range(2, 40), 2)
 
 
 def test_many_keys_are_deleted(client, keyed) -> None:
@@ -123,7 +145,7 @@ def test_many_keys_are_deleted(client, keyed) -> None:
 def test_a_numbered_batch_is_one_step_or_refused(server, client, table) -> None:
     put(client, batch(range(15)), producer="p", sequence=0)
     assert len(rows_of(table)) == 15
-    with pytest.raises(pa.ArrowException, match=r"one step.*16 rows, the limit is 15"):
+    with pytest.raises(pa.ArrowException, match=r"batch 1, which is one step.* 16 rows"):
         put(client, batch(range(100, 116)), producer="p", sequence=1)
     assert len(rows_of(table)) == 15
     (answer,) = put(client, batch(range(100, 110)), producer="p", sequence=1)
@@ -178,10 +200,25 @@ def test_a_dictionary_comes_with_the_values_that_are_used(server, client) -> Non
     kind = pa.dictionary(pa.int32(), pa.string())
     table = server.create_table("words", pa.schema([("w", kind)]))
     words = pa.array([f"w{number}" for number in range(200)])
-    codes = pa.array([*range(0, 60, 2), None], pa.int32())
+    words = pa.concat_arrays([words, pa.array([None], pa.string())])
+    codes = pa.array([*range(0, 60, 2), None, 200], pa.int32())
     rows = pa.record_batch({"w": pa.DictionaryArray.from_arrays(codes, words)})
     put(client, rows, table="words")
     found = table.to_arrow()["w"]
-    assert found.to_pylist() == [f"w{number}" for number in range(0, 60, 2)] + [None]
+    assert found.to_pylist() == [f"w{number}" for number in range(0, 60, 2)] + [None, None]
     assert len(found.chunk(0).dictionary) == 30
     server.drop_table("words")
+
+
+@pytest.mark.parametrize("values", [pa.string(), pa.null()], ids=str)
+def test_dictionaries_with_nulls_share_a_cycle(server, values) -> None:
+    kind = pa.dictionary(pa.int32(), values)
+    table = server.create_table("nulls", pa.schema([("w", kind)]))
+    with server.transaction() as change:
+        for count in (1, 2):
+            words = ["a", None, "b"][:count] if values == pa.string() else [None] * count
+            cells = pa.DictionaryArray.from_arrays([0, count - 1], pa.array(words, values))
+            change.add(table, pa.table({"w": cells}))
+    first = "a" if values == pa.string() else None
+    assert table.to_arrow()["w"].to_pylist() == [first, first, first, None]
+    server.drop_table("nulls")

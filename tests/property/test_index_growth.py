@@ -69,6 +69,7 @@ def nothing_moves_at_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_index, "MOVED_AT_ONCE_MAX", 0)
         patch.setattr(key_index, "CAPACITY_MIN", 16)
+        patch.setattr(key_index, "MOVED_TOGETHER", 8)
         yield
 
 
@@ -105,6 +106,18 @@ def test_adding_moves_a_few_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(entered) <= 50
     assert sum(entered) <= 30_000
     model.check(list(range(10_010)))
+
+
+def test_a_table_that_lost_most_of_its_keys_becomes_small() -> None:
+    model = Model()
+    model.add(list(range(20_000)))
+    model.remove(list(range(19_800)))
+    model.renumber()
+    model.check(list(range(19_700, 20_010)))
+    for start in range(0, 400, 10):
+        model.check(list(range(start, start + 10)))
+        model.add(list(range(30_000 + start, 30_010 + start)))
+    assert model.index.nbytes <= 16_384 * 8
 
 
 def test_keys_that_come_and_go_leave_no_larger_table() -> None:

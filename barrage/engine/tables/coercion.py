@@ -89,8 +89,11 @@ def coerce_rows(schema: pa.Schema, data: pa.Table | pa.RecordBatch) -> pa.Table:
     if table.schema.equals(schema, check_metadata=True):
         # Most writers hand in what fits: only nulls are left to look for.
         for position, field in enumerate(schema):
-            if not field.nullable:
-                _coerce_column(field, table.column(position))
+            if not field.nullable or pa.types.is_dictionary(field.type):
+                column = table.column(position)
+                fitting = _coerce_column(field, column)
+                if fitting is not column:
+                    table = table.set_column(position, field, fitting)
         return table
     _check_names(schema, table.schema)
     columns = [_coerce_column(field, table.column(field.name)) for field in schema]
@@ -116,6 +119,8 @@ def _check_names(schema: pa.Schema, given: pa.Schema) -> None:
 def _coerce_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
     if values.type != field.type:
         values = _cast(field, values)
+    if pa.types.is_dictionary(field.type) and any(c.dictionary.null_count for c in values.chunks):
+        values = pa.chunked_array(map(_with_null_codes, values.chunks), type=field.type)
     if not field.nullable and values.null_count:
         row = int(pc.index(values.is_null(), True).as_py())
         raise RowError("null is not allowed", column=field.name, row=row)
@@ -178,6 +183,23 @@ def _to_dictionary(chunk: pa.Array, data_type: pa.DataType) -> pa.Array:
         encoded.indices.cast(data_type.index_type),
         encoded.dictionary.cast(data_type.value_type),
         ordered=data_type.ordered,
+    )
+
+
+def _with_null_codes(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
+    """The same cells, none of them the code of a null: Arrow joins no dictionaries that have
+    one."""
+    values = chunk.dictionary
+    if not values.null_count:
+        return chunk
+    valid = values.is_valid()
+    codes = pc.subtract(pc.cumulative_sum(valid.cast(pa.int32())), pa.scalar(1, pa.int32()))
+    codes = pc.if_else(valid, codes, pa.scalar(None, pa.int32()))
+    return pa.DictionaryArray.from_arrays(
+        codes.take(chunk.indices).cast(chunk.type.index_type),
+        values.drop_null(),
+        ordered=chunk.type.ordered,
+        safe=False,
     )
 
 

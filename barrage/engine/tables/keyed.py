@@ -64,6 +64,14 @@ def distinct_keys(
     return keys, hashes
 
 
+def check_keys_of(rows: pa.Table, key_columns: Sequence[str], *, is_each_once: bool) -> None:
+    """RowError for rows that a keyed table would refuse for their keys, ``is_each_once`` or not."""
+    if is_each_once:
+        distinct_keys(rows, key_columns)
+    else:
+        _refuse_null_keys(key_columns, _single_chunks(rows.select(list(key_columns))))
+
+
 class KeyedTable(StagedTable[_Write]):
     """At most one row per combination of values in the key columns, none of them null."""
 

@@ -29,6 +29,9 @@ WHOLE_VALUES = 1 << 12
 of a larger one they bring what they use, when they are fewer than it has."""
 
 
+_INTEGERS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+
+
 class PlainColumn(Protocol):
     """What an encoded column needs from the store of its decoded form."""
 
@@ -76,10 +79,20 @@ def _narrowed(cells: pa.DictionaryArray) -> pa.DictionaryArray:
     )
 
 
+class _Joined:
+    """The values of a dictionary as one array, as far as anybody has read it: the column, or one
+    of its pinned copies on a thread of its own."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: pa.Array) -> None:
+        self.values = values
+
+
 class DictionaryColumn:
     """Codes into a dictionary that only ever grows."""
 
-    __slots__ = ("_codes", "_distinct", "_seen", "_seen_codes", "_values", "type")
+    __slots__ = ("_codes", "_distinct", "_joined", "_seen", "_seen_codes", "_values", "type")
 
     def __init__(self, data_type: pa.DataType, codes: PlainColumn) -> None:
         """SchemaError for values that are nested."""
@@ -88,9 +101,9 @@ class DictionaryColumn:
         self.type = data_type
         self._codes = codes
         self._values: pa.Array = pa.array([], type=data_type.value_type)
-        """The dictionary, or as much of it as anybody has read when there is an index."""
+        """The dictionary while it has no index: few values are found faster without one."""
         self._distinct: DistinctRows[ChunkLog] | None = None
-        """Its values with an index: few are found faster without one."""
+        self._joined = _Joined(self._values)
         self._seen: pa.Array | None = None
         self._seen_codes: pa.Array | None = None
 
@@ -112,6 +125,7 @@ class DictionaryColumn:
         copied = DictionaryColumn(self.type, self._codes.pinned())
         copied._values = self._values
         copied._distinct = None if self._distinct is None else self._distinct.pinned()
+        copied._joined = self._joined
         return copied
 
     @property
@@ -120,19 +134,22 @@ class DictionaryColumn:
 
     def _dictionary(self) -> pa.Array:
         """All values, by their codes."""
-        known = len(self._values)
-        if self._distinct is not None and known < self._distinct.count:
-            (new,) = self._distinct.cells(np.arange(known, self._distinct.count, dtype=np.int64))
-            self._values = pa.concat_arrays([self._values, new])
-            self._distinct.moved([_chunk_of(self._values)])
-        return self._values
+        if self._distinct is None:
+            return self._values
+        values, count = self._joined.values, self._distinct.count
+        if len(values) < count:
+            (new,) = self._distinct.cells(np.arange(len(values), count, dtype=np.int64))
+            values = self._joined.values = pa.concat_arrays([values, new])
+            self._distinct.moved([_chunk_of(values)])
+        return values if len(values) == count else values.slice(0, count)
 
     def _recode(self, values: pa.Array) -> pa.Array:
         """Codes of ``values`` in the own dictionary, which first learns the new values."""
         incoming = values.dictionary
-        if self._seen is None or not incoming.equals(self._seen):
+        told_apart = _by_bits(incoming)
+        if self._seen is None or not told_apart.equals(self._seen):
             self._seen_codes = self._codes_of(incoming)
-            self._seen = incoming
+            self._seen = told_apart
         return self._seen_codes.take(values.indices)  # type: ignore[union-attr]
 
     def _codes_of(self, incoming: pa.Array) -> pa.Array:
@@ -147,6 +164,7 @@ class DictionaryColumn:
         if self._distinct is None:
             self._distinct = DistinctRows([ChunkLog(self.type.value_type)])
             self._distinct.restart([_chunk_of(self._values)], len(self._values))
+            self._joined = _Joined(self._values)
         valid = incoming.is_valid()
         known = np.zeros(len(incoming), dtype=np.int32)
         known[valid.to_numpy(zero_copy_only=False)] = self._distinct.of([incoming.drop_null()])
@@ -194,6 +212,14 @@ class DictionaryColumn:
 
     def forget_before(self, slot: int) -> None:
         self._codes.forget_before(slot)
+
+
+def _by_bits(values: pa.Array) -> pa.Array:
+    """The values as something that is equal when their bits are: 0.0 is not -0.0, and a NaN is what
+    it is."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return values.view(_INTEGERS[values.type.bit_width])
 
 
 def _chunk_of(values: pa.Array) -> ChunkLog:

@@ -40,6 +40,12 @@ REBUILD_ROWS = 1 << 18
 MOVED_AT_ONCE_MAX = 1 << 16
 """So many keys, or fewer, move into a larger table at once."""
 
+MOVED_TOGETHER = 1 << 12
+"""Entries that are looked at together while keys move: each time has a cost of its own."""
+
+SPARE_ENTRIES_MAX = 16
+"""A table with more entries for each key is given up for a smaller one when it is renumbered."""
+
 
 class KeyCells(Protocol):
     """One key column of the table."""
@@ -62,7 +68,10 @@ class KeyIndex:
         self._moved_upto = 0
         """Its entries before are tombstones or empty."""
         self._moved_per_key = 0
-        """How many of its entries are looked at for each key that is added."""
+        """How many of its entries are due for each key that is added; one for each that is looked
+        for."""
+        self._due = 0
+        """Entries that are due and have not been looked at."""
         self.count = 0
         """Keys present."""
 
@@ -76,6 +85,7 @@ class KeyIndex:
         found = np.full(len(hashes), -1, dtype=np.int64)
         if self.count == 0:
             return found
+        self._move_due(len(hashes))
         rows: Int64Array = np.arange(len(hashes), dtype=np.int64)
         self._find(keys, hashes, table=self._entries, rows=rows, found=found)
         if self._leaving is not None:
@@ -127,8 +137,7 @@ class KeyIndex:
             self._grow(self.count + len(slots))
         self._enter(hashes, slots)
         self.count += len(slots)
-        if self._leaving is not None:
-            self._move(self._moved_per_key * len(slots))
+        self._move_due(self._moved_per_key * len(slots))
 
     def _enter(self, hashes: UInt64Array, slots: Int64Array) -> None:
         mask = np.uint64(len(self._entries) - 1)
@@ -159,13 +168,22 @@ class KeyIndex:
         if self._leaving is not None:
             self._move(len(self._leaving))
         leaving, present = self._entries, self.count
-        self._reset(max(count, len(leaving) // 5))
+        self._reset(count)
         self._leaving, self._leaving_count, self._moved_upto = leaving, present, 0
         # All have moved when two thirds of the room are taken.
         room = (len(self._entries) * 5 // 8 - present) * 2 // 3
         self._moved_per_key = len(leaving) // max(room, 1) + 1
         if present <= MOVED_AT_ONCE_MAX:
             self._move(len(leaving))
+
+    def _move_due(self, entry_count: int) -> None:
+        """So many more entries are due to move, if there are any."""
+        if self._leaving is None:
+            return
+        self._due += entry_count
+        if self._due >= MOVED_TOGETHER:
+            due, self._due = self._due, 0
+            self._move(due)
 
     def _move(self, entry_count: int) -> None:
         """Move what the next entries of the table that is left have."""
@@ -184,7 +202,10 @@ class KeyIndex:
     def renumbered(self, slots: Int64Array) -> None:
         """The keys are where they were, at ``slots`` in ascending order, but these are the slots
         0.. from here on."""
-        places = np.zeros(int(slots[-1]) + 1 if len(slots) else 0, dtype=np.uint64)
+        if self.count <= MOVED_AT_ONCE_MAX:
+            self.rebuild(np.arange(self.count, dtype=np.int64))
+            return
+        places = np.zeros(int(slots[-1]) + 1, dtype=np.uint64)
         places[slots] = np.arange(len(slots), dtype=np.uint64) + _SLOT_BIAS
         for table in (self._entries, self._leaving):
             if table is not None:
@@ -194,6 +215,8 @@ class KeyIndex:
                     keys = part[is_key]
                     old = ((keys & _SLOT_MASK) - _SLOT_BIAS).astype(np.int64)
                     part[is_key] = ((keys >> _SLOT_BITS) << _SLOT_BITS) | places[old]
+        if len(self._entries) > SPARE_ENTRIES_MAX * self.count:
+            self._grow(self.count)
 
     def rebuild(self, slots: Int64Array) -> None:
         """Start over with the keys at ``slots`` of the columns as they are now."""
@@ -207,7 +230,7 @@ class KeyIndex:
             capacity *= 2
         self._entries = np.zeros(capacity, dtype=np.uint64)
         self._used_count = 0
-        self._leaving, self._leaving_count = None, 0
+        self._leaving, self._leaving_count, self._due = None, 0, 0
 
     def _enter_slots(self, slots: Int64Array) -> None:
         columns = self._columns()

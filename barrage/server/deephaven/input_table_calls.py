@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from barrage.engine.tables.coercion import coerce_rows
+from barrage.engine.tables.keyed import check_keys_of
 from barrage.errors import BarrageError, LimitExceededError, SchemaError, StatusCode
 from barrage.model.storage.hashing import hash_rows
 from barrage.model.storage.key_index import first_duplicate
@@ -135,7 +136,10 @@ def rows_to_add(target: SourceTable, rows: pa.Table) -> pa.Table:
     SchemaError, RowError.
     """
     fitting = fitting_rows(target.schema, rows)
-    return last_per_key(fitting, target.key_columns) if target.key_columns else fitting
+    if not target.key_columns:
+        return fitting
+    check_keys_of(fitting, target.key_columns, is_each_once=False)
+    return last_per_key(fitting, target.key_columns)
 
 
 def keys_to_delete(target: SourceTable, rows: pa.Table) -> pa.Table:
@@ -145,7 +149,9 @@ def keys_to_delete(target: SourceTable, rows: pa.Table) -> pa.Table:
     if len(found.column_names) < len(keys):
         missing = next(name for name in keys.names if name not in found.column_names)
         raise SchemaError(f"key column {missing!r} is missing from the rows to delete")
-    return fitting_rows(keys, found)
+    fitting = fitting_rows(keys, found)
+    check_keys_of(fitting, target.key_columns, is_each_once=False)
+    return fitting
 
 
 def fitting_rows(schema: pa.Schema, rows: pa.Table) -> pa.Table:

@@ -3,8 +3,8 @@
 Two tasks per call. One reads frames, checks them and passes them to the engine without waiting for
 earlier ones; it stops reading while too many bytes wait to be committed. The other answers in
 order. Each batch is checked as a whole before anything of it is applied; a bad one ends the call
-and leaves those before it applied. A large one is applied in portions, in order
-(:mod:`barrage.server.ingest.portions`), unless its producer numbers it.
+and leaves those before it applied. Large ones are applied in :mod:`~barrage.server.ingest.portions`
+unless they are one step: numbered by a producer, or replacing what is there.
 
 A call whose command names a producer may send again what was sent before: batches are numbered, and
 one that the table has already is answered without being applied (see
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from barrage.engine.tables.coercion import coerce_rows
-from barrage.engine.tables.keyed import distinct_keys
+from barrage.engine.tables.keyed import check_keys_of
 from barrage.errors import (
     AuthenticationError,
     BarrageError,
@@ -99,9 +99,6 @@ class _Portion:
     is_last: bool
     """Whether they end the batch, which is then answered."""
 
-
-_UNIQUE = ("stage_upsert", "stage_replace")
-"""Operations of a keyed table that take each key once."""
 
 _OPERATIONS = {
     "append": "stage_add",
@@ -420,8 +417,8 @@ class _Upload:
             self._gather(found)
             return
         position = self._position(metadata)
+        self._check_whole(batch)
         if position is not None:
-            self._check_numbered(batch)
             await self._check_growing(position, found)
         while self._uncommitted and not self._has_room(found.table_bytes):
             await asyncio.wait([self._uncommitted[0]])
@@ -430,74 +427,87 @@ class _Upload:
             fitted, size = await aside(found.cast_weight, fitting)
         except (SchemaError, RowError) as error:
             raise self._located(error) from error
-        for number, rows in enumerate(fitted):
-            await self._tables.write_room.take(len(rows))
-            change = Change(self._target, self._operation(is_first=number == 0), (rows,))
-            portion = _Portion(
-                self._passed(change, position, size // len(fitted)),
-                None if position is None else position.sequence,
-                batch_rows=batch.num_rows,
-                is_last=number == len(fitted) - 1,
-            )
-            await self._answers.put(portion)
+        self._count_pending(size)
+        try:
+            while fitted:
+                share = size // len(fitted)
+                rows = fitted.popleft()
+                await self._tables.write_room.take(len(rows))
+                portion = _Portion(
+                    self._passed(rows, position, share),
+                    None if position is None else position.sequence,
+                    batch_rows=batch.num_rows,
+                    is_last=not fitted,
+                )
+                size -= share
+                await self._answers.put(portion)
+        finally:
+            # What was not passed on is not answered for.
+            self._count_pending(-size)
 
     def _passed(
-        self, change: Change, position: ProducerPosition | None, size: int
+        self, rows: pa.Table, position: ProducerPosition | None, size: int
     ) -> asyncio.Future[int]:
-        """Pass rows, for which there is room, to the engine."""
-        (rows,) = change.arguments
+        """Pass rows, for which there is room, to the engine; ``size`` bytes are counted so far."""
+        assert self._target is not None
+        change = Change(self._target, self._operation, (rows,))
         try:
             committed = self._tables.change([change], position, chain=self._chain)
         except BaseException:
             self._tables.write_room.give_back(len(rows))
             raise
-        self._bytes_pending += size
-        self._calls.bytes_pending += size
         future: asyncio.Future[int] = asyncio.wrap_future(committed)
         self._uncommitted.append(future)
         future.add_done_callback(partial(self._settled, size, len(rows)))
         return future
 
-    def _check_numbered(self, batch: pa.RecordBatch) -> None:
-        """LimitExceededError for one that would be one step, and holds all others up too long."""
-        rows_max = self._limits.numbered_batch_rows_max
-        if batch.num_rows > rows_max:
+    def _count_pending(self, size: int) -> None:
+        self._bytes_pending += size
+        self._calls.bytes_pending += size
+
+    def _check_whole(self, batch: pa.RecordBatch) -> None:
+        """LimitExceededError for one that is one step, and holds all others up too long."""
+        rows_max = self._limits.whole_batch_rows_max
+        if self._is_whole and batch.num_rows > rows_max:
             raise LimitExceededError(
-                "batch of a producer, which is one step (send several with numbers of their own)",
+                f"batch {self._batch_count}, which is one step (send several)",
                 actual=batch.num_rows,
                 maximum=rows_max,
                 unit="rows",
             )
 
+    @property
+    def _is_numbered(self) -> bool:
+        return self._command is not None and self._command.producer is not None
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the batch is one step."""
+        return self._is_numbered or self._operation == "stage_replace"
+
     def _has_room(self, size: int) -> bool:
         return self._bytes_pending + size <= PENDING_BYTES_MAX and self._calls.has_room()
 
     def _settled(self, size: int, row_count: int, answer: asyncio.Future[int]) -> None:
-        """The engine has answered the oldest rows: futures resolve in the order they were made."""
+        """The engine has answered the oldest rows: futures resolve in order."""
         if not answer.cancelled():
             # Seen, even when nobody waits for it: the first refusal of a call ends it.
             answer.exception()
         self._tables.write_room.give_back(row_count)
-        self._bytes_pending -= size
-        self._calls.bytes_pending -= size
+        self._count_pending(-size)
         if self._uncommitted:
             self._uncommitted.popleft()
 
-    def _fitting(self, found: Unpacked, target: SourceTable) -> tuple[list[pa.Table], int]:
-        """The batch in the table's types, converted here to spare the engine thread, in the
-        portions it takes; and its bytes as the table will hold them."""
+    def _fitting(self, found: Unpacked, target: SourceTable) -> tuple[deque[pa.Table], int]:
+        """The batch in the table's types, in the portions the engine takes; and its bytes there."""
         rows = self._coerced(pa.Table.from_batches([found.batch]), target)
         size = max(found.table_bytes, rows.nbytes)
-        if self._is_numbered:
-            return [with_used_values(rows)], size
-        fitted = list(portions(rows))
-        if len(fitted) > 1 and self._operation(is_first=True) in _UNIQUE and target.key_columns:
-            distinct_keys(rows, target.key_columns)
+        if self._is_whole:
+            return deque([with_used_values(rows)]), size
+        fitted = deque(portions(rows))
+        if len(fitted) > 1 and target.key_columns:
+            check_keys_of(rows, target.key_columns, is_each_once=self._operation != "stage_remove")
         return fitted, size
-
-    @property
-    def _is_numbered(self) -> bool:
-        return self._command is not None and self._command.producer is not None
 
     def _wanted(self) -> pa.Schema | None:
         """What batches are made to fit; None for the rows of a static table."""
@@ -513,15 +523,14 @@ class _Upload:
         keys = _key_schema(target)
         return coerce_rows(keys, key_columns_of(rows, keys)) if len(keys) else rows
 
-    def _operation(self, *, is_first: bool) -> str:
-        """The first rows of ``replace`` replace, the following ones add to them; but each batch
-        replaces when it is numbered, as it must mean the same wherever a call that was cut goes
-        on."""
+    @property
+    def _operation(self) -> str:
+        """The first batch of ``replace`` replaces, the following ones add to it; but each replaces
+        when it is numbered, as it must mean the same wherever a call that was cut goes on."""
         assert self._command is not None
         assert self._target is not None
         mode = self._command.mode
-        is_begun = self._batch_count > 1 or not is_first
-        adds_more = mode == "replace" and is_begun and not self._is_numbered
+        adds_more = mode == "replace" and self._batch_count > 1 and not self._is_numbered
         if mode in (None, "create") or adds_more:
             return "stage_upsert" if self._target.key_columns else "stage_add"
         return _OPERATIONS[mode]

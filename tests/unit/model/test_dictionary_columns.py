@@ -50,6 +50,16 @@ def test_values_are_told_apart_by_their_bits() -> None:
     assert len(store.slice(0, 6).dictionary) == 3
 
 
+def test_the_dictionary_before_is_known_by_its_bits() -> None:
+    kind = pa.dictionary(pa.int32(), pa.float64())
+    store = ColumnStore(kind)
+    for value in (0.0, -0.0, math.nan, math.nan, 0.0):
+        store.append(column([0], [value], kind))
+    found = everything(store)
+    assert [math.copysign(1, cell) for cell in (found[0], found[1], found[4])] == [1, -1, 1]
+    assert len(store.slice(0, 5).dictionary) == 3
+
+
 @pytest.mark.parametrize(
     "value_type", [pa.list_(pa.int8()), pa.struct([("a", pa.int8())]), TEXT], ids=str
 )

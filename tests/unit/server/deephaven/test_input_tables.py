@@ -24,6 +24,7 @@ from barrage.server.deephaven.input_table_calls import (
     last_per_key,
     rows_to_add,
 )
+from barrage.server.ingest import portions
 from barrage.server.presentation.deephaven_schema import deephaven_view
 from barrage.transport.deephaven_messages import MESSAGES
 from tests.unit.server.deephaven.arrow_samples import sample_columns
@@ -248,3 +249,21 @@ def test_rows_are_deleted_by_a_key_shown_as_big_integer(bench):
     table = bench.create("big", rows, key="k")
     delete(bench, b"s/big", bench.static(1, pa.table({"k": [b"1"]})))
     assert bench.rows(table) == [{"k": 2**63}]
+
+
+@pytest.mark.parametrize("change", [add, delete])
+def test_a_null_key_is_found_before_anything_is_applied(bench, keyed, change, monkeypatch):
+    monkeypatch.setattr(portions, "PORTION_ROWS_MAX", 2)
+    before = bench.rows(keyed)
+    rows = pa.table({"k": [1, 2, 3, 4, None], "s": ["x"] * 5})
+    with pytest.raises(RowError, match="key must not be null"):
+        change(bench, b"s/keyed", bench.static(1, rows))
+    assert bench.rows(keyed) == before
+
+
+def test_many_rows_come_in_portions(bench, keyed, monkeypatch):
+    monkeypatch.setattr(portions, "PORTION_ROWS_MAX", 2)
+    add(bench, b"s/keyed", bench.static(1, pa.table({"k": range(10, 17), "s": ["x"] * 7})))
+    assert [row["k"] for row in bench.rows(keyed)][-7:] == list(range(10, 17))
+    delete(bench, b"s/keyed", bench.static(2, pa.table({"k": range(10, 16)})))
+    assert [row["k"] for row in bench.rows(keyed)][-1] == 16
