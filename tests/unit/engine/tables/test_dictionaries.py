@@ -1,0 +1,54 @@
+"""Dictionary columns of sources: what they are made of when they come, and what is refused."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from barrage.engine.tables.coercion import coerce_rows, normalised_schema
+from barrage.engine.tables.keyed import check_keys_of
+from barrage.errors import RowError, SchemaError
+from barrage.limits import DEFAULT_LIMITS
+
+TEXT = pa.dictionary(pa.int32(), pa.string())
+
+
+def test_a_null_of_a_dictionary_is_a_null_cell() -> None:
+    schema = pa.schema([pa.field("d", TEXT)])
+    words = pa.array(["a", None, "b", None, "c"])
+    cells = pa.DictionaryArray.from_arrays(pa.array([4, 1, 0, None, 2, 3], pa.int32()), words)
+    fitting = coerce_rows(schema, pa.table({"d": cells})).column("d")
+    assert fitting.to_pylist() == ["c", None, "a", None, "b", None]
+    assert fitting.chunk(0).dictionary.to_pylist() == ["a", "b", "c"]
+    assert fitting.null_count == 3
+
+
+def test_a_null_of_a_dictionary_is_found_where_none_may_be() -> None:
+    schema = pa.schema([pa.field("d", TEXT, nullable=False)])
+    cells = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["a", None]))
+    with pytest.raises(RowError, match="null is not allowed"):
+        coerce_rows(schema, pa.table({"d": cells}, schema=schema))
+
+
+def test_dictionaries_of_views_are_kept_plain() -> None:
+    given = pa.schema([("d", pa.dictionary(pa.int8(), pa.string_view()))])
+    assert normalised_schema(given, DEFAULT_LIMITS).field("d").type == TEXT
+
+
+def test_dictionaries_of_lists_are_refused_by_name() -> None:
+    given = pa.schema([("d", pa.dictionary(pa.int8(), pa.list_(pa.int8())))])
+    with pytest.raises(SchemaError, match=r"column 'd' is a dictionary of list"):
+        normalised_schema(given, DEFAULT_LIMITS)
+
+
+@pytest.mark.parametrize("is_each_once", [True, False])
+def test_keys_are_checked_as_the_table_will(is_each_once: bool) -> None:
+    rows = pa.table({"k": pa.chunked_array([[1, 2], [1, None]])})
+    with pytest.raises(RowError, match="must not be null"):
+        check_keys_of(rows, ["k"], is_each_once=is_each_once)
+    twice = rows.slice(0, 3)
+    if is_each_once:
+        with pytest.raises(RowError, match="key 1 occurs twice"):
+            check_keys_of(twice, ["k"], is_each_once=True)
+    else:
+        check_keys_of(twice, ["k"], is_each_once=False)
