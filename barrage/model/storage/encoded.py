@@ -29,7 +29,7 @@ WHOLE_VALUES = 1 << 12
 of a larger one they bring what they use, when they are fewer than it has."""
 
 
-_INTEGERS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+_INTEGERS = {32: pa.int32(), 64: pa.int64()}
 
 
 class PlainColumn(Protocol):
@@ -50,10 +50,11 @@ class PlainColumn(Protocol):
 
 
 def can_be_dictionary(value_type: pa.DataType) -> bool:
-    """Whether columns may have dictionaries of such values: any but nested ones."""
-    return bool(pa.types.is_null(value_type)) or (
-        is_hashable(value_type) and not pa.types.is_dictionary(value_type)
-    )
+    """Whether columns may have dictionaries of such values: any but nested ones, and half floats,
+    of which Arrow joins dictionaries to other values."""
+    if pa.types.is_dictionary(value_type) or pa.types.is_float16(value_type):
+        return False
+    return bool(pa.types.is_null(value_type)) or is_hashable(value_type)
 
 
 def with_used_values(rows: pa.Table) -> pa.Table:

@@ -15,6 +15,7 @@ has got.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import deque
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ from barrage.server.ingest.export_upload import (
     UploadBudget,
     export_id_of_descriptor,
 )
-from barrage.server.ingest.portions import portions
+from barrage.server.ingest.portions import pass_on, portions
 from barrage.server.ingest.rows import key_columns_of
 from barrage.server.ingest.unpacking import Unpacked, aside, unpacked
 from barrage.server.ingest.upload import PutCommand, UploadReader
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from barrage.server.policy.access_gate import AccessGate
     from barrage.server.runtime.measures import TransferMeasures
     from barrage.server.tables.table_service import TableService
+    from barrage.server.tables.write_room import TakenRoom
     from barrage.transport.base import CallContext
     from barrage.wire.frame import FlightFrame
 
@@ -432,9 +434,9 @@ class _Upload:
             while fitted:
                 share = size // len(fitted)
                 rows = fitted.popleft()
-                await self._tables.write_room.take(len(rows))
+                taken = await self._tables.write_room.take(len(rows))
                 portion = _Portion(
-                    self._passed(rows, position, share),
+                    self._passed(rows, taken, position, size=share),
                     None if position is None else position.sequence,
                     batch_rows=batch.num_rows,
                     is_last=not fitted,
@@ -446,19 +448,14 @@ class _Upload:
             self._count_pending(-size)
 
     def _passed(
-        self, rows: pa.Table, position: ProducerPosition | None, size: int
+        self, rows: pa.Table, taken: TakenRoom, position: ProducerPosition | None, *, size: int
     ) -> asyncio.Future[int]:
-        """Pass rows, for which there is room, to the engine; ``size`` bytes are counted so far."""
+        """Pass rows to the engine; ``size`` bytes are counted for them."""
         assert self._target is not None
         change = Change(self._target, self._operation, (rows,))
-        try:
-            committed = self._tables.change([change], position, chain=self._chain)
-        except BaseException:
-            self._tables.write_room.give_back(len(rows))
-            raise
-        future: asyncio.Future[int] = asyncio.wrap_future(committed)
+        future = pass_on(self._tables, change, taken, chain=self._chain, position=position)
         self._uncommitted.append(future)
-        future.add_done_callback(partial(self._settled, size, len(rows)))
+        future.add_done_callback(partial(self._settled, size))
         return future
 
     def _count_pending(self, size: int) -> None:
@@ -488,15 +485,14 @@ class _Upload:
     def _has_room(self, size: int) -> bool:
         return self._bytes_pending + size <= PENDING_BYTES_MAX and self._calls.has_room()
 
-    def _settled(self, size: int, row_count: int, answer: asyncio.Future[int]) -> None:
-        """The engine has answered the oldest rows: futures resolve in order."""
+    def _settled(self, size: int, answer: asyncio.Future[int]) -> None:
+        """The engine has answered some rows."""
         if not answer.cancelled():
             # Seen, even when nobody waits for it: the first refusal of a call ends it.
             answer.exception()
-        self._tables.write_room.give_back(row_count)
         self._count_pending(-size)
-        if self._uncommitted:
-            self._uncommitted.popleft()
+        with contextlib.suppress(ValueError):
+            self._uncommitted.remove(answer)
 
     def _fitting(self, found: Unpacked, target: SourceTable) -> tuple[deque[pa.Table], int]:
         """The batch in the table's types, in the portions the engine takes; and its bytes there."""

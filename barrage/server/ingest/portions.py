@@ -1,7 +1,7 @@
 """Large writes of peers reach the engine in portions, and few of them at a time.
 
 One cycle applies whatever waits for it, and everybody else waits for the cycle. So rows are handed
-over in portions, the next ones when those before are committed
+over in portions, the next ones when those before are applied
 (:mod:`barrage.server.tables.write_room`): what comes in between, from others, waits for a portion
 or two and not for all the rows.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from barrage.model.storage.encoded import with_used_values
 from barrage.server.tables.table_service import Change
+from barrage.server.tables.write_room import WriteChain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from barrage.engine.tables.source import SourceTable
+    from barrage.server.journaling.producer_positions import ProducerPosition
     from barrage.server.tables.table_service import TableService
+    from barrage.server.tables.write_room import TakenRoom
 
 PORTION_ROWS_MAX: Final = 64 * 1024
 """Rows of one portion: at one or two microseconds each in keyed tables of ten million rows, a
@@ -37,15 +40,32 @@ def portions(rows: pa.Table) -> Iterator[pa.Table]:
 async def change_in_portions(
     tables: TableService, table: SourceTable, *, operation: str, rows: pa.Table
 ) -> int:
-    """Apply a change of many rows in portions, each when the ones before are committed; the step of
-    the last. The errors of :meth:`TableService.change`: portions before the one it is of have been
-    applied then. On the event loop that serves peers."""
-    step = -1
+    """Apply a change of many rows in portions; the step of the last. The errors of
+    :meth:`TableService.change`: portions before the one it is of have been applied then. On the
+    event loop that serves peers."""
+    chain, passed = WriteChain(), []
     for portion in portions(rows):
-        await tables.write_room.take(len(portion))
-        try:
-            committed = tables.change([Change(table, operation, (portion,))])
-            step = await asyncio.wrap_future(committed)
-        finally:
-            tables.write_room.give_back(len(portion))
-    return step
+        taken = await tables.write_room.take(len(portion))
+        change = Change(table, operation, (portion,))
+        passed.append(pass_on(tables, change, taken, chain=chain))
+    return (await asyncio.gather(*passed))[-1]
+
+
+def pass_on(
+    tables: TableService,
+    change: Change,
+    taken: TakenRoom,
+    *,
+    chain: WriteChain,
+    position: ProducerPosition | None = None,
+) -> asyncio.Future[int]:
+    """Pass a change, for which there is room, to the engine; the step that commits it, once that is
+    safe. The room is free when it is applied, or refused."""
+    try:
+        committed = tables.change([change], position, chain=chain, on_applied=taken.applied)
+    except BaseException:
+        taken.give_back()
+        raise
+    future: asyncio.Future[int] = asyncio.wrap_future(committed)
+    future.add_done_callback(lambda _: taken.give_back())
+    return future

@@ -277,19 +277,20 @@ class TableService:
         producer: ProducerPosition | None = None,
         *,
         chain: WriteChain | None = None,
+        on_applied: Callable[[], object] | None = None,
     ) -> Future[int]:
         """Apply changes in order, all of them or none; resolves to the step that committed them,
-        once they are as safe as their journals make them.
-
-        Changes of tables that have had this position of the producer already are not applied
-        again. Errors: those of the rows, JournalFullError, JournalFailedError.
+        once they are as safe as their journals make them. ``on_applied`` is called on the engine
+        thread when they are committed, and must not fail. Tables that have had this position of the
+        producer get nothing. Errors: those of the rows, JournalFullError, JournalFailedError.
         """
         stage = partial(self._stage_chained, tuple(changes), producer, chain)
-        return self._runtime.write(stage)
+        if on_applied is None:
+            return self._runtime.write(stage)
+        return self._runtime.write_returning(lambda: (stage(), partial(_step_told, on_applied)))
 
     def change_soon(self, change: Change, producer: ProducerPosition | None = None) -> Future[int]:
-        """Like :meth:`change`, for a caller that does not wait for the result: blocks while too
-        many bytes of such changes are pending."""
+        """Like :meth:`change`, for a caller that does not wait: blocks while much is pending."""
         self._budget.take(byte_count := _byte_count(change))
         try:
             future = self.change([change], producer)
@@ -538,6 +539,11 @@ class TableService:
             for table in marks:
                 positions.stage(table, producer)
         return tables
+
+
+def _step_told(on_applied: Callable[[], object], step: int) -> int:
+    on_applied()
+    return step
 
 
 def _byte_count(change: Change) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 
 
@@ -16,36 +17,37 @@ class WriteChain:
 
 
 class WriteRoom:
-    """Rows of peers that wait to be committed, of all together. First come, first served. Used on
-    one event loop."""
+    """Rows of peers that wait to be applied, of all together. First come, first served. Used on one
+    event loop."""
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._applied: list[TakenRoom] = []
+        self._lock = threading.Lock()
         self.rows_pending = 0
 
-    async def take(self, row_count: int) -> None:
+    async def take(self, row_count: int) -> TakenRoom:
         """Wait until there is room for so many rows; more than there ever is go alone."""
-        if not self._waiting and self._fits(row_count):
+        if self._waiting or not self._fits(row_count):
+            await self._turn(row_count)
+        else:
             self.rows_pending += row_count
-            return
+        return TakenRoom(self, row_count)
+
+    async def _turn(self, row_count: int) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((row_count, turn))
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back(row_count)
+                self.rows_pending -= row_count
             else:
                 with contextlib.suppress(ValueError):
                     self._waiting.remove((row_count, turn))
-                self._admit()
+            self._admit()
             raise
-
-    def give_back(self, row_count: int) -> None:
-        """So many rows, taken before, are committed or refused."""
-        self.rows_pending -= row_count
-        self._admit()
 
     def _fits(self, row_count: int) -> bool:
         return not self.rows_pending or self.rows_pending + row_count <= self._rows_max
@@ -59,3 +61,43 @@ class WriteRoom:
                 self.rows_pending += row_count
                 turn.set_result(None)
             self._waiting.popleft()
+
+    def _give_back(self, row_count: int) -> None:
+        self.rows_pending -= row_count
+        self._admit()
+
+    def _note_applied(self, taken: TakenRoom, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            self._applied.append(taken)
+            is_told = len(self._applied) > 1
+        if not is_told:
+            with contextlib.suppress(RuntimeError):  # The loop has been closed.
+                loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        with self._lock:
+            applied, self._applied = self._applied, []
+        for taken in applied:
+            taken.give_back()
+
+
+class TakenRoom:
+    """Room for some rows, until they are applied or refused."""
+
+    __slots__ = ("_loop", "_room", "_row_count")
+
+    def __init__(self, room: WriteRoom, row_count: int) -> None:
+        self._room = room
+        self._row_count = row_count
+        self._loop = asyncio.get_running_loop()
+
+    def applied(self) -> None:
+        """A cycle has applied the rows, and nobody waits for them: being safe on disk is another
+        thing. Any thread."""
+        self._room._note_applied(self, self._loop)
+
+    def give_back(self) -> None:
+        """Let others in. Idempotent; on the event loop."""
+        row_count, self._row_count = self._row_count, 0
+        if row_count:
+            self._room._give_back(row_count)

@@ -41,13 +41,16 @@ class Scene:
         for _ in range(3):
             await self.pause()
             count = self.random.choice((1, 4, 7, ROOM + 3))
-            await self.room.take(count)
+            taken = await self.room.take(count)
             try:
                 pending = self.room.rows_pending
                 assert pending <= ROOM or pending == count, (pending, count)
                 await self.pause()
+                if self.random.random() < 0.5:
+                    taken.applied()
+                    await self.pause()
             finally:
-                self.room.give_back(count)
+                taken.give_back()
 
     async def pause(self) -> None:
         await asyncio.sleep(self.random.choice((0, 0, 0.001, 0.01)))
@@ -59,15 +62,12 @@ class Scene:
 def forget_who_was_just_served() -> AbstractContextManager[object]:
     """Who is cancelled after its turn came keeps the room."""
 
-    async def take(self, row_count):
-        if not self._waiting and self._fits(row_count):
-            self.rows_pending += row_count
-            return
+    async def turn(self, row_count):
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((row_count, turn))
         await turn
 
-    return mock.patch.object(WriteRoom, "take", take)
+    return mock.patch.object(WriteRoom, "_turn", turn)
 
 
 def let_in_whoever_waits() -> AbstractContextManager[object]:
@@ -83,4 +83,13 @@ def let_in_whoever_waits() -> AbstractContextManager[object]:
     return mock.patch.object(write_room.WriteRoom, "_admit", admit)
 
 
-CANARIES = (forget_who_was_just_served, let_in_whoever_waits)
+def give_back_twice() -> AbstractContextManager[object]:
+    """Rows that are applied and then safe make room twice."""
+
+    def give_back(self):
+        self._room._give_back(self._row_count)
+
+    return mock.patch.object(write_room.TakenRoom, "give_back", give_back)
+
+
+CANARIES = (forget_who_was_just_served, let_in_whoever_waits, give_back_twice)

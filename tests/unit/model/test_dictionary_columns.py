@@ -61,9 +61,9 @@ def test_the_dictionary_before_is_known_by_its_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    "value_type", [pa.list_(pa.int8()), pa.struct([("a", pa.int8())]), TEXT], ids=str
+    "value_type", [pa.list_(pa.int8()), pa.struct([("a", pa.int8())]), TEXT, pa.float16()], ids=str
 )
-def test_dictionaries_of_nested_values_are_refused(value_type: pa.DataType) -> None:
+def test_dictionaries_of_nested_values_and_half_floats_are_refused(value_type: pa.DataType) -> None:
     with pytest.raises(SchemaError, match="dictionary of"):
         ColumnStore(pa.dictionary(pa.int32(), value_type))
 

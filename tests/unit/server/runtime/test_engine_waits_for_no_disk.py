@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import flight
 
 from barrage.errors import JournalFailedError, TableExistsError, TransportError
 from barrage.server import Server
 from barrage.server.api.table_handle import recipe_and_rows
 from tests.helpers.faulty_storage import Disk
 from tests.helpers.held_up import strict
+from tests.helpers.journal_client import JournalClient
+from tests.helpers.server_process import wait_until
 from tests.unit.server.runtime import test_durable_writes
 from tests.unit.server.runtime.test_durable_writes import X, content
 
@@ -142,6 +147,42 @@ def test_a_server_that_stops_meanwhile_finishes_what_it_took(tmp_path, disk):
     with opened(tmp_path, disk) as server:
         assert server.table_names() == ["new"]
         assert content(server, "new") == [1]
+
+
+def test_uploads_to_other_tables_go_on_while_the_disk_does_not_answer(tmp_path, disk):
+    """Rows that are applied leave room for others, also while they wait for the disk."""
+    with test_durable_writes.opened(tmp_path, listens=True) as server:
+        try:
+            held = server.create_table("held", X)
+            server.create_table("free", X, journal="none")
+            count = server._parts.config.limits.ingest_rows_pending_max + 1
+            with JournalClient(server.uri) as client:
+                hold(disk)
+                stuck, _ = upload(client, "held", count, producer="p", sequence=0)
+                wait_until(lambda: len(content(server, "held")) == count, HANG_SECONDS)
+                writer, answers = upload(client, "free", 3)
+                assert json.loads(answers.read().to_pybytes())["rows"] == 3
+                disk.release()
+                writer.close()
+                stuck.close()
+            assert held.position("p") == 0
+        finally:
+            disk.release()
+
+
+def upload(client: JournalClient, table: str, count: int, **command: object):
+    """Rows on their way, whose answer has not been read."""
+    told = json.dumps({"table": table, **command}).encode()
+    rows = pa.record_batch({"x": range(count)}, pa.schema([("x", pa.int64())]))
+    writer, answers = client.client.do_put(
+        flight.FlightDescriptor.for_command(told),
+        rows.schema,
+        flight.FlightCallOptions(timeout=HANG_SECONDS),
+    )
+    answers.read()
+    writer.write_batch(rows)
+    writer.done_writing()
+    return writer, answers
 
 
 def test_the_engine_thread_touches_no_file(tmp_path):
