@@ -59,7 +59,31 @@ def _stored_type(field: pa.Field, limits: Limits) -> pa.DataType:
                 f"column {field.name!r} is a dictionary of {value_type}: not supported"
             )
         return pa.dictionary(pa.int32(), value_type, ordered=data_type.ordered)
-    return _VIEWED.get(data_type, data_type)
+    return _VIEWED.get(data_type) or _with_plain_members(data_type)
+
+
+def _with_plain_members(data_type: pa.DataType) -> pa.DataType:
+    """The type with values where lists, structs and maps hold dictionaries: Arrow joins those of
+    two batches only if their codes have room for both, and never if they hold a null."""
+    if pa.types.is_struct(data_type):
+        return pa.struct([_plain_member(field) for field in data_type.fields])
+    if pa.types.is_map(data_type):
+        key, item = _plain_member(data_type.key_field), _plain_member(data_type.item_field)
+        return pa.map_(key, item, keys_sorted=data_type.keys_sorted)
+    if pa.types.is_fixed_size_list(data_type):
+        return pa.list_(_plain_member(data_type.value_field), data_type.list_size)
+    if pa.types.is_list(data_type):
+        return pa.list_(_plain_member(data_type.value_field))
+    if pa.types.is_large_list(data_type):
+        return pa.large_list(_plain_member(data_type.value_field))
+    return data_type
+
+
+def _plain_member(field: pa.Field) -> pa.Field:
+    data_type = field.type
+    if pa.types.is_dictionary(data_type):
+        data_type = data_type.value_type
+    return field.with_type(_with_plain_members(data_type))
 
 
 def _check_depth(field: pa.Field, depth_max: int) -> None:

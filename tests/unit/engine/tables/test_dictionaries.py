@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from barrage.engine import AppendOnlyTable, UpdateGraph
 from barrage.engine.tables.coercion import coerce_rows, normalised_schema
 from barrage.engine.tables.keyed import check_keys_of
 from barrage.errors import RowError, SchemaError
@@ -33,6 +34,46 @@ def test_a_null_of_a_dictionary_is_found_where_none_may_be() -> None:
 def test_dictionaries_of_views_are_kept_plain() -> None:
     given = pa.schema([("d", pa.dictionary(pa.int8(), pa.string_view()))])
     assert normalised_schema(given, DEFAULT_LIMITS).field("d").type == TEXT
+
+
+WORDS = pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), pa.array(["a", None]))
+LISTS = pa.ListArray.from_arrays(pa.array([0, 2, 3]), WORDS)
+NESTED = {
+    "list": LISTS,
+    "large list": pa.LargeListArray.from_arrays(pa.array([0, 2, 3], pa.int64()), WORDS),
+    "fixed size list": pa.FixedSizeListArray.from_arrays(WORDS, 3),
+    "struct": pa.StructArray.from_arrays([WORDS], ["s"]),
+    "map": pa.MapArray.from_arrays(pa.array([0, 1]), pa.array(["k"]), WORDS.slice(0, 1)),
+    "list of structs": pa.ListArray.from_arrays(
+        pa.array([0, 2, 3]), pa.StructArray.from_arrays([WORDS], ["s"])
+    ),
+    "struct of lists": pa.StructArray.from_arrays([LISTS], ["l"]),
+}
+
+
+@pytest.mark.parametrize("cells", NESTED.values(), ids=NESTED)
+def test_dictionaries_inside_of_others_are_kept_plain(cells: pa.Array) -> None:
+    given = pa.table({"d": cells})
+    schema = normalised_schema(given.schema, DEFAULT_LIMITS)
+    assert "dictionary" not in str(schema.field("d").type)
+    assert coerce_rows(schema, given).to_pylist() == given.to_pylist()
+    table = AppendOnlyTable(graph := UpdateGraph(), schema)
+    for _ in range(5):
+        table.stage_add(given)
+        table.stage_add(given)
+        assert not graph.run_cycle().failed
+    assert table.to_arrow().to_pylist() == given.to_pylist() * 10
+
+
+def test_types_without_dictionaries_are_what_they_were() -> None:
+    given = pa.schema(
+        [
+            pa.field("l", pa.list_(pa.field("member", pa.int8(), nullable=False))),
+            pa.field("m", pa.map_(pa.string(), pa.list_(pa.int8()), keys_sorted=True)),
+            pa.field("s", pa.struct([pa.field("x", pa.int8(), metadata={"a": "b"})])),
+        ]
+    )
+    assert normalised_schema(given, DEFAULT_LIMITS).equals(given, check_metadata=True)
 
 
 def test_dictionaries_of_lists_are_refused_by_name() -> None:
