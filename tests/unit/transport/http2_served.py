@@ -149,7 +149,9 @@ def with_client(scene, host="127.0.0.1", **options):
 
     async def with_channel(listener, behaviors):
         target = listener.uri.removeprefix("grpc://")
-        async with grpc.aio.insecure_channel(target) as channel:
+        # A pool that channels share may hold a connection to who listened at that path before.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(target, options=options) as channel:
             await scene(channel, listener, behaviors)
 
     run(with_channel, host, **options)
