@@ -133,6 +133,17 @@ class ChunkLog:
         self._frozen_count = max(self._frozen_count - keep, 0)
         self.base = max(self.base, min(slot, self.length))
 
+    def rebase(self) -> int:
+        """Number the slots that are still held from 0 on; how far they have moved down."""
+        moved = self.base
+        if self._starts and self._starts[0] < moved:
+            self._chunks[0] = self._chunks[0].slice(moved - self._starts[0])
+            self._starts[0] = moved
+        self._starts = [start - moved for start in self._starts]
+        self.base, self.length = 0, self.length - moved
+        self._owned = max(self._owned - moved, 0)
+        return moved
+
     def own(self, owned: Callable[[pa.Array], pa.Array]) -> None:
         """Hold ``owned(chunk)``, the same cells perhaps in other memory, for every chunk that has
         come since the last time."""

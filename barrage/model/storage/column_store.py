@@ -1,8 +1,9 @@
 """One column addressed by slot numbers 0..len-1; picks the representation that fits its use.
 
 * Append-only: immutable Arrow chunks (:mod:`.chunks`), zero copy in and out.
-* After the first overwrite: fixed-width cells in one growable numpy buffer (:mod:`.fixed`), others
-  in a log of chunks with a position per slot (:mod:`.log`).
+* After the first overwrite: fixed-width cells in one growable numpy buffer (:mod:`.fixed`), into
+  which those of large columns move with the writes (:mod:`.thawing`); others in a log of chunks
+  with a position per slot (:mod:`.log`).
 * Dictionary, run-end and null columns: :mod:`.encoded`.
 
 Invariant: what ``take`` and ``slice`` returned never changes afterwards.
@@ -20,6 +21,7 @@ from barrage.model.storage.chunks import ChunkLog
 from barrage.model.storage.encoded import DictionaryColumn, NullColumn, RunEndColumn
 from barrage.model.storage.fixed import FixedColumn, fixed_dtype
 from barrage.model.storage.log import LogColumn
+from barrage.model.storage.thawing import ThawingColumn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 COMPACT_ROWS = 1 << 17
 """Rows copied at a time by :meth:`ColumnStore.compacted`."""
+
+THAWED_AT_ONCE_MAX = 1 << 17
+"""Columns of so many cells, or fewer, become writable at once."""
 
 
 class _Representation(Protocol):
@@ -102,6 +107,8 @@ class ColumnStore:
         if isinstance(self._cells, ChunkLog):
             self._cells = _overwritable(self._cells)
         self._cells.write(slots, values)  # type: ignore[attr-defined]
+        if isinstance(self._cells, ThawingColumn) and self._cells.is_thawed:
+            self._cells = self._cells.cells
 
     def take(self, slots: Int64Array) -> pa.Array:
         """The cells at ``slots``, any order, repeats allowed."""
@@ -181,9 +188,14 @@ def _representation(data_type: pa.DataType) -> _Representation:
     return ChunkLog(data_type)
 
 
-def _overwritable(chunks: ChunkLog) -> FixedColumn | LogColumn:
+def _overwritable(chunks: ChunkLog) -> FixedColumn | ThawingColumn | LogColumn:
     """The same cells in a form that takes overwrites. Forgotten slots read as null from here on."""
     dtype = fixed_dtype(chunks.type)
+    if chunks.base == 0:
+        if dtype is None:
+            return LogColumn.of_chunks(chunks)
+        if chunks.length > THAWED_AT_ONCE_MAX:
+            return ThawingColumn(chunks, dtype)
     cells: FixedColumn | LogColumn = (
         LogColumn(chunks.type) if dtype is None else FixedColumn(chunks.type, dtype)
     )

@@ -84,6 +84,15 @@ class FixedColumn:
         self._values: GrowArray | BitArray = BitArray() if dtype == np.bool_ else GrowArray(dtype)
         self._valid: BitArray | None = None
 
+    @classmethod
+    def blank(cls, data_type: pa.DataType, dtype: np.dtype[Any], length: int) -> FixedColumn:
+        """A column of ``length`` cells that nobody has written and nobody may read yet. Costs the
+        same for any length."""
+        made = cls(data_type, dtype)
+        is_bits = dtype == np.bool_
+        made._values = BitArray.zeros(length) if is_bits else GrowArray.zeros(dtype, length)
+        return made
+
     @property
     def length(self) -> int:
         return self._values.length
@@ -134,6 +143,18 @@ class FixedColumn:
     def take(self, slots: Int64Array) -> pa.Array:
         valid = None if self._valid is None else self._valid.take(slots)
         return build_fixed(self.type, self._values.take(slots), valid)
+
+    def take_with(self, slots: Int64Array, places: Int64Array, others: pa.Array) -> pa.Array:
+        """The cells at ``slots``, but ``others`` at these places of the result."""
+        values = self._values.take(slots)
+        values[places] = read_fixed(others, self._dtype)
+        valid = None if self._valid is None else self._valid.take(slots)
+        valid_others = read_valid(others)
+        if valid is None and valid_others is not None:
+            valid = np.ones(len(slots), dtype=np.bool_)
+        if valid is not None:
+            valid[places] = True if valid_others is None else valid_others
+        return build_fixed(self.type, values, valid)
 
     def slice(self, start: int, stop: int) -> pa.Array:
         valid = None if self._valid is None else self._valid.slice(start, stop)

@@ -16,6 +16,9 @@ import numpy.typing as npt
 SLACK_ROWS_MIN = 64
 """Smallest number of spare entries a growing buffer reserves."""
 
+SPARE_FACTOR_MAX = 4
+"""A buffer that is truncated is made smaller when it has so many times the room it needs."""
+
 AnyArray = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]
@@ -36,6 +39,15 @@ class GrowArray:
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self._buffer: AnyArray = np.empty(0, dtype=dtype)
         self.length = 0
+
+    @classmethod
+    def zeros(cls, dtype: npt.DTypeLike, length: int) -> GrowArray:
+        """``length`` zeros. They cost nothing before they are looked at or written: the system
+        hands out pages of zeros one by one."""
+        made = cls(dtype)
+        made._buffer = np.zeros(grown_capacity(length), dtype=dtype)
+        made.length = length
+        return made
 
     @property
     def nbytes(self) -> int:
@@ -68,11 +80,19 @@ class GrowArray:
         self.length = stop
 
     def truncate(self, length: int) -> None:
-        """Drop the entries from ``length`` (at most what there is) on."""
+        """Drop the entries from ``length`` (at most what there is) on. A buffer that is mostly
+        spare then becomes smaller."""
         self.length = length
+        capacity = grown_capacity(length)
+        if len(self._buffer) > SPARE_FACTOR_MAX * capacity:
+            self._buffer.resize(capacity, refcheck=False)
 
     def write(self, slots: Int64Array, values: Any) -> None:
         self._buffer[slots] = values
+
+    def add(self, number: int) -> None:
+        """Add to every entry, modulo the size of its type."""
+        self._buffer[: self.length] += self._buffer.dtype.type(number)
 
     def take(self, slots: Int64Array) -> AnyArray:
         """A copy of the entries at ``slots`` (each 0..length-1, any order)."""
@@ -91,6 +111,14 @@ class BitArray:
     def __init__(self) -> None:
         self._bytes = GrowArray(np.uint8)
         self.length = 0
+
+    @classmethod
+    def zeros(cls, length: int) -> BitArray:
+        """``length`` bits that are not set; see :meth:`GrowArray.zeros`."""
+        made = cls()
+        made._bytes = GrowArray.zeros(np.uint8, (length + 7) >> 3)
+        made.length = length
+        return made
 
     @property
     def nbytes(self) -> int:
@@ -116,7 +144,10 @@ class BitArray:
         self.length += len(bits)
 
     def append_constant(self, bit: bool, count: int) -> None:
-        self.append(np.full(count, bit, dtype=np.bool_))
+        head = min(-self.length & 7, count)
+        self.append(np.full(head, bit, dtype=np.bool_))
+        self._bytes.append_constant(0xFF if bit else 0, (count - head + 7) >> 3)
+        self.length += count - head
 
     def truncate(self, length: int) -> None:
         """Drop the bits from ``length`` (at most what there is) on."""

@@ -1,0 +1,151 @@
+"""Columns that change their form with the writes that need it, a few cells with each: at every
+moment they are the list they stand for, and so are the copies that were pinned meanwhile."""
+
+from __future__ import annotations
+
+import decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barrage.model.storage import ColumnStore, column_store, growth, log, thawing
+from barrage.model.storage.chunks import ChunkLog
+from barrage.model.storage.log import LogColumn
+from barrage.model.storage.thawing import ThawingColumn
+from tests.helpers.examples import examples
+
+CELLS: dict[pa.DataType, list[Any]] = {
+    pa.int64(): [None, 0, -1, 2**62],
+    pa.float64(): [0.5, 1.5],
+    pa.bool_(): [True, False, None],
+    pa.decimal128(20, 2): [None, decimal.Decimal("1.25"), decimal.Decimal("-3.50")],
+    pa.string(): ["", "short", "a text that is longer than the others", None],
+    pa.list_(pa.int8()): [[], [1, None], None, [2, 3, 4]],
+    pa.dictionary(pa.int32(), pa.string()): ["x", "y", "z", None],
+}
+
+counts = st.integers(0, 30)
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "write", "write", "write", "truncate", "pin"]),
+        st.integers(0, 200),
+        counts,
+        st.integers(0, 3),
+    ),
+    max_size=40,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_cells_at_a_time():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(column_store, "THAWED_AT_ONCE_MAX", 0)
+        patch.setattr(thawing, "THAWED_TOGETHER", 5)
+        patch.setattr(log, "GARBAGE_ROWS_MIN", 3)
+        patch.setattr(log, "CLEANED_TOGETHER", 4)
+        patch.setattr(log, "REBASED_POSITIONS_MIN", 90)
+        patch.setattr(growth, "SLACK_ROWS_MIN", 1)
+        yield
+
+
+def check(store: ColumnStore, cells: list[Any]) -> None:
+    assert len(store) == len(cells)
+    assert store.slice(0, len(cells)).to_pylist() == cells
+    middle = slice(len(cells) // 3, len(cells) * 2 // 3)
+    assert store.slice(middle.start, middle.stop).to_pylist() == cells[middle]
+    slots = np.arange(len(cells) - 1, -1, -3)
+    assert store.take(slots).to_pylist() == [cells[slot] for slot in slots]
+
+
+@pytest.mark.parametrize("data_type", CELLS, ids=str)
+@given(steps=steps, size=st.integers(0, 120))
+@examples(40)
+def test_a_column_is_a_list(
+    data_type: pa.DataType, steps: list[tuple[str, int, int, int]], size: int
+) -> None:
+    kinds = CELLS[data_type]
+    cells = [kinds[n % len(kinds)] for n in range(size)]
+    store, pinned = ColumnStore(data_type), []
+    store.append(pa.array(cells, data_type))
+    for what, at, count, salt in steps:
+        fresh = [kinds[(n * n + salt) % len(kinds)] for n in range(count)]
+        if what == "append":
+            store.append(pa.array(fresh, data_type))
+            cells = cells + fresh
+        elif what == "write":
+            slots = np.random.default_rng(at).permutation(len(cells))[:count]
+            store.write(slots, pa.array(fresh[: len(slots)], data_type))
+            cells = list(cells)
+            for slot, cell in zip(slots, fresh, strict=False):
+                cells[slot] = cell
+        elif what == "truncate":
+            cells = cells[: max(0, len(cells) - at // 8)]
+            store.truncate(len(cells))
+        else:
+            pinned.append((store.pinned(), cells))
+        check(store, cells)
+    for kept, expected in pinned:
+        check(kept, expected)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "cell"), [(pa.int64(), 7), (pa.float32(), 0.5), (pa.string(), "x")]
+)
+def test_a_first_overwrite_copies_a_few_cells(
+    data_type: pa.DataType, cell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ColumnStore(data_type)
+    store.append(pa.array([cell] * 1000, data_type))
+    taken = counted_cells(monkeypatch)
+    appended = counted_cells(monkeypatch, "append")
+    store.write(np.array([500]), pa.array([None], data_type))
+    assert sum(taken) <= 5
+    assert sum(appended) <= 1
+    for slot in range(300):
+        store.write(np.array([slot]), pa.array([None], data_type))
+    assert max(taken, default=0) <= 5
+    assert not isinstance(store._cells, ThawingColumn)
+    assert store.slice(0, 1000).to_pylist() == [None] * 300 + [cell] * 200 + [None] + [cell] * 499
+
+
+def test_cleaning_a_log_copies_a_few_cells_for_each_that_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = ColumnStore(pa.string())
+    store.append(pa.array([f"text {n}" for n in range(1000)]))
+    appended = counted_cells(monkeypatch, "append")
+    for turn in range(600):
+        store.write(np.arange(turn, turn + 3) % 1000, pa.array([f"turn {turn}"] * 3))
+    # Three that are written, and two that are cleaned for each of them.
+    assert max(appended) <= 4 + 2 * 3
+    cells = store._cells
+    assert isinstance(cells, LogColumn)
+    assert cells._log.length - cells._log.base <= 3 * 1000
+
+
+def test_a_buffer_that_is_mostly_spare_becomes_smaller() -> None:
+    store = ColumnStore(pa.int64())
+    store.append(pa.array(np.arange(10_000)))
+    for slot in range(0, 10_000, 5):
+        store.write(np.array([slot]), pa.array([1]))
+    full = store.nbytes
+    store.truncate(100)
+    assert store.nbytes < full / 50
+    assert store.slice(98, 100).to_pylist() == [98, 99]
+
+
+def counted_cells(monkeypatch: pytest.MonkeyPatch, name: str = "take") -> list[int]:
+    """How many cells each call of a method of the chunks was about."""
+    calls: list[int] = []
+    original = getattr(ChunkLog, name)
+
+    def counted(self: ChunkLog, cells: Any, *more: Any) -> Any:
+        calls.append(len(cells))
+        return original(self, cells, *more)
+
+    monkeypatch.setattr(ChunkLog, name, counted)
+    return calls
