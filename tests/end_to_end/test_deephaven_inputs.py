@@ -39,7 +39,7 @@ from tests.helpers.server_process import (
 )
 
 ROWS = pa.table({"k": [1, 2], "s": ["a", "b"]})
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 180
 
 
 class DeephavenCaller:

@@ -126,15 +126,18 @@ def test_a_cancelled_read_gives_the_result_up(
 
     async def scenario() -> None:
         async with barrage.aconnect(server.uri) as session:
-            reading = asyncio.ensure_future(session.table("wide").snapshot(jobs=2))
+            told: list[float] = []
+            wanted = session.table("wide").snapshot(jobs=2, on_query=told.append)
+            reading = asyncio.ensure_future(wanted)
             await asyncio.to_thread(wait_until, lambda: jobs.running_count == 1)
             held.let_through(2)
-            await asyncio.to_thread(wait_until, lambda: jobs.results.byte_count > 0)
+            # Before the first answer the client knows of nothing that it could give up.
+            await asyncio.to_thread(wait_until, lambda: bool(told) and jobs.results.byte_count > 0)
             reading.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await reading
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 180))
     wait_until(lambda: jobs.running_count == 0 and jobs.results.byte_count == 0)
     held.let_through()
 

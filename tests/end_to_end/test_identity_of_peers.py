@@ -17,7 +17,7 @@ from tests.helpers.certificates import authority
 from tests.helpers.server_process import wait_until
 
 BOTH = pytest.mark.parametrize("http", ["own", "grpcio"])
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 SCHEMA = {"x": "int64"}
 
 

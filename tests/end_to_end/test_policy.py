@@ -28,7 +28,7 @@ from tests.helpers.users import ALICE_PASSWORD, users_file
 SCHEMA = pa.schema(
     {"Id": pa.int64(), "Desk": pa.string(), "Account": pa.string(), "Px": pa.float64()}
 )
-HANG_S = 60
+HANG_S = 180
 NOW = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
 READ, WRITE, CREATE, DROP = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DROP
 RULES = (

@@ -14,7 +14,7 @@ from barrage.server.exchange.resume_planner import ResumePlanner
 from barrage.server.settings.config import ServerConfig
 from tests.helpers.server_process import wait_until
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 WIDE = "x" * 1000
 
 

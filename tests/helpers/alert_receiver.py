@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.helpers.server_process import wait_until
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 LOOPBACK = "127.0.0.1"
 
 

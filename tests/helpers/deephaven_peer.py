@@ -21,7 +21,7 @@ from barrage.transport.deephaven_messages import (
 )
 from barrage.transport.flight_messages import Descriptor
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 180
 
 REQUESTS: tuple[tuple[str, str, str], ...] = (
     *((TABLE_SERVICE, operation.method, operation.request) for operation in OPERATIONS.values()),

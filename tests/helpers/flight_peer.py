@@ -25,7 +25,7 @@ from barrage.transport.flight_messages import (
 )
 from tests.helpers.server_process import raw_channel
 
-HANG_SECONDS = 60.0
+HANG_SECONDS = 180.0
 
 
 class FlightPeer:

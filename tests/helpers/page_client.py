@@ -22,7 +22,7 @@ from barrage.proto.client_exchange import ClientExchange
 from barrage.wire.messages import SubscriptionOptions
 
 PROTOCOL = "barrage-flight.v1"
-HANG_S = 60
+HANG_S = 180
 
 
 def varint(number: int) -> bytes:

@@ -37,7 +37,7 @@ from barrage.server.tables.table_service import Change, source_of
 from tests.helpers.memory_storage import MemoryStorage
 from tests.helpers.simulated_disk import NO_LIMIT, SimulatedDisk
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 COLUMNS = {"producer": pa.string(), "number": pa.int64(), "part": pa.int64(), "nonce": pa.int64()}
 SCHEMA = pa.schema(COLUMNS)
 PARTS = 3

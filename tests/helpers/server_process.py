@@ -25,7 +25,7 @@ from tests.helpers import warm_python
 
 FLIGHT = "/arrow.flight.protocol.FlightService/"
 REVISION = wire.WireRevision.R1_0_0
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 180
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.001, 0.03
 
 

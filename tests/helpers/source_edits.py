@@ -40,9 +40,15 @@ KEYS = 24
 
 
 def crowded() -> Any:
-    """With this, keyed tables and lists renumber and pack their slots after few removals."""
+    """With this, keyed tables and lists pack their slots after few removals, a few at a time, and
+    columns change their form a few cells at a time."""
     return _Both(
         patch("barrage.engine.tables.keyed.FREE_SLOTS_MIN", 2),
+        patch("barrage.engine.tables.keyed.PACKED_TOGETHER", 1),
+        patch("barrage.model.storage.column_store.THAWED_AT_ONCE_MAX", 3),
+        patch("barrage.model.storage.thawing.THAWED_TOGETHER", 2),
+        patch("barrage.model.storage.log.GARBAGE_ROWS_MIN", 3),
+        patch("barrage.model.storage.log.CLEANED_TOGETHER", 1),
         patch("barrage.engine.tables.list_table.FREE_SLOTS_MIN", 2),
     )
 

@@ -15,7 +15,7 @@ from barrage.transport.inproc.inproc_call import InprocCall, Pipe, acceptor_of
 
 AUTHORIZATION = "authorization"
 WINDOW_BYTES = 1 << 26
-HANG_S = 60
+HANG_S = 180
 
 
 class Wiretap:

@@ -25,7 +25,7 @@ from barrage.supervision import (
     start_thread,
 )
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 FATAL = [KeyError("x"), MemoryError(), SystemExit(3), KeyboardInterrupt(), GeneratorExit()]
 
 

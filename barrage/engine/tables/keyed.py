@@ -1,8 +1,8 @@
 """A table with a unique key: upserts, removals by key, replacement of the whole content.
 
 Row key == slot; new rows get the slots behind the last live row's, in ascending order. A row keeps
-its key while it exists. When more than half of the slots are free, one cycle renumbers the live
-rows with shifts.
+its key while it exists. When more than half of the slots are free, this cycle and those after it
+move rows to the front with shifts (:mod:`.packing`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from barrage.engine.tables.coercion import coerce_rows
-from barrage.engine.tables.moved_rows import each_once, packing_shifts, union_of
+from barrage.engine.tables.moved_rows import each_once, union_of
+from barrage.engine.tables.packing import PackingPass
 from barrage.engine.tables.source import Rows, StagedTable, check_keys
 from barrage.engine.tables.table import TableTraits
 from barrage.errors import RowError, SchemaError, near_miss
@@ -29,13 +30,21 @@ from barrage.rowset import RowSet, RowSetShiftData
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from barrage.engine.tables.packing import PackedRows
     from barrage.engine.tables.recording import RecordedCells
     from barrage.engine.tables.table import Graph
     from barrage.model.storage.hashing import Int64Array
     from barrage.model.update import TableUpdate
 
 FREE_SLOTS_MIN = 4096
-"""Below this many free slots a table is never renumbered."""
+"""Below this many free slots the rows of a table are never packed."""
+
+PACKED_TOGETHER = 1 << 15
+"""Rows that one cycle packs, at least: a quarter more than it changes, where that is more, so that
+packing comes to an end however many rows are added meanwhile."""
+
+SLOTS_PER_ROW_MAX = 32
+"""A table that has more slots for each row, besides :data:`FREE_SLOTS_MIN`, is packed at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +93,7 @@ class KeyedTable(StagedTable[_Write]):
         self._key_schema = pa.schema([self.schema.field(i) for i in self._key_indices])
         self._index = KeyIndex(lambda: [self.storage.columns[i] for i in self._key_indices])
         self._slots_used = 0
+        self._packing: PackingPass | None = None
 
     def stage_add(self, rows: Rows) -> None:
         """The same as an upsert: a keyed table has no other way to take rows."""
@@ -143,7 +153,8 @@ class KeyedTable(StagedTable[_Write]):
 
     def restore(self, keys: RowSet, rows: pa.Table) -> None:
         used = keys.last + 1 if len(keys) else 0
-        check_keys(self.kind, keys, rows, is_possible=used <= 2 * len(keys) + FREE_SLOTS_MIN)
+        slots_max = SLOTS_PER_ROW_MAX * len(keys) + FREE_SLOTS_MIN
+        check_keys(self.kind, keys, rows, is_possible=used <= slots_max)
         self.storage.append(self._coerced(rows))
         if used > len(keys):
             # Free slots hold whatever the row before them does; nobody reads them.
@@ -154,7 +165,8 @@ class KeyedTable(StagedTable[_Write]):
 
     def commit(self, step: int) -> TableUpdate:
         changes = _Changes(len(self.schema), self._slots_used)
-        for write in self._take_staged():
+        staged = self._take_staged()
+        for write in staged:
             if write.rows is None:
                 self._remove(write, changes)
             else:
@@ -171,11 +183,11 @@ class KeyedTable(StagedTable[_Write]):
         recorded = self._recorded(removed, modified, new_slots)
         shifts = RowSetShiftData.empty()
         self._drop_free_tail()
-        if self._slots_used > 2 * self.size + FREE_SLOTS_MIN:
-            live = self._row_keys
-            shifts = self._renumber(live, kept)
-            new_slots = live.positions_of(new_slots)
-            modified = each_once(modified, live.positions_of)
+        packed = self._pack(sum(len(write.hashes) for write in staged))
+        if packed is not None:
+            shifts = packed.shifts_of(kept)
+            new_slots = packed.applied_to(new_slots)
+            modified = each_once(modified, packed.applied_to)
         update = self._update(
             step, removed=removed, shifts=shifts, added=new_slots, modified=modified
         )
@@ -265,15 +277,32 @@ class KeyedTable(StagedTable[_Write]):
                 touched = RowSet.from_sorted_keys(ascending[differ[order]])
                 changes.modified[index].append(touched)
 
-    def _renumber(self, live: RowSet, kept: RowSet) -> RowSetShiftData:
-        """Give the live rows the slots 0.. ; the shifts of the rows that existed before this
-        cycle."""
-        slots = live.to_numpy()
-        self.storage.compact(slots)
-        self._slots_used = len(live)
-        self._index.renumbered(slots)
-        self._row_keys = RowSet.of_span(0, len(live))
-        return packing_shifts(live, kept)
+    def _pack(self, row_count: int) -> PackedRows | None:
+        """Move some rows to the front if that is due, in a cycle that changes so many; which ones,
+        if any."""
+        count = max(PACKED_TOGETHER, row_count + row_count // 4)
+        slots = self._slots_used - FREE_SLOTS_MIN
+        if slots > SLOTS_PER_ROW_MAX * self.size:
+            self._packing, count = None, self.size
+        if self._packing is None:
+            if slots <= 2 * self.size:
+                return None
+            self._packing = PackingPass(self._row_keys)
+        packed = self._packing.step(self._row_keys, count)
+        if packed is not None:
+            self._move(packed)
+        if self._packing.is_over(self._row_keys):
+            self._packing = None
+            self._drop_free_tail()
+            self._index.give_up_spare()
+        return packed
+
+    def _move(self, packed: PackedRows) -> None:
+        was, now = packed.was.to_numpy(), packed.now
+        cells = self.storage.take(was, range(len(self.schema)))
+        self.storage.write(now, cells)
+        self._index.moved(hash_rows([cells[i] for i in self._key_indices]), was, now)
+        self._row_keys = packed.applied_to(self._row_keys)
 
 
 class _Changes:

@@ -39,13 +39,14 @@ def union_of(sets: Iterable[RowSet]) -> RowSet:
     return union
 
 
-def packing_shifts(live: RowSet, kept: RowSet) -> RowSetShiftData:
-    """The shifts that move ``kept`` (a subset of ``live``) when the k-th key of ``live`` becomes k.
+def packing_shifts(live: RowSet, kept: RowSet, *, first: int = 0) -> RowSetShiftData:
+    """The shifts that move ``kept`` (a subset of ``live``) when the k-th key of ``live`` becomes
+    ``first`` + k.
 
     Example: live 2,3,7 with 7 new and 2,3 kept gives one shift, [2,3] by -2.
     """
     firsts, lasts = kept.range_list
-    deltas = live.rank_many(firsts) - firsts
+    deltas = first + live.rank_many(firsts) - firsts
     moved = deltas != 0
     return RowSetShiftData.from_arrays(firsts[moved], lasts[moved], deltas[moved])
 

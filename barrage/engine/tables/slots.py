@@ -50,6 +50,11 @@ class SlotStorage:
         for column, cells in zip(self.columns, values, strict=True):
             column.append(cells)
 
+    def write(self, slots: Int64Array, cells: Sequence[pa.Array]) -> None:
+        """Overwrite the rows at ``slots``, which are distinct; ``cells`` by column."""
+        for column, values in zip(self.columns, cells, strict=True):
+            column.write(slots, values)
+
     def clear(self) -> None:
         """Drop all slots; what was read stays as it is."""
         for column in self.columns:

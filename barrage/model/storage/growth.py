@@ -16,7 +16,7 @@ import numpy.typing as npt
 SLACK_ROWS_MIN = 64
 """Smallest number of spare entries a growing buffer reserves."""
 
-SPARE_FACTOR_MAX = 4
+SPARE_FACTOR_MAX = 2
 """A buffer that is truncated is made smaller when it has so many times the room it needs."""
 
 AnyArray = npt.NDArray[Any]

@@ -44,7 +44,7 @@ MOVED_TOGETHER = 1 << 12
 """Entries that are looked at together while keys move: each time has a cost of its own."""
 
 SPARE_ENTRIES_MAX = 16
-"""A table with more entries for each key is given up for a smaller one when it is renumbered."""
+"""A table with more entries for each key is given up for a smaller one."""
 
 
 class KeyCells(Protocol):
@@ -156,12 +156,34 @@ class KeyIndex:
 
     def remove(self, hashes: UInt64Array, slots: Int64Array) -> None:
         """Forget keys that are present at ``slots``."""
-        others = _take_out(self._entries, hashes, slots)
+        places, others = _places_of(self._entries, hashes, slots)
+        self._entries[places] = _TOMBSTONE
         if len(others):
             assert self._leaving is not None
-            _take_out(self._leaving, hashes[others], slots[others])
+            places, _ = _places_of(self._leaving, hashes[others], slots[others])
+            self._leaving[places] = _TOMBSTONE
             self._leaving_count -= len(others)
         self.count -= len(slots)
+
+    def moved(self, hashes: UInt64Array, slots: Int64Array, to: Int64Array) -> None:
+        """Keys that are present at ``slots`` are at ``to`` from here on, and so are their cells in
+        the columns."""
+        places, others = _places_of(self._entries, hashes, slots)
+        is_here = np.ones(len(slots), dtype=np.bool_)
+        is_here[others] = False
+        tables = [(self._entries, places, to[is_here])]
+        if len(others):
+            assert self._leaving is not None
+            places, _ = _places_of(self._leaving, hashes[others], slots[others])
+            tables.append((self._leaving, places, to[others]))
+        # All have been found before any is changed: one may go where another one was.
+        for table, found, now in tables:
+            table[found] = (table[found] & ~_SLOT_MASK) | (now.astype(np.uint64) + _SLOT_BIAS)
+
+    def give_up_spare(self) -> None:
+        """Begin to move into a smaller table when this one has become far too large."""
+        if self._leaving is None and len(self._entries) > SPARE_ENTRIES_MAX * max(self.count, 1):
+            self._grow(self.count)
 
     def _grow(self, count: int) -> None:
         """A larger or cleaner table for ``count`` keys, into which those that are present move."""
@@ -199,25 +221,6 @@ class KeyIndex:
         # Cells are read fastest in the order in which they lie.
         self._enter_slots(np.sort(slots))
 
-    def renumbered(self, slots: Int64Array) -> None:
-        """The keys are where they were, at ``slots`` in ascending order, but these are the slots
-        0.. from here on."""
-        if self.count <= MOVED_AT_ONCE_MAX:
-            self.rebuild(np.arange(self.count, dtype=np.int64))
-            return
-        places = np.zeros(int(slots[-1]) + 1, dtype=np.uint64)
-        places[slots] = np.arange(len(slots), dtype=np.uint64) + _SLOT_BIAS
-        for table in (self._entries, self._leaving):
-            if table is not None:
-                for start in range(0, len(table), REBUILD_ROWS):
-                    part = table[start : start + REBUILD_ROWS]
-                    is_key = (part & _SLOT_MASK) > _TOMBSTONE
-                    keys = part[is_key]
-                    old = ((keys & _SLOT_MASK) - _SLOT_BIAS).astype(np.int64)
-                    part[is_key] = ((keys >> _SLOT_BITS) << _SLOT_BITS) | places[old]
-        if len(self._entries) > SPARE_ENTRIES_MAX * self.count:
-            self._grow(self.count)
-
     def rebuild(self, slots: Int64Array) -> None:
         """Start over with the keys at ``slots`` of the columns as they are now."""
         self._reset(len(slots))
@@ -239,23 +242,25 @@ class KeyIndex:
             self._enter(hash_rows([column.take(part) for column in columns]), part)
 
 
-def _take_out(table: UInt64Array, hashes: UInt64Array, slots: Int64Array) -> Int64Array:
-    """Make tombstones of the entries with these slots; which of them are not in the table."""
+def _places_of(
+    table: UInt64Array, hashes: UInt64Array, slots: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Where the entries with these slots are, of those that are in the table in their order; which
+    of them are not."""
     mask = np.uint64(len(table) - 1)
     wanted = slots.astype(np.uint64) + _SLOT_BIAS
+    found = np.full(len(slots), -1, dtype=np.int64)
     places = hashes & mask
     rows: Int64Array = np.arange(len(slots), dtype=np.int64)
-    absent = []
     while len(rows):
         entries = table[places]
         here = (entries & _SLOT_MASK) == wanted[rows]
-        table[places[here]] = _TOMBSTONE
-        is_end = entries == _EMPTY
-        absent.append(rows[is_end])
-        undecided = ~(here | is_end)
+        found[rows[here]] = places[here].astype(np.int64)
+        undecided = ~(here | (entries == _EMPTY))
         rows = rows[undecided]
         places = (places[undecided] + np.uint64(1)) & mask
-    return np.concatenate(absent) if absent else rows
+    is_here = found >= 0
+    return found[is_here], np.flatnonzero(~is_here)
 
 
 def first_duplicate(keys: Sequence[pa.Array], hashes: UInt64Array) -> int | None:

@@ -20,7 +20,7 @@ from barrage.errors import BarrageError
 from tests.helpers.server_process import wait_until
 from tests.helpers.serving import HOST
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 SCHEMA = {"x": "int64"}
 ROW = {"x": [1]}
 NOT_SERVING = b"\x08\x02"

@@ -21,7 +21,7 @@ from tests.helpers.virtual_clock import VirtualClock
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])
 EMPTY = RowSet.empty()
 NO_SHIFTS = RowSetShiftData.empty()
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180
 
 
 def cells(numbers):

@@ -17,7 +17,7 @@ from barrage.connector.shipped.file_folder import FileFolder
 from barrage.connector.shipped.file_tail import FileTail
 from barrage.errors import ConfigError, SourceLostError
 
-HANG_SECONDS = 60.0
+HANG_SECONDS = 180.0
 
 
 def read_all(source, after: int | None = None) -> list[tuple[int, bytes]]:

@@ -23,7 +23,7 @@ from barrage.connector.local_worker import LocalWorker
 from barrage.errors import ConfigError, ConnectorRefusedError, LocalProtocolError
 from barrage.limits import Limits
 
-HANG_SECONDS = 60.0
+HANG_SECONDS = 180.0
 VECTORS = Path(__file__).parents[2] / "vectors" / "connector"
 
 

@@ -29,7 +29,7 @@ from tests.helpers import warm_python
 from tests.helpers.server_process import wait_until
 from tests.unit.journal.test_older_directory import VECTORS, expected, found
 
-HANG_S = 60
+HANG_S = 180
 SCHEMA = {"a": "int64", "text": "string"}
 
 

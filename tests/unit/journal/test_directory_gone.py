@@ -21,7 +21,7 @@ from tests.helpers.journal_histories import RandomHistory, identity
 from tests.helpers.server_process import wait_until
 from tests.unit.journal.stores import SMALL, Bench
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 
 GONE = "removed or replaced|No such file|Not a directory"
 """Upkeep may be in the middle of measuring the files when they go."""

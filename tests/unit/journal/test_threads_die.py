@@ -16,7 +16,7 @@ from tests.helpers.memory_storage import MemoryStorage
 from tests.helpers.server_process import wait_until
 from tests.unit.journal.stores import SMALL, Bench
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 STALE = OSError(errno.ESTALE, "stale file handle")
 
 

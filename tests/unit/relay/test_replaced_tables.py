@@ -63,7 +63,7 @@ def test_what_is_served_is_one_table(monkeypatch, moment, after):
                 async with aconnect(origin.uri) as there, aconnect(relay.uri) as here:
                     is_right = False
                     # Whoever took the table of before at its end learns a moment later that it is.
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(180):
                         while not is_right:
                             await relay.wait_live("t")
                             told, shown = await there.info("t"), await here.info("t")

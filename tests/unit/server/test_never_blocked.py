@@ -23,7 +23,7 @@ from tests.helpers.deephaven_peer import DeephavenPeer, reference
 from tests.helpers.deephaven_peer import ticket as ticket_message
 from tests.helpers.server_process import wait_until
 
-HANG_S = 60
+HANG_S = 180
 """Only for a test that hangs."""
 
 ROWS = 200_000

@@ -23,7 +23,7 @@ from barrage.transport.inproc.inproc_listener import InprocListener
 
 SERVICE = FLIGHT.strip("/")
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
-TOLD_SECONDS = 60
+TOLD_SECONDS = 180
 """A hang, nothing else."""
 
 _names = itertools.count()

@@ -22,7 +22,7 @@ from barrage.rowset import RowSet
 from tests.helpers.serving import HOST
 from tests.unit.client.scripted import run, scripted_session, until
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 AT_ONCE = Backoff(first_seconds=0.0)
 
 

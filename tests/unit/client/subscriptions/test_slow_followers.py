@@ -18,7 +18,7 @@ from barrage.rowset import RowSet
 from tests.unit.client.scripted import run, scripted_session, until
 
 PENDING = DEFAULT_LIMITS.client_updates_pending_max
-PATIENCE = 60
+PATIENCE = 180
 
 
 def test_an_unread_iterator_stops_nobody_and_is_told_all_of_it_in_one_update():

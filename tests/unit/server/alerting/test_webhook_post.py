@@ -18,7 +18,7 @@ from tests.helpers.certificates import authority
 
 LOOPBACK = "127.0.0.1"
 ALLOWED = ReceiverHosts.parse(["127.0.0.0/8"])
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 
 
 def posted(url, body=b"{}", *, hosts=ALLOWED, timeout_s=HANG_SECONDS, **headers) -> PostAnswer:

@@ -20,7 +20,7 @@ from barrage.server.runtime.runtime import EngineRuntime
 from barrage.server.tables.table_lease import TableLease
 from barrage.server.tables.table_service import TableRecipe, TableService
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 180
 
 
 class Bench:

@@ -61,7 +61,7 @@ from barrage.wire.updates.update_codec import EncodeOptions, UpdateEncoder
 from tests.helpers.server_process import wait_until
 from tests.helpers.virtual_clock import VirtualClock
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 SCHEMA = pa.schema([("x", pa.int64())])
 
 MESSAGES = [

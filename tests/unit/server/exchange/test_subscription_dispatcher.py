@@ -21,7 +21,7 @@ from barrage.server.exchange.exchange_messages import (
 )
 from barrage.server.exchange.subscription_dispatcher import SubscriptionDispatcher
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 FATAL = [MemoryError(), KeyError("x"), SystemExit(3)]
 
 

@@ -13,7 +13,7 @@ import pytest
 from barrage.errors import TransportError
 from barrage.server.runtime.command_queue import STOPPED, Command, CommandQueue
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 
 
 class Interrupting:

@@ -22,7 +22,7 @@ from tests.helpers.server_process import wait_until
 from tests.unit.server.runtime import test_durable_writes
 from tests.unit.server.runtime.test_durable_writes import X, content
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 
 
 @contextlib.contextmanager

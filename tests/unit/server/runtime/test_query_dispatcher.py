@@ -36,7 +36,7 @@ from barrage.server.runtime.runtime import EngineRuntime
 from barrage.server.runtime.turns import Turns
 from tests.helpers.server_process import wait_until
 
-HANG_S = 60
+HANG_S = 180
 """Only for a test that hangs."""
 
 SCHEMA = pa.schema([("k", pa.int64()), ("a", pa.int64())])

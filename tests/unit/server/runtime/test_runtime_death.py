@@ -13,7 +13,7 @@ from barrage.errors import BarrageError, EngineError, TransportError, WorkerDied
 from barrage.limits import Limits
 from barrage.server.runtime.runtime import EngineRuntime
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 ONE = pa.table({"x": [1]})
 
 

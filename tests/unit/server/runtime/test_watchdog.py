@@ -27,7 +27,7 @@ from barrage.supervision import living
 from tests.helpers.held_up import load_everything, strict
 from tests.helpers.server_process import wait_until
 
-HANG_SECONDS = 60
+HANG_SECONDS = 180
 MS = 1_000_000
 
 

@@ -25,7 +25,7 @@ from barrage.server.tables.table_service import (
 )
 
 ROWS = pa.table({"x": [1, 2]})
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 180
 
 
 @pytest.fixture
