@@ -256,13 +256,15 @@ class Limits(ConnectorLimits):
     ingest_batch_rows_max: int = 16 * 1024 * 1024
     """Most rows of one batch in DoPut."""
 
-    whole_batch_rows_max: int = 512 * 1024
+    whole_batch_rows_max: int = 256 * 1024
     """Most rows of one batch that is one step because its producer numbers it, or because it
-    replaces the rows there; others are applied in portions."""
+    replaces the rows there; others are applied in portions. So are staged batches of more rows in
+    tables with a key. There a row counts once for each four columns that it has, or some of
+    four."""
 
     ingest_rows_pending_max: int = 128 * 1024
     """Rows of batches and input tables that wait to be committed, of all callers together, before
-    the next ones are handed to the engine."""
+    the next ones are handed to the engine; counted as for ``whole_batch_rows_max``."""
 
     ingest_bytes_pending_max: int = 256 * 1024 * 1024
     """Bytes of ingested batches waiting for the engine before DoPut stops reading; also the most

@@ -33,6 +33,15 @@ TICK_SECONDS = 0.01
 SERVICE = "/arrow.flight.protocol.FlightService"
 MIB = 2**20
 
+WIDE_ROWS = 2_000_000
+"""Rows of a table with a key and many columns."""
+
+MESSAGE_BYTES = 95 * MIB
+"""Rows of one message of an upload have so many, just below what a server takes."""
+
+WIDE_NUMBERS = 13
+"""Its columns of numbers."""
+
 
 def serve(pipe: Connection, rows: int) -> None:
     """Until told to end."""
@@ -47,6 +56,7 @@ def serve(pipe: Connection, rows: int) -> None:
     )
     with barrage.Server() as server:
         server.create_table("big", data=big)
+        server.create_table("wide", data=wide_rows(np.arange(WIDE_ROWS * rows // 10**6)), key="n")
         small = server.create_table(
             "small", pa.schema([("due_ns", pa.int64())]), kind="ring", capacity=1000
         )
@@ -70,6 +80,14 @@ def serve(pipe: Connection, rows: int) -> None:
         pipe.recv()
         ended.set()
         ticking.join()
+
+
+def wide_rows(keys: Any, *, salt: int = 0) -> pa.Table:
+    """A column of keys, numbers, and two texts; ``salt`` makes all of it differ."""
+    numbers = {f"x{i}": (keys + salt).astype(np.float64) for i in range(WIDE_NUMBERS)}
+    few = pa.array([f"text {i + salt}" for i in range(100)]).take(pa.array(keys % 100))
+    many = pa.array(np.char.add(f"text {salt} of ", keys.astype(str)))
+    return pa.table({"n": keys, **numbers, "few": few, "many": many})
 
 
 def watch(pipe: Connection, address: str) -> None:
@@ -169,13 +187,13 @@ def plain_uploads(address: str) -> None:
     _at_once([upload] * 3)
 
 
-def _upload(name: str, rows: pa.Table) -> list[bytes]:
+def _upload(name: str, rows: pa.Table, **wanted: str) -> list[bytes]:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
+        writer.write_table(rows, max_chunksize=MESSAGE_BYTES * len(rows) // max(rows.nbytes, 1) + 1)
     frames = []
     for message in pa.ipc.MessageReader.open_stream(sink.getvalue()):
-        command = json.dumps({"table": name})
+        command = json.dumps({"table": name, **wanted})
         frame = wire.FlightFrame(
             descriptor=None if frames else Descriptor(command=command.encode()).encode(),
             header=message.metadata.to_pybytes(),
@@ -264,6 +282,22 @@ def ten_million_keys(address: str) -> None:
     _send(address, _upload("keyed", pa.table({"n": keys})))
 
 
+def one_row(address: str) -> None:
+    """Of many columns, the first that changes in a table of rows that were only added so far."""
+    _send(address, _upload("wide", wide_rows(np.array([7]), salt=1)))
+
+
+def every_row(address: str) -> None:
+    """All cells of half of the rows change, the texts as well."""
+    _send(address, _upload("wide", wide_rows(np.arange(WIDE_ROWS // 2), salt=2)))
+
+
+def most_rows_go(address: str) -> None:
+    """Two of three, by their keys, so that the table is packed."""
+    keys = np.arange(WIDE_ROWS * 2 // 3)
+    _send(address, _upload("wide", pa.table({"n": keys}), mode="delete"))
+
+
 def _send(address: str, frames: list[bytes]) -> None:
     with channel(address) as opened:
         for _ in opened.stream_stream(f"{SERVICE}/DoPut")(iter(frames)):
@@ -283,6 +317,9 @@ ATTACKS: dict[str, Callable[[str], None]] = {
     "a dictionary of 90 MiB": large_dictionary,
     "10^7 new keys in one batch": ten_million_keys,
     "10^7 known keys in one batch": ten_million_keys,
+    "the first change of a row of 16 columns, of 2x10^6": one_row,
+    "changes of half of its rows": every_row,
+    "two of three of its rows removed": most_rows_go,
 }
 
 

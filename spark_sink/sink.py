@@ -1,9 +1,9 @@
 """``writeStream.format("barrage")`` and ``write.format("barrage")``.
 
 Executors send rows to a staging area of the server; the driver commits a batch with one call that
-names the winning attempts. The server applies all of it in one cycle, and nothing when it has
-committed that batch of that writer before. So a batch is visible as a whole or not at all, once,
-whatever was killed and whatever Spark runs again.
+names the winning attempts. The server applies all of it in one cycle, or many rows for a table
+with a key in several, and nothing when it has committed that batch of that writer before. So a
+batch is there once in the end, whatever was killed and whatever Spark runs again.
 
 Update mode does not come here: Spark refuses it for every sink written in Python. See
 :mod:`spark_sink.update_hook`.
@@ -152,7 +152,7 @@ class BarrageBatchWriter(DataSourceArrowWriter):
         return Staged(key=self._key, part=part)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Driver: make all of it visible in one cycle. SinkWriteError."""
+        """Driver: make all of it visible. SinkWriteError."""
         commit(
             self._options,
             self._key,

@@ -127,7 +127,7 @@ def commit(
     schema: pa.Schema,
     is_loss_refused: bool,
 ) -> CommitAnswer:
-    """Make what the winning attempts staged visible, as one cycle; does nothing the second time.
+    """Make what the winning attempts staged visible; does nothing the second time.
 
     ``schema``: of the table to make when there is none.
     """

@@ -16,7 +16,7 @@ from barrage.errors import TableFailedError
 from barrage.limits import Limits
 from barrage.server import ServerConfig
 from barrage.server.ingest import portions as portions_module
-from barrage.server.tables.table_service import Change
+from barrage.server.tables.table_service import Change, TableService
 from tests.helpers.journal_client import JournalClient
 
 PORTION = 10
@@ -134,6 +134,40 @@ def test_a_replacement_is_one_step_or_refused(server, client, keyed) -> None:
     assert server.stats.cycles == before + 1
     put(client, batch([1]), batch(range(2, 40), v=2), mode="replace")
     assert rows_of(keyed) == {1: 0} | dict.fromkeys(range(2, 40), 2)
+
+
+WIDE = pa.schema([("k", pa.int64()), *((f"v{i}", pa.int64()) for i in range(15))])
+
+
+def wide(keys: range, v: int = 0) -> pa.RecordBatch:
+    """Rows of 16 columns, each of which counts for four where there is a key."""
+    return pa.record_batch([list(keys), *([[v] * len(keys)] * 15)], schema=WIDE)
+
+
+@pytest.mark.parametrize(("key", "most"), [("k", PORTION // 4), (None, PORTION)])
+def test_rows_of_many_columns_count_for_several(server, client, monkeypatch, key, most) -> None:
+    sizes: list[int] = []
+    original = TableService.change
+
+    def noted(self: TableService, changes: list[Change], *more: Any, **options: Any) -> Any:
+        sizes.extend(len(change.arguments[0]) for change in changes)
+        return original(self, changes, *more, **options)
+
+    table = server.create_table("t", WIDE, key=key)
+    monkeypatch.setattr(TableService, "change", noted)
+    try:
+        (answer,) = put(client, wide(range(23)))
+        assert answer["rows"] == 23
+        assert sum(sizes) == 23
+        assert max(sizes) == most
+        assert table.to_arrow()["k"].to_pylist() == list(range(23))
+        with pytest.raises(pa.ArrowException, match=f"the limit is {3 if key else 15}"):
+            put(client, wide(range(16)), producer="p", sequence=0)
+        put(client, wide(range(3)), producer="p", sequence=0)
+        assert sizes[-1] == 3
+    finally:
+        server.drop_table("t")
+    assert pending(server) == 0
 
 
 def test_many_keys_are_deleted(client, keyed) -> None:

@@ -16,6 +16,7 @@ from pyarrow import flight
 
 import barrage
 from barrage.limits import Limits
+from barrage.server.ingest import portions as portions_module
 from barrage.server.settings.config import ServerConfig
 from barrage.transport.flight_messages import Descriptor
 from barrage.wire.flight_data import TAG_DESCRIPTOR
@@ -78,6 +79,31 @@ def test_a_batch_becomes_visible_as_a_whole_in_one_cycle(server, client):
     changes = client.changes("t", client.info("t")["earliest"])
     assert set(changes.column("_commit_version").to_pylist()) == {done["version"]}
     assert staging(server).part_count == 0
+
+
+def test_a_large_batch_of_a_keyed_table_comes_in_portions_and_its_number_with_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(portions_module, "PORTION_ROWS_MAX", 3)
+    limits = Limits(whole_batch_rows_max=5, ingest_rows_pending_max=3)
+    many = rows(*((f"k{number:02}", number) for number in range(20)))
+    with (
+        barrage.Server(config=ServerConfig(limits=limits), journal="memory") as server,
+        JournalClient(server.uri) as client,
+    ):
+        staged = client.stage("t", "w", 0, many.slice(0, 9), many.slice(9))
+        done = client.commit("t", "w", 0, staged, **UPSERT)
+        assert (done["rows"], done["duplicate"]) == (20, False)
+        changes = client.changes("t", client.info("t")["earliest"])
+        versions = changes.column("_commit_version").to_pylist()
+        assert len(set(versions)) == 7
+        assert max(versions) == done["version"] == client.info("t")["version"]
+        staged = client.stage("t", "w", 1, many.slice(15))
+        assert client.commit("t", "w", 1, staged, mode="replace")["rows"] == 5
+        staged = client.stage("t", "w", 2, many.slice(8, 9))
+        client.commit("t", "w", 2, staged, mode="replace")
+        assert content(server) == [(f"k{number:02}", number) for number in range(8, 17)]
+        assert client.commit("t", "w", 2, staged)["duplicate"]
 
 
 def test_a_commit_that_is_asked_for_again_does_nothing(server, client):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from barrage.client.writing.arrow_input import to_arrow_table, without_dictionaries
 from barrage.errors import ConfigError, RemoteProtocolError
 from barrage.json_text import read_json
+from barrage.model.row_weight import row_weight
 from barrage.transport.flight_messages import (
     Descriptor,
     decode_put_result,
@@ -29,6 +30,8 @@ BATCH_BYTES_TARGET = 2 * 1024 * 1024
 acknowledgements."""
 
 BATCH_ROWS_MAX = 64 * 1024
+"""Rows of a batch, those of many columns counted by their weight: so many a server applies in one
+step."""
 
 MODES = ("append", "upsert", "create", "replace", "delete")
 
@@ -170,7 +173,8 @@ def schema_frame(schema: pa.Schema, descriptor: bytes) -> bytes:
 def batches_of(table: pa.Table) -> list[pa.RecordBatch]:
     """The rows in batches of a good size; none when there are no rows."""
     bytes_per_row = max(table.nbytes // max(table.num_rows, 1), 1)
-    batch_rows = max(min(BATCH_BYTES_TARGET // bytes_per_row, BATCH_ROWS_MAX), 1)
+    rows_max = BATCH_ROWS_MAX // row_weight(table, has_key=True)
+    batch_rows = max(min(BATCH_BYTES_TARGET // bytes_per_row, rows_max), 1)
     return [batch for batch in table.to_batches(max_chunksize=batch_rows) if batch.num_rows]
 
 

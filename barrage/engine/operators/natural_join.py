@@ -26,7 +26,7 @@ from barrage.engine.keys.key_numbers import KeyNumbers
 from barrage.engine.planning.operator_plan import derived
 from barrage.engine.tables import work
 from barrage.engine.tables.cells import EVALUATED_ROWS
-from barrage.engine.tables.moved_rows import union_of
+from barrage.engine.tables.moved_rows import merged_keys, union_of
 from barrage.engine.tables.table import DerivedTable
 from barrage.errors import RowError, SchemaError, near_miss
 from barrage.model.storage import cells_differ
@@ -303,7 +303,7 @@ class NaturalJoinTable(DerivedTable):
             changed = rows[differ[is_changed][places]]
             if len(moves.rows):
                 moved = self._differs(right, source, was=was[moves.before], now=now[moves.now])
-                changed = np.union1d(changed, moves.rows[moved])
+                changed = merged_keys(changed, moves.rows[moved])
             modified.append(_shared(RowSet.from_sorted_keys(changed), modified))
         return modified
 

@@ -233,9 +233,14 @@ class KeyedTable(StagedTable[_Write]):
             self._row_keys | RowSet.of_span(changes.first_new, self._slots_used)
         ) - changes.removed_set()
         named = self._index.lookup(write.keys, write.hashes)
-        doomed = (live - RowSet.from_keys(named[named >= 0])).to_numpy()
-        hashes = hash_rows([self.storage.columns[i].take(doomed) for i in self._key_indices])
-        self._index.remove(hashes, doomed)
+        kept = RowSet.from_keys(named[named >= 0])
+        doomed = (live - kept).to_numpy()
+        if len(doomed) > len(kept):
+            # The few that stay are entered anew, which costs what the batch has.
+            self._index.rebuild(kept.to_numpy())
+        else:
+            hashes = hash_rows([self.storage.columns[i].take(doomed) for i in self._key_indices])
+            self._index.remove(hashes, doomed)
         changes.removed.append(doomed)
 
     def _upsert(self, write: _Write, rows: pa.Table, changes: _Changes) -> None:

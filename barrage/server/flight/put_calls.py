@@ -7,9 +7,8 @@ and leaves those before it applied. Large ones are applied in :mod:`~barrage.ser
 unless they are one step: numbered by a producer, or replacing what is there.
 
 A call whose command names a producer may send again what was sent before: batches are numbered, and
-one that the table has already is answered without being applied (see
-:mod:`barrage.server.journaling.producer_positions`). The opening answer says how far the producer
-has got.
+one that the table has already is answered without being applied
+(:mod:`barrage.server.journaling.producer_positions`). The opening answer says how far it has got.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from barrage.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from barrage.model.row_weight import row_weight
 from barrage.model.storage.encoded import with_used_values
 from barrage.server.access.counted_call import counted
 from barrage.server.access.grpc_calls import END_OF_STREAM
@@ -434,7 +434,7 @@ class _Upload:
             while fitted:
                 share = size // len(fitted)
                 rows = fitted.popleft()
-                taken = await self._tables.write_room.take(len(rows))
+                taken = await self._tables.write_room.take(self._weight_of(rows) * len(rows))
                 portion = _Portion(
                     self._passed(rows, taken, position, size=share),
                     None if position is None else position.sequence,
@@ -464,7 +464,7 @@ class _Upload:
 
     def _check_whole(self, batch: pa.RecordBatch) -> None:
         """LimitExceededError for one that is one step, and holds all others up too long."""
-        rows_max = self._limits.whole_batch_rows_max
+        rows_max = self._limits.whole_batch_rows_max // self._weight_of(batch)
         if self._is_whole and batch.num_rows > rows_max:
             raise LimitExceededError(
                 f"batch {self._batch_count}, which is one step (send several)",
@@ -472,6 +472,10 @@ class _Upload:
                 maximum=rows_max,
                 unit="rows",
             )
+
+    def _weight_of(self, rows: pa.Table | pa.RecordBatch) -> int:
+        has_key = self._target is not None and bool(self._target.key_columns)
+        return row_weight(rows, has_key=has_key)
 
     @property
     def _is_numbered(self) -> bool:
@@ -500,7 +504,7 @@ class _Upload:
         size = max(found.table_bytes, rows.nbytes)
         if self._is_whole:
             return deque([with_used_values(rows)]), size
-        fitted = deque(portions(rows))
+        fitted = deque(portions(rows, self._weight_of(rows)))
         if len(fitted) > 1 and target.key_columns:
             check_keys_of(rows, target.key_columns, is_each_once=self._operation != "stage_remove")
         return fitted, size

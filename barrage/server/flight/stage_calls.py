@@ -65,7 +65,8 @@ class StageCalls:
     def actions(self) -> Mapping[str, Action]:
         return {
             STAGE_COMMIT: Action(
-                'Make staged rows visible in one cycle, once. Body: JSON {"table", "writer", '
+                "Make staged rows visible, once: in one cycle, or many rows for a table with a key "
+                'in several, the last of which commits the batch. Body: JSON {"table", "writer", '
                 '"batch", "staged": [[partition, attempt], ...], "mode": '
                 '"append|upsert|replace|changes", "key": [...], "create", "schema": base64 of an '
                 'encapsulated Arrow IPC schema message, "merge_schema", "fail_on_data_loss"}. '

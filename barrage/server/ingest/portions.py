@@ -9,14 +9,17 @@ or two and not for all the rows.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from barrage.model.row_weight import row_weight
 from barrage.model.storage.encoded import with_used_values
 from barrage.server.tables.table_service import Change
 from barrage.server.tables.write_room import WriteChain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
     import pyarrow as pa
 
@@ -26,15 +29,17 @@ if TYPE_CHECKING:
     from barrage.server.tables.write_room import TakenRoom
 
 PORTION_ROWS_MAX: Final = 64 * 1024
-"""Rows of one portion: at one or two microseconds each in keyed tables of ten million rows, a
-quarter of what others may be kept waiting, two portions being under way."""
+"""Rows of one portion, those of many columns counted by their weight: at one or two microseconds
+each in keyed tables of ten million rows, a quarter of what others may be kept waiting, two portions
+being under way."""
 
 
-def portions(rows: pa.Table) -> Iterator[pa.Table]:
-    """The rows in portions, at least one; each with those values of its dictionaries that it
-    uses."""
-    for start in range(0, max(len(rows), 1), PORTION_ROWS_MAX):
-        yield with_used_values(rows.slice(start, PORTION_ROWS_MAX))
+def portions(rows: pa.Table, weight: int) -> Iterator[pa.Table]:
+    """The rows, each of which counts for ``weight``, in portions, at least one; each with those
+    values of its dictionaries that it uses."""
+    size = max(PORTION_ROWS_MAX // weight, 1)
+    for start in range(0, max(len(rows), 1), size):
+        yield with_used_values(rows.slice(start, size))
 
 
 async def change_in_portions(
@@ -44,8 +49,9 @@ async def change_in_portions(
     :meth:`TableService.change`: portions before the one it is of have been applied then. On the
     event loop that serves peers."""
     chain, passed = WriteChain(), []
-    for portion in portions(rows):
-        taken = await tables.write_room.take(len(portion))
+    weight = row_weight(rows, has_key=bool(table.key_columns))
+    for portion in portions(rows, weight):
+        taken = await tables.write_room.take(weight * len(portion))
         change = Change(table, operation, (portion,))
         passed.append(pass_on(tables, change, taken, chain=chain))
     return (await asyncio.gather(*passed))[-1]
@@ -61,11 +67,25 @@ def pass_on(
 ) -> asyncio.Future[int]:
     """Pass a change, for which there is room, to the engine; the step that commits it, once that is
     safe. The room is free when it is applied, or refused."""
+    begin = partial(tables.change, [change], position, chain=chain, on_applied=taken.applied)
+    return handed_over(begin, taken)
+
+
+def handed_over(begin: Callable[[], Future[int]], taken: TakenRoom) -> asyncio.Future[int]:
+    """``begin`` a write, for which there is room and which tells ``taken`` when it is applied; the
+    step that commits it, once that is safe."""
     try:
-        committed = tables.change([change], position, chain=chain, on_applied=taken.applied)
+        committed = begin()
     except BaseException:
         taken.give_back()
         raise
     future: asyncio.Future[int] = asyncio.wrap_future(committed)
-    future.add_done_callback(lambda _: taken.give_back())
+
+    def ended(future: asyncio.Future[int]) -> None:
+        taken.give_back()
+        if not future.cancelled():
+            # Seen, even when nobody waits for it: the first refusal of several ends the call.
+            future.exception()
+
+    future.add_done_callback(ended)
     return future

@@ -1,16 +1,18 @@
-"""Committing a staged batch: its winning parts become one cycle of one table, once.
+"""Committing a staged batch: its winning parts come into one table, once.
 
-The number of the batch is committed with the rows, in the same cycle and the same journal record,
-as the position of a producer (:mod:`barrage.server.journaling.producer_positions`). So a commit
-that is asked for again, after whatever crash, does nothing. A writer the table does not know, with
-a batch that is not its first, means that the table has lost what the writer relies on: that is
+The number of the batch is committed with the rows, or the last of them, in the same cycle and the
+same journal record, as the position of a producer
+(:mod:`barrage.server.journaling.producer_positions`). So a commit that is asked for again, after
+whatever crash, does nothing, or what the first has left. A writer the table does not know, with a
+batch that is not its first, means that the table has lost what the writer relies on: that is
 refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,24 +21,21 @@ import pyarrow as pa
 from barrage.engine.tables.coercion import normalised_schema
 from barrage.engine.tables.keyed import check_key_columns
 from barrage.errors import SchemaError, SequenceError, TableNotFoundError
+from barrage.server.ingest.commit_portions import CommitAttempt, CommitOvertakenError
 from barrage.server.ingest.staged_rows import (
     FEED_COLUMNS,
     ROW_ID,
-    StagedWrite,
     TargetShape,
     bytes_in,
     staged_write,
 )
-from barrage.server.ingest.staging import StagedLostError
-from barrage.server.journaling.producer_positions import ProducerPosition
 from barrage.server.tables.table_service import TableRecipe, kind_of, source_for_peers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
     from barrage.engine.tables.source import SourceTable
-    from barrage.engine.tables.table import Table
     from barrage.limits import Limits
     from barrage.server.ingest.staging import BatchName, StagedPart, StagingArea
     from barrage.server.runtime.catalog import Catalog
@@ -44,10 +43,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS_MAX = 3
 """How often a commit looks at its table again when it was made or replaced meanwhile."""
-
-
-class UnknownWriterError(SequenceError):
-    """The table does not know a writer that says it has written before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +71,13 @@ class Committed:
     row_count: int
 
 
-class _TargetChangedError(Exception):
-    """The name stands for another table than when the rows were made to fit."""
+@dataclass(slots=True)
+class _Turn:
+    """Commits of one writer to one table."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    commit_count: int = 0
+    """Under way or waiting."""
 
 
 class StageCommitter:
@@ -97,58 +97,69 @@ class StageCommitter:
         self._catalog = catalog
         self._staging = staging
         self._pool = pool
+        self._turns: dict[tuple[str, str], _Turn] = {}
+        """By table and writer, as long as one commits or waits to."""
 
     async def commit(self, request: CommitRequest) -> Committed:
-        """Apply a batch; the future resolves when that is as safe as the table's journal.
+        """Apply a batch, of a writer one after the other; resolves when that is as safe as the
+        table's journal.
 
         Errors: StagedLostError, UnknownWriterError, TableNotFoundError, ReadOnlyTableError,
-        UnsupportedError, SchemaError, RowError, LimitExceededError, the journal's. Nothing is
-        applied then, and the parts stay staged.
+        UnsupportedError, SchemaError, RowError, LimitExceededError, the journal's. The parts stay
+        staged then, and nothing is applied but the first portions of a large batch.
         """
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                committed = await self._attempt(request)
-            except _TargetChangedError:
-                continue
-            except StagedLostError:
-                # A commit of the same batch may have taken the parts a moment ago.
-                target = await self._target(request.name.table)
-                if target is None or not await self._is_known(target, request):
-                    raise
-                committed = await self._duplicate(target, request)
-            self._staging.forget_upto(request.name)
-            return committed
-        raise SequenceError(f"table {request.name.table!r} is being replaced; commit again")
+        name = request.name
+        async with self._turn(name):
+            for _ in range(ATTEMPTS_MAX):
+                try:
+                    committed = await self._attempt(request)
+                except CommitOvertakenError:
+                    continue
+                self._staging.forget_upto(name)
+                return committed
+        raise SequenceError(f"table {name.table!r} is being replaced; commit again")
+
+    @asynccontextmanager
+    async def _turn(self, name: BatchName) -> AsyncIterator[None]:
+        """Be the only commit of a writer to a table: two of one batch would mix their rows."""
+        place = name.table, name.writer
+        turn = self._turns.setdefault(place, _Turn())
+        turn.commit_count += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.commit_count -= 1
+            if not turn.commit_count:
+                del self._turns[place]
 
     async def _attempt(self, request: CommitRequest) -> Committed:
         target = await self._target(request.name.table)
         if target is not None and await self._is_known(target, request):
-            return await self._duplicate(target, request)
+            return await self._duplicate(target)
         parts = self._staging.find(request.name, request.staged)
         recipe = None if target is not None else _recipe(request, parts, self._limits)
         shape = _shape(request, target, recipe)
-        write = await self._shaped(request, parts, shape)
-        work = _Application(
+        attempt = CommitAttempt(
             self._tables,
             self._catalog,
-            request=request,
+            name=request.name,
+            is_loss_refused=request.fail_on_data_loss,
             target=target,
             recipe=recipe,
-            write=write,
+            pool=self._pool,
         )
-        return await asyncio.wrap_future(self._tables.commit(work.stage))
-
-    async def _shaped(
-        self, request: CommitRequest, parts: Sequence[StagedPart], shape: TargetShape
-    ) -> StagedWrite:
-        """The rows as the table takes them. LimitExceededError before any is cast, when that would
-        be more than may be staged."""
         loop = asyncio.get_running_loop()
         measure = partial(_measured, shape, parts, request.mode)
         rows, size = await loop.run_in_executor(self._pool, measure)
-        write = partial(staged_write, rows, shape, request.mode, merge_schema=request.merge_schema)
+        fit = partial(staged_write, rows, shape, request.mode, merge_schema=request.merge_schema)
+        # LimitExceededError before any rows are cast, when that would be more than may be staged.
         with self._staging.grown(parts, size):
-            return await loop.run_in_executor(self._pool, write)
+            write = await loop.run_in_executor(self._pool, fit)
+            rows_max = self._limits.whole_batch_rows_max
+            step = await attempt.apply(write, whole_rows_max=rows_max)
+        row_count = sum(part.row_count for part in parts)
+        return Committed(version=step, is_duplicate=False, row_count=row_count)
 
     async def _target(self, name: str) -> SourceTable | None:
         """The table as one that can be written; None when there is none."""
@@ -162,71 +173,12 @@ class StageCommitter:
         last = await asyncio.wrap_future(self._tables.position(target, name.writer))
         return last is not None and name.batch <= last
 
-    async def _duplicate(self, target: SourceTable, request: CommitRequest) -> Committed:
+    async def _duplicate(self, target: SourceTable) -> Committed:
         version = await asyncio.wrap_future(self._tables.run(lambda: target.graph.step))
         journal = self._tables.journals.journal_of(target)
         if journal is not None:
             version = journal.durable_version
         return Committed(version=version, is_duplicate=True, row_count=0)
-
-
-class _Application:
-    """One cycle's worth of work on the engine thread."""
-
-    def __init__(
-        self,
-        tables: TableService,
-        catalog: Catalog,
-        *,
-        request: CommitRequest,
-        target: SourceTable | None,
-        recipe: TableRecipe | None,
-        write: StagedWrite,
-    ) -> None:
-        self._tables = tables
-        self._catalog = catalog
-        self._request = request
-        self._target = target
-        self._recipe = recipe
-        self._write = write
-
-    def stage(self) -> tuple[tuple[Table, ...], Callable[[int], Committed]]:
-        """Engine thread: check once more, then stage everything for the next cycle."""
-        name = self._request.name
-        found = self._catalog.find(name.table)
-        table = None if found is None else source_for_peers(found)
-        if table is not self._target:
-            raise _TargetChangedError
-        positions = self._tables.journals.positions
-        last = None if table is None else positions.last(table, name.writer)
-        if last is not None and name.batch <= last:
-            assert table is not None
-            return (table,), lambda step: Committed(version=step, is_duplicate=True, row_count=0)
-        if last is None and name.batch > 0 and self._request.fail_on_data_loss:
-            raise UnknownWriterError(
-                f"unknown-writer: table {name.table!r} does not know writer {name.writer!r}, which "
-                f"commits batch {name.batch}: the table was made anew or has lost its state since "
-                "batch 0; start with a new writer, or with fail_on_data_loss false"
-            )
-        table = self._created() if table is None else self._staged(table)
-        rows = self._write.row_count
-        return (table,), lambda step: Committed(version=step, is_duplicate=False, row_count=rows)
-
-    def _created(self) -> SourceTable:
-        """The table made and filled by the same cycle; not made when its rows are refused."""
-        assert self._recipe is not None
-        publication = self._tables.create_now(self._recipe, None)
-        try:
-            return self._staged(source_for_peers(publication))
-        except BaseException:
-            self._tables.drop(publication.name)
-            raise
-
-    def _staged(self, table: SourceTable) -> SourceTable:
-        name = self._request.name
-        position = ProducerPosition(name.writer, name.batch)
-        self._tables.stage_now(self._write.changes(table), position)
-        return table
 
 
 def _shape(

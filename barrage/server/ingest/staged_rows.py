@@ -19,9 +19,11 @@ import pyarrow.compute as pc
 
 from barrage.engine.tables.coercion import coerce_rows
 from barrage.errors import RowError, SchemaError, UnsupportedError
+from barrage.model.row_weight import row_weight
 from barrage.model.storage.expanded_bytes import expanded_bytes
 from barrage.model.storage.hashing import hash_rows
 from barrage.model.storage.key_index import first_duplicate
+from barrage.server.ingest.portions import portions
 from barrage.server.tables.table_service import Change
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ _RANKS = {
     "truncate": _TRUNCATES,
 }
 _ORDER = "_barrage_order"
+_REPLACE, _UPSERT = "stage_replace", "stage_upsert"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +68,38 @@ class TargetShape:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedWrite:
     """What to do with a table, in order: the names of its ``stage_...`` methods with their rows,
-    which have its types already. ``row_count`` is that of the rows that were sent."""
+    which have its types already."""
 
     steps: tuple[tuple[str, pa.Table], ...]
-    row_count: int
+    key: tuple[str, ...]
+    """Key columns of the table."""
+
+    @property
+    def weight(self) -> int:
+        """For how many rows those of all steps together count."""
+        return sum(_weight(rows, self.key) * len(rows) for _, rows in self.steps)
+
+    @property
+    def is_replacement(self) -> bool:
+        return self.steps[0][0] == _REPLACE
 
     def changes(self, table: SourceTable) -> list[Change]:
         return [Change(table, operation, (rows,)) for operation, rows in self.steps]
+
+    def portions(self) -> list[StagedWrite]:
+        """The same in parts which the engine takes one after the other, for a table with a key. Of
+        a replacement only that its rows come: the others are still there afterwards."""
+        return [
+            StagedWrite(
+                steps=((_UPSERT if operation == _REPLACE else operation, portion),), key=self.key
+            )
+            for operation, rows in self.steps
+            for portion in portions(rows, _weight(rows, self.key))
+        ]
+
+
+def _weight(rows: pa.Table, key: Sequence[str]) -> int:
+    return row_weight(rows, has_key=bool(key))
 
 
 def bytes_in(target: TargetShape, parts: Iterable[pa.Table], mode: str) -> int:
@@ -94,14 +122,13 @@ def staged_write(
     Errors: SchemaError, RowError, UnsupportedError (columns the table does not have, which
     ``merge_schema`` asked for: tables keep the columns they were made with).
     """
-    row_count = sum(len(part) for part in parts)
     if mode == "changes":
         steps = _change_steps(parts, target, merge_schema)
     else:
         fitted = [_fitted(part, target, merge_schema) for part in parts]
         rows = pa.concat_tables(fitted) if fitted else target.schema.empty_table()
         steps = _row_steps(rows, target, mode)
-    return StagedWrite(steps=steps, row_count=row_count)
+    return StagedWrite(steps=steps, key=target.key)
 
 
 def _row_steps(rows: pa.Table, target: TargetShape, mode: str) -> tuple[tuple[str, pa.Table], ...]:
@@ -110,8 +137,8 @@ def _row_steps(rows: pa.Table, target: TargetShape, mode: str) -> tuple[tuple[st
     if target.key:
         rows = last_by_key(rows, target.key)
     if mode == "replace":
-        return (("stage_replace", rows),)
-    return (("stage_upsert" if target.key else "stage_add", rows),)
+        return ((_REPLACE, rows),)
+    return ((_UPSERT if target.key else "stage_add", rows),)
 
 
 def _fitted(part: pa.Table, target: TargetShape, merge_schema: bool) -> pa.Table:
@@ -209,9 +236,9 @@ def _change_steps(
     comes = feed.ranks[last] == _COMES
     coming = feed.rows.take(pa.array(last[comes]))
     if is_replacement:
-        return (("stage_replace", coming),)
+        return ((_REPLACE, coming),)
     going = feed.rows.select(list(target.key)).take(pa.array(last[~comes]))
-    return (("stage_remove", going), ("stage_upsert", coming))
+    return (("stage_remove", going), (_UPSERT, coming))
 
 
 def _keyless_steps(feed: _Feed, target: TargetShape) -> tuple[tuple[str, pa.Table], ...]:
@@ -220,7 +247,7 @@ def _keyless_steps(feed: _Feed, target: TargetShape) -> tuple[tuple[str, pa.Tabl
         raise SchemaError(
             f"table {target.name!r} has no key; updates and deletes of a change feed need one"
         )
-    return (("stage_add" if feed.truncated_at is None else "stage_replace", feed.rows),)
+    return (("stage_add" if feed.truncated_at is None else _REPLACE, feed.rows),)
 
 
 def _joined(feeds: Sequence[_Feed], schema: pa.Schema) -> _Feed:

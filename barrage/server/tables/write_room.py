@@ -17,8 +17,8 @@ class WriteChain:
 
 
 class WriteRoom:
-    """Rows of peers that wait to be applied, of all together. First come, first served. Used on one
-    event loop."""
+    """Rows of peers that wait to be applied, of all together, by their weight. First come, first
+    served. Used on one event loop."""
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max

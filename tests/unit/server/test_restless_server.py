@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from barrage.server.ingest.commit_portions import CommitAttempt
 from barrage.server.journaling.producer_positions import TablePositions
 from tests.helpers.restless_server import Scene
 from tests.sim.canaries import JOURNAL_CANARIES
@@ -49,8 +50,24 @@ def every_write_is_new() -> AbstractContextManager[object]:
     return mock.patch.object(TablePositions, "is_resend", return_value=False)
 
 
+def number_the_first_portion() -> AbstractContextManager[object]:
+    """A staged batch has its number before all of its rows are there."""
+    honest = CommitAttempt._stage
+
+    def stage(attempt, number, portion, taken, *, is_last):
+        return honest(attempt, number, portion, taken, is_last=number == 0)
+
+    return mock.patch.object(CommitAttempt, "_stage", stage)
+
+
 @pytest.mark.parametrize(
-    "broken", [no_fence, every_write_is_new, JOURNAL_CANARIES["acknowledge_before_the_sync"]]
+    "broken",
+    [
+        no_fence,
+        every_write_is_new,
+        number_the_first_portion,
+        JOURNAL_CANARIES["acknowledge_before_the_sync"],
+    ],
 )
 def test_a_broken_server_is_found(broken: Callable[[], AbstractContextManager[object]]) -> None:
     with broken(), pytest.raises(AssertionError):

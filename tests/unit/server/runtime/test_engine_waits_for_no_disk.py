@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -166,6 +167,30 @@ def test_uploads_to_other_tables_go_on_while_the_disk_does_not_answer(tmp_path, 
                 writer.close()
                 stuck.close()
             assert held.position("p") == 0
+        finally:
+            disk.release()
+
+
+def test_uploads_to_other_tables_go_on_while_a_staged_batch_waits_for_the_disk(tmp_path, disk):
+    with (
+        test_durable_writes.opened(tmp_path, listens=True) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        try:
+            server.create_table("held", X, key="x")
+            server.create_table("free", X, journal="none")
+            count = server._parts.config.limits.whole_batch_rows_max + 1
+            with JournalClient(server.uri) as client:
+                staged = client.stage("held", "job", 0, pa.table({"x": range(count)}))
+                hold(disk)
+                commit = pool.submit(client.commit, "held", "job", 0, staged)
+                wait_until(lambda: len(content(server, "held")) == count, HANG_SECONDS)
+                writer, answers = upload(client, "free", 3)
+                assert json.loads(answers.read().to_pybytes())["rows"] == 3
+                assert not commit.done()
+                disk.release()
+                assert commit.result(HANG_SECONDS)["rows"] == count
+                writer.close()
         finally:
             disk.release()
 
