@@ -12,7 +12,7 @@ import pyarrow as pa
 from barrage.client.writing.arrow_input import to_arrow_table, without_dictionaries
 from barrage.errors import ConfigError, RemoteProtocolError
 from barrage.json_text import read_json
-from barrage.model.row_weight import row_weight
+from barrage.model.storage.row_weight import row_weight
 from barrage.transport.flight_messages import (
     Descriptor,
     decode_put_result,

@@ -37,8 +37,8 @@ from barrage.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from barrage.model.row_weight import row_weight
 from barrage.model.storage.encoded import with_used_values
+from barrage.model.storage.row_weight import row_weight
 from barrage.server.access.counted_call import counted
 from barrage.server.access.grpc_calls import END_OF_STREAM
 from barrage.server.flight.writes_elsewhere import needed_to_put, written_table

@@ -168,4 +168,4 @@ def _removals(keys: PinnedKeys, write: StagedWrite) -> list[StagedWrite]:
     """What removes the keys that a replacement does not have, at least one portion."""
     ((_, rows),) = write.steps
     going = keys.absent_from(rows)
-    return StagedWrite(steps=(("stage_remove", going),), key=write.key).portions()
+    return StagedWrite.of(write.key, ("stage_remove", going)).portions()

@@ -12,8 +12,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from barrage.model.row_weight import row_weight
 from barrage.model.storage.encoded import with_used_values
+from barrage.model.storage.row_weight import row_weight
 from barrage.server.tables.table_service import Change
 from barrage.server.tables.write_room import WriteChain
 

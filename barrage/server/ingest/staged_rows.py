@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from barrage.engine.tables.coercion import coerce_rows
 from barrage.errors import RowError, SchemaError, UnsupportedError
-from barrage.model.row_weight import row_weight
 from barrage.model.storage.expanded_bytes import expanded_bytes
 from barrage.model.storage.hashing import hash_rows
 from barrage.model.storage.key_index import first_duplicate
+from barrage.model.storage.row_weight import row_weight
 from barrage.server.ingest.portions import portions
 from barrage.server.tables.table_service import Change
 
@@ -73,11 +73,14 @@ class StagedWrite:
     steps: tuple[tuple[str, pa.Table], ...]
     key: tuple[str, ...]
     """Key columns of the table."""
+    weight: int
+    """For how many rows those of all steps together count."""
 
-    @property
-    def weight(self) -> int:
-        """For how many rows those of all steps together count."""
-        return sum(_weight(rows, self.key) * len(rows) for _, rows in self.steps)
+    @classmethod
+    def of(cls, key: tuple[str, ...], *steps: tuple[str, pa.Table]) -> StagedWrite:
+        """Counts the rows' bytes, which takes time where they are in many pieces."""
+        weight = sum(_weight(rows, key) * len(rows) for _, rows in steps)
+        return cls(steps=steps, key=key, weight=weight)
 
     @property
     def is_replacement(self) -> bool:
@@ -90,9 +93,7 @@ class StagedWrite:
         """The same in parts which the engine takes one after the other, for a table with a key. Of
         a replacement only that its rows come: the others are still there afterwards."""
         return [
-            StagedWrite(
-                steps=((_UPSERT if operation == _REPLACE else operation, portion),), key=self.key
-            )
+            StagedWrite.of(self.key, (_UPSERT if operation == _REPLACE else operation, portion))
             for operation, rows in self.steps
             for portion in portions(rows, _weight(rows, self.key))
         ]
@@ -128,7 +129,7 @@ def staged_write(
         fitted = [_fitted(part, target, merge_schema) for part in parts]
         rows = pa.concat_tables(fitted) if fitted else target.schema.empty_table()
         steps = _row_steps(rows, target, mode)
-    return StagedWrite(steps=steps, key=target.key)
+    return StagedWrite.of(target.key, *steps)
 
 
 def _row_steps(rows: pa.Table, target: TargetShape, mode: str) -> tuple[tuple[str, pa.Table], ...]:

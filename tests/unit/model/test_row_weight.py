@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from barrage.model.row_weight import row_weight
+from barrage.model.storage.row_weight import row_weight
 
 NUMBERS = np.arange(10)
 
