@@ -44,7 +44,7 @@ def crowded() -> Any:
     columns change their form a few cells at a time."""
     return _Both(
         patch("barrage.engine.tables.keyed.FREE_SLOTS_MIN", 2),
-        patch("barrage.engine.tables.keyed.PACKED_TOGETHER", 1),
+        patch("barrage.engine.tables.keyed.PACKED_CELLS", 1),
         patch("barrage.model.storage.column_store.THAWED_AT_ONCE_MAX", 3),
         patch("barrage.model.storage.thawing.THAWED_TOGETHER", 2),
         patch("barrage.model.storage.log.GARBAGE_ROWS_MIN", 3),

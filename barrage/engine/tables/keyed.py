@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 FREE_SLOTS_MIN = 4096
 """Below this many free slots the rows of a table are never packed."""
 
-PACKED_TOGETHER = 1 << 15
-"""Rows that one cycle packs, at least: a quarter more than it changes, where that is more, so that
-packing comes to an end however many rows are added meanwhile."""
+PACKED_CELLS = 1 << 17
+"""Cells that one cycle packs, at least: those of a quarter more rows than it adds, where that is
+more, so that packing comes to an end."""
 
 SLOTS_PER_ROW_MAX = 32
 """A table that has more slots for each row, besides :data:`FREE_SLOTS_MIN`, is packed at once."""
@@ -165,8 +165,7 @@ class KeyedTable(StagedTable[_Write]):
 
     def commit(self, step: int) -> TableUpdate:
         changes = _Changes(len(self.schema), self._slots_used)
-        staged = self._take_staged()
-        for write in staged:
+        for write in self._take_staged():
             if write.rows is None:
                 self._remove(write, changes)
             else:
@@ -183,7 +182,7 @@ class KeyedTable(StagedTable[_Write]):
         recorded = self._recorded(removed, modified, new_slots)
         shifts = RowSetShiftData.empty()
         self._drop_free_tail()
-        packed = self._pack(sum(len(write.hashes) for write in staged))
+        packed = self._pack(len(new_slots))
         if packed is not None:
             shifts = packed.shifts_of(kept)
             new_slots = packed.applied_to(new_slots)
@@ -282,10 +281,10 @@ class KeyedTable(StagedTable[_Write]):
                 touched = RowSet.from_sorted_keys(ascending[differ[order]])
                 changes.modified[index].append(touched)
 
-    def _pack(self, row_count: int) -> PackedRows | None:
-        """Move some rows to the front if that is due, in a cycle that changes so many; which ones,
-        if any."""
-        count = max(PACKED_TOGETHER, row_count + row_count // 4)
+    def _pack(self, added_count: int) -> PackedRows | None:
+        """Move some rows to the front if that is due, in a cycle that adds so many; which ones, if
+        any."""
+        count = max(PACKED_CELLS // len(self.schema), added_count + added_count // 4, 1)
         slots = self._slots_used - FREE_SLOTS_MIN
         if slots > SLOTS_PER_ROW_MAX * self.size:
             self._packing, count = None, self.size

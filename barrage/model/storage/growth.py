@@ -1,9 +1,9 @@
 """Growable numpy buffers: plain values and packed bits.
 
-Memory: one reallocation grows a buffer by an eighth. Large blocks are moved by the C library by
-remapping pages, not by copying, so growing never holds two copies. Nothing outside the owner may
-hold a view of the buffer, since a reallocation would leave it dangling; every reader therefore gets
-a copy.
+Memory: one reallocation grows a buffer by an eighth, or by 2^18 entries. Large blocks are moved by
+the C library by remapping pages, not by copying, so growing never holds two copies. Nothing outside
+the owner may hold a view of the buffer, since a reallocation would leave it dangling; every reader
+therefore gets a copy.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import numpy.typing as npt
 SLACK_ROWS_MIN = 64
 """Smallest number of spare entries a growing buffer reserves."""
 
+SLACK_ROWS_MAX = 1 << 18
+"""Largest number: the new part is filled with zeros, and many columns grow together."""
+
 SPARE_FACTOR_MAX = 2
 """A buffer that is truncated is made smaller when it has so many times the room it needs."""
 
@@ -26,9 +29,9 @@ UInt8Array = npt.NDArray[np.uint8]
 
 
 def grown_capacity(length: int) -> int:
-    """Entries to reserve when ``length`` are needed: an eighth more, so appends are amortised
-    O(1)."""
-    return length + length // 8 + SLACK_ROWS_MIN
+    """Entries to reserve when ``length`` are needed: an eighth more, so appends are amortised O(1);
+    of large buffers less, which are not copied when they grow."""
+    return length + min(length // 8, SLACK_ROWS_MAX) + SLACK_ROWS_MIN
 
 
 class GrowArray:
