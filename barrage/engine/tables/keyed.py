@@ -211,7 +211,7 @@ class KeyedTable(StagedTable[_Write]):
         """Let new rows have the keys behind the last live row.
 
         So the keys of later rows follow from the present ones, and a table restored from its rows
-        and their keys goes on as this one would.
+        and their keys goes on as this one would, unless this one is being packed.
         """
         used = self._row_keys.last + 1 if self.size else 0
         if used < self._slots_used:
