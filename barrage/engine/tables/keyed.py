@@ -40,8 +40,12 @@ FREE_SLOTS_MIN = 4096
 """Below this many free slots the rows of a table are never packed."""
 
 PACKED_CELLS = 1 << 17
-"""Cells that one cycle packs, at least: those of a quarter more rows than it adds, where that is
-more, so that packing comes to an end."""
+"""Cells that one cycle packs, at least: those of a quarter more rows than it adds and half of those
+that it removes, where that is more, so that packing comes to an end."""
+
+MOVED_TOGETHER = 1 << 14
+"""Rows that are packed are taken and written so many at a time, so that no 32-bit offset of Arrow's
+overflows."""
 
 SLOTS_PER_ROW_MAX = 32
 """A table that has more slots for each row, besides :data:`FREE_SLOTS_MIN`, is packed at once."""
@@ -157,8 +161,7 @@ class KeyedTable(StagedTable[_Write]):
         check_keys(self.kind, keys, rows, is_possible=used <= slots_max)
         self.storage.append(self._coerced(rows))
         if used > len(keys):
-            # Free slots hold whatever the row before them does; nobody reads them.
-            self.storage.compact(np.maximum(keys.rank_many(np.arange(1, used + 1)) - 1, 0))
+            self.storage.spread(keys.to_numpy(), used)
         self._row_keys = keys
         self._slots_used = used
         self._index.rebuild(keys.to_numpy())
@@ -182,7 +185,8 @@ class KeyedTable(StagedTable[_Write]):
         recorded = self._recorded(removed, modified, new_slots)
         shifts = RowSetShiftData.empty()
         self._drop_free_tail()
-        packed = self._pack(len(new_slots))
+        packed = self._pack(len(new_slots), len(removed))
+        self.storage.tidy(PACKED_CELLS)
         if packed is not None:
             shifts = packed.shifts_of(kept)
             new_slots = packed.applied_to(new_slots)
@@ -246,11 +250,11 @@ class KeyedTable(StagedTable[_Write]):
         slots = self._index.lookup(write.keys, write.hashes)
         present = np.flatnonzero(slots >= 0)
         if len(present):
-            existing = rows if len(present) == len(slots) else rows.take(pa.array(present))
+            existing = rows if len(present) == len(slots) else _rows_at(rows, present)
             self._overwrite(slots[present], existing, changes)
         if len(present) < len(slots):
             absent = np.flatnonzero(slots < 0)
-            fresh = rows if len(present) == 0 else rows.take(pa.array(absent))
+            fresh = rows if len(present) == 0 else _rows_at(rows, absent)
             stop = self._slots_used + len(absent)
             self.storage.append(fresh)
             self._index.add(write.hashes[absent], np.arange(self._slots_used, stop, dtype=np.int64))
@@ -271,20 +275,21 @@ class KeyedTable(StagedTable[_Write]):
             if self._recorder is not None and len(changed):
                 # In ascending order, because in that order they are asked for.
                 picks = order if len(changed) == len(slots) else order[differ[order]]
-                self._recorder.overwritten(index, slots[picks], was.take(pa.array(picks)))
+                self._recorder.overwritten(index, slots[picks], _cells_at(was, picks))
             if len(changed) == len(slots):
                 # Columns that changed in every row share one set, which spares much work later.
                 store.write(slots, values)
                 changes.modified[index].append(everything)
             elif len(changed):
-                store.write(slots[changed], values.take(pa.array(changed)))
+                store.write(slots[changed], _cells_at(values, changed))
                 touched = RowSet.from_sorted_keys(ascending[differ[order]])
                 changes.modified[index].append(touched)
 
-    def _pack(self, added_count: int) -> PackedRows | None:
-        """Move some rows to the front if that is due, in a cycle that adds so many; which ones, if
-        any."""
-        count = max(PACKED_CELLS // len(self.schema), added_count + added_count // 4, 1)
+    def _pack(self, added_count: int, removed_count: int) -> PackedRows | None:
+        """Move some rows to the front if that is due, in a cycle that adds and removes so many;
+        which ones, if any."""
+        pace = added_count + added_count // 4 + removed_count // 2
+        count = max(PACKED_CELLS // len(self.schema), pace, 1)
         slots = self._slots_used - FREE_SLOTS_MIN
         if slots > SLOTS_PER_ROW_MAX * self.size:
             self._packing, count = None, self.size
@@ -302,10 +307,13 @@ class KeyedTable(StagedTable[_Write]):
         return packed
 
     def _move(self, packed: PackedRows) -> None:
-        was, now = packed.was.to_numpy(), packed.now
-        cells = self.storage.take(was, range(len(self.schema)))
-        self.storage.write(now, cells)
-        self._index.moved(hash_rows([cells[i] for i in self._key_indices]), was, now)
+        # What is written stands before all that is still to be taken.
+        for start in range(0, len(packed.was), MOVED_TOGETHER):
+            piece = slice(start, start + MOVED_TOGETHER)
+            was, now = packed.was.to_numpy()[piece], packed.now[piece]
+            cells = self.storage.take(was, range(len(self.schema)))
+            self.storage.write(now, cells)
+            self._index.moved(hash_rows([cells[i] for i in self._key_indices]), was, now)
         self._row_keys = packed.applied_to(self._row_keys)
 
 
@@ -353,6 +361,21 @@ def _place_of(key: Sequence[pa.Array], among: Sequence[pa.Array]) -> int | None:
         alike = cell.take(pa.array(np.zeros(len(places), np.int64)))
         places = places[~cells_differ(column.take(pa.array(places)), alike)]
     return int(places[0]) if len(places) else None
+
+
+def _rows_at(rows: pa.Table, places: Int64Array) -> pa.Table:
+    if not any(pa.types.is_run_end_encoded(field.type) for field in rows.schema):
+        return rows.take(pa.array(places))
+    columns = [_cells_at(column.combine_chunks(), places) for column in rows.columns]
+    return pa.table(columns, schema=rows.schema)
+
+
+def _cells_at(cells: pa.Array, places: Int64Array) -> pa.Array:
+    if not pa.types.is_run_end_encoded(cells.type):
+        return cells.take(pa.array(places))
+    # Arrow takes no cells of such an array.
+    taken = pc.run_end_decode(cells).take(pa.array(places))
+    return pc.run_end_encode(taken, run_end_type=cells.type.run_end_type)
 
 
 def _single_chunks(table: pa.Table) -> tuple[pa.Array, ...]:

@@ -75,6 +75,17 @@ class SlotStorage:
         for index, column in enumerate(self.columns):
             self.columns[index] = column.compacted(slots)
 
+    def spread(self, slots: Int64Array, length: int) -> None:
+        """Be ``length`` slots: those there are now become ``slots``, ascending; the others may not
+        be read."""
+        for index, column in enumerate(self.columns):
+            self.columns[index] = column.spread(slots, length)
+
+    def tidy(self, cell_count: int) -> None:
+        """Go on, by so many cells, with what writes have begun in the columns."""
+        for column in self.columns:
+            column.tidy(cell_count // len(self.columns))
+
     def read(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         """Cells of the slots in ``keys``, ascending; zero-copy for contiguous append-only data."""
         if keys.is_empty:

@@ -107,8 +107,7 @@ class ColumnStore:
         if isinstance(self._cells, ChunkLog):
             self._cells = _overwritable(self._cells)
         self._cells.write(slots, values)  # type: ignore[attr-defined]
-        if isinstance(self._cells, ThawingColumn) and self._cells.is_thawed:
-            self._cells = self._cells.cells
+        self._settle()
 
     def take(self, slots: Int64Array) -> pa.Array:
         """The cells at ``slots``, any order, repeats allowed."""
@@ -123,6 +122,19 @@ class ColumnStore:
         """Drop the cells at slots ``length`` and beyond; what is appended next gets these slots."""
         if length < len(self):
             self._cells.truncate(length)
+            self._settle()
+
+    def tidy(self, cell_count: int) -> None:
+        """Go on with what writes have begun and not ended, by so many cells: becoming writable,
+        giving garbage back."""
+        tidy = getattr(self._cells, "tidy", None)
+        if tidy is not None:
+            tidy(cell_count)
+            self._settle()
+
+    def _settle(self) -> None:
+        if isinstance(self._cells, ThawingColumn) and self._cells.is_thawed:
+            self._cells = self._cells.cells
 
     def clear(self) -> None:
         """Be as new: no cells, and what is appended next gets the slots from 0 on."""
@@ -153,6 +165,26 @@ class ColumnStore:
             fresh._cells = _overwritable(fresh._cells)
         for start in range(0, len(slots), COMPACT_ROWS):
             fresh._cells.append(self.take(slots[start : start + COMPACT_ROWS]))
+        return fresh
+
+    def spread(self, slots: Int64Array, length: int) -> ColumnStore:
+        """A new store of ``length`` cells, which has those of this one at ``slots``, ascending. The
+        others take no more room than they must, and may not be read."""
+        fresh = ColumnStore(self.type)
+        if isinstance(self._cells, RunEndColumn):
+            fresh._cells = self._cells.spread(slots, length)
+            return fresh
+        has_room = isinstance(self._cells, DictionaryColumn) or fixed_dtype(self.type) is not None
+        for start in range(0, length, COMPACT_ROWS):
+            stop = min(start + COMPACT_ROWS, length)
+            first, last = (int(place) for place in np.searchsorted(slots, [start, stop]))
+            places = np.full(stop - start, -1, dtype=np.int64)
+            places[slots[first:last] - start] = np.arange(last - first)
+            if has_room and last > first:
+                fresh.append(self.take(first + np.maximum(places, 0)))
+            else:
+                cells = self.take(np.arange(first, last, dtype=np.int64))
+                fresh.append(cells.take(pa.array(places, mask=places < 0)))
         return fresh
 
     def _misfit(self, values: pa.Array | pa.ChunkedArray) -> SchemaError:

@@ -46,6 +46,8 @@ class PlainColumn(Protocol):
     def take(self, slots: Int64Array) -> pa.Array: ...
     def slice(self, start: int, stop: int) -> pa.Array | pa.ChunkedArray: ...
     def truncate(self, length: int) -> None: ...
+    def tidy(self, cell_count: int) -> None: ...
+    def spread(self, slots: Int64Array, length: int) -> PlainColumn: ...
     def forget_before(self, slot: int) -> None: ...
 
 
@@ -211,6 +213,10 @@ class DictionaryColumn:
     def truncate(self, length: int) -> None:
         self._codes.truncate(length)
 
+    def tidy(self, cell_count: int) -> None:
+        """See :meth:`ColumnStore.tidy`."""
+        self._codes.tidy(cell_count)
+
     def forget_before(self, slot: int) -> None:
         self._codes.forget_before(slot)
 
@@ -286,11 +292,19 @@ class RunEndColumn:
             plain.combine_chunks() if isinstance(plain, pa.ChunkedArray) else plain
         )
 
+    def spread(self, slots: Int64Array, length: int) -> RunEndColumn:
+        """See :meth:`ColumnStore.spread`."""
+        return RunEndColumn(self.type, self._plain.spread(slots, length))
+
     def _encoded(self, plain: pa.Array) -> pa.Array:
         return pc.run_end_encode(plain, run_end_type=self.type.run_end_type)
 
     def truncate(self, length: int) -> None:
         self._plain.truncate(length)
+
+    def tidy(self, cell_count: int) -> None:
+        """See :meth:`ColumnStore.tidy`."""
+        self._plain.tidy(cell_count)
 
     def forget_before(self, slot: int) -> None:
         self._plain.forget_before(slot)

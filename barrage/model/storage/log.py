@@ -30,6 +30,9 @@ CLEANED_PER_CELL: Final = 2
 CLEANED_TOGETHER = 1 << 12
 """Slots that are cleaned together: each time has a cost of its own."""
 
+COPY_ROWS = 1 << 14
+"""Rows copied at a time, so that no 32-bit offset of Arrow's overflows."""
+
 REBASED_POSITIONS_MIN = 1 << 31
 """A log that has handed out so many positions begins again at 0 when it has been cleaned, well
 before they do not fit 32 bits."""
@@ -93,6 +96,11 @@ class LogColumn:
         self._distances.truncate(length)
         self._cleaned_upto = min(self._cleaned_upto, length)
 
+    def tidy(self, cell_count: int) -> None:
+        """Clean so many slots, if there is much garbage: what was truncated is more than later
+        writes may ever pay for."""
+        self._clean_for(cell_count // CLEANED_PER_CELL)
+
     def own(self, owned: Callable[[pa.Array], pa.Array]) -> None:
         """See :meth:`ChunkLog.own`."""
         self._log.own(owned)
@@ -117,19 +125,21 @@ class LogColumn:
             self._garbage_upto, self._cleaned_upto = self._log.length, 0
         self._due += CLEANED_PER_CELL * cell_count
         if self._due >= CLEANED_TOGETHER:
-            self._clean(self._due)
-            self._due = 0
+            count, self._due = self._due, 0
+            for start in range(0, count, COPY_ROWS):
+                if self._garbage_upto is not None:
+                    self._clean(self._garbage_upto, min(COPY_ROWS, count - start))
 
-    def _clean(self, count: int) -> None:
-        assert self._garbage_upto is not None
+    def _clean(self, garbage_upto: int, count: int) -> None:
         start = self._cleaned_upto
-        stop = self._cleaned_upto = min(start + count, self.length)
+        stop = min(start + count, self.length)
         positions = _positions(np.arange(start, stop), self._distances.slice(start, stop))
-        places = np.flatnonzero(positions < self._garbage_upto)
+        places = np.flatnonzero(positions < garbage_upto)
         if len(places):
             self._put(start + places, self._log.take(positions[places]))
+        self._cleaned_upto = stop
         if stop == self.length:
-            self._log.forget_before(self._garbage_upto)
+            self._log.forget_before(garbage_upto)
             self._garbage_upto = None
             if self._log.length >= REBASED_POSITIONS_MIN:
                 self._distances.add(-self._log.rebase() % (1 << 32))

@@ -76,9 +76,10 @@ class ThawingColumn:
     def write(self, slots: Int64Array, values: pa.Array) -> None:
         self.cells.write(slots, values)
         self._is_written.write(slots[slots < self._frozen_upto], True)
-        self._thaw(max(THAWED_TOGETHER, len(slots)))
+        self.tidy(max(THAWED_TOGETHER, len(slots)))
 
-    def _thaw(self, count: int) -> None:
+    def tidy(self, count: int) -> None:
+        """Copy the cells of so many more slots."""
         start = self._thawed_upto
         stop = min(start + count, self._frozen_upto)
         slots = start + np.flatnonzero(~self._is_written.slice(start, stop))
@@ -93,6 +94,7 @@ class ThawingColumn:
             self._frozen_upto = length
             self._thawed_upto = min(self._thawed_upto, length)
             self._chunks.truncate(length)
+            self._is_written.truncate(length)
 
     def _frozen(self, slots: Int64Array) -> Int64Array:
         """The places of those slots whose cells are in the chunks."""

@@ -26,12 +26,13 @@ CELLS: dict[pa.DataType, list[Any]] = {
     pa.string(): ["", "short", "a text that is longer than the others", None],
     pa.list_(pa.int8()): [[], [1, None], None, [2, 3, 4]],
     pa.dictionary(pa.int32(), pa.string()): ["x", "y", "z", None],
+    pa.run_end_encoded(pa.int32(), pa.string()): ["x", "y", None],
 }
 
 counts = st.integers(0, 30)
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["append", "write", "write", "write", "truncate", "pin"]),
+        st.sampled_from(["append", "write", "write", "write", "truncate", "pin", "tidy"]),
         st.integers(0, 200),
         counts,
         st.integers(0, 3),
@@ -47,6 +48,7 @@ def few_cells_at_a_time():
         patch.setattr(thawing, "THAWED_TOGETHER", 5)
         patch.setattr(log, "GARBAGE_ROWS_MIN", 3)
         patch.setattr(log, "CLEANED_TOGETHER", 4)
+        patch.setattr(log, "COPY_ROWS", 3)
         patch.setattr(log, "REBASED_POSITIONS_MIN", 90)
         patch.setattr(growth, "SLACK_ROWS_MIN", 1)
         yield
@@ -85,6 +87,8 @@ def test_a_column_is_a_list(
         elif what == "truncate":
             cells = cells[: max(0, len(cells) - at // 8)]
             store.truncate(len(cells))
+        elif what == "tidy":
+            store.tidy(at // 8)
         else:
             pinned.append((store.pinned(), cells))
         check(store, cells)
@@ -120,11 +124,49 @@ def test_cleaning_a_log_copies_a_few_cells_for_each_that_is_written(
     appended = counted_cells(monkeypatch, "append")
     for turn in range(600):
         store.write(np.arange(turn, turn + 3) % 1000, pa.array([f"turn {turn}"] * 3))
-    # Three that are written, and two that are cleaned for each of them.
-    assert max(appended) <= 4 + 2 * 3
+    # Three that are written, and two that are cleaned for each of them, three at a time.
+    assert max(appended) <= 3
     cells = store._cells
     assert isinstance(cells, LogColumn)
     assert cells._log.length - cells._log.base <= 3 * 1000
+
+
+@pytest.mark.parametrize("data_type", [pa.string(), pa.int64()])
+def test_what_was_truncated_is_given_back_without_further_writes(data_type: pa.DataType) -> None:
+    store = ColumnStore(data_type)
+    cells = pa.array([str(number) for number in range(100, 900)]).cast(data_type)
+    for start in range(0, 800, 100):
+        store.append(pa.concat_arrays([cells[start : start + 100]]))
+    store.write(np.array([3]), cells[:1])
+    store.truncate(30)
+    for _ in range(60):
+        store.tidy(2)
+    store._cells.append(cells[:1])  # Appending goes on where it ended.
+    assert not isinstance(store._cells, ThawingColumn)
+    assert store.slice(0, 31).to_pylist()[:4] == [*cells[:3].to_pylist(), cells[0].as_py()]
+    if isinstance(store._cells, LogColumn):
+        assert store._cells._log.length - store._cells._log.base <= 2 * 31
+
+
+@pytest.mark.parametrize("data_type", CELLS, ids=str)
+def test_cells_that_are_spread_leave_the_others_small(data_type: pa.DataType) -> None:
+    kinds = CELLS[data_type]
+    store = ColumnStore(data_type)
+    cells = [kinds[number % len(kinds)] for number in range(50)]
+    store.append(pa.array(cells, data_type))
+    slots = np.arange(50) * 7 + 3
+    spread = store.spread(slots, 400)
+    assert len(spread) == 400
+    assert spread.take(slots).to_pylist() == cells
+    spread.append(pa.array(cells[:2], data_type))
+    assert spread.slice(400, 402).to_pylist() == cells[:2]
+
+
+def test_long_texts_that_are_spread_are_there_once() -> None:
+    store = ColumnStore(pa.string())
+    store.append(pa.array(["x" * 10_000] * 10))
+    spread = store.spread(np.arange(10) * 100, 1000)
+    assert spread.nbytes < 1.2 * store.nbytes
 
 
 def test_a_buffer_that_is_mostly_spare_becomes_smaller() -> None:
