@@ -121,7 +121,7 @@ def test_waiting_for_what_nobody_defines_ends_and_leaves_nothing():
 
 def test_who_gives_up_waiting_leaves_nothing():
     async def scene() -> None:
-        exported = table()
+        exported = table(export_wait_ns_max=600_000 * MS)
         waiting = [asyncio.create_task(exported.find(1).table_lease()) for _ in range(2)]
         await asyncio.sleep(0)
         waiting[0].cancel()
