@@ -39,7 +39,7 @@ def lease() -> TableLease:
 
 
 def table(**limits: int) -> ExportTable:
-    return ExportTable(Limits(**{"export_wait_ns_max": 20 * MS, **limits}))
+    return ExportTable(Limits(**{"export_wait_ns_max": 600_000 * MS, **limits}))
 
 
 def in_state(exported: ExportTable, state: ExportState) -> Export:
@@ -110,7 +110,7 @@ def test_consumers_fail_with_the_producers_error():
 
 def test_waiting_for_what_nobody_defines_ends_and_leaves_nothing():
     async def scene() -> None:
-        exported = table()
+        exported = table(export_wait_ns_max=20 * MS)
         with pytest.raises(TicketError, match="export 7 was not defined"):
             await exported.find(7).table_lease()
         assert len(exported) == 0
@@ -121,7 +121,7 @@ def test_waiting_for_what_nobody_defines_ends_and_leaves_nothing():
 
 def test_who_gives_up_waiting_leaves_nothing():
     async def scene() -> None:
-        exported = table(export_wait_ns_max=600_000 * MS)
+        exported = table()
         waiting = [asyncio.create_task(exported.find(1).table_lease()) for _ in range(2)]
         await asyncio.sleep(0)
         waiting[0].cancel()
