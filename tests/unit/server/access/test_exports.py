@@ -157,7 +157,7 @@ def test_two_exports_made_from_each_other_do_not_wait_for_ever(monkeypatch):
     monkeypatch.setattr(exports, "PRODUCER_WAITS", 2)
 
     async def scene() -> None:
-        exported = table()
+        exported = table(export_wait_ns_max=20 * MS)
         one, two = exported.define(1), exported.define(2)
         results = await asyncio.gather(one.table_lease(), two.table_lease(), return_exceptions=True)
         assert [str(result) for result in results] == [
