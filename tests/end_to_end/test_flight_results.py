@@ -38,7 +38,7 @@ EACH = 1000
 LIMITS = replace(
     DEFAULT_LIMITS,
     endpoint_rows=EACH,
-    results_per_caller_max=8,
+    results_per_caller_max=16,
     result_jobs_per_caller_max=4,
     result_bytes_max=400_000,
     result_bytes_per_caller_max=400_000,
@@ -326,6 +326,7 @@ def test_bytes_of_results_are_bounded_at_the_limit_and_one_past_it(
     server: barrage.Server, peer: FlightPeer
 ) -> None:
     results = app_of(server).results.results
+    # Fewer than there may be: one that fails after its client was told of it is known for a while.
     kept = [peer.finished(PATH) for _ in range(LIMITS.result_bytes_max // 56_000)]
     assert results.byte_count == len(kept) * 56_000
     with status(CODE.RESOURCE_EXHAUSTED, "size of"):
