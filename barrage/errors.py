@@ -173,6 +173,21 @@ class TableFailedError(EngineError):
     status_code = StatusCode.FAILED_PRECONDITION
 
 
+class CycleTooLongError(EngineError):
+    """So much has changed at once that all others would have waited for an operator of a client.
+    Its table has ended; whoever asks for it again gets it made beside, of the rows there are
+    then."""
+
+    status_code = StatusCode.ABORTED
+
+    def __init__(self, figures: str = "") -> None:
+        """``figures`` say how much, to those who may know."""
+        super().__init__(
+            "so much changed at once that all others would have waited for this derived "
+            f"table{figures and f' ({figures})'}; ask for it again"
+        )
+
+
 class WorkerDiedError(BarrageError):
     """A thread or a task on which this depends has ended by an error nobody expected; only a
     restart brings it back. The log has the traceback under the id in the text."""

@@ -339,7 +339,9 @@ class Limits(ConnectorLimits):
 
     cycle_work_max: int = 20_000_000
     """Row operations in a cycle of all operators that clients keep; once it is reached no more are
-    made. Rough, and for the case that all of their tables change."""
+    made, nor any single one that costs more. Rough, and for the case that all of their tables
+    change, but few rows. Where many rows change at once an operator that would pass the bound in
+    that cycle is ended instead, and made again when it is asked for."""
 
     cycle_work_per_client_max: int = 10_000_000
     """The same for what one session has made."""

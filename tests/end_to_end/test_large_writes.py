@@ -170,6 +170,27 @@ def test_rows_of_many_columns_count_for_several(server, client, monkeypatch, key
     assert pending(server) == 0
 
 
+def test_rows_count_for_more_where_much_hangs_below(server, client, table, monkeypatch) -> None:
+    sizes: list[int] = []
+    original = TableService.change
+
+    def noted(self: TableService, changes: list[Change], *more: Any, **options: Any) -> Any:
+        sizes.extend(len(change.arguments[0]) for change in changes)
+        return original(self, changes, *more, **options)
+
+    put(client, batch(range(10)))
+    monkeypatch.setattr(TableService, "change", noted)
+    put(client, batch(range(100, 123)))
+    assert max(sizes) == PORTION
+    sizes.clear()
+    kept = [table.sort("v", "k"), table.agg_by("v", n="count()")]
+    put(client, batch(range(200, 223)))
+    assert 1 < max(sizes) < PORTION // 2
+    assert sum(sizes) == 23
+    assert [each.to_arrow().num_rows for each in kept] == [56, 1]
+    assert pending(server) == 0
+
+
 def test_many_keys_are_deleted(client, keyed) -> None:
     put(client, batch(range(60)))
     put(client, batch([*range(5, 40), 5, 99]), mode="delete")

@@ -52,6 +52,8 @@ class AggByTable(DerivedTable):
     later cycles: a sum of whole numbers does not fit int64.
     """
 
+    is_summary = True
+
     def __init__(
         self, parent: Table, by: tuple[str, ...], aggregations: tuple[Aggregation, ...]
     ) -> None:

@@ -34,6 +34,8 @@ class GroupEndsTable(SubsetTable):
     """The first or last ``count`` rows of each group, under the parent's keys. No key columns make
     one group of all rows. SchemaError when a column cannot be compared."""
 
+    is_summary = True
+
     def __init__(
         self, parent: Table, count: int, by: tuple[str, ...], *, is_from_end: bool
     ) -> None:

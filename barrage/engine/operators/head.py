@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class HeadTable(SubsetTable):
     """Rows at the parent's positions 0..count-1."""
 
+    is_summary = True
+
     def __init__(self, parent: Table, count: int) -> None:
         super().__init__(parent, parent.schema, parent.traits)
         self.count = count

@@ -46,6 +46,8 @@ class LastByTable(DerivedTable):
     """One row per group, showing the group's last row in the parent. Null is a key value like
     others."""
 
+    is_summary = True
+
     def __init__(self, parent: Table, key_columns: tuple[str, ...]) -> None:
         traits = parent.traits.changed(
             is_append_only=False, is_blink=False, is_flat=False, key_columns=key_columns

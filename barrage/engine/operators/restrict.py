@@ -24,7 +24,7 @@ from barrage.engine.operators.where import WhereTable
 from barrage.engine.planning.operator_plan import derived
 from barrage.engine.tables import work
 from barrage.engine.tables.table import DerivedTable
-from barrage.errors import BarrageError, TableFailedError
+from barrage.errors import BarrageError, CycleTooLongError, TableFailedError
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
 
@@ -96,7 +96,8 @@ class RestrictTable(DerivedTable):
         return RestrictTable(parents[0], self._shown)
 
     def told_failure(self, error: BarrageError) -> BarrageError:
-        told = TableFailedError(UNSHOWN)
+        is_too_long = isinstance(error, CycleTooLongError)
+        told = CycleTooLongError() if is_too_long else TableFailedError(UNSHOWN)
         told.__cause__ = error
         return told
 

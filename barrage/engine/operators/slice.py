@@ -31,6 +31,8 @@ class SliceTable(SubsetTable):
     ``start``.
     """
 
+    is_summary = True
+
     def __init__(self, parent: Table, start: int, stop: int) -> None:
         traits = parent.traits.changed(
             is_append_only=parent.is_append_only and start >= 0,

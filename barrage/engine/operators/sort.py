@@ -228,5 +228,5 @@ def sort(table: Table, *keys: str | tuple[str, str] | SortKey) -> Table:
         (table,),
         ("sort", parsed),
         lambda parent: SortTable(parent, parsed),
-        price=work.of_sort(len(parsed), table.size),
+        price=work.of_sort(len(parsed)),
     )

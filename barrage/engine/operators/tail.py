@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class TailTable(SubsetTable):
     """The parent's last ``count`` rows under their keys, so not flat."""
 
+    is_summary = True
+
     def __init__(self, parent: Table, count: int) -> None:
         traits = parent.traits.changed(is_append_only=False, is_flat=False)
         super().__init__(parent, parent.schema, traits)

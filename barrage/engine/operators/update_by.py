@@ -385,10 +385,9 @@ def update_by(table: Table, /, *by: str, **formulas: str) -> Table:
     within the whole table), in row order: ``total="cum_sum(price)"``,
     ``smooth="ema_tick(price, 10)"``."""
     running, fields = parse_running(table.schema, formulas)
-    rows = 0 if table.is_append_only else table.size
     return derived(
         (table,),
         ("update_by", by, running),
         lambda parent: UpdateByTable(parent, by, running, fields=fields),
-        price=work.of_running(len(by), len(running), rows),
+        price=work.of_running(len(by), len(running), is_appended=table.is_append_only),
     )

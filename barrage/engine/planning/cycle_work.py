@@ -7,8 +7,11 @@ made, or begun beside the engine thread, until nobody holds it any more: for the
 and for all together. Equal operators are one and count once. Operators upon static tables cost
 nothing.
 
-Once a bound is reached nothing more is made. So what is kept may pass it by one operator: a single
-one is never refused for its size.
+Once a bound is reached nothing more is made. So what is kept may pass it by one operator, unless
+that alone passes what all clients may keep.
+
+It is an estimate for a cycle of few rows. What a cycle really brings is known when it runs: then an
+operator is not run that would cost more (:mod:`barrage.engine.tables.graph`).
 
 Everything belongs to the engine thread, where tables are freed.
 """
@@ -69,6 +72,7 @@ class CycleWork:
         """Count an operator for as long as it lives."""
         serial = table.serial
         if serial not in self._entered:
+            table.admitted_work = work
             reference = weakref.ref(table, lambda _: self._leave(serial))
             self._entered[serial] = reference, owner, work
             self._add(owner, work)
@@ -82,6 +86,18 @@ class CycleWork:
         self._of_clients[owner] += work
         if not self._of_clients[owner]:
             del self._of_clients[owner]
+
+
+def check_cycle(work: int, limits: Limits) -> None:
+    """LimitExceededError for one operator that costs more in a cycle than all of them may."""
+    if work > limits.cycle_work_max:
+        raise LimitExceededError(
+            "work in each cycle of a derived table (derive it of a snapshot, which does not change, "
+            "or have the program that runs the server derive it)",
+            actual=work,
+            maximum=limits.cycle_work_max,
+            unit="row operations",
+        )
 
 
 def _check(who: str, work: int, maximum: int) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from barrage.engine.tables.moved_rows import union_of
+from barrage.engine.tables.moved_rows import changed_rows
 from barrage.engine.tables.source import copied_nbytes
 from barrage.engine.tables.table import DerivedTable, Table
 from barrage.errors import BarrageError, EngineError, LimitExceededError
@@ -225,15 +225,6 @@ class Derivation:
 def merged(updates: Sequence[TableUpdate]) -> TableUpdate | None:
     """Consecutive updates as one, None for none."""
     return coalesce_all(updates) if updates else None
-
-
-def changed_rows(update: TableUpdate) -> int:
-    """Rows an operator looks at when it goes through an update."""
-    return (
-        len(update.removed_keys_pre)
-        + len(update.added_keys_post)
-        + len(union_of(update.modified_keys_post))
-    )
 
 
 def check_copies(tables: Sequence[Table], limits: Limits) -> None:

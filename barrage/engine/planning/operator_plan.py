@@ -10,7 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from barrage.engine.tables.work import BINDING, OPERATOR, RUN, Estimate, NotHereError, Price
+from barrage.engine.tables.source import sources_of
+from barrage.engine.tables.work import (
+    BINDING,
+    CHANGED_ROWS,
+    FREE,
+    OPERATOR,
+    Estimate,
+    NotHereError,
+    Price,
+)
 from barrage.errors import EngineError
 
 if TYPE_CHECKING:
@@ -19,9 +28,6 @@ if TYPE_CHECKING:
     from barrage.engine.tables.table import DerivedTable, Table
 
 Result = TypeVar("Result")
-
-FREE = Price()
-"""Of an operator that looks at no row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,7 @@ class OperatorPlan:
         """Row operations of a cycle that changes the parents. Static ones never change."""
         if all(parent.is_static for parent in self.parents):
             return 0
-        return RUN + self.price.per_cycle
+        return self.price.of_cycle(CHANGED_ROWS, sum(parent.size for parent in self.parents))
 
     @property
     def estimate(self) -> Estimate:
@@ -89,11 +95,13 @@ class OperatorPlan:
     def enter(self, child: DerivedTable) -> None:
         """Let the parents know the operator."""
         first, identity = self.parents[0], self.identity
-        child.description = self.description
+        child.description, child.price = self.description, self.price
         first.know(identity, child)
         for other in self.parents[1:]:
             if other is not first:
                 other.know(("fed by", first.serial, identity), child)
+        for source in sources_of(*self.parents):
+            source.graph.weigh(source)
 
 
 class HeavyOperatorError(NotHereError):
@@ -128,6 +136,8 @@ def derived(
         child = plan.made()
     if meter is not None:
         meter.keep(plan.key, child)
+    else:
+        child.admitted_work = None
     return child
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from barrage.engine.planning.cycle_work import check_cycle
 from barrage.engine.tables.work import (
     TEXT_BYTE,
     TEXT_BYTES_FREE,
@@ -128,6 +129,7 @@ class WorkMeter:
 
     def _admit_cycle_work(self, key: Hashable, per_cycle: int) -> None:
         if self._accounts is not None and per_cycle:
+            check_cycle(per_cycle, self._limits)
             self._accounts.check(self._owner, spared=self._largest)
             self._to_enter[key] = per_cycle
             self._largest = max(self._largest, per_cycle)
@@ -166,7 +168,10 @@ class WorkMeter:
         """Let the operator of that key live as long as this account."""
         self._kept[table.serial] = table
         per_cycle = self._to_enter.pop(key, 0)
-        if per_cycle and self._accounts is not None:
+        if self._accounts is None:
+            # Whatever client made it: the program that runs the server wants it as well.
+            table.admitted_work = None
+        elif per_cycle:
             self._accounts.enter(table, self._owner, per_cycle)
 
     def close(self) -> None:

@@ -6,6 +6,11 @@ compute its own update from its parents'. Operators run in order of depth, so ea
 all its parents, whatever ways lead to it. A table that fails takes its dependents with it and
 nothing else.
 
+What an operator will cost in a cycle is known before it is run
+(:class:`~barrage.engine.tables.work.Price`). One of a client that would cost more than it was
+admitted for, and pass what all of them may cost in a cycle, fails instead: who wants it has it made
+again, beside the engine thread.
+
 Tables are held weakly: a table lives as long as somebody (a user, a dependent table, a producer)
 refers to it.
 """
@@ -16,17 +21,20 @@ import itertools
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from barrage.engine.tables.table import GRAPH_TIMELINE
-from barrage.errors import BarrageError, EngineError, TableFailedError
+from barrage.engine.tables.moved_rows import changed_rows
+from barrage.engine.tables.table import GRAPH_TIMELINE, LeafTable
+from barrage.engine.tables.work import weight_below
+from barrage.errors import BarrageError, CycleTooLongError, EngineError, TableFailedError
 from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.model.update import TableUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from barrage.engine.tables.table import DerivedTable, LeafTable, Meter, Table
+    from barrage.engine.tables.table import DerivedTable, Meter, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +92,11 @@ class UpdateGraph:
         found = (reference() for reference in list(self._sources.values()))
         return [source for source in found if source is not None]
 
+    def weigh(self, source: LeafTable) -> None:
+        """Work out anew what the operators below a source cost."""
+        per_row, standing = _cost_below(source)
+        source.weight_below = weight_below(per_row, standing, self.limits.cycle_work_max)
+
     def run_cycle(self, step: int | None = None) -> CycleResult:
         """Commit everything staged and bring every dependent table up to date.
 
@@ -95,19 +108,27 @@ class UpdateGraph:
         elif step <= self._step:
             raise EngineError(f"step {step} does not follow step {self._step}")
         self._step = step
-        cycle = _Cycle(step)
+        cycle = _Cycle(step, self.limits.cycle_work_max)
         for source in self._live_sources():
             if source.has_pending:
                 cycle.commit(source)
         cycle.run_operators()
+        for table in cycle.updates:
+            if isinstance(table, LeafTable):
+                self.weigh(table)
         return CycleResult(step=step, updates=cycle.updates, failed=cycle.failed)
 
 
 class _Cycle:
     """The working state of one cycle."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, work_max: int) -> None:
         self.step = step
+        self._work_max = work_max
+        self._work = 0
+        """Row operations of the operators of clients that were run."""
+        self._changed: dict[Table, int] = {}
+        """Rows that this cycle changes in the parents of operators that were run."""
         self.updates: dict[Table, TableUpdate] = {}
         self.failed: dict[Table, BarrageError] = {}
         self._steps: dict[int, tuple[int, int]] = {}
@@ -138,7 +159,28 @@ class _Cycle:
                     self._fail(table, _dependent_failure(self.failed[parent]))
                     self._wake_children(table)
                     return
-        self._settle(table, lambda: table.advance_all([self._update_of(p) for p in table.parents]))
+        self._settle(table, lambda: self._advanced(table))
+
+    def _advanced(self, table: DerivedTable) -> TableUpdate:
+        updates = [self._update_of(parent) for parent in table.parents]
+        if table.admitted_work is not None:
+            changed = sum(map(self._rows_changed, table.parents))
+            standing = sum(parent.size for parent in table.parents)
+            work = table.price.of_cycle(changed, standing)
+            if work > table.admitted_work and self._work + work > self._work_max:
+                raise CycleTooLongError(
+                    f"{changed:,} changed rows with {standing:,} to look at are {work:,} row "
+                    f"operations, after {self._work:,} of others in the same cycle; the limit of "
+                    f"all, cycle_work_max, is {self._work_max:,}"
+                )
+            self._work += work
+        return table.advance_all(updates)
+
+    def _rows_changed(self, parent: Table) -> int:
+        if parent not in self._changed:
+            update = self.updates.get(parent)
+            self._changed[parent] = 0 if update is None else changed_rows(update)
+        return self._changed[parent]
 
     def _update_of(self, parent: Table) -> TableUpdate:
         update = self.updates.get(parent)
@@ -194,6 +236,8 @@ class _Cycle:
 
 def _dependent_failure(error: BarrageError) -> BarrageError:
     """What a dependent of a failed table reports; keeps the first cause instead of nesting it."""
+    if isinstance(error, CycleTooLongError):
+        return error
     if isinstance(error, TableFailedError) and error.args[0].startswith(_DEPENDENT_PREFIX):
         return error
     failure = TableFailedError(f"{_DEPENDENT_PREFIX}{error}")
@@ -202,3 +246,32 @@ def _dependent_failure(error: BarrageError) -> BarrageError:
 
 
 _DEPENDENT_PREFIX = "a table this one derives from failed: "
+
+
+def _cost_below(source: LeafTable) -> tuple[float, int]:
+    """Row operations of the operators below a source: for each row of it that changes, and in each
+    cycle. For one row as many change in an operator as there are for one of its parents, except in
+    those of groups at least one."""
+    changed: dict[int, float] = {source.serial: 1.0}
+    per_row, standing = 0.0, 0
+    for table in _below(source):
+        parents = [parent for parent in table.parents if parent.serial in changed]
+        coming = sum(changed[parent.serial] for parent in parents)
+        price = table.price
+        per_row += price.per_changed * coming
+        standing += price.of_cycle(0, sum(parent.size for parent in table.parents))
+        spread = table.size / max(1, sum(parent.size for parent in parents))
+        changed[table.serial] = coming * (spread if table.is_summary else max(1.0, spread))
+    return per_row, standing
+
+
+def _below(source: LeafTable) -> list[DerivedTable]:
+    """The operators fed by a source, parents first."""
+    found: dict[int, DerivedTable] = {}
+    waiting: list[Table] = [source]
+    while waiting:
+        for child in waiting.pop().live_children():
+            if child.serial not in found and child.graph is source.graph:
+                found[child.serial] = child
+                waiting.append(child)
+    return sorted(found.values(), key=attrgetter("depth"))

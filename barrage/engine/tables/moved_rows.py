@@ -12,6 +12,7 @@ from barrage.rowset import RowSet, RowSetShiftData
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from barrage.model.update import TableUpdate
     from barrage.rowset.arrays import Int64Array
 
 
@@ -37,6 +38,15 @@ def union_of(sets: Iterable[RowSet]) -> RowSet:
     for rows in {id(rows): rows for rows in sets}.values():
         union = rows if union.is_empty else union | rows
     return union
+
+
+def changed_rows(update: TableUpdate) -> int:
+    """Rows an operator looks at when it goes through an update."""
+    return (
+        len(update.removed_keys_pre)
+        + len(update.added_keys_post)
+        + len(union_of(update.modified_keys_post))
+    )
 
 
 def packing_shifts(live: RowSet, kept: RowSet, *, first: int = 0) -> RowSetShiftData:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 
+from barrage.engine.tables.work import FREE
 from barrage.errors import BarrageError, EngineError, LimitExceededError, TableFailedError
 from barrage.model.update import TableUpdate
 from barrage.model.viewport import ColumnSet, effective_columns
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from barrage.engine.tables.cells import Cells
-    from barrage.engine.tables.work import Estimate
+    from barrage.engine.tables.work import Estimate, Price
     from barrage.limits import Limits
     from barrage.rowset.arrays import Int64Array
 
@@ -88,6 +89,9 @@ class Graph(Protocol):
 
     def add_source(self, source: LeafTable) -> None:
         """Have a table committed in every cycle, as long as somebody uses it."""
+
+    def weigh(self, source: LeafTable) -> None:
+        """Work out anew what the operators below a source cost."""
 
 
 class Table:
@@ -244,6 +248,10 @@ class Table:
 class LeafTable(Table):
     """A table that is computed from no other one: a cycle begins by committing it."""
 
+    weight_below = 1
+    """For how many rows of a large write one counts because of the operators that hang below.
+    Written on the engine thread, read on any."""
+
     @property
     def has_pending(self) -> bool:
         """Whether the next cycle changes this table."""
@@ -265,6 +273,16 @@ class DerivedTable(Table):
     description: Hashable | None = None
     """What the operator does to its parents, equal for equal operators in every process; None for
     one that nobody else can ask for."""
+
+    price: Price = FREE
+    """What it costs in a cycle."""
+
+    admitted_work: int | None = None
+    """Row operations of a cycle that were admitted when a client made it; None for an operator of
+    the program that runs the server, which may cost what it will."""
+
+    is_summary = False
+    """Whether of many rows that change few rows change here: those of groups, or the first."""
 
     def __init__(
         self, parent: Table, schema: pa.Schema, traits: TableTraits, *, others: Iterable[Table] = ()

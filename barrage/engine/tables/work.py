@@ -6,8 +6,10 @@ measures the operators they stand for. Work is rows times operations, so it is k
 of the parents and the text of the request.
 
 As long as anybody holds an operator it is also run in each cycle that changes its parents, and all
-others wait for it. So its price has a second part, what such a cycle costs, which is charged to
-those who hold it (:mod:`barrage.engine.planning.cycle_work`).
+others wait for it. So its price has a second part, what such a cycle costs. It is charged to those
+who hold it, for a cycle of few rows (:mod:`barrage.engine.planning.cycle_work`); it decides how
+many rows of a large write come into one cycle (:func:`weight_below`); and an operator of a client
+that a cycle would cost more than all of them may is not run (:mod:`barrage.engine.tables.graph`).
 
 Everything here is arithmetic with numbers: an operator says what there is of what it does, a table
 how much there is to be read.
@@ -15,6 +17,7 @@ how much there is to be read.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,8 +34,21 @@ class Price:
 
     per_row: int = 0
     """Per row of its parents when it is made, besides reading them."""
-    per_cycle: int = 0
+    per_changed: int = 0
+    """Per row of its parents that changes in a cycle."""
+    per_standing: int = 0
+    """Per row that its parents have, in a cycle that changes any of them."""
+    fixed: int = 0
     """Per cycle that changes its parents, besides running it at all."""
+
+    def of_cycle(self, changed: int, standing: int) -> int:
+        """Of a cycle that changes so many rows of its parents, which have so many."""
+        moving = self.per_changed * changed + self.per_standing * standing
+        return RUN + self.fixed + moving
+
+
+FREE = Price()
+"""Of an operator that looks at no row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +117,34 @@ CONVERTED = 10
 costs: it is one call, however few the rows are."""
 
 
+WRITTEN_ROW = 150
+"""Row operations of applying one row that is written to a table with a key."""
+
+WEIGHT_MAX = 64
+"""For so many rows one counts at most, whatever hangs below its table: of smaller portions every
+cycle costs more than its rows."""
+
+STANDING_PART = 0.75
+"""Of what a cycle may cost, so much at most is taken for what it costs in any case."""
+
+
+def weight_below(per_row: float, standing: int, cycle_work_max: int) -> int:
+    """For how many rows of a large write one counts, when what hangs below its table costs so many
+    row operations per row, and in each cycle."""
+    room = 1 - min(standing / cycle_work_max, STANDING_PART)
+    return min(math.ceil((WRITTEN_ROW + per_row) / WRITTEN_ROW / room), WEIGHT_MAX)
+
+
 def of_terms(operations: int) -> Price:
     """A filter or formulas of so many row operations per row, which are evaluated for every row
     when they are made."""
-    return Price(operations, (CHANGED_ROWS + TERM) * operations)
+    return Price(operations, operations, fixed=TERM * operations)
 
 
-def of_sort(columns: int, rows: int) -> Price:
-    """A sort of a table that has so many rows now."""
+def of_sort(columns: int) -> Price:
+    """A sort."""
     per_row = SORT_COLUMN * columns
-    return Price(per_row, CHANGED_ROWS * per_row + SORTED_ROW * rows)
+    return Price(per_row, per_row, SORTED_ROW)
 
 
 def of_groups(keys: int, more: int = 0) -> Price:
@@ -129,11 +163,11 @@ def of_group_ends(keys: int) -> Price:
     return of_groups(keys, SORT_COLUMN)
 
 
-def of_running(keys: int, count: int, rows: int) -> Price:
-    """So many running values of groups, whose rows are put in order. So many of the rows there are
-    now may have a change in front of them: then they are computed again."""
+def of_running(keys: int, count: int, *, is_appended: bool) -> Price:
+    """So many running values of groups, whose rows are put in order. All rows there are may have a
+    change in front of them, unless rows are only appended: then they are computed again."""
     made = of_groups(keys, SORT_COLUMN + RUNNING * count)
-    return replace(made, per_cycle=made.per_cycle + (FOUND_ROW + BEHIND * count) * rows)
+    return made if is_appended else replace(made, per_standing=FOUND_ROW + BEHIND * count)
 
 
 def of_lists(count: int) -> Price:
@@ -144,11 +178,11 @@ def of_lists(count: int) -> Price:
 def of_conversions(count: int) -> Price:
     """Conversions, so many of which may fail and are therefore tried."""
     per_row = CONVERSION * count
-    return Price(per_row, CONVERTED * per_row)
+    return Price(per_row, fixed=CONVERTED * per_row)
 
 
 def _finding(per_row: int) -> Price:
-    return Price(per_row, CHANGED_ROWS * per_row + GROUPED * bool(per_row))
+    return Price(per_row, per_row, fixed=GROUPED * bool(per_row))
 
 
 READING = 40

@@ -48,7 +48,7 @@ from barrage.server.ingest.export_upload import (
     UploadBudget,
     export_id_of_descriptor,
 )
-from barrage.server.ingest.portions import pass_on, portions
+from barrage.server.ingest.portions import pass_on, portions, weight_in
 from barrage.server.ingest.rows import key_columns_of
 from barrage.server.ingest.unpacking import Unpacked, aside, unpacked
 from barrage.server.ingest.upload import PutCommand, UploadReader
@@ -434,7 +434,8 @@ class _Upload:
             while fitted:
                 share = size // len(fitted)
                 rows = fitted.popleft()
-                taken = await self._tables.write_room.take(self._weight_of(rows) * len(rows))
+                weight = weight_in(self._target, rows) * len(rows)
+                taken = await self._tables.write_room.take(weight)
                 portion = _Portion(
                     self._passed(rows, taken, position, size=share),
                     None if position is None else position.sequence,
@@ -464,7 +465,9 @@ class _Upload:
 
     def _check_whole(self, batch: pa.RecordBatch) -> None:
         """LimitExceededError for one that is one step, and holds all others up too long."""
-        rows_max = self._limits.whole_batch_rows_max // self._weight_of(batch)
+        assert self._target is not None
+        weight = row_weight(batch, has_key=bool(self._target.key_columns))
+        rows_max = self._limits.whole_batch_rows_max // weight
         if self._is_whole and batch.num_rows > rows_max:
             raise LimitExceededError(
                 f"batch {self._batch_count}, which is one step (send several)",
@@ -472,10 +475,6 @@ class _Upload:
                 maximum=rows_max,
                 unit="rows",
             )
-
-    def _weight_of(self, rows: pa.Table | pa.RecordBatch) -> int:
-        has_key = self._target is not None and bool(self._target.key_columns)
-        return row_weight(rows, has_key=has_key)
 
     @property
     def _is_numbered(self) -> bool:
@@ -504,7 +503,7 @@ class _Upload:
         size = max(found.table_bytes, rows.nbytes)
         if self._is_whole:
             return deque([with_used_values(rows)]), size
-        fitted = deque(portions(rows, self._weight_of(rows)))
+        fitted = deque(portions(rows, weight_in(target, rows)))
         if len(fitted) > 1 and target.key_columns:
             check_keys_of(rows, target.key_columns, is_each_once=self._operation != "stage_remove")
         return fitted, size

@@ -83,13 +83,18 @@ class CommitAttempt:
         if not write.key or write.weight <= whole_rows_max:
             return await self._passed((write,), is_end=True)
         loop = asyncio.get_running_loop()
-        portions = await loop.run_in_executor(self._pool, write.portions)
+        divided = partial(write.portions, self._weight_below)
+        portions = await loop.run_in_executor(self._pool, divided)
         if write.is_replacement:
             await self._passed(portions, is_end=False)
             keys = await asyncio.wrap_future(self._tables.run(self._pinned_keys))
-            removals = partial(_removals, keys, write)
+            removals = partial(_removals, keys, write, self._weight_below)
             portions = await loop.run_in_executor(self._pool, removals)
         return await self._passed(portions, is_end=True)
+
+    @property
+    def _weight_below(self) -> int:
+        return 1 if self._table is None else self._table.weight_below
 
     async def _passed(self, portions: Sequence[StagedWrite], *, is_end: bool) -> int:
         """Pass portions to the engine as there is room for them, with the last of all the number of
@@ -98,7 +103,7 @@ class CommitAttempt:
         passed: list[asyncio.Future[int]] = []
         try:
             for portion in portions:
-                taken = await self._tables.write_room.take(portion.weight)
+                taken = await self._tables.write_room.take(portion.weight * self._weight_below)
                 is_last = is_end and portion is portions[-1]
                 stage = partial(self._stage, self._passed_count, portion, taken, is_last=is_last)
                 self._passed_count += 1
@@ -164,8 +169,8 @@ def _step_of_applied(taken: TakenRoom, step: int) -> int:
     return step
 
 
-def _removals(keys: PinnedKeys, write: StagedWrite) -> list[StagedWrite]:
+def _removals(keys: PinnedKeys, write: StagedWrite, weight_below: int) -> list[StagedWrite]:
     """What removes the keys that a replacement does not have, at least one portion."""
     ((_, rows),) = write.steps
     going = keys.absent_from(rows)
-    return StagedWrite.of(write.key, ("stage_remove", going)).portions()
+    return StagedWrite.of(write.key, ("stage_remove", going)).portions(weight_below)

@@ -34,6 +34,12 @@ each in keyed tables of ten million rows, a quarter of what others may be kept w
 being under way."""
 
 
+def weight_in(table: SourceTable, rows: pa.Table | pa.RecordBatch) -> int:
+    """For how many rows each of these counts that come into a table in portions: more when they are
+    wide, and when much hangs below the table."""
+    return row_weight(rows, has_key=bool(table.key_columns)) * table.weight_below
+
+
 def portions(rows: pa.Table, weight: int) -> Iterator[pa.Table]:
     """The rows, each of which counts for ``weight``, in portions, at least one; each with those
     values of its dictionaries that it uses."""
@@ -49,7 +55,7 @@ async def change_in_portions(
     :meth:`TableService.change`: portions before the one it is of have been applied then. On the
     event loop that serves peers."""
     chain, passed = WriteChain(), []
-    weight = row_weight(rows, has_key=bool(table.key_columns))
+    weight = weight_in(table, rows)
     for portion in portions(rows, weight):
         taken = await tables.write_room.take(weight * len(portion))
         change = Change(table, operation, (portion,))

@@ -89,13 +89,14 @@ class StagedWrite:
     def changes(self, table: SourceTable) -> list[Change]:
         return [Change(table, operation, (rows,)) for operation, rows in self.steps]
 
-    def portions(self) -> list[StagedWrite]:
-        """The same in parts which the engine takes one after the other, for a table with a key. Of
-        a replacement only that its rows come: the others are still there afterwards."""
+    def portions(self, weight_below: int) -> list[StagedWrite]:
+        """The same in parts which the engine takes one after the other, for a table with a key,
+        below which so much hangs. Of a replacement only that its rows come: the others are still
+        there afterwards."""
         return [
             StagedWrite.of(self.key, (_UPSERT if operation == _REPLACE else operation, portion))
             for operation, rows in self.steps
-            for portion in portions(rows, _weight(rows, self.key))
+            for portion in portions(rows, _weight(rows, self.key) * weight_below)
         ]
 
 

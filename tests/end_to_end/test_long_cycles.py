@@ -1,0 +1,86 @@
+"""A derived table of a client that a cycle would take too long for is ended, and made again beside
+the engine: whoever follows it has all rows in the end, and nobody else notices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+import barrage
+from barrage.errors import StatusCode
+from barrage.limits import Limits
+from barrage.server.settings.config import ServerConfig
+from tests.helpers.server_process import wait_until
+
+HANG_S = 180
+ROWS = 20_000
+FEW = 5_000
+
+
+def rows(count: int, salt: int) -> pa.Table:
+    scattered = [(i * 7_919 + salt) % 100_003 for i in range(count)]
+    return pa.table({"k": range(count), "a": scattered, "g": [0] * count})
+
+
+@pytest.fixture
+def server() -> Iterator[barrage.Server]:
+    limits = Limits(cycle_work_max=1_000_000)
+    with barrage.Server("127.0.0.1", config=ServerConfig(limits=limits)) as running:
+        running.create_table("t", key="k", data=rows(FEW, 0))
+        running.create_table("one", key="g", data=pa.table({"g": [0], "b": [1]}))
+        yield running
+
+
+def test_a_sorted_view_is_there_again_when_most_rows_have_changed_at_once(
+    server: barrage.Server,
+) -> None:
+    with barrage.connect(server.uri) as session:
+        other = session.table("t").where("k >= 0").subscribe()
+        view = session.table("t").sort("a").subscribe()
+        view.wait_ready(HANG_S)
+        other.wait_ready(HANG_S)
+        server.table("t").upsert(rows(ROWS, 1))
+        expected = rows(ROWS, 1).sort_by("a")["a"].combine_chunks()
+        wait_until(lambda: view.to_arrow()["a"].combine_chunks().equals(expected), HANG_S)
+        assert view.stats.reconnects == 1
+        assert other.stats.reconnects == 0
+        server.table("t").upsert({"k": [3], "a": [-1], "g": [0]})
+        wait_until(lambda: view.to_arrow()["k"][0].as_py() == 3, HANG_S)
+        wait_until(lambda: other.to_arrow().num_rows == ROWS, HANG_S)
+        assert view.stats.reconnects == 1
+
+
+def test_a_view_of_a_row_that_all_rows_show_is_made_again_each_time(server: barrage.Server) -> None:
+    server.table("t").upsert(rows(ROWS, 1))
+    with barrage.connect(server.uri) as session:
+        joined = session.table("t").natural_join(session.table("one"), on="g", add="b")
+        view = joined.sort("-b", "a").subscribe()
+        view.wait_ready(HANG_S)
+        for number in (2, 3):
+            server.table("one").upsert({"g": [0], "b": [number]})
+            wait_until(lambda b=number: set(view.to_arrow()["b"].to_pylist()) == {b}, HANG_S)
+            assert view.to_arrow().num_rows == ROWS
+        assert view.stats.reconnects >= 1
+
+
+def test_the_program_of_the_server_has_its_view_all_the_time(server: barrage.Server) -> None:
+    own = server.table("t").sort("a")
+    server.table("t").upsert(rows(ROWS, 1))
+    assert own.to_arrow().num_rows == ROWS
+    assert own.to_arrow()["a"].equals(rows(ROWS, 1).sort_by("a")["a"])
+
+
+def test_who_does_not_ask_again_is_told_to(server: barrage.Server) -> None:
+    """By a status that says so: nothing is wrong with the request."""
+    with barrage.connect(server.uri) as session:
+        view = session.table("t").sort("a").subscribe(reconnect=False)
+        view.wait_ready(HANG_S)
+        server.table("t").upsert(rows(ROWS, 1))
+        wait_until(lambda: view.error is not None, HANG_S)
+        assert view.error is not None
+        assert view.error.answered is not None
+        code, text = view.error.answered
+        assert code is StatusCode.ABORTED
+        assert "ask for it again" in text
