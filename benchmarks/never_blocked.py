@@ -22,6 +22,7 @@ import pyarrow as pa
 
 import barrage
 from barrage import wire
+from barrage.errors import BarrageError
 from barrage.rowset import RowSet
 from barrage.transport.deephaven_messages import CONFIG_SERVICE, MESSAGES, TABLE_SERVICE
 from barrage.transport.flight_messages import Descriptor
@@ -298,6 +299,36 @@ def most_rows_go(address: str) -> None:
     _send(address, _upload("wide", pa.table({"n": keys}), mode="delete"))
 
 
+def changed_below_sorts(address: str) -> None:
+    """The same, below sorts that somebody keeps, as many as a client may."""
+    with barrage.connect(address) as session, contextlib.ExitStack() as kept:
+        table = session.table("wide")
+        for order in (["x1"], ["-x2"], ["few", "n"]):
+            view = kept.enter_context(table.sort(*order).subscribe(viewport=range(100)))
+            with contextlib.suppress(BarrageError):
+                view.wait_ready(120)
+        _send(address, _upload("wide", wide_rows(np.arange(WIDE_ROWS // 2), salt=3)))
+
+
+def whole_changed_table(address: str) -> None:
+    """A first snapshot of all of it."""
+    with barrage.connect(address) as session, session.table("wide").subscribe() as table:
+        table.wait_ready(120)
+
+
+def shown_by_all(address: str) -> None:
+    """One row that 10^6 rows of a join show changes twenty times, below a sort."""
+    with barrage.connect(address) as session:
+        one = session.create_table("one", {"g": "int64", "b": "int64"}, key="g")
+        session.put("one", {"g": [0], "b": [0]})
+        shown = session.table("big").select("n", "x", g="n * 0").natural_join(one, "g", "b")
+        with shown.sort("-b", "x").subscribe(viewport=range(100)) as view:
+            view.wait_ready(120)
+            for number in range(1, 21):
+                session.put("one", {"g": [0], "b": [number]})
+                time.sleep(0.1)
+
+
 def _send(address: str, frames: list[bytes]) -> None:
     with channel(address) as opened:
         for _ in opened.stream_stream(f"{SERVICE}/DoPut")(iter(frames)):
@@ -319,7 +350,10 @@ ATTACKS: dict[str, Callable[[str], None]] = {
     "10^7 known keys in one batch": ten_million_keys,
     "the first change of a row of 16 columns, of 2x10^6": one_row,
     "changes of half of its rows": every_row,
+    "a subscription to all of it": whole_changed_table,
+    "changes of half of its rows below three kept sorts": changed_below_sorts,
     "two of three of its rows removed": most_rows_go,
+    "a row that 10^6 rows of a sorted join show": shown_by_all,
 }
 
 
