@@ -328,7 +328,8 @@ class Limits(ConnectorLimits):
 
     turn_work_max: int = 4_000_000
     """Row operations (about 10 ns each) that one turn of the engine thread does for requests; more
-    is done beside it."""
+    is done beside it. What is left of a resumed subscription may be four times as many; more is a
+    snapshot."""
 
     makings_max: int = 2
     """Large messages to subscribers that are made beside the engine thread at a time, for all
@@ -357,8 +358,9 @@ class Limits(ConnectorLimits):
     thread."""
 
     query_rounds_max: int = 16
-    """How often an operator made beside the engine thread goes through what has changed meanwhile
-    before it is given up: its tables change faster than it can follow."""
+    """How often an operator, or the plan of a resumed subscription, made beside the engine thread
+    goes through what has changed meanwhile before it is given up: its tables change faster than it
+    can follow."""
 
     time_tables_max: int = 500
     """Most tables of timestamps the clients of one server may have at a time."""
@@ -458,7 +460,7 @@ class Limits(ConnectorLimits):
 
     resume_bytes_max: int = 256 * 1024 * 1024
     """Most bytes of recorded changes read for one resumed subscription, and most that may come
-    while it is made; more are a snapshot."""
+    while it is made: of rows where every step is told, else of row sets. More are a snapshot."""
 
     statistics_subscriptions_max: int = 1000
     """Rows of the table ``_subscriptions``; the readers that are slow and those who are sent most

@@ -74,7 +74,9 @@ def test_what_changes_while_a_plan_is_made_has_a_limit(tmp_path, held, is_one_to
         cursor, rows = table.cursor, table.to_arrow()
         with (
             barrage.connect(server.uri) as session,
-            session.table("t").subscribe(interval_ms=10, resume_from=cursor, rows=rows) as live,
+            session.table("t").subscribe(
+                interval_ms=10, resume_from=cursor, rows=rows, resume="steps"
+            ) as live,
         ):
             assert is_built.wait(HANG_SECONDS)
             for number in range(7 + is_one_too_many):
@@ -84,5 +86,48 @@ def test_what_changes_while_a_plan_is_made_has_a_limit(tmp_path, held, is_one_to
             if is_one_too_many:
                 assert "more than 8000 bytes changed meanwhile" in live.resumption
             else:
-                assert live.resumption == "replayed 7 steps"
+                assert live.resumption.startswith("replayed 7 steps")
             assert live.to_arrow() == table.to_arrow()
+
+
+@pytest.mark.parametrize("name", ["t", "sorted"])
+@pytest.mark.parametrize("mode", ["coalesced", "steps"])
+def test_much_that_happens_meanwhile_is_gone_through_beside_the_engine(
+    held, name, mode, monkeypatch
+):
+    is_built, goes_on = held
+    followed = []
+    follow = ResumePlanner.follow
+
+    def noted(self, work):
+        followed.append(threading.current_thread().name)
+        follow(self, work)
+
+    monkeypatch.setattr(ResumePlanner, "follow", noted)
+    limits = replace(DEFAULT_LIMITS, turn_work_max=1)
+    with barrage.Server(config=ServerConfig(port=0, journal="memory", limits=limits)) as server:
+        table = server.create_table("t", {"k": "int64", "v": "int64"}, key="k")
+        server.publish("sorted", table.sort("-v"))
+        table.upsert({"k": range(5), "v": range(5)})
+        with (
+            barrage.connect(server.uri) as session,
+            session.table(name).subscribe(interval_ms=10).wait_ready(HANG_SECONDS) as live,
+        ):
+            cursor, rows = live.checkpoint()
+        table.upsert({"k": [2], "v": [20]})
+        with (
+            barrage.connect(server.uri) as session,
+            session.table(name).subscribe(
+                interval_ms=10, resume_from=cursor, rows=rows, resume=mode
+            ) as live,
+        ):
+            assert is_built.wait(HANG_SECONDS)
+            for number in range(9):
+                table.upsert({"k": [number * 2], "v": [number * 3 + 50]})
+            goes_on.set()
+            live.wait_ready(HANG_SECONDS)
+            assert live.resumption.startswith("replayed 10 steps")
+            wanted = table.sort("-v") if name == "sorted" else table
+            assert live.to_arrow() == wanted.to_arrow()
+    assert followed
+    assert all(name.startswith("barrage-resume") for name in followed)

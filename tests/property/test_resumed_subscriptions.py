@@ -18,8 +18,9 @@ from barrage.engine.changelog.making import Delivery
 from barrage.engine.changelog.subscription import SubscriptionSpec
 from barrage.engine.propagation.open_plans import ResumePlan
 from barrage.engine.propagation.producer import Producer
-from barrage.engine.resume.resume import ResumeBuilder
-from barrage.limits import NANOS_PER_MS
+from barrage.engine.resume.resume import ResumeBuilder, changing_sources
+from barrage.engine.resume.resume_strategies import PresentRows
+from barrage.limits import DEFAULT_LIMITS, NANOS_PER_MS
 from barrage.model.replica import FullReplica, ViewReplica
 from barrage.model.viewport import Viewport
 from barrage.rowset import RowSet
@@ -163,7 +164,10 @@ class Scene:
         return told  # type: ignore[return-value]
 
     def plan(self, version: int, steps_for: SubscriptionSpec | None) -> ResumePlan:
-        """A plan, whose histories come at once or in two parts."""
+        """A plan, whose histories come at once or in two parts, or that is made while the table
+        goes on."""
+        if self.world.draw.random() < 0.5:
+            return self.plan_beside(version, steps_for)
         upto = self.world.draw.choice(
             [step for step in self.world.states if step >= version] or [version]
         )
@@ -175,6 +179,40 @@ class Scene:
             {source: self.world.entries_of(source, upto, now) for source in self.world.sources}
         )
         return builder.plan()
+
+    def plan_beside(self, version: int, steps_for: SubscriptionSpec | None) -> ResumePlan:
+        """A plan that leads to the rows of some moment, and goes on from there."""
+        draw, world = self.world.draw, self.world
+        present = PresentRows(self.table, changing_sources(self.table), DEFAULT_LIMITS)
+        upto = world.graph.step
+        histories = world.histories(version, upto)
+        self.cycle_some()
+        builder = ResumeBuilder(
+            self.table, version, histories, steps_for=steps_for, present=present
+        )
+        for _ in range(draw.randrange(3)):
+            self.cycle_some()
+            builder.take()
+            now = world.graph.step
+            entries = {source: world.entries_of(source, upto, now) for source in world.sources}
+            upto = now
+            self.cycle_some()
+            builder.follow(entries)
+        self.cycle_some()
+        builder.check_rest()
+        if steps_for is not None:
+            now = world.graph.step
+            builder.extend(
+                {source: world.entries_of(source, upto, now) for source in world.sources}
+            )
+        plan = builder.plan()
+        present.close()
+        assert not any(each.trails for each in (self.table, *world.sources))
+        return plan
+
+    def cycle_some(self) -> None:
+        for _ in range(self.world.draw.choice([0, 0, 1, 3])):
+            self.cycle()
 
     def check_present(self, number: int) -> None:
         """A subscriber that has been told everything has the rows, and the keys, of the table."""

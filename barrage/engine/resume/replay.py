@@ -6,7 +6,8 @@ operator can be put upon it (:meth:`~barrage.engine.tables.table.DerivedTable.ov
 
 Cells stand in slots, one behind the other as they came; ``_slots`` says where each row's are, in
 key order. Applying a change costs O(rows of the table) in numpy, and next to nothing when it only
-adds rows at the end.
+adds rows at the end. Several changes in one cycle cost that once: first they are made one, of the
+rows they touch (:class:`_Net`).
 """
 
 from __future__ import annotations
@@ -80,6 +81,31 @@ class SourceForm(Protocol):
         """Which kind of source."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Net:
+    """What consecutive entries come to: their updates as one, and where the cells stand that rows
+    have afterwards."""
+
+    update: TableUpdate
+    keys: RowSet
+    """Rows that were added or modified."""
+    slots: Int64Array
+    """Where the cells of each of them are."""
+
+    def then(self, later: _Net) -> _Net:
+        """Both, one after the other."""
+        kept = self.keys - later.update.removed_keys_pre
+        slots = self.slots[self.keys.positions_of(kept).to_numpy()]
+        moved = later.update.shifts.apply(kept)
+        earlier = moved - later.keys
+        slots = slots[moved.positions_of(earlier).to_numpy()]
+        keys = earlier | later.keys
+        every = np.empty(len(keys), dtype=np.int64)
+        every[keys.positions_of(earlier).to_numpy()] = slots
+        every[keys.positions_of(later.keys).to_numpy()] = later.slots
+        return _Net(update=coalesce(self.update, later.update), keys=keys, slots=every)
+
+
 class ReplayTable(StagedTable[RecordedEntry]):
     """The rows of ``state``, then what the recorded entries make of them.
 
@@ -123,13 +149,52 @@ class ReplayTable(StagedTable[RecordedEntry]):
         ]
 
     def commit(self, step: int) -> TableUpdate:
-        whole: TableUpdate | None = None
-        for entry in self._take_staged():
-            self._apply(entry)
-            whole = entry.update if whole is None else coalesce(whole, entry.update)
-        if whole is None:
+        staged = self._take_staged()
+        if not staged:
             return self._update(step)
-        return whole
+        if len(staged) == 1:
+            self._apply(staged[0])
+            return staged[0].update
+        nets = [self._net(entry) for entry in staged]
+        # Neighbours first, so that each takes part in few merges.
+        while len(nets) > 1:
+            pairs = [nets[i].then(nets[i + 1]) for i in range(0, len(nets) - 1, 2)]
+            nets = pairs + nets[len(pairs) * 2 :]
+        self._apply_net(nets[0])
+        self._pack()
+        return nets[0].update
+
+    def _net(self, entry: RecordedEntry) -> _Net:
+        """Store the cells of an entry."""
+        update = entry.update
+        added, modified = update.added_keys_post, union_of(update.modified_keys_post)
+        keys = added | modified
+        if len(keys) != len(added) + len(modified):
+            raise EngineError("a recorded change modifies rows that it adds")
+        slots = np.empty(len(keys), dtype=np.int64)
+        slots[keys.positions_of(added).to_numpy()] = self._append(entry.added, len(added))
+        slots[keys.positions_of(modified).to_numpy()] = self._append(entry.after, len(modified))
+        return _Net(update=update, keys=keys, slots=slots)
+
+    def _apply_net(self, net: _Net) -> None:
+        """Remove, shift, add and modify rows whose cells are stored. EngineError when that does not
+        fit the rows."""
+        removed, added = net.update.removed_keys_pre, net.update.added_keys_post
+        before = self._row_keys
+        if not (removed - before).is_empty:
+            raise EngineError("recorded changes remove rows that are not there")
+        kept_pre = before - removed
+        kept = net.update.shifts.apply(kept_pre)
+        if len(kept) != len(kept_pre) or not (kept & added).is_empty:
+            raise EngineError("recorded changes add rows that are there")
+        now = kept | added
+        if not (net.keys - now).is_empty or not (added - net.keys).is_empty:
+            raise EngineError("recorded changes modify rows that are not there")
+        slots = np.empty(len(now), dtype=np.int64)
+        kept_slots = self._slots[before.positions_of(kept_pre).to_numpy()]
+        slots[now.positions_of(kept).to_numpy()] = kept_slots
+        slots[now.positions_of(net.keys).to_numpy()] = net.slots
+        self._row_keys, self._slots, self._spare = now, slots, slots
 
     def _apply(self, entry: RecordedEntry) -> None:
         """Remove, shift, add, modify. EngineError when the entry does not fit the rows."""

@@ -21,26 +21,29 @@ How the update is found:
 * a source: its recorded updates are merged; no row of the old state is looked at;
 * anything else: the same operators are put upon the old rows of the sources, in an update graph of
   their own (:mod:`barrage.engine.resume.replay`). That gives the view the subscriber saw.
-  Coalesced, the old sources then turn into the present ones within one cycle, and the update the
-  copy of the view tells is the answer. Stepwise, they go through the recorded cycles.
+  Coalesced, the old sources then go through all recorded cycles at once, and the update the copy
+  of the view tells is the answer. Stepwise, they go through one after the other.
 
 The copy has other row keys than the view, so rows are matched by position, which is right where the
 rows and their order follow from those of the sources alone
 (:attr:`~barrage.engine.tables.table.Table.order_is_reproducible`). Other views are refused, and so
 are blink tables.
 
-Cost: the operators over all old rows, off the engine's thread if one likes
-(:class:`ResumeBuilder`); one cycle with all changes; then as much as any other update.
+Cost: the operators over all old rows and one cycle with all changes, off the engine's thread if
+one likes (:class:`ResumeBuilder`); there row sets are merged with those of the updates that came
+meanwhile, or the last few cycles are repeated. Then as much as any other update.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from barrage.engine.changelog.making import PATIENCE
 from barrage.engine.propagation.open_plans import ResumePlan
 from barrage.engine.resume.resume_strategies import (
     CoalescedStrategy,
+    PresentRows,
     SourceStrategy,
     StepwiseStrategy,
     past_rows,
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from barrage.engine.resume.replay import RecordedEntry, SourceState
     from barrage.engine.resume.resume_strategies import Strategy
     from barrage.engine.tables.table import Table
+    from barrage.model.update import TableUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,11 @@ def refusal_of(table: Table) -> str | None:
     return None
 
 
+def changing_sources(table: Table) -> list[SourceTable]:
+    """The sources a plan needs the histories of."""
+    return [source for source in sources_of(table) if not source.is_static]
+
+
 def plan_resume(
     table: Table,
     version: int,
@@ -93,8 +102,12 @@ def plan_resume(
 
 
 class ResumeBuilder:
-    """Makes a plan. All but :meth:`plan` may run on any thread, one call at a time; :meth:`plan`
-    runs on the engine's, between cycles, once the histories lead up to the present.
+    """Makes a plan. One call at a time; on any thread, but for those that say the engine's, which
+    run between cycles.
+
+    ``present`` are the rows the histories lead to, noted on the engine's thread: then everything
+    that takes long is done here, and in :meth:`follow`. Without it :meth:`plan` does all, once the
+    histories lead up to the present.
 
     ``steps_for`` makes the plan stepwise, for subscriptions of that shape. Everything raises
     ResumeRefusedError when the subscription cannot be resumed; a snapshot is due then.
@@ -107,6 +120,7 @@ class ResumeBuilder:
         histories: Mapping[SourceTable, SourceHistory],
         *,
         steps_for: SubscriptionSpec | None = None,
+        present: PresentRows | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         reason = refusal_of(table)
@@ -114,7 +128,11 @@ class ResumeBuilder:
             raise ResumeRefusedError(reason)
         self._table = table
         self._version = version
-        self._sources = [source for source in sources_of(table) if not source.is_static]
+        self._limits = limits
+        self._is_stepwise = steps_for is not None
+        self._present = present
+        self._updates: list[TableUpdate] = []
+        self._sources = changing_sources(table)
         for source in self._sources:
             if source not in histories:
                 raise ResumeRefusedError(f"the {source.kind} table has no history")
@@ -131,6 +149,8 @@ class ResumeBuilder:
         else:
             self._strategy = CoalescedStrategy(table, version, past_rows(states, limits))
         self.extend({source: histories[source].entries for source in self._sources})
+        if present is not None:
+            self._reach(present)
 
     def extend(self, entries: Mapping[SourceTable, Sequence[RecordedEntry]]) -> None:
         """The cycles after those given before, oldest first. Of other sources they are ignored."""
@@ -144,23 +164,73 @@ class ResumeBuilder:
                 self._steps.add(step)
         self._strategy.extend(entries)
 
-    def plan(self) -> ResumePlan:
-        """The plan, after which the builder is of no further use."""
+    def is_near(self) -> bool:
+        """The engine's thread: whether little has come since."""
+        assert self._present is not None
+        return self._strategy.lag(self._present) <= self._limits.turn_work_max
+
+    def take(self) -> None:
+        """The engine's thread: let :meth:`follow` go up to the rows of now."""
+        assert self._present is not None
+        if self._is_stepwise:
+            self._present.renew()
+        else:
+            self._updates = self._present.taken()
+
+    def follow(self, entries: Mapping[SourceTable, Sequence[RecordedEntry]]) -> None:
+        """Go up to the rows that were taken; ``entries`` lead there, in a stepwise plan."""
+        assert self._present is not None
+        if self._is_stepwise:
+            self.extend(entries)
+            self._reach(self._present)
+        else:
+            self._strategy.follow(self._updates)
+            self._updates = []
+
+    def check_rest(self) -> None:
+        """The engine's thread: ResumeRefusedError when too much is left for :meth:`plan`."""
+        assert self._present is not None
+        self._present.check_kept()
+        most = PATIENCE * self._limits.turn_work_max
+        rest = self._strategy.rest(self._present)
+        if rest > most:
+            raise ResumeRefusedError(
+                f"the table changes faster than what was missed can be found: {rest} row "
+                f"operations are left, at most {most} may be ({PATIENCE} times turn_work_max)"
+            )
+
+    def _reach(self, present: PresentRows) -> None:
         for source, reached in self._reached.items():
-            if source.changed_step > reached:
+            now = present.source_steps[source]
+            if now > reached:
                 raise ResumeRefusedError(
-                    f"the history ends at step {reached}, the table is at {source.changed_step}"
+                    f"the history ends at step {reached}, the table is at {now}"
                 )
+        self._strategy.reach(present)
+
+    def plan(self) -> ResumePlan:
+        """The engine's thread: the plan, after which the builder is of no further use. The history
+        of a stepwise plan must lead up to the present."""
         self._table.check_alive()
+        present = self._present
+        if present is None:
+            present = PresentRows(self._table, self._sources, self._limits)
+            present.close()
+            self._reach(present)
+        elif self._is_stepwise and (present.since or present.source_updates):
+            present.renew()
+            self._reach(present)
+        found = self._strategy.finish(present)
+        present.taken()
+        steps = self._steps | present.steps
         now = self._table.changed_step
-        found = self._strategy.finish(min([now, *self._steps]), now)
         return ResumePlan(
             table=self._table,
             version=self._version,
             step=now,
-            missed_steps=len(self._steps),
+            missed_steps=len(steps),
             size_before=found.size_before,
-            update=found.update,
+            update=replace(found.update, first_step=min([now, *steps]), last_step=now),
             shape=found.shape,
             earlier=found.earlier,
         )

@@ -1,7 +1,9 @@
 """How a resume plan is found: for a source, for other tables as one update, and step by step.
 
-A *strategy* takes the recorded cycles of the sources as they come, on any thread, and is finished
-on the engine's thread, when the sources stand where the cycles lead.
+A *strategy* takes the recorded cycles of the sources as they come, on any thread. Where they lead
+to is noted on the engine's thread (:class:`PresentRows`), and from there on how the table changes.
+What leads there is found on any thread again; what is left for the engine's is to merge it with
+what has changed since, or to repeat the last few cycles.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ import pyarrow as pa
 from barrage.engine.changelog.subscription import Shape, ShapeBook, ShapeKind
 from barrage.engine.changelog.table_changelog import TableChangelog
 from barrage.engine.operators.flatten import flatten
-from barrage.engine.planning.derivation import merged
+from barrage.engine.planning.derivation import changed_rows, merged
 from barrage.engine.resume.replay import ReplayTable, rebuilt
 from barrage.engine.tables.graph import UpdateGraph
 from barrage.engine.tables.moved_rows import closing_shifts, each_once, union_of
+from barrage.engine.tables.source import operators_of
+from barrage.engine.tables.work import MERGED_BYTES, PLACED, RUN, SORTED_ROW, UNDONE
 from barrage.errors import BarrageError, LimitExceededError, ResumeRefusedError
+from barrage.model.coalesce import coalesce_all
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
 
@@ -30,11 +35,17 @@ if TYPE_CHECKING:
     from barrage.engine.changelog.changelog import Message
     from barrage.engine.changelog.subscription import SubscriptionSpec
     from barrage.engine.resume.replay import RecordedEntry, SourceState
-    from barrage.engine.tables.cells import Cells
     from barrage.engine.tables.source import SourceTable
     from barrage.engine.tables.table import Table
     from barrage.limits import Limits
-    from barrage.rowset.arrays import Int64Array
+
+
+CARRIED_BYTES = 12
+"""Bytes of the row sets of a large update that one row operation carries over when a small one is
+merged with it: of 250,000 rows of a sorted table that moved, 45 MB in 10 to 35 ms."""
+
+REPEATED_ROW = 300
+"""Row operations, at most, of an operator per changed row of a cycle that is repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +58,104 @@ class Found:
     earlier: tuple[Message, ...] = ()
 
 
+class _Trail(list[TableUpdate]):
+    """Updates, as long as their row sets take no more than ``bytes_max``."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__()
+        self._bytes_max = bytes_max
+        self._byte_count = 0
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether there were more, of which nothing is kept."""
+        return self._byte_count > self._bytes_max
+
+    def append(self, update: TableUpdate) -> None:
+        self._byte_count += update.resident_bytes()
+        if self.is_torn:
+            self.clear()
+        else:
+            super().append(update)
+
+    def taken(self) -> list[TableUpdate]:
+        """What there is, and make room."""
+        found = list(self)
+        self.clear()
+        if not self.is_torn:
+            self._byte_count = 0
+        return found
+
+
+class PresentRows:
+    """The rows a plan leads to: those of a table at the moment this is made, on the engine's thread
+    between cycles. Until it is closed it keeps the updates of later cycles: row sets, so many bytes
+    of each table that the limits allow."""
+
+    def __init__(self, table: Table, sources: Sequence[SourceTable], limits: Limits) -> None:
+        self._table = table
+        self._sources = sources
+        self._bytes_max = limits.resume_bytes_max
+        self._trails = {each: _Trail(self._bytes_max) for each in (table, *sources)}
+        self.steps: set[int] = set()
+        """Later cycles that changed a source, as far as they were taken."""
+        self.renew()
+        for each, trail in self._trails.items():
+            each.trails.append(trail)
+
+    def renew(self) -> None:
+        """Be the rows of now."""
+        self.taken()
+        self.keys = self._table.row_keys
+        self.source_keys = {source: source.row_keys for source in self._sources}
+        self.source_steps = {source: source.changed_step for source in self._sources}
+
+    @property
+    def since(self) -> list[TableUpdate]:
+        """The updates of the table since they were taken."""
+        return self._trails[self._table]
+
+    @property
+    def source_updates(self) -> list[TableUpdate]:
+        """The updates of all sources since then."""
+        return [update for source in self._sources for update in self._trails[source]]
+
+    def taken(self) -> list[TableUpdate]:
+        """The updates of the table since they were last taken."""
+        self.steps.update(update.last_step for update in self.source_updates)
+        return {each: trail.taken() for each, trail in self._trails.items()}[self._table]
+
+    def check_kept(self) -> None:
+        """ResumeRefusedError when more has changed than may be kept."""
+        if any(trail.is_torn for trail in self._trails.values()):
+            raise ResumeRefusedError(f"more than {self._bytes_max} bytes changed meanwhile")
+
+    def close(self) -> None:
+        """Keep nothing more. Idempotent."""
+        for each, trail in self._trails.items():
+            each.trails[:] = [other for other in each.trails if other is not trail]
+
+
 class Strategy(Protocol):
     """What all strategies have in common."""
 
     def extend(self, entries: Mapping[SourceTable, Sequence[RecordedEntry]]) -> None:
         """Further cycles, oldest first."""
 
-    def finish(self, first_step: int, last_step: int) -> Found:
-        """The result; the last update covers these steps unless it stands for fewer."""
+    def reach(self, present: PresentRows) -> None:
+        """Find what leads to these rows, once the cycles do. Only reads what never changes."""
+
+    def follow(self, updates: Sequence[TableUpdate]) -> None:
+        """Go on from what was found, by updates of the table."""
+
+    def lag(self, present: PresentRows) -> int:
+        """Row operations of what has come since, which would be done on any thread by going on."""
+
+    def rest(self, present: PresentRows) -> int:
+        """Row operations of :meth:`finish`, on the engine's thread."""
+
+    def finish(self, present: PresentRows) -> Found:
+        """The result, which leads to the rows there are now."""
 
 
 def past_rows(
@@ -104,103 +205,102 @@ def refusing() -> Iterator[None]:
         raise ResumeRefusedError(f"what was shown then cannot be found: {error}") from error
 
 
-class SourceStrategy:
+class _MergedStrategy:
+    """One update: what leads to the rows of a moment, and those of the table since."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._found: Found | None = None
+
+    def follow(self, updates: Sequence[TableUpdate]) -> None:
+        self._found = self._with(updates)
+
+    def lag(self, present: PresentRows) -> int:
+        return 2 * sum(update.resident_bytes() for update in present.since) // MERGED_BYTES
+
+    def rest(self, present: PresentRows) -> int:
+        if not present.since:
+            return 0
+        return self.lag(present) + self._reached.update.resident_bytes() // CARRIED_BYTES
+
+    def finish(self, present: PresentRows) -> Found:
+        return self._with(present.since)
+
+    def _with(self, updates: Sequence[TableUpdate]) -> Found:
+        found = self._reached
+        if not updates:
+            return found
+        with refusing():
+            return replace(found, update=coalesce_all([found.update, *updates]))
+
+    @property
+    def _reached(self) -> Found:
+        assert self._found is not None
+        return self._found
+
+
+class SourceStrategy(_MergedStrategy):
     """A source, coalesced: its own updates are the answer, and tell which keys it had."""
 
     def __init__(self, table: SourceTable) -> None:
-        self._table = table
+        super().__init__(table)
+        self._source = table
         self._merged: TableUpdate | None = None
 
     def extend(self, entries: Mapping[SourceTable, Sequence[RecordedEntry]]) -> None:
-        updates = [entry.update for entry in entries.get(self._table, ())]
+        updates = [entry.update for entry in entries.get(self._source, ())]
         known = [] if self._merged is None else [self._merged]
         self._merged = merged([*known, *updates])
 
-    def finish(self, first_step: int, last_step: int) -> Found:
-        live = self._table.row_keys
-        update = self._merged or TableUpdate.nothing(
-            step=last_step, column_count=len(self._table.schema)
-        )
+    def reach(self, present: PresentRows) -> None:
+        update = self._merged or _nothing(self._table)
+        live = present.keys
         with refusing():
             kept = live - update.added_keys_post
             before = update.removed_keys_pre | update.shifts.unapply(kept)
             if len(before) != len(update.removed_keys_pre) + len(kept):
                 raise ResumeRefusedError("the history does not lead to the rows there are")
             found = from_positions(update, before, live, live=live)
-        found = replace(found, first_step=first_step, last_step=last_step)
-        return Found(size_before=len(before), update=found)
+        self._found = Found(size_before=len(before), update=found)
 
 
-class _TurningTable(ReplayTable):
-    """A source as it was, which one cycle turns into the source as it is."""
-
-    _present: SourceTable | None = None
-    _turning: tuple[TableUpdate, SourceTable] | None = None
-
-    @property
-    def has_pending(self) -> bool:
-        return self._turning is not None
-
-    def turn_into(self, present: SourceTable, update: TableUpdate) -> None:
-        """Let the next cycle be ``update``, which leads to the rows of ``present``."""
-        self._turning = update, present
-
-    def commit(self, step: int) -> TableUpdate:
-        assert self._turning is not None
-        update, present = self._turning
-        self._turning = None
-        kept = update.shifts.apply(self._row_keys - update.removed_keys_pre)
-        if kept | update.added_keys_post != present.row_keys:
-            raise ResumeRefusedError("the history does not lead to the rows there are")
-        self._row_keys, self._present = present.row_keys, present
-        return update
-
-    def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
-        if self._present is not None:
-            return self._present.read_cells(keys, columns)
-        return super().read_cells(keys, columns)
-
-    def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
-        if self._present is not None:
-            return self._present.take_cells(keys, columns)
-        return super().take_cells(keys, columns)
-
-
-class CoalescedStrategy:
-    """Any table as one update: a copy of the view upon the old rows sees one cycle."""
+class CoalescedStrategy(_MergedStrategy):
+    """Any table as one update: a copy of the view upon the old rows sees all cycles as one."""
 
     def __init__(
         self, table: Table, version: int, states: Mapping[SourceTable, SourceState]
     ) -> None:
-        self._table = table
+        super().__init__(table)
         self._graph = UpdateGraph(table.graph.limits, first_step=version)
-        self._merged: dict[SourceTable, TableUpdate] = {}
         with refusing():
             self._past = {
-                source: _TurningTable(self._graph, source, state)
-                for source, state in states.items()
+                source: ReplayTable(self._graph, source, state) for source, state in states.items()
             }
             self._view = rebuilt(table, self._graph, {**self._past})
 
     def extend(self, entries: Mapping[SourceTable, Sequence[RecordedEntry]]) -> None:
-        for source, found in entries.items():
-            known = [self._merged[source]] if source in self._merged else []
-            update = merged([*known, *(entry.update for entry in found)])
-            if update is not None:
-                self._merged[source] = update
+        with refusing():
+            for source, found in entries.items():
+                for entry in found:
+                    self._past[source].stage_entry(entry)
 
-    def finish(self, first_step: int, last_step: int) -> Found:
+    def reach(self, present: PresentRows) -> None:
         before = self._view.row_keys
-        for source, update in self._merged.items():
-            self._past[source].turn_into(source, update)
         with refusing():
             told = self._graph.run_cycle().updates.get(self._view)
             self._view.check_alive()
-            if told is None:
-                told = TableUpdate.nothing(step=last_step, column_count=len(self._table.schema))
-            update = from_positions(told, before, self._view.row_keys, live=self._table.row_keys)
-        update = replace(update, first_step=first_step, last_step=last_step)
-        return Found(size_before=len(before), update=update)
+            for source, past in self._past.items():
+                past.check_alive()
+                if past.row_keys != present.source_keys[source]:
+                    raise ResumeRefusedError("the history does not lead to the rows there are")
+            update = told or _nothing(self._table)
+            update = from_positions(update, before, self._view.row_keys, live=present.keys)
+        self._found = Found(size_before=len(before), update=update)
+
+
+def _nothing(table: Table) -> TableUpdate:
+    """An update that changes nothing; its steps are of no account."""
+    return TableUpdate.nothing(step=0, column_count=len(table.schema))
 
 
 class StepwiseStrategy:
@@ -224,6 +324,7 @@ class StepwiseStrategy:
         self._rows = 0
         self._earlier: list[Message] = []
         self._last: TableUpdate | None = None
+        self._found: Found | None = None
         self._graph = UpdateGraph(table.graph.limits, first_step=version)
         with refusing():
             self._past = {
@@ -271,18 +372,36 @@ class StepwiseStrategy:
         self._earlier.append(message)
         self._point = self._changelog.advance(self._point, 1)
 
-    def finish(self, first_step: int, last_step: int) -> Found:
+    def reach(self, present: PresentRows) -> None:
         # The last update is told by the table itself, as it also says which keys the rows have.
-        update = self._last
-        if update is None:
-            nothing = TableUpdate.nothing(step=last_step, column_count=len(self._table.schema))
-            update = replace(nothing, first_step=first_step)
+        update = self._last or _nothing(self._table)
         with refusing():
             before = RowSet.of_span(0, self._size_before)
-            update = from_positions(update, before, self._view.row_keys, live=self._table.row_keys)
-        return Found(
+            update = from_positions(update, before, self._view.row_keys, live=present.keys)
+        self._found = Found(
             size_before=self._size_before,
             update=update,
             shape=self._shape,
             earlier=tuple(self._earlier[:-1]),
         )
+
+    def follow(self, updates: Sequence[TableUpdate]) -> None:
+        """Updates of the table are no cycles of its sources."""
+
+    def rest(self, present: PresentRows) -> int:
+        return self.lag(present)
+
+    def lag(self, present: PresentRows) -> int:
+        updates = present.source_updates
+        if not updates:
+            return 0
+        operators = operators_of(self._view)
+        rows = sum(map(changed_rows, updates)) * len(operators) * REPEATED_ROW
+        rows += present.keys.range_count * (PLACED + UNDONE)
+        sizes = sum(table.size for table in (*operators, *self._past.values()))
+        cycles = len({update.last_step for update in updates})
+        return rows + cycles * (RUN * len(operators) + SORTED_ROW * sizes)
+
+    def finish(self, present: PresentRows) -> Found:
+        assert self._found is not None
+        return self._found

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from barrage.engine.tables.coercion import coerce_rows
 from barrage.engine.tables.moved_rows import each_once, union_of
 from barrage.engine.tables.packing import PackingPass
+from barrage.engine.tables.slots import cells_at, rows_at
 from barrage.engine.tables.source import Rows, StagedTable, check_keys
 from barrage.engine.tables.table import TableTraits
 from barrage.errors import RowError, SchemaError, near_miss
@@ -250,11 +251,11 @@ class KeyedTable(StagedTable[_Write]):
         slots = self._index.lookup(write.keys, write.hashes)
         present = np.flatnonzero(slots >= 0)
         if len(present):
-            existing = rows if len(present) == len(slots) else _rows_at(rows, present)
+            existing = rows if len(present) == len(slots) else rows_at(rows, present)
             self._overwrite(slots[present], existing, changes)
         if len(present) < len(slots):
             absent = np.flatnonzero(slots < 0)
-            fresh = rows if len(present) == 0 else _rows_at(rows, absent)
+            fresh = rows if len(present) == 0 else rows_at(rows, absent)
             stop = self._slots_used + len(absent)
             self.storage.append(fresh)
             self._index.add(write.hashes[absent], np.arange(self._slots_used, stop, dtype=np.int64))
@@ -275,13 +276,13 @@ class KeyedTable(StagedTable[_Write]):
             if self._recorder is not None and len(changed):
                 # In ascending order, because in that order they are asked for.
                 picks = order if len(changed) == len(slots) else order[differ[order]]
-                self._recorder.overwritten(index, slots[picks], _cells_at(was, picks))
+                self._recorder.overwritten(index, slots[picks], cells_at(was, picks))
             if len(changed) == len(slots):
                 # Columns that changed in every row share one set, which spares much work later.
                 store.write(slots, values)
                 changes.modified[index].append(everything)
             elif len(changed):
-                store.write(slots[changed], _cells_at(values, changed))
+                store.write(slots[changed], cells_at(values, changed))
                 touched = RowSet.from_sorted_keys(ascending[differ[order]])
                 changes.modified[index].append(touched)
 
@@ -361,21 +362,6 @@ def _place_of(key: Sequence[pa.Array], among: Sequence[pa.Array]) -> int | None:
         alike = cell.take(pa.array(np.zeros(len(places), np.int64)))
         places = places[~cells_differ(column.take(pa.array(places)), alike)]
     return int(places[0]) if len(places) else None
-
-
-def _rows_at(rows: pa.Table, places: Int64Array) -> pa.Table:
-    if not any(pa.types.is_run_end_encoded(field.type) for field in rows.schema):
-        return rows.take(pa.array(places))
-    columns = [_cells_at(column.combine_chunks(), places) for column in rows.columns]
-    return pa.table(columns, schema=rows.schema)
-
-
-def _cells_at(cells: pa.Array, places: Int64Array) -> pa.Array:
-    if not pa.types.is_run_end_encoded(cells.type):
-        return cells.take(pa.array(places))
-    # Arrow takes no cells of such an array.
-    taken = pc.run_end_decode(cells).take(pa.array(places))
-    return pc.run_end_encode(taken, run_end_type=cells.type.run_end_type)
 
 
 def _single_chunks(table: pa.Table) -> tuple[pa.Array, ...]:

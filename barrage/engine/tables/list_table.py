@@ -1,25 +1,33 @@
 """A table edited by position: insert, delete and overwrite anywhere.
 
 Row key == position, so an insertion or deletion shifts everything behind it. Cells stay where they
-were written (slots); ``_order`` says which slot stands at each position. Edits of one cycle are
-applied to a copy of the order, and the update is read off the difference of the two orders: O(rows)
-per changed cycle, vectorised.
+were written (slots); ``_order`` says which slot stands at each position. What the edits of one
+cycle make of the rows is kept as runs of rows that follow each other (:class:`_Runs`), so a cycle
+costs what its edits touch, besides one copy of the order (eight bytes a row) unless rows only come
+at the end.
+
+Slots of rows that are gone are free. Of a small table they are given back at once; of a larger one
+the rows of the oldest slots move to new ones, a few in each cycle, and the slots before the oldest
+row are forgotten. Slots are private, so that shows in no update.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.tables.moved_rows import moves_to_shifts, union_of
-from barrage.engine.tables.same_rows import same_rows
+from barrage.engine.tables.moved_rows import runs_to_shifts, union_of
+from barrage.engine.tables.same_rows import Content, same_rows
+from barrage.engine.tables.slots import SlotStorage, cells_at, rows_at
 from barrage.engine.tables.source import Rows, StagedTable, check_keys, is_dense
 from barrage.engine.tables.table import TableTraits
 from barrage.errors import RowError
 from barrage.model.storage import cells_differ
+from barrage.model.storage.row_weight import row_weight
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
@@ -31,6 +39,130 @@ if TYPE_CHECKING:
     from barrage.rowset.arrays import Int64Array
 
 FREE_SLOTS_MIN = 4096
+
+COMPARED_ROWS_MAX = 1 << 17
+"""Of a replacement so many rows are compared with those that are there, at either end and between,
+counted as :func:`~barrage.model.storage.row_weight.row_weight` counts those of tables with a
+key."""
+
+COMPACTED_CELLS_MAX = 1 << 20
+"""Tables of so many cells, or fewer, give free slots back at once."""
+
+MOVED_CELLS = 1 << 18
+"""Cells of the oldest rows of larger tables that move in one cycle, at most."""
+
+SLICED_ROWS_MIN = 64
+"""Runs of so many rows or more on average are copied one by one."""
+
+
+class _Runs:
+    """The rows of a list while it is edited, as runs of numbers that follow each other.
+
+    A row that was there has its position of before as its number; those that come have the numbers
+    from ``base``, how many were there, on. Those that were there keep their order.
+    """
+
+    __slots__ = ("_counts", "_ends", "_firsts", "base")
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self._firsts: Int64Array = np.zeros(min(base, 1), dtype=np.int64)
+        self._counts: Int64Array = np.full(min(base, 1), base, dtype=np.int64)
+        self._ends = np.cumsum(self._counts)
+
+    @property
+    def size(self) -> int:
+        """Rows there are now."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @property
+    def is_appended_to(self) -> bool:
+        """Whether all rows that were there have stayed where they were, and all that have come
+        stand behind them."""
+        size = self.size
+        if size < self.base or (self.base and self._counts[0] != self.base):
+            return False
+        expected = [0] * (self.base > 0) + [self.base] * (size > self.base)
+        return self._firsts.tolist() == expected if len(self._firsts) <= 2 else False
+
+    def within(self, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
+        """The first numbers of the runs of these positions, and how many rows each has."""
+        if start >= stop:
+            return self._firsts[:0], self._counts[:0]
+        low = int(np.searchsorted(self._ends, start, side="right"))
+        high = int(np.searchsorted(self._ends, stop, side="left"))
+        firsts = self._firsts[low : high + 1].copy()
+        counts = self._counts[low : high + 1].copy()
+        skipped = start - int(self._ends[low] - self._counts[low])
+        firsts[0] += skipped
+        counts[0] -= skipped
+        counts[-1] -= int(self._ends[high]) - stop
+        return firsts, counts
+
+    def numbers(self, start: int, stop: int) -> Int64Array:
+        """The rows at these positions."""
+        return _spelled_out(*self.within(start, stop))
+
+    def splice(self, start: int, stop: int, runs: tuple[Int64Array, Int64Array]) -> None:
+        """Put ``runs`` in the place of the rows at these positions."""
+        parts = (self.within(0, start), runs, self.within(stop, self.size))
+        firsts = np.concatenate([part[0] for part in parts])
+        counts = np.concatenate([part[1] for part in parts])
+        begins = np.ones(len(firsts), dtype=np.bool_)
+        begins[1:] = (firsts[1:] != firsts[:-1] + counts[:-1]) | (firsts[1:] == self.base)
+        starts = np.flatnonzero(begins)
+        self._firsts = firsts[starts]
+        self._counts = np.add.reduceat(counts, starts) if len(starts) else counts
+        self._ends = np.cumsum(self._counts)
+
+    def kept(self) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Rows that were there and still are: first and last position of before of each run, and
+        its first position now."""
+        is_old = self._firsts < self.base
+        firsts, counts = self._firsts[is_old], self._counts[is_old]
+        return firsts, firsts + counts - 1, self._ends[is_old] - counts
+
+    def added(self) -> RowSet:
+        """Positions of the rows that came."""
+        is_new = self._firsts >= self.base
+        ends, counts = self._ends[is_new], self._counts[is_new]
+        return RowSet.from_ranges(ends - counts, ends - 1)
+
+    def slots(self, order: Int64Array, first_new: int, out: Int64Array) -> None:
+        """Write the slots of all rows to ``out``: those that were there have those of ``order``,
+        those that came the ones from ``first_new`` on."""
+        if self.size < SLICED_ROWS_MIN * len(self._firsts):
+            out[:] = self.slots_of(_spelled_out(self._firsts, self._counts), order, first_new)
+            return
+        place = 0
+        for first, count in zip(self._firsts.tolist(), self._counts.tolist(), strict=True):
+            if first < self.base:
+                out[place : place + count] = order[first : first + count]
+            else:
+                slot = first - self.base + first_new
+                out[place : place + count] = np.arange(slot, slot + count)
+            place += count
+
+    def slots_of(self, numbers: Int64Array, order: Int64Array, first_new: int) -> Int64Array:
+        """The slots of rows with these numbers."""
+        slots = numbers - self.base + first_new
+        is_old = numbers < self.base
+        slots[is_old] = order[numbers[is_old]]
+        return slots
+
+
+def _spelled_out(firsts: Int64Array, counts: Int64Array) -> Int64Array:
+    """The numbers of runs, one by one."""
+    offsets = firsts - (np.cumsum(counts) - counts)
+    return np.repeat(offsets, counts) + np.arange(int(counts.sum()), dtype=np.int64)
+
+
+def _runs_in(numbers: Int64Array, base: int) -> tuple[Int64Array, Int64Array]:
+    """Numbers as runs; none of them goes on at ``base``."""
+    begins = np.ones(len(numbers), dtype=np.bool_)
+    begins[1:] = (numbers[1:] != numbers[:-1] + 1) | (numbers[1:] == base)
+    starts = np.flatnonzero(begins)
+    return numbers[starts], np.diff(np.append(starts, len(numbers)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +186,17 @@ class ListTable(StagedTable[_Edit]):
     def __init__(self, graph: Graph, schema: pa.Schema) -> None:
         super().__init__(graph, schema, TableTraits(is_flat=True))
         self._order: Int64Array = np.empty(0, dtype=np.int64)
+        self._spare: Int64Array = self._order
+        """The array that ``_order`` is the front of. What has been part of an order is never
+        written again: somebody may have pinned it."""
+        self._spare_used = 0
         self._slots_used = 0
+        self._forgotten = 0
+        """Slots below hold nothing any more."""
+        self._is_overwritten = False
+        """Whether cells have been overwritten in place; then slots are only given back at once."""
+        self._gone: tuple[Cells, ...] | None = None
+        """The rows of before this cycle, recorded when nothing of them is kept."""
 
     @property
     def staged_size(self) -> int:
@@ -89,7 +231,8 @@ class ListTable(StagedTable[_Edit]):
             self._stage(position, position + len(table), table, is_overwrite=True)
 
     def stage_replace(self, rows: Rows) -> None:
-        """Replace the whole content. Rows that are equal and in order stay what they are."""
+        """Replace the whole content. Rows that are equal and in order stay what they are, in so far
+        as they are compared (``COMPARED_ROWS_MAX``)."""
         table, size = self._coerced(rows), self.staged_size
         self._staged.append(
             _Edit(
@@ -118,105 +261,209 @@ class ListTable(StagedTable[_Edit]):
 
     def touched_keys(self, mark: int = 0) -> RowSet:
         asked = self._staged_after(mark)
-        if any(edit.keeps_equal for edit in asked):
+        if not asked:
+            return RowSet.empty()
+        if any(edit.keeps_equal for edit in self._staged):
             return self.row_keys
-        order, touched = np.arange(self.size, dtype=np.int64), []
+        runs, touched = _Runs(self.size), RowSet.empty()
+        came = self.size
         for place, edit in enumerate(self._staged, start=len(asked) - len(self._staged)):
             if place >= 0:
-                touched.append(order[edit.start : edit.stop])
+                firsts, counts = runs.within(edit.start, edit.stop)
+                is_old = firsts < runs.base
+                lasts = firsts[is_old] + counts[is_old] - 1
+                touched |= RowSet.from_overlapping(firsts[is_old], lasts)
             if not edit.is_overwrite:
-                fresh = np.full(0 if edit.rows is None else len(edit.rows), -1, dtype=np.int64)
-                order = np.concatenate((order[: edit.start], fresh, order[edit.stop :]))
-        found = np.concatenate(touched) if touched else order[:0]
-        return RowSet.from_keys(found[found >= 0])
+                count = 0 if edit.rows is None else len(edit.rows)
+                runs.splice(edit.start, edit.stop, _run(came, count))
+                came += count
+        return touched
 
     def restore(self, keys: RowSet, rows: pa.Table) -> None:
         check_keys(self.kind, keys, rows, is_possible=is_dense(keys))
-        self._order = self._append(self._coerced(rows))
+        self._append(self._coerced(rows))
+        self._order = self._spare = np.arange(self._slots_used, dtype=np.int64)
+        self._spare_used = len(self._order)
         self._row_keys = keys
 
     def commit(self, step: int) -> TableUpdate:
-        first_new = self._slots_used
-        modified: list[list[Int64Array]] = [[] for _ in self.schema]
-        order = self._order
-        for edit in self._take_staged():
-            if edit.is_overwrite and edit.rows is not None:
-                self._overwrite(order[edit.start : edit.stop], edit.rows, modified)
-                continue
-            if edit.keeps_equal and edit.rows is not None:
-                order = self._replaced(order, edit.rows)
-                continue
-            fresh = self._append(edit.rows)
-            order = np.concatenate((order[: edit.start], fresh, order[edit.stop :]))
-        update = self._difference(step, order, first_new=first_new, modified=modified)
+        staged = self._take_staged()
+        if self._forgotten and any(edit.is_overwrite for edit in staged):
+            self._compact()
+        self._gone = None
+        cycle = _Cycle(_Runs(len(self._order)), self._slots_used, [[] for _ in self.schema])
+        for edit in staged:
+            if edit.rows is not None and edit.is_overwrite:
+                self._overwrite(cycle, edit, edit.rows)
+            elif edit.rows is not None and edit.keeps_equal:
+                self._replace(cycle, edit.rows)
+            else:
+                self._splice(cycle, edit.rows, start=edit.start, stop=edit.stop)
+        update = self._difference(step, cycle)
+        order = self._edited(cycle)
         if self._recorder is not None:
             cells = self._recorder.cells(
                 self.storage,
-                removed=self._order[update.removed_keys_pre.to_numpy()],
+                removed=self._order[update.removed_keys_pre.to_numpy()]
+                if self._gone is None
+                else order[:0],
                 modified=order[union_of(update.modified_keys_post).to_numpy()],
                 added=order[update.added_keys_post.to_numpy()],
             )
-            self._record(update, cells)
+            self._record(
+                update, cells if self._gone is None else replace(cells, removed=self._gone)
+            )
+        self._gone = None
         self._order = order
         self._row_keys = RowSet.of_span(0, len(order))
-        if self._slots_used > 2 * len(order) + FREE_SLOTS_MIN:
-            # Slots are private, so this compaction shows in no update.
-            self.storage.compact(order)
-            self._order = np.arange(len(order), dtype=np.int64)
-            self._slots_used = len(order)
+        self._give_back()
         return update
 
-    def _replaced(self, order: Int64Array, rows: pa.Table) -> Int64Array:
-        """The order of the slots once ``rows`` are the content: equal rows keep theirs."""
-        if not len(order) or not len(rows) or not len(self.schema):
-            return self._append(rows)
-        old = self.storage.take(order, range(len(self.schema)))
-        new = [column.combine_chunks() for column in rows.columns]
-        was, now = same_rows(old, new)
-        is_fresh = np.ones(len(rows), dtype=np.bool_)
-        is_fresh[now] = False
-        replaced = np.empty(len(rows), dtype=np.int64)
-        replaced[now] = order[was]
-        replaced[is_fresh] = self._append(
-            rows if is_fresh.all() else rows.take(pa.array(np.flatnonzero(is_fresh)))
-        )
-        return replaced
+    def _splice(self, cycle: _Cycle, rows: pa.Table | None, *, start: int, stop: int) -> None:
+        """Put ``rows`` in the place of those at these positions."""
+        number = cycle.number_of(self._slots_used)
+        self._append(rows)
+        cycle.runs.splice(start, stop, _run(number, 0 if rows is None else len(rows)))
 
-    def _append(self, rows: pa.Table | None) -> Int64Array:
-        start = self._slots_used
+    def _replace(self, cycle: _Cycle, rows: pa.Table) -> None:
+        """Make ``rows`` the content: equal rows stay."""
+        runs = cycle.runs
+        weight = row_weight(rows, has_key=True)
+        old, new = Content(size=runs.size, read=partial(self._read, cycle)), _content_of(rows)
+        if not len(self.schema):
+            old = replace(old, size=0)
+        same = same_rows(old, new, rows_max=COMPARED_ROWS_MAX // weight)
+        if same.is_none:
+            self._start_over(cycle)
+            self._splice(cycle, rows, start=0, stop=runs.size)
+            return
+        middle = rows.slice(same.head, len(rows) - same.head - same.tail)
+        start, stop = same.head, runs.size - same.tail
+        if not len(same.was):
+            self._splice(cycle, middle, start=start, stop=stop)
+            return
+        numbers = np.empty(len(middle), dtype=np.int64)
+        numbers[same.now] = runs.numbers(start, stop)[same.was]
+        is_fresh = np.ones(len(middle), dtype=np.bool_)
+        is_fresh[same.now] = False
+        fresh = np.flatnonzero(is_fresh)
+        first = cycle.number_of(self._slots_used)
+        numbers[fresh] = np.arange(first, first + len(fresh))
+        if len(fresh):
+            self._append(rows_at(middle, fresh))
+        runs.splice(start, stop, _runs_in(numbers, runs.base))
+
+    def _read(self, cycle: _Cycle, start: int, stop: int) -> list[pa.Array]:
+        """The rows at these positions in the middle of a cycle."""
+        numbers = cycle.runs.numbers(start, stop)
+        cells = self.storage.read_slots(cycle.runs.slots_of(numbers, self._order, cycle.first_new))
+        return [
+            each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in cells
+        ]
+
+    def _start_over(self, cycle: _Cycle) -> None:
+        """No row that is there stays: begin with columns that are new, so that nothing of the old
+        ones is left, neither cells nor what their dictionaries have."""
+        if self._recorder is not None:
+            if self._gone is None:
+                nothing = self._order[:0]
+                self._gone = self._recorder.cells(
+                    self.storage, removed=self._order, modified=nothing, added=nothing
+                ).removed
+            self._recorder.clear()
+        self.storage = SlotStorage(self.schema)
+        self._slots_used = self._forgotten = cycle.first_new = 0
+        self._is_overwritten = False
+        for parts in cycle.modified:
+            parts.clear()
+
+    def _append(self, rows: pa.Table | None) -> None:
         if rows is not None:
             self.storage.append(rows)
             self._slots_used += len(rows)
-        return np.arange(start, self._slots_used, dtype=np.int64)
 
-    def _overwrite(
-        self, slots: Int64Array, rows: pa.Table, modified: list[list[Int64Array]]
-    ) -> None:
+    def _overwrite(self, cycle: _Cycle, edit: _Edit, rows: pa.Table) -> None:
+        self._is_overwritten = True
+        numbers = cycle.runs.numbers(edit.start, edit.stop)
+        slots = cycle.runs.slots_of(numbers, self._order, cycle.first_new)
         for index, store in enumerate(self.storage.columns):
             values = rows.column(index).combine_chunks()
             was = store.take(slots)
             changed = np.flatnonzero(cells_differ(was, values))
             if len(changed):
                 if self._recorder is not None:
-                    self._recorder.overwritten(index, slots[changed], was.take(pa.array(changed)))
-                store.write(slots[changed], values.take(pa.array(changed)))
-                modified[index].append(slots[changed])
+                    self._recorder.overwritten(index, slots[changed], cells_at(was, changed))
+                store.write(slots[changed], cells_at(values, changed))
+                cycle.modified[index].append(numbers[changed])
 
-    def _difference(
-        self, step: int, order: Int64Array, *, first_new: int, modified: list[list[Int64Array]]
-    ) -> TableUpdate:
-        position = np.full(self._slots_used, -1, dtype=np.int64)
-        position[order] = np.arange(len(order), dtype=np.int64)
-        now = position[self._order]
-        was = np.arange(len(self._order), dtype=np.int64)
-        kept = now >= 0
+    def _difference(self, step: int, cycle: _Cycle) -> TableUpdate:
+        kept = cycle.runs.kept()
+        firsts, lasts, now = kept
         return self._update(
             step,
-            removed=RowSet.from_sorted_keys(was[~kept]),
-            shifts=moves_to_shifts(was[kept], now[kept]),
-            added=RowSet.from_sorted_keys(np.flatnonzero(order >= first_new)),
-            modified=tuple(_positions_of(parts, position, first_new) for parts in modified),
+            removed=RowSet.of_span(0, len(self._order)) - RowSet.from_ranges(firsts, lasts),
+            shifts=runs_to_shifts(firsts, lasts, now),
+            added=cycle.runs.added(),
+            modified=tuple(_positions_of(parts, kept) for parts in cycle.modified),
         )
+
+    def _edited(self, cycle: _Cycle) -> Int64Array:
+        """The slots at each position after the cycle."""
+        runs, start = cycle.runs, len(self._order)
+        size = runs.size
+        if runs.is_appended_to and self._spare_used == start and size <= len(self._spare):
+            self._spare[start:size] = np.arange(
+                cycle.first_new, cycle.first_new + size - start, dtype=np.int64
+            )
+        else:
+            self._spare = np.empty(size + size // 8 + FREE_SLOTS_MIN, dtype=np.int64)
+            runs.slots(self._order, cycle.first_new, self._spare[:size])
+        self._spare_used = size
+        return self._spare[:size]
+
+    # --- slots of rows that are gone ---
+
+    def _give_back(self) -> None:
+        """Free the memory of slots without rows when they are more than those with rows."""
+        if self._has_few_free():
+            return
+        columns = max(1, len(self.schema))
+        if self._is_overwritten or len(self._order) * columns <= COMPACTED_CELLS_MAX:
+            self._compact()
+            return
+        self._forget_before(int(self._order.min()))
+        if not self._has_few_free():
+            self._move_oldest(max(1, MOVED_CELLS // columns))
+
+    def _has_few_free(self) -> bool:
+        size = len(self._order)
+        return self._slots_used - self._forgotten <= 2 * size + FREE_SLOTS_MIN
+
+    def _compact(self) -> None:
+        """Have no slots but those of the rows."""
+        size = len(self._order)
+        self.storage.compact(self._order)
+        self._order = self._spare = np.arange(size, dtype=np.int64)
+        self._spare_used = self._slots_used = size
+        self._forgotten = 0
+
+    def _move_oldest(self, count: int) -> None:
+        """Give the rows of the ``count`` oldest slots new ones."""
+        upto = min(self._forgotten + count, self._slots_used)
+        places = np.flatnonzero(self._order < upto)
+        cells = self.storage.take(self._order[places], range(len(self.schema)))
+        order = self._order.copy()
+        order[places] = np.arange(self._slots_used, self._slots_used + len(places))
+        for column, values in zip(self.storage.columns, cells, strict=True):
+            column.append(values)
+        self._slots_used += len(places)
+        self._order = self._spare = order
+        self._spare_used = len(order)
+        self._forget_before(upto)
+
+    def _forget_before(self, slot: int) -> None:
+        self.storage.forget_before(slot)
+        self._forgotten = slot
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         if keys.is_contiguous and not keys.is_empty:
@@ -227,10 +474,43 @@ class ListTable(StagedTable[_Edit]):
         return self.storage.take(self._order[keys], columns)
 
 
-def _positions_of(parts: list[Int64Array], position: Int64Array, first_new: int) -> RowSet:
-    """Positions after the cycle of overwritten slots that existed before it and still do."""
-    if not parts:
+@dataclass(slots=True)
+class _Cycle:
+    """What the edits of a cycle have come to."""
+
+    runs: _Runs
+    first_new: int
+    """The slot of the first row that came."""
+    modified: list[list[Int64Array]]
+    """Per column the numbers of rows that were overwritten."""
+
+    def number_of(self, slot: int) -> int:
+        """The number of the row that comes next, at this slot."""
+        return self.runs.base + slot - self.first_new
+
+
+def _run(first: int, count: int) -> tuple[Int64Array, Int64Array]:
+    """One run, or none."""
+    there = min(count, 1)
+    return np.full(there, first, dtype=np.int64), np.full(there, count, dtype=np.int64)
+
+
+def _content_of(rows: pa.Table) -> Content:
+    def read(start: int, stop: int) -> list[pa.Array]:
+        return [column.combine_chunks() for column in rows.slice(start, stop - start).columns]
+
+    return Content(size=len(rows), read=read)
+
+
+def _positions_of(
+    parts: list[Int64Array], kept: tuple[Int64Array, Int64Array, Int64Array]
+) -> RowSet:
+    """Where overwritten rows are after the cycle that were there before it and still are."""
+    firsts, lasts, now = kept
+    if not parts or not len(firsts):
         return RowSet.empty()
-    slots = np.concatenate(parts)
-    found = position[slots[slots < first_new]]
-    return RowSet.from_keys(found[found >= 0])
+    numbers = np.concatenate(parts)
+    runs = np.searchsorted(firsts, numbers, side="right") - 1
+    is_kept = (runs >= 0) & (numbers <= lasts[runs])
+    runs, numbers = runs[is_kept], numbers[is_kept]
+    return RowSet.from_keys(numbers - firsts[runs] + now[runs])

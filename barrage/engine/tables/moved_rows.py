@@ -68,14 +68,22 @@ def moves_to_shifts(was: Int64Array, now: Int64Array) -> RowSetShiftData:
     Rows in between that do not exist may be covered by a run; rows that exist are all in ``was``,
     so a run never covers a row that moves differently.
     """
-    deltas = now - was
+    return runs_to_shifts(was, was, now)
+
+
+def runs_to_shifts(firsts: Int64Array, lasts: Int64Array, now: Int64Array) -> RowSetShiftData:
+    """The same for runs of rows that follow each other, each of which moves as a whole: from the
+    keys ``firsts`` to ``lasts`` to those from ``now`` on."""
+    deltas = now - firsts
     if len(deltas) == 0:
         return RowSetShiftData.empty()
     starts = np.flatnonzero(np.concatenate(([True], deltas[1:] != deltas[:-1])))
     stops = np.concatenate((starts[1:], [len(deltas)]))
     run_deltas = deltas[starts]
     moved = run_deltas != 0
-    return RowSetShiftData.from_arrays(was[starts[moved]], was[stops[moved] - 1], run_deltas[moved])
+    return RowSetShiftData.from_arrays(
+        firsts[starts[moved]], lasts[stops[moved] - 1], run_deltas[moved]
+    )
 
 
 def closing_shifts(was: RowSet, now: RowSet) -> RowSetShiftData:

@@ -3,45 +3,87 @@
 Equal rows at both ends stay. Between them a row of the old content stays when the new one has it,
 too, and the rows that stay keep their order; where many have changed places, fewer stay than could.
 Linear in the rows, but for one sort of hashes.
+
+So many rows are looked at, from either end and between them, and no more: all others wait for this.
+A content of more rows is told as far as it is known to be equal, and the rest of it as new rows.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
+from barrage.engine.tables.slots import cells_at
 from barrage.model.storage import cells_differ
 from barrage.model.storage.hashing import hash_rows, is_hashable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
 
     from barrage.model.storage.hashing import UInt64Array
     from barrage.rowset.arrays import BoolArray, Int64Array
 
 
-def same_rows(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> tuple[Int64Array, Int64Array]:
-    """Positions of the rows that stay, in the old and in the new content, both ascending."""
-    old_size, new_size = len(old[0]), len(new[0])
-    least = min(old_size, new_size)
-    head = _equal_run(_differ(_span(old, 0, least), _span(new, 0, least)))
-    rest = least - head
-    behind = _differ(_span(old, old_size - rest, rest), _span(new, new_size - rest, rest))
-    tail = _equal_run(behind[::-1])
-    old_middle = _span(old, head, old_size - head - tail)
-    new_middle = _span(new, head, new_size - head - tail)
-    was, now = _matches(old_middle, new_middle)
-    ends = np.arange(head), np.arange(tail)
-    return (
-        np.concatenate((ends[0], was + head, ends[1] + (old_size - tail))),
-        np.concatenate((ends[0], now + head, ends[1] + (new_size - tail))),
-    )
+FIRST_ROWS = 1 << 10
+"""Rows that are compared at first from either end; then four times as many each time."""
 
 
-def _span(columns: Sequence[pa.Array], start: int, length: int) -> list[pa.Array]:
-    return [column.slice(start, length) for column in columns]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """The rows of a list, of which parts are read."""
+
+    size: int
+    read: Callable[[int, int], Sequence[pa.Array]]
+    """The columns of the rows from a position up to another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameRows:
+    """Which rows stay: ``head`` of them in front, ``tail`` at the end, and those between that stood
+    at ``was`` behind the head and stand at ``now``, both ascending."""
+
+    head: int
+    tail: int
+    was: Int64Array
+    now: Int64Array
+
+    @property
+    def is_none(self) -> bool:
+        return not (self.head or self.tail or len(self.was))
+
+
+def same_rows(old: Content, new: Content, *, rows_max: int) -> SameRows:
+    """The rows that stay when ``new`` takes the place of ``old``. From either end ``rows_max`` rows
+    are looked at, and those between when they are no more on either side."""
+    least = min(old.size, new.size)
+    head = _equal_run(old, new, rows_max=min(least, rows_max), is_reverse=False)
+    tail = _equal_run(old, new, rows_max=min(least - head, rows_max), is_reverse=True)
+    old_stop, new_stop = old.size - tail, new.size - tail
+    was = now = np.empty(0, dtype=np.int64)
+    if 0 < old_stop - head <= rows_max and 0 < new_stop - head <= rows_max:
+        was, now = _matches(old.read(head, old_stop), new.read(head, new_stop))
+    return SameRows(head=head, tail=tail, was=was, now=now)
+
+
+def _equal_run(old: Content, new: Content, *, rows_max: int, is_reverse: bool) -> int:
+    """How many rows are equal from the beginning on, or from the end."""
+    found, count = 0, FIRST_ROWS
+    while found < rows_max:
+        count = min(count, rows_max - found)
+        spans = [
+            (size - found - count, size - found) if is_reverse else (found, found + count)
+            for size in (old.size, new.size)
+        ]
+        differ = _differ(old.read(*spans[0]), new.read(*spans[1]))
+        if differ.any():
+            return found + int(np.argmax(differ[::-1] if is_reverse else differ))
+        found += count
+        count *= 4
+    return found
 
 
 def _differ(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> BoolArray:
@@ -50,11 +92,6 @@ def _differ(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> BoolArray:
     for before, after in zip(old, new, strict=True):
         differ |= cells_differ(before, after)
     return differ
-
-
-def _equal_run(differ: BoolArray) -> int:
-    """How many rows at the beginning are equal."""
-    return int(np.argmax(differ)) if differ.any() else len(differ)
 
 
 def _matches(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> tuple[Int64Array, Int64Array]:
@@ -67,8 +104,8 @@ def _matches(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> tuple[Int64Arr
         hash_rows([old[index] for index in hashable]), hash_rows([new[index] for index in hashable])
     )
     differ = _differ(
-        [column.take(pa.array(was)) for column in old],
-        [column.take(pa.array(now)) for column in new],
+        [cells_at(column, was) for column in old],
+        [cells_at(column, now) for column in new],
     )
     was, now = was[~differ], now[~differ]
     in_order = _ascending(was)

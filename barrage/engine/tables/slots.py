@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from barrage.model.storage import ColumnStore, take_cells
 from barrage.rowset import RowSet
@@ -100,25 +101,50 @@ class SlotStorage:
     def read_slots(
         self, slots: Int64Array, columns: Sequence[int] | None = None
     ) -> tuple[Cells, ...]:
-        """Cells of slots in any order, all columns by default; zero-copy for a run of append-only
-        data."""
+        """Cells of slots in any order, all columns by default; zero-copy for long runs of
+        append-only data."""
         if columns is None:
             columns = range(len(self.columns))
         if len(slots) == 0:
             return self.read(RowSet.empty(), columns)
-        first = int(slots[0])
-        is_run = int(slots[-1]) - first == len(slots) - 1 and bool(np.all(np.diff(slots) == 1))
-        if is_run:
+        begins = np.flatnonzero(slots[1:] != slots[:-1] + 1) + 1
+        if not len(begins):
+            first = int(slots[0])
             return self.read(RowSet.of_span(first, first + len(slots)), columns)
-        return self.take(slots, columns)
+        if len(slots) < ROWS_PER_SLICE_MIN * (len(begins) + 1):
+            return self.take(slots, columns)
+        firsts = slots[np.append(0, begins)]
+        stops = firsts + np.diff(np.concatenate(([0], begins, [len(slots)])))
+        spans = list(zip(firsts.tolist(), stops.tolist(), strict=True))
+        return tuple(self._read_spans(spans, index) for index in columns)
 
     def _read_runs(self, keys: RowSet, index: int) -> pa.ChunkedArray:
+        return self._read_spans([(first, last + 1) for first, last in keys.ranges()], index)
+
+    def _read_spans(self, spans: Sequence[tuple[int, int]], index: int) -> pa.ChunkedArray:
         store = self.columns[index]
         chunks: list[pa.Array] = []
-        for first, last in keys.ranges():
-            cells = store.slice(first, last + 1)
+        for start, stop in spans:
+            cells = store.slice(start, stop)
             chunks.extend(cells.chunks if isinstance(cells, pa.ChunkedArray) else [cells])
         return pa.chunked_array(chunks, type=store.type)
 
     def take(self, slots: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
         return take_cells([self.columns[index] for index in columns], slots)
+
+
+def rows_at(rows: pa.Table, places: Int64Array) -> pa.Table:
+    """Some of the rows, in any order."""
+    if not any(pa.types.is_run_end_encoded(field.type) for field in rows.schema):
+        return rows.take(pa.array(places))
+    columns = [cells_at(column.combine_chunks(), places) for column in rows.columns]
+    return pa.table(columns, schema=rows.schema)
+
+
+def cells_at(cells: pa.Array, places: Int64Array) -> pa.Array:
+    """Some of the cells, in any order."""
+    if not pa.types.is_run_end_encoded(cells.type):
+        return cells.take(pa.array(places))
+    # Arrow takes no cells of such an array.
+    taken = pc.run_end_decode(cells).take(pa.array(places))
+    return pc.run_end_encode(taken, run_end_type=cells.type.run_end_type)

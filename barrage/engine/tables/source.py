@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from barrage.engine.tables.cells import Cells
     from barrage.engine.tables.table import Graph, Table
+    from barrage.limits import Limits
     from barrage.rowset.arrays import Int64Array
 
 
@@ -227,16 +228,32 @@ def joined(batches: list[pa.Table]) -> list[pa.Table]:
     return [pa.concat_tables(batches).combine_chunks()]
 
 
+class StoredRows:
+    """Rows as a static table keeps them. Any thread may make them: every value of their
+    dictionaries is looked at, a second for a million of them."""
+
+    def __init__(self, rows: Rows, limits: Limits) -> None:
+        """SchemaError, RowError."""
+        self.schema = normalised_schema(rows.schema, limits)
+        self.storage = SlotStorage(self.schema)
+        table = coerce_rows(self.schema, rows)
+        self.storage.append(table)
+        self.keys = RowSet.of_span(0, len(table))
+        # Whoever reads the first cells of a dictionary puts its values together.
+        encoded = [i for i, each in enumerate(self.schema) if pa.types.is_dictionary(each.type)]
+        self.storage.read(self.keys, encoded)
+
+
 class StaticTable(SourceTable):
     """A table that never changes."""
 
     kind = "static"
 
-    def __init__(self, graph: Graph, rows: Rows) -> None:
-        super().__init__(graph, rows.schema, TableTraits(is_static=True, is_flat=True))
-        table = self._coerced(rows)
-        self.storage.append(table)
-        self._row_keys = RowSet.of_span(0, len(table))
+    def __init__(self, graph: Graph, rows: Rows | StoredRows) -> None:
+        stored = rows if isinstance(rows, StoredRows) else StoredRows(rows, graph.limits)
+        super().__init__(graph, stored.schema, TableTraits(is_static=True, is_flat=True))
+        self.storage = stored.storage
+        self._row_keys = stored.keys
 
 
 class AddedTable(StagedTable[pa.Table]):

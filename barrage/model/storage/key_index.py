@@ -8,7 +8,9 @@ per row. 8 bytes per entry, load at most 5/8, so 13 to 26 bytes per key.
 
 A table that is full is not copied at once, which would take a second for ten million keys: its
 entries move into the larger one with the keys that are added, a few for each, and until they have
-all moved what is not found in one is looked for in the other.
+all moved what is not found in one is looked for in the other. The memory of a large table is made
+ready before it is needed: the system fills each page with zeros when it is written first, and keys
+write to all pages at once.
 """
 
 from __future__ import annotations
@@ -47,6 +49,13 @@ SPARE_ENTRIES_MAX = 16
 """A table with more entries for each key is given up for a smaller one."""
 
 
+READY_ENTRIES_MIN = 1 << 20
+"""Memory of tables with fewer entries is not made ready before they are needed."""
+
+PAGE_ENTRIES = 512
+"""Entries in a page of memory."""
+
+
 class KeyCells(Protocol):
     """One key column of the table."""
 
@@ -72,13 +81,17 @@ class KeyIndex:
         for."""
         self._due = 0
         """Entries that are due and have not been looked at."""
+        self._next: UInt64Array | None = None
+        """The table that comes after this one, as far as one can tell."""
+        self._next_ready = 0
+        """Its entries before are in memory that was written."""
         self.count = 0
         """Keys present."""
 
     @property
     def nbytes(self) -> int:
         leaving = 0 if self._leaving is None else self._leaving.nbytes
-        return int(self._entries.nbytes + leaving)
+        return int(self._entries.nbytes + leaving + self._next_ready * self._entries.itemsize)
 
     def lookup(self, keys: Sequence[pa.Array], hashes: UInt64Array) -> Int64Array:
         """The slot of each key, -1 where it is not present."""
@@ -138,6 +151,21 @@ class KeyIndex:
         self._enter(hashes, slots)
         self.count += len(slots)
         self._move_due(self._moved_per_key * len(slots))
+        self._make_ready(len(slots))
+
+    def _make_ready(self, key_count: int) -> None:
+        """Go on, by so many keys, with the memory of the next table. It is to be ready when half of
+        the room is taken that is left now."""
+        size = len(self._entries)
+        room = size * 5 // 8 - self._used_count
+        if self._leaving is not None or size < READY_ENTRIES_MIN or room * 8 > size:
+            return
+        if self._next is None:
+            self._next = np.zeros(_capacity(self.count + max(room, 0) + 1), dtype=np.uint64)
+        ready = self._next_ready
+        share = (len(self._next) - ready) * key_count * 2 // max(room, 1) + PAGE_ENTRIES
+        self._next_ready = min(ready + share, len(self._next))
+        self._next[ready : self._next_ready : PAGE_ENTRIES] = _EMPTY
 
     def _enter(self, hashes: UInt64Array, slots: Int64Array) -> None:
         mask = np.uint64(len(self._entries) - 1)
@@ -228,10 +256,11 @@ class KeyIndex:
         self._enter_slots(slots)
 
     def _reset(self, count: int) -> None:
-        capacity = CAPACITY_MIN
-        while capacity * 2 < count * 5:
-            capacity *= 2
-        self._entries = np.zeros(capacity, dtype=np.uint64)
+        capacity, ready = _capacity(count), self._next
+        if ready is None or len(ready) != capacity:
+            ready = np.zeros(capacity, dtype=np.uint64)
+        self._entries = ready
+        self._next, self._next_ready = None, 0
         self._used_count = 0
         self._leaving, self._leaving_count, self._due = None, 0, 0
 
@@ -240,6 +269,14 @@ class KeyIndex:
         for start in range(0, len(slots), REBUILD_ROWS):
             part = slots[start : start + REBUILD_ROWS]
             self._enter(hash_rows([column.take(part) for column in columns]), part)
+
+
+def _capacity(count: int) -> int:
+    """Entries of a table for so many keys, which has room for more."""
+    capacity = CAPACITY_MIN
+    while capacity * 2 < count * 5:
+        capacity *= 2
+    return capacity
 
 
 def _places_of(

@@ -44,7 +44,7 @@ class AsyncView(OperatorMethods[Coroutine[Any, Any, "AsyncView"]], TableHandle):
         """A table of the rows as they were at a step, a cursor or a time, which never changes.
         NoJournalError, HistoryLostError."""
         rows = await in_thread(self._rows_at, moment)
-        table = await asyncio.wrap_future(self._service.create_static(rows))
+        table = await asyncio.wrap_future(await in_thread(self._service.create_static, rows))
         return AsyncView(self._service, table, None)
 
     async def changes(self, after: Moment, upto: Moment | None = None, **options: Any) -> pa.Table:
@@ -163,7 +163,7 @@ class AsyncServerTables(ServerBase):
             is_read_only=is_read_only,
             journal=journal,
         )
-        made = await asyncio.wrap_future(self._parts.tables.create(recipe, rows))
+        made = await asyncio.wrap_future(await in_thread(self._parts.tables.create, recipe, rows))
         return AsyncPublishedTable(self._parts.tables, made.table, name)
 
     async def publish(

@@ -6,8 +6,10 @@ made of their entries and the subscription goes on from there; otherwise it begi
 and the client is told why. Nothing here fails a subscription.
 
 The work is done in three parts. :meth:`ResumePlanner.survey` looks whether it can and should be
-done, ``build`` reads the journals and computes the view of before, on a thread of its own, and
-:meth:`ResumePlanner.finish` adds what happened meanwhile. The loop knows a plan by its number.
+done, ``build`` reads the journals and finds what leads to the rows of that moment, on a thread of
+its own, and :meth:`ResumePlanner.finish` adds what happened meanwhile. Where that is much, the
+thread goes up to a later moment first, ``query_rounds_max`` times at most; what is then too much
+for one turn of the engine is refused. The loop knows a plan by its number.
 
 **Epochs.** A source has that of its journal. A view has one of its own, made of the epochs of its
 sources and of the operators between, so that it means the same rows after a restart and a cursor of
@@ -30,7 +32,13 @@ import pyarrow as pa
 from barrage.engine.changelog.subscription import Shape
 from barrage.engine.operators.restrict import rests_on_part
 from barrage.engine.resume.replay import RecordedEntry
-from barrage.engine.resume.resume import ResumeBuilder, SourceHistory, refusal_of
+from barrage.engine.resume.resume import (
+    ResumeBuilder,
+    SourceHistory,
+    changing_sources,
+    refusal_of,
+)
+from barrage.engine.resume.resume_strategies import PresentRows
 from barrage.engine.tables.source import SourceTable, sources_of
 from barrage.engine.tables.table import GRAPH_TIMELINE, DerivedTable
 from barrage.errors import BarrageError, HistoryLostError, ResumeRefusedError
@@ -74,12 +82,21 @@ class _Source:
     journal: TableJournal
     upto: int
     tail: Tail | None = None
-    """What happens to it while the plan is made: in memory, for the engine thread reads no
+    """What happens to it while a stepwise plan is made: in memory, for the engine thread reads no
     files."""
+    missed: list[Entry] = field(default_factory=list)
+    """What the thread that builds goes through next."""
 
     def read(self, version: int) -> Iterable[Entry]:
         """The entries after ``version``, from files."""
         return self.journal.entries(version, self.upto) if self.upto > version else ()
+
+    def follow(self, bytes_max: int) -> None:
+        """Keep what happens from now on; what did since the last time was missed."""
+        if self.tail is not None:
+            self.missed = self.journal.tail_entries(self.tail)
+            self.journal.drop_tail(self.tail)
+        self.tail = self.journal.tail(bytes_max=bytes_max)
 
 
 @dataclass(slots=True)
@@ -95,7 +112,10 @@ class ResumeWork:
     """Rows recorded since the version."""
     rows: int = 0
     """Rows that count as pending until the work is finished."""
+    present: PresentRows | None = None
     builder: ResumeBuilder | None = None
+    rounds: int = 0
+    """How often the builder has gone up to a later moment."""
     refusal: str | None = None
 
     @property
@@ -259,9 +279,11 @@ class ResumePlanner:
         for source in work.sources:
             if source.tail is not None:
                 source.journal.drop_tail(source.tail)
+        if work.present is not None:
+            work.present.close()
         self._rows_pending -= work.rows
         work.rows = 0
-        work.sources, work.builder, work.table = [], None, None
+        work.sources, work.builder, work.table, work.present = [], None, None, None
 
     def _open_plan(self, work: ResumeWork) -> ResumePlan | None:
         """A plan from the same version that others are following now."""
@@ -315,12 +337,22 @@ class ResumePlanner:
         self._plans[plan_id] = found
         if isinstance(found, Resumption):
             return False
-        for source in found.sources:
-            source.tail = source.journal.tail(bytes_max=self._limits.resume_bytes_max)
+        if found.table is not None:
+            sources = changing_sources(found.table)
+            found.present = PresentRows(found.table, sources, self._limits)
+        if found.steps_for is not None:
+            for source in found.sources:
+                source.follow(self._limits.resume_bytes_max)
+        return self._begin_part(plan_id, found, self.build)
+
+    def _begin_part(
+        self, plan_id: int, work: ResumeWork, part: Callable[[ResumeWork], None]
+    ) -> bool:
+        """Let the thread do some of the work; False, and no plan, when there is none to do it."""
         try:
-            building = self._threads.submit(self._build_beside, found)
+            building = self._threads.submit(self._beside, part, work)
         except RuntimeError as error:  # The server stops, or the system has no thread left.
-            self._empty(found)
+            self._empty(work)
             self._plans[plan_id] = Resumption.refused(str(error))
             return False
         self._building.add(plan_id)
@@ -333,8 +365,26 @@ class ResumePlanner:
         if plan_id in self._given_up:
             self._given_up.discard(plan_id)
             self.give_up(plan_id)
-        elif plan_id in self._plans:
+        elif plan_id in self._plans and not self._goes_on(plan_id):
             self._on_built(plan_id)
+
+    def _goes_on(self, plan_id: int) -> bool:
+        """Whether the thread goes up to the rows of now, as much has happened meanwhile."""
+        work = self._plans[plan_id]
+        if isinstance(work, Resumption) or work.builder is None or work.builder.is_near():
+            return False
+        if work.rounds == self._limits.query_rounds_max:
+            return False
+        work.rounds += 1
+        try:
+            if work.steps_for is not None:
+                for source in work.sources:
+                    source.follow(self._limits.resume_bytes_max)
+        except HistoryLostError as error:
+            work.builder, work.refusal = None, _reason(error)
+            return False
+        work.builder.take()
+        return self._begin_part(plan_id, work, self.follow)
 
     def finish(self, plan_id: int) -> Resumption:
         """The plan up to the present, which is forgotten here."""
@@ -349,7 +399,9 @@ class ResumePlanner:
             for source in work.sources:
                 if self._journals.journal_of(source.table) is not source.journal:
                     raise ResumeRefusedError(OTHER_EPOCH)
-            builder.extend({source.table: self._missed(source, work) for source in work.sources})
+            builder.check_rest()
+            if work.steps_for is not None:
+                builder.extend({source.table: self._missed(source) for source in work.sources})
             plan = builder.plan()
             return Resumption.of(plan, plan.missed_steps)
         except BarrageError as error:
@@ -359,11 +411,10 @@ class ResumePlanner:
         finally:
             self._empty(work)
 
-    def _missed(self, source: _Source, work: ResumeWork) -> Sequence[RecordedEntry]:
-        """What happened to a source while the plan was made."""
+    def _missed(self, source: _Source) -> Sequence[RecordedEntry]:
+        """What happened to a source while a stepwise plan was made."""
         assert source.tail is not None
-        entries = source.journal.tail_entries(source.tail)
-        return _recorded(source, entries, has_cells=work.has_cells)
+        return _recorded(source, source.journal.tail_entries(source.tail), has_cells=True)
 
     def give_up(self, plan_id: int) -> None:
         """Forget a plan that will not be finished; one that is being built, after that."""
@@ -380,16 +431,24 @@ class ResumePlanner:
 
     # --- the thread that builds ---
 
-    def _build_beside(self, work: ResumeWork) -> None:
+    def _beside(self, part: Callable[[ResumeWork], None], work: ResumeWork) -> None:
         try:
-            contained(self.build, work)
+            contained(part, work)
         except BarrageError as error:
-            work.refusal = str(error)
+            work.builder, work.refusal = None, str(error)
 
     def build(self, work: ResumeWork) -> None:
-        """Read the journals and compute what can be computed ahead."""
+        """Read the journals and find what leads to the rows that were noted."""
+        self._try(self._build, work)
+
+    def follow(self, work: ResumeWork) -> None:
+        """Go up to the rows of a later moment."""
+        self._try(self._follow, work)
+
+    def _try(self, part: Callable[[ResumeWork], None], work: ResumeWork) -> None:
         try:
-            self._build(work)
+            part(work)
+            return
         except (ResumeRefusedError, HistoryLostError) as error:
             work.refusal = _reason(error)
         except BarrageError as error:
@@ -397,6 +456,17 @@ class ResumePlanner:
             work.refusal = f"the journal cannot be read: {error}"
         except Exception:
             work.refusal = unforeseen().outcome.reason
+        work.builder = None
+
+    def _follow(self, work: ResumeWork) -> None:
+        assert work.builder is not None
+        entries = {
+            source.table: _recorded(source, source.missed, has_cells=True)
+            for source in work.sources
+        }
+        work.builder.follow(entries)
+        for source in work.sources:
+            source.missed = []
 
     def _build(self, work: ResumeWork) -> None:
         assert work.table is not None
@@ -413,6 +483,7 @@ class ResumePlanner:
             work.version,
             histories,
             steps_for=work.steps_for,
+            present=work.present,
             limits=self._limits,
         )
 

@@ -57,7 +57,7 @@ from barrage.server.policy.rules import Operation
 from barrage.server.settings.json_fields import Fields
 from barrage.server.tables.table_service import Change, TableRecipe, source_for_peers
 from barrage.server.tables.write_room import WriteChain
-from barrage.supervision import Role, start_awaited, start_task
+from barrage.supervision import Role, in_thread, start_awaited, start_task
 from barrage.transport.flight_messages import Descriptor, encode_put_result
 from barrage.wire.flight_data import decode_flight_data
 
@@ -550,8 +550,8 @@ class _Upload:
         command, schema = self._command, self._batches.schema
         if command is None or schema is None or command.kind != "static":
             return
-        rows = pa.Table.from_batches(self._gathered, schema=schema)
-        await asyncio.wrap_future(self._tables.create(self._recipe(command, schema), rows))
+        rows, recipe = pa.Table.from_batches(self._gathered, schema), self._recipe(command, schema)
+        await asyncio.wrap_future(await in_thread(self._tables.create, recipe, rows))
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         done.set_result(-1)
         await self._answers.put(_Portion(done, None, batch_rows=len(rows), is_last=True))

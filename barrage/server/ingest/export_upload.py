@@ -29,6 +29,7 @@ from barrage.server.presentation.deephaven_input_schema import stored_schema
 from barrage.server.runtime.failure import unexpected_failure
 from barrage.server.tables.table_lease import TableLease
 from barrage.server.tables.tickets import EXPORT_ROUTE, result_export_id, ticket_of_descriptor
+from barrage.supervision import in_thread
 from barrage.transport.flight_messages import encode_put_result
 from barrage.wire.flight_data import decode_flight_data
 
@@ -109,7 +110,7 @@ class ExportUpload:
         try:
             await self._receive(first)
             rows = self._rows()
-            table = await asyncio.wrap_future(self._tables.create_static(rows))
+            table = await asyncio.wrap_future(await in_thread(self._tables.create_static, rows))
             self._export.fulfil(TableLease(self._tables, table))
         except BarrageError as error:
             self._export.fail(error)

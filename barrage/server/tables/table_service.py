@@ -20,7 +20,7 @@ from barrage.engine import (
 )
 from barrage.engine.operators.restrict import RestrictTable
 from barrage.engine.resume.relayed import RelayedTable
-from barrage.engine.tables.source import BlankTable, SourceTable
+from barrage.engine.tables.source import BlankTable, SourceTable, StoredRows
 from barrage.errors import (
     BarrageError,
     EngineError,
@@ -179,11 +179,13 @@ class TableService:
         self.write_room = WriteRoom(limits.ingest_rows_pending_max)
 
     def create(self, recipe: TableRecipe, data: pa.Table | None) -> Future[Publication]:
-        """Make and publish a source table holding ``data``; resolves when that is committed.
+        """Make and publish a source table holding ``data``; resolves when that is committed. Rows
+        of a static table are stored on the thread that calls, which may take long.
 
         Errors: TableExistsError, SchemaError, RowError; nothing is published then.
         """
-        return self.commit(partial(self._create, recipe, data))
+        held = data if data is None or recipe.kind != "static" else StoredRows(data, self._limits)
+        return self.commit(partial(self._create, recipe, held))
 
     def commit(
         self, stage: Callable[[], tuple[tuple[Table, ...], Callable[[int], Result]]]
@@ -207,10 +209,10 @@ class TableService:
         return self._runtime.submit(partial(self._make_unpublished, recipe, None))
 
     def create_static(self, rows: pa.Table) -> Future[SourceTable]:
-        """Make a table nobody has published, which holds ``rows`` and never changes.
-        SchemaError."""
+        """Make a table nobody has published, of ``rows`` and as they are for good. SchemaError."""
         recipe = TableRecipe.checked(UNPUBLISHED, rows.schema, kind="static")
-        return self._runtime.submit(partial(self._make_unpublished, recipe, rows))
+        made = partial(self._make_unpublished, recipe, StoredRows(rows, self._limits))
+        return self._runtime.submit(made)
 
     def create_blank(self, size: int) -> Future[Table]:
         """Make a table of ``size`` rows without columns, which nobody has published."""
@@ -376,37 +378,35 @@ class TableService:
                 failing += [(child, told) for child in failed.live_children()]
 
     def _create(
-        self, recipe: TableRecipe, data: pa.Table | None
+        self, recipe: TableRecipe, data: pa.Table | StoredRows | None
     ) -> tuple[tuple[Table, ...], Callable[[int], Publication]]:
         publication = self.create_now(recipe, data)
         return (publication.table,), lambda _: publication
 
-    def create_now(self, recipe: TableRecipe, data: pa.Table | None) -> Publication:
+    def create_now(self, recipe: TableRecipe, data: pa.Table | StoredRows | None) -> Publication:
         """On the engine thread: what :meth:`create` does, to be committed by the next cycle."""
         self._catalog.check_free(recipe.name)
         # A table nobody could subscribe to is refused now, not when its first reader comes.
         wire_schema(recipe.schema, self._limits)
         journal_class = self.journals.class_for(recipe.journal)
         table = self._make(recipe, data)
-        if data is not None and len(data) and recipe.kind != "static":
-            if recipe.kind == "keyed":
-                table.stage_upsert(data)
-            else:
-                table.stage_add(data)
+        rows = None if isinstance(data, StoredRows) else data
+        if rows is not None and len(rows):
+            (table.stage_upsert if recipe.kind == "keyed" else table.stage_add)(rows)
         publication = Publication(
             name=recipe.name, table=table, kind=recipe.kind, is_read_only=recipe.is_read_only
         )
         if journal_class == "none":
             self.journals.decline(table)
-        self.journals.begin(publication, journal_class, staged=data)
+        self.journals.begin(publication, journal_class, staged=rows)
         self._catalog.add(publication)
         return publication
 
-    def _make_unpublished(self, recipe: TableRecipe, rows: pa.Table | None) -> SourceTable:
+    def _make_unpublished(self, recipe: TableRecipe, stored: StoredRows | None) -> SourceTable:
         wire_schema(recipe.schema, self._limits)
-        return self._make(recipe, rows)
+        return self._make(recipe, stored)
 
-    def _make(self, recipe: TableRecipe, data: pa.Table | None) -> SourceTable:
+    def _make(self, recipe: TableRecipe, data: pa.Table | StoredRows | None) -> SourceTable:
         graph, schema = self._runtime.graph, recipe.schema
         if recipe.kind == "static":
             return StaticTable(graph, schema.empty_table() if data is None else data)

@@ -73,6 +73,8 @@ steps = st.lists(
 def nothing_moves_at_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_index, "MOVED_AT_ONCE_MAX", 0)
+        patch.setattr(key_index, "READY_ENTRIES_MIN", 0)
+        patch.setattr(key_index, "PAGE_ENTRIES", 3)
         patch.setattr(key_index, "CAPACITY_MIN", 16)
         patch.setattr(key_index, "MOVED_TOGETHER", 8)
         yield
@@ -133,3 +135,17 @@ def test_keys_that_come_and_go_leave_no_larger_table() -> None:
     assert len(model.slots) == 100
     assert model.index.nbytes <= 4096 * 8
     model.check(list(range(39_800, 40_010)))
+
+
+def test_the_memory_of_a_larger_table_is_ready_before_it_is_needed() -> None:
+    model, grown = Model(), 0
+    for first in range(0, 20_000, 20):
+        index = model.index
+        known, coming, ready = index._entries, index._next, index._next_ready
+        model.add(list(range(first, first + 20)))
+        if index._entries is not known and len(known) > 1000:
+            assert index._entries is coming
+            assert ready == len(coming)
+            grown += 1
+    assert grown >= 4
+    model.check(list(range(0, 20_500, 7)))

@@ -60,7 +60,7 @@ async def column_statistics(
         raise OperationError(f"column_statistics: cannot list {limit} values")
     cells = await read_column(sources[0], request.column_name, context)
     found = await in_thread(statistics_of, cells, limit)
-    table = await asyncio.wrap_future(context.tables.create_static(found))
+    table = await asyncio.wrap_future(await in_thread(context.tables.create_static, found))
     return TableLease(context.tables, table)
 
 

@@ -26,6 +26,7 @@ from barrage.server.deephaven.operations.row_variables import read_texts
 from barrage.server.deephaven.text.conditions import check_conditions, filter_expression
 from barrage.server.deephaven.text.filter_text import parse_filters
 from barrage.server.tables.table_lease import TableLease
+from barrage.supervision import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,7 +147,7 @@ async def snapshot(
     if source.is_static:
         return source
     rows = await read_table(context.tables, source, "snapshot", limits=context.limits)
-    table = await asyncio.wrap_future(context.tables.create_static(rows))
+    table = await asyncio.wrap_future(await in_thread(context.tables.create_static, rows))
     return TableLease(context.tables, table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,10 +14,17 @@ from barrage.engine.operators import derive
 from barrage.engine.propagation.open_plans import OPEN_NS, OPEN_PLANS_MAX
 from barrage.engine.propagation.producer import Producer
 from barrage.engine.resume.replay import RecordedEntry, ReplayTable, rebuilt
-from barrage.engine.resume.resume import ResumeBuilder, SourceHistory, plan_resume, refusal_of
+from barrage.engine.resume.resume import (
+    ResumeBuilder,
+    SourceHistory,
+    changing_sources,
+    plan_resume,
+    refusal_of,
+)
+from barrage.engine.resume.resume_strategies import PresentRows
 from barrage.engine.tables.source import sources_of
 from barrage.errors import EngineError, ResumeRefusedError, TableFailedError
-from barrage.limits import DEFAULT_LIMITS
+from barrage.limits import DEFAULT_LIMITS, Limits
 from barrage.model.viewport import Viewport
 from barrage.rowset import RowSet
 from tests.helpers.recorded_world import State
@@ -320,3 +328,80 @@ def test_steps_of_the_graph_only_grow() -> None:
     with pytest.raises(EngineError, match="step 9 does not follow step 9"):
         graph.run_cycle(9)
     assert graph.run_cycle().step == 10
+
+
+# --- while the table goes on ---------------------------------------------------------------------
+
+
+def beside(past: Past, table: Table, limits: Limits = DEFAULT_LIMITS, **options: object):
+    """A builder that has gone up to the rows of now, and those."""
+    present = PresentRows(table, changing_sources(table), limits)
+    builder = ResumeBuilder(
+        table, past.version, past.history(), present=present, limits=limits, **options
+    )
+    return builder, present
+
+
+@pytest.mark.parametrize("derived", [lambda table: table, lambda table: derive.sort(table, "-v")])
+def test_nothing_is_derived_on_the_engines_thread(
+    past: Past, derived: Callable[[Table], Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = derived(past.table)
+    builder, present = beside(past, table)
+    past.write([5, 9], [50, 91])
+    monkeypatch.setattr(UpdateGraph, "run_cycle", None)
+    monkeypatch.setattr(KeyedTable, "read_cells", None)
+    monkeypatch.setattr(KeyedTable, "take_cells", None)
+    builder.check_rest()
+    plan = builder.plan()
+    assert (plan.missed_steps, plan.step) == (3, table.changed_step)
+    assert plan.update.keys_after(RowSet.of_span(0, plan.size_before)) == table.row_keys
+    present.close()
+    assert not table.trails
+    assert not past.table.trails
+
+
+@pytest.mark.parametrize("steps_for", [None, FULL])
+def test_too_much_that_is_left_is_refused(past: Past, steps_for: SubscriptionSpec | None) -> None:
+    limits = replace(DEFAULT_LIMITS, turn_work_max=5)
+    builder, _ = beside(past, derive.sort(past.table, "-v"), limits, steps_for=steps_for)
+    assert builder.is_near()
+    builder.check_rest()
+    past.write(list(range(10, 90, 2)), list(range(0, 80, 2)))
+    assert not builder.is_near()
+    with pytest.raises(ResumeRefusedError, match=r"at most 20 may be \(4 times turn_work_max\)"):
+        builder.check_rest()
+    builder.take()
+    builder.follow({past.table: past.entries[-1:]})
+    assert builder.is_near()
+    builder.check_rest()
+    assert builder.plan().missed_steps == 3
+
+
+def test_what_is_kept_meanwhile_has_a_limit(past: Past) -> None:
+    limits = replace(DEFAULT_LIMITS, resume_bytes_max=200)
+    builder, _ = beside(past, derive.sort(past.table, "-v"), limits)
+    builder.check_rest()
+    for number in range(20):
+        past.write([number * 3, number * 5 + 100], [number, number])
+    with pytest.raises(ResumeRefusedError, match="more than 200 bytes changed meanwhile"):
+        builder.check_rest()
+
+
+def test_several_cycles_at_once_touch_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    past = Past()
+    for number in range(30):
+        past.write([number % 7, number + 20], [number, -number])
+        if number % 3 == 0:
+            past.remove(number + 20)
+    applied = []
+    plain = ReplayTable._apply_net
+    monkeypatch.setattr(ReplayTable, "_apply", None)
+    monkeypatch.setattr(
+        ReplayTable,
+        "_apply_net",
+        lambda self, net: (applied.append(len(net.keys)), plain(self, net)),
+    )
+    plan = past.plan(derive.sort(past.table, "v"))
+    assert applied == [27]
+    assert plan.missed_steps == 40

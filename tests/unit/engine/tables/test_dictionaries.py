@@ -5,11 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from barrage.engine import AppendOnlyTable, UpdateGraph
+from barrage.engine import AppendOnlyTable, StaticTable, UpdateGraph
 from barrage.engine.tables.coercion import coerce_rows, normalised_schema
 from barrage.engine.tables.keyed import check_keys_of
+from barrage.engine.tables.source import StoredRows
 from barrage.errors import RowError, SchemaError
 from barrage.limits import DEFAULT_LIMITS
+from barrage.model.storage import encoded
 
 TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -93,3 +95,16 @@ def test_keys_are_checked_as_the_table_will(is_each_once: bool) -> None:
             check_keys_of(twice, ["k"], is_each_once=True)
     else:
         check_keys_of(twice, ["k"], is_each_once=False)
+
+
+def test_a_static_table_looks_at_no_value_that_is_stored_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = pa.table({"d": pa.array([str(number) for number in range(9000)]).dictionary_encode()})
+    stored = StoredRows(rows, DEFAULT_LIMITS)
+    for name in ("append", "_codes_of"):
+        monkeypatch.setattr(encoded.DictionaryColumn, name, None)
+    monkeypatch.setattr(encoded.DistinctRows, "cells", None)
+    table = StaticTable(UpdateGraph(), stored)
+    (cells,) = table.read(table.row_keys)
+    assert cells.to_pylist() == rows["d"].to_pylist()
