@@ -355,7 +355,7 @@ class Limits(ConnectorLimits):
 
     query_copied_bytes_max: int = 256 * 1024 * 1024
     """Bytes of cells in place that are copied for an operator that is made beside the engine
-    thread."""
+    thread: those of small columns, and of columns that are pinned in many states already."""
 
     query_rounds_max: int = 16
     """How often an operator, or the plan of a resumed subscription, made beside the engine thread

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from barrage.engine.keys import gaps as gaps_module
 from barrage.engine.keys.gaps import KEY_LIMIT, KEY_ORIGIN, SPACING, assign_keys, fresh_keys
 from barrage.engine.keys.key_map import KeyMap
-from barrage.model.storage import ColumnStore
+from barrage.model.storage import ColumnStore, growth
 from barrage.model.storage.hashing import hash_rows
 from barrage.model.storage.key_index import KeyIndex, first_duplicate
 from barrage.rowset import RowSetShiftData, Shift
@@ -84,13 +84,22 @@ def test_a_used_up_end_of_the_key_space_renumbers(place: int) -> None:
     assert len(new) == 1
 
 
+@pytest.fixture(scope="module")
+def pinned_in_place():
+    """Small arrays are not copied when they are pinned."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(growth, "COPIED_ENTRIES_MAX", 0)
+        patch.setattr(growth, "SLACK_ROWS_MIN", 1)
+        yield
+
+
 @given(
     data=st.data(),
     wide=st.booleans(),
 )
-def test_key_map_is_a_dict(data: st.DataObject, wide: bool) -> None:
+def test_key_map_is_a_dict(pinned_in_place: None, data: st.DataObject, wide: bool) -> None:
     scale = 10**12 if wide else 3
-    mapping, model = KeyMap(), {}
+    mapping, model, pins = KeyMap(), {}, []
     for _ in range(data.draw(st.integers(1, 10))):
         fresh = data.draw(st.sets(st.integers(0, 60))) - {key // scale for key in model}
         keys = np.array(sorted(key * scale for key in fresh), np.int64)
@@ -111,6 +120,11 @@ def test_key_map_is_a_dict(data: st.DataObject, wide: bool) -> None:
         assert dict(zip(found_keys.tolist(), found_values.tolist(), strict=True)) == model
         assert mapping.lookup(present).tolist() == [model[key] for key in present.tolist()]
         assert mapping.count == len(model)
+        if data.draw(st.booleans()):
+            pins.append((mapping.pinned(), dict(model)))
+    for pin, expected in pins:
+        present = np.array(sorted(expected), np.int64)
+        assert pin.lookup(present).tolist() == [expected[key] for key in present.tolist()]
 
 
 key_cells = st.tuples(

@@ -4,6 +4,8 @@ Two forms. Dense: an array indexed by key, for parents whose keys are close toge
 costs O(changed). Sparse: two arrays sorted by key, for parents with wide gaps; a change copies both
 arrays, about a millisecond per million rows. A map becomes sparse when its keys get too wide and
 then stays so.
+
+To pin a map copies nothing. Numbers of a sparse one are copied when they are next assigned.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from barrage.model.storage.growth import GrowArray
 
 if TYPE_CHECKING:
     from barrage.rowset import RowSetShiftData
@@ -30,31 +34,35 @@ class KeyMap:
     """A map from row keys to non-negative numbers. All key arguments are distinct keys."""
 
     def __init__(self) -> None:
-        self._dense: Int64Array | None = np.empty(0, dtype=np.int64)
+        self._dense: GrowArray | None = GrowArray(np.int64)
         self._keys: Int64Array = np.empty(0, dtype=np.int64)
         self._values: Int64Array = np.empty(0, dtype=np.int64)
+        self._is_shared = False
+        """Whether a pinned map has the same array of values."""
         self.count = 0
 
-    def copy(self) -> KeyMap:
-        """The same map, independent of this one."""
+    def pinned(self) -> KeyMap:
+        """The map as it is now, to be read on any thread and never changed."""
         copied = KeyMap()
-        copied._dense = None if self._dense is None else self._dense.copy()
-        copied._keys, copied._values = self._keys.copy(), self._values.copy()
+        copied._dense = None if self._dense is None else self._dense.pinned()
+        copied._keys, copied._values = self._keys, self._values
         copied.count = self.count
+        self._is_shared = True
         return copied
 
     def lookup(self, keys: Int64Array) -> Int64Array:
         """The numbers of keys that are all present."""
         if self._dense is not None:
-            return self._dense[keys]
+            return self._dense.take(keys)
         return self._values[np.searchsorted(self._keys, keys)]
 
     def items(self) -> tuple[Int64Array, Int64Array]:
         """All keys in ascending order and their numbers."""
         if self._dense is None:
             return self._keys, self._values
-        keys = np.flatnonzero(self._dense != ABSENT)
-        return keys, self._dense[keys]
+        dense = self._dense.slice(0, self._dense.length)
+        keys = np.flatnonzero(dense != ABSENT)
+        return keys, dense[keys]
 
     def items_with(self, is_wanted: BoolArray) -> tuple[Int64Array, Int64Array]:
         """The keys, ascending, whose numbers ``is_wanted`` (one flag per number) names, and the
@@ -63,21 +71,24 @@ class KeyMap:
             chosen = np.flatnonzero(is_wanted[self._values])
             return self._keys[chosen], self._values[chosen]
         # Places without a key hold -1 and find the flag at the end.
-        chosen = np.flatnonzero(np.append(is_wanted, False)[self._dense])
-        return chosen, self._dense[chosen]
+        dense = self._dense.slice(0, self._dense.length)
+        chosen = np.flatnonzero(np.append(is_wanted, False)[dense])
+        return chosen, dense[chosen]
 
     def assign(self, keys: Int64Array, values: Int64Array) -> None:
         """Change the numbers of keys that are all present."""
         if self._dense is not None:
-            self._dense[keys] = values
+            self._dense.write(keys, values)
         else:
+            if self._is_shared:
+                self._values, self._is_shared = self._values.copy(), False
             self._values[np.searchsorted(self._keys, keys)] = values
 
     def remove(self, keys: Int64Array) -> None:
         """Forget keys that are all present."""
         self.count -= len(keys)
         if self._dense is not None:
-            self._dense[keys] = ABSENT
+            self._dense.write(keys, ABSENT)
         elif len(keys):
             stays = np.ones(len(self._keys), dtype=np.bool_)
             stays[np.searchsorted(self._keys, keys)] = False
@@ -89,7 +100,7 @@ class KeyMap:
             return
         self.count += len(keys)
         if self._dense is not None and self._has_room(int(keys[-1])):
-            self._dense[keys] = values
+            self._dense.write(keys, values)
             return
         self._make_sparse()
         places = np.searchsorted(self._keys, keys)
@@ -99,13 +110,12 @@ class KeyMap:
     def _has_room(self, key: int) -> bool:
         """Grow the dense form so that it covers ``key``, unless that would waste too much."""
         assert self._dense is not None
-        if key < len(self._dense):
+        missing = key + 1 - self._dense.length
+        if missing <= 0:
             return True
         if key > DENSE_ENTRIES_PER_ROW * self.count + DENSE_SLACK:
             return False
-        grown = np.full(key + 1 + key // 4, ABSENT, dtype=np.int64)
-        grown[: len(self._dense)] = self._dense
-        self._dense = grown
+        self._dense.append_constant(ABSENT, missing)
         return True
 
     def _make_sparse(self) -> None:
@@ -127,5 +137,5 @@ class KeyMap:
             self._dense = None
             self._keys, self._values = moved, values
             return
-        self._dense[keys] = ABSENT
-        self._dense[moved] = values
+        self._dense.write(keys, ABSENT)
+        self._dense.write(moved, values)

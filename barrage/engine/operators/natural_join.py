@@ -190,7 +190,7 @@ class NaturalJoinTable(DerivedTable):
     def _pin(self, known: dict[int, Table]) -> None:
         super()._pin(known)
         self.right = self.parents[1]
-        self._left_number = self._left_number.copy()
+        self._left_number = self._left_number.pinned()
         self._right_row = self._right_row.copy()
 
     def _numbers_of_all(self, table: Table, columns: Sequence[int]) -> Int64Array:

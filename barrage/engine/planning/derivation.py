@@ -12,8 +12,9 @@ The operator reads its parents through *stand-ins*, which are turned from one pi
 next together with the update that leads there; when it joins, it is set upon the parents. From then
 on it cannot be told from one that was made on the engine thread.
 
-Cost on the engine thread: pinning shares all cells that are never overwritten and copies the others
-(bounded by ``query_copied_bytes_max``); one cycle's worth of changes when joining. Every round has
+Cost on the engine thread: pinning shares all cells, of which later writes save what they overwrite,
+and copies those of small columns and of columns that are pinned in many states already (bounded by
+``query_copied_bytes_max``); one cycle's worth of changes when joining. Every round has
 less to go through than the one before it, unless the tables change faster than the operator can
 follow; then it is given up (``query_rounds_max``), as it would hold up every cycle of the engine.
 """

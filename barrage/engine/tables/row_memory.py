@@ -36,7 +36,7 @@ class RowMemory:
         """The rows there are now, for :meth:`take` on any thread."""
         copied = RowMemory.__new__(RowMemory)
         copied._columns = [column.pinned() for column in self._columns]
-        copied._slot_of = self._slot_of.copy()
+        copied._slot_of = self._slot_of.pinned()
         return copied
 
     def add(self, rows: Int64Array, cells: Sequence[pa.Array]) -> None:

@@ -35,11 +35,16 @@ class SlotStorage:
 
     @property
     def overwritten_nbytes(self) -> int:
-        """Bytes that :meth:`pinned` copies."""
+        """Bytes of cells that are written in place, and that reading copies."""
         return sum(column.overwritten_nbytes for column in self.columns)
 
+    @property
+    def pinning_nbytes(self) -> int:
+        """Bytes that :meth:`pinned` copies now."""
+        return sum(column.pinning_nbytes for column in self.columns)
+
     def pinned(self) -> SlotStorage:
-        """The cells there are now, which stay as they are."""
+        """The cells there are now, which stay as they are, for reading only."""
         copied = SlotStorage.__new__(SlotStorage)
         copied.columns = [column.pinned() for column in self.columns]
         return copied

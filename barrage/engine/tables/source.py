@@ -59,6 +59,11 @@ class SourceTable(LeafTable):
     def overwritten_nbytes(self) -> int:
         return self.storage.overwritten_nbytes
 
+    @property
+    def pinning_nbytes(self) -> int:
+        """Bytes of cells that pinning copies now."""
+        return self.storage.pinning_nbytes
+
     def start_recording(self) -> None:
         """From the next cycle on keep what each one changed, with the cells of before, for
         :meth:`take_change`."""
@@ -315,8 +320,8 @@ def operators_of(*tables: Table) -> list[DerivedTable]:
 
 
 def copied_nbytes(tables: Iterable[Table]) -> int:
-    """Bytes of cells that pinning the tables copies."""
-    return sum(source.overwritten_nbytes for source in sources_of(*tables))
+    """Bytes of cells that pinning the tables copies now."""
+    return sum(source.pinning_nbytes for source in sources_of(*tables))
 
 
 def _ancestry(tables: Sequence[Table]) -> list[Table]:

@@ -229,8 +229,8 @@ class Table:
     def pinned(self, known: dict[int, Table] | None = None) -> Table:
         """The table as it is now, for reading only, on any thread: later cycles do not change it.
 
-        Cells that may be overwritten are copied, everything else is shared. ``known`` holds what
-        is pinned already, so that what several tables read is one.
+        Cells are shared; what later cycles overwrite is saved for it as long as it is held.
+        ``known`` holds what is pinned already, so that what several tables read is one.
         """
         known = {} if known is None else known
         found = known.get(self.serial)

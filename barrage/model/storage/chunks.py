@@ -65,7 +65,7 @@ class ChunkLog:
     def nbytes(self) -> int:
         return sum(chunk.nbytes for chunk in self._chunks)
 
-    overwritten_nbytes = 0
+    overwritten_nbytes = pinning_nbytes = 0
     """Chunks never change."""
 
     def pinned(self) -> ChunkLog:

@@ -43,6 +43,8 @@ class _Representation(Protocol):
     def nbytes(self) -> int: ...
     @property
     def overwritten_nbytes(self) -> int: ...
+    @property
+    def pinning_nbytes(self) -> int: ...
     def pinned(self) -> _Representation: ...
     def append(self, values: pa.Array) -> None: ...
     def take(self, slots: Int64Array) -> pa.Array: ...
@@ -70,12 +72,19 @@ class ColumnStore:
 
     @property
     def overwritten_nbytes(self) -> int:
-        """Bytes that :meth:`pinned` copies: those of cells that are written in place."""
+        """Bytes of cells that are written in place, and that reading copies."""
         return self._cells.overwritten_nbytes
+
+    @property
+    def pinning_nbytes(self) -> int:
+        """Bytes that :meth:`pinned` copies now: those of columns that are small, or that are pinned
+        in many states already."""
+        return self._cells.pinning_nbytes
 
     def pinned(self) -> ColumnStore:
         """A store of the same cells, which later calls of this one do not change. It may be read
-        on another thread."""
+        on another thread, and is never written. Costs nearly the same for any length; while it is
+        held, later calls save for it what they overwrite (:mod:`.pinning`)."""
         copied = ColumnStore.__new__(ColumnStore)
         copied.type = self.type
         copied._is_overwritten = self._is_overwritten

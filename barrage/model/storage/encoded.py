@@ -39,6 +39,8 @@ class PlainColumn(Protocol):
     def nbytes(self) -> int: ...
     @property
     def overwritten_nbytes(self) -> int: ...
+    @property
+    def pinning_nbytes(self) -> int: ...
     def pinned(self) -> PlainColumn: ...
     def __len__(self) -> int: ...
     def append(self, values: pa.Array | pa.ChunkedArray) -> None: ...
@@ -122,6 +124,10 @@ class DictionaryColumn:
     @property
     def overwritten_nbytes(self) -> int:
         return self._codes.overwritten_nbytes
+
+    @property
+    def pinning_nbytes(self) -> int:
+        return self._codes.pinning_nbytes
 
     def pinned(self) -> DictionaryColumn:
         """The same codes and values."""
@@ -273,6 +279,10 @@ class RunEndColumn:
     def overwritten_nbytes(self) -> int:
         return self._plain.overwritten_nbytes
 
+    @property
+    def pinning_nbytes(self) -> int:
+        return self._plain.pinning_nbytes
+
     def pinned(self) -> RunEndColumn:
         """The same cells."""
         return RunEndColumn(self.type, self._plain.pinned())
@@ -323,7 +333,7 @@ class NullColumn:
     def nbytes(self) -> int:
         return 0
 
-    overwritten_nbytes = 0
+    overwritten_nbytes = pinning_nbytes = 0
 
     def pinned(self) -> NullColumn:
         """As many nulls."""

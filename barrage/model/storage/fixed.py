@@ -105,11 +105,16 @@ class FixedColumn:
     def overwritten_nbytes(self) -> int:
         return self.nbytes
 
+    @property
+    def pinning_nbytes(self) -> int:
+        valid = 0 if self._valid is None else self._valid.pinning_nbytes
+        return self._values.pinning_nbytes + valid
+
     def pinned(self) -> FixedColumn:
-        """A copy."""
+        """The cells there are now, for reading only."""
         copied = FixedColumn(self.type, self._dtype)
-        copied._values = self._values.copy()
-        copied._valid = None if self._valid is None else self._valid.copy()
+        copied._values = self._values.pinned()
+        copied._valid = None if self._valid is None else self._valid.pinned()
         return copied
 
     def append(self, values: pa.Array) -> None:
@@ -127,13 +132,21 @@ class FixedColumn:
         self._valid = BitArray()
         self._valid.append_constant(True, self._values.length)
 
-    def write(self, slots: Int64Array, values: pa.Array) -> None:
+    def write(self, slots: Int64Array, values: pa.Array, *, is_first: bool = False) -> None:
+        """Overwrite cells, or write those of a :meth:`blank` column for the first time."""
         valid = read_valid(values)
         if valid is not None and self._valid is None:
             self._add_validity()
         if self._valid is not None:
-            self._valid.write(slots, np.ones(len(slots), np.bool_) if valid is None else valid)
-        self._values.write(slots, read_fixed(values, self._dtype))
+            bits = np.ones(len(slots), np.bool_) if valid is None else valid
+            self._valid.write(slots, bits, is_first=is_first)
+        self._values.write(slots, read_fixed(values, self._dtype), is_first=is_first)
+
+    def tidy(self, cell_count: int) -> None:
+        """See :meth:`GrowArray.tidy`."""
+        self._values.tidy(cell_count)
+        if self._valid is not None:
+            self._valid.tidy(cell_count)
 
     def truncate(self, length: int) -> None:
         self._values.truncate(length)

@@ -3,15 +3,20 @@
 Memory: one reallocation grows a buffer by an eighth, or by 2^18 entries. Large blocks are moved by
 the C library by remapping pages, not by copying, so growing never holds two copies. Nothing outside
 the owner may hold a view of the buffer, since a reallocation would leave it dangling; every reader
-therefore gets a copy.
+therefore gets a copy. Only pins (:mod:`.pinning`) read the buffer themselves: while one lives, a
+buffer is not reallocated, and when it is full its entries move into another one, a few with each
+that comes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+
+from barrage.model.storage.pinning import Buffers, PinnedEntries
 
 SLACK_ROWS_MIN = 64
 """Smallest number of spare entries a growing buffer reserves."""
@@ -21,6 +26,19 @@ SLACK_ROWS_MAX = 1 << 18
 
 SPARE_FACTOR_MAX = 2
 """A buffer that is truncated is made smaller when it has so many times the room it needs."""
+
+COPIED_ENTRIES_MAX = 1 << 14
+"""Arrays of so many entries, or fewer, are copied when they are pinned."""
+
+PINS_MAX = 8
+"""So many states of an array are pinned at a time without being copied: every write saves what it
+overwrites for each of them."""
+
+MOVED_TOGETHER = 1 << 16
+"""Entries that each write moves out of a buffer that is left, at least."""
+
+MOVED_PER_ENTRY = 4
+"""Entries that move for each one that is appended, where that is more."""
 
 AnyArray = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
@@ -35,12 +53,18 @@ def grown_capacity(length: int) -> int:
 
 
 class GrowArray:
-    """One growable array of a fixed numpy dtype."""
+    """One growable array of a fixed numpy dtype, written by one thread."""
 
-    __slots__ = ("_buffer", "length")
+    __slots__ = ("_buffer", "_leaving", "_moved_upto", "_pins", "length")
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self._buffer: AnyArray = np.empty(0, dtype=dtype)
+        self._leaving: AnyArray | None = None
+        """A buffer from which entries are moving, because it was full and pins read it."""
+        self._moved_upto = 0
+        """Its entries before are in the buffer; the others are written where they are."""
+        self._pins: list[weakref.ref[PinnedEntries]] = []
+        """Those that read what this array still writes, as far as they live, oldest first."""
         self.length = 0
 
     @classmethod
@@ -54,56 +78,185 @@ class GrowArray:
 
     @property
     def nbytes(self) -> int:
-        return int(self._buffer.nbytes)
+        leaving = 0 if self._leaving is None else self._leaving.nbytes
+        return int(self._buffer.nbytes + leaving)
 
-    def copy(self) -> GrowArray:
-        """The same entries in a buffer of their own."""
-        copied = GrowArray(self._buffer.dtype)
-        copied._buffer = self._buffer[: self.length].copy()
-        copied.length = self.length
-        return copied
+    @property
+    def pinning_nbytes(self) -> int:
+        """Bytes that :meth:`pinned` copies now."""
+        if self.length > COPIED_ENTRIES_MAX:
+            pins = self._living_pins()
+            if len(pins) < PINS_MAX or self._pin_of_now(pins) is not None:
+                return 0
+        return self.length * self._buffer.itemsize
+
+    def pinned(self) -> GrowArray:
+        """The entries there are now, which stay, to be read on any thread and never written."""
+        return _PinnedArray(self._pin(), self._buffer.dtype)
+
+    def _pin(self) -> PinnedEntries:
+        pins = self._living_pins()
+        pin = self._pin_of_now(pins)
+        if pin is None and self.length > COPIED_ENTRIES_MAX and len(pins) < PINS_MAX:
+            pin = PinnedEntries(self._buffers, self.length)
+            self._pins = [weakref.ref(each) for each in (*pins, pin)]
+        return pin or PinnedEntries(Buffers(self.slice(0, self.length)), self.length)
+
+    def _pin_of_now(self, pins: list[PinnedEntries]) -> PinnedEntries | None:
+        """One of the pins that has the entries there are now, in the buffers there are now: first
+        values are only written there."""
+        for pin in pins:
+            if pin.length == self.length and pin.is_in(self._buffers):
+                return pin
+        return None
+
+    @property
+    def _buffers(self) -> Buffers:
+        return Buffers(self._buffer, self._leaving, self._moved_upto)
+
+    def _living_pins(self) -> list[PinnedEntries]:
+        return [pin for pin in (each() for each in self._pins) if pin is not None]
+
+    def _save(self, slots: Int64Array) -> None:
+        """Have the pins save entries that are about to be overwritten."""
+        pins = self._living_pins()
+        for pin in reversed(pins):
+            # What the newer ones have saved before, the older ones have, too.
+            slots = pin.save(slots)
+        if len(pins) < len(self._pins):
+            self._pins = [weakref.ref(pin) for pin in pins]
+
+    def _is_buffer_pinned(self) -> bool:
+        return any(pin.reads(self._buffer) for pin in self._living_pins())
 
     def reserve(self, length: int) -> None:
         """Make room for ``length`` entries."""
-        if length > len(self._buffer):
-            # No view of the buffer ever leaves this class, hence refcheck may be off.
+        if length <= len(self._buffer):
+            return
+        if self._leaving is not None:
+            # There was room for half of its entries more, and four move for each that comes.
+            self._move(len(self._leaving))
+        if self._is_buffer_pinned():
+            roomier = np.zeros(length + length // 2, dtype=self._buffer.dtype)
+            self._leaving, self._moved_upto = self._buffer[: self.length], 0
+            self._buffer = roomier
+        else:
+            # No view of the buffer ever leaves this class but to pins, hence refcheck may be off.
             self._buffer.resize(grown_capacity(length), refcheck=False)
 
+    def _move(self, count: int) -> None:
+        """Move so many more entries out of the buffer that is left."""
+        if self._leaving is None:
+            return
+        start, stop = self._moved_upto, min(self._moved_upto + count, len(self._leaving))
+        self._buffer[start:stop] = self._leaving[start:stop]
+        self._moved_upto = stop
+        if stop >= len(self._leaving):
+            self._leaving, self._moved_upto = None, 0
+            pins = [pin for pin in self._living_pins() if pin.reads(self._buffer)]
+            self._pins = [weakref.ref(pin) for pin in pins]
+
     def append(self, values: AnyArray) -> None:
-        stop = self.length + len(values)
-        self.reserve(stop)
-        self._buffer[self.length : stop] = values
-        self.length = stop
+        self._extend(values, len(values))
 
     def append_constant(self, value: Any, count: int) -> None:
         """Append ``count`` times the same value."""
-        stop = self.length + count
+        self._extend(value, count)
+
+    def _extend(self, values: Any, count: int) -> None:
+        start, stop = self.length, self.length + count
         self.reserve(stop)
-        self._buffer[self.length : stop] = value
+        if self._pins:
+            # Entries that were truncated, and that pins still have.
+            overwritten = max((pin.length for pin in self._living_pins()), default=0)
+            self._save(np.arange(start, min(stop, overwritten)))
+        self._buffer[start:stop] = values
         self.length = stop
+        self._move(max(MOVED_TOGETHER, MOVED_PER_ENTRY * count))
 
     def truncate(self, length: int) -> None:
         """Drop the entries from ``length`` (at most what there is) on. A buffer that is mostly
         spare then becomes smaller."""
         self.length = length
-        capacity = grown_capacity(length)
-        if len(self._buffer) > SPARE_FACTOR_MAX * capacity:
+        if self._leaving is not None:
+            self._leaving = self._leaving[:length]
+            self._move(0)
+        self._give_up_spare()
+
+    def _give_up_spare(self) -> None:
+        capacity = grown_capacity(self.length)
+        if len(self._buffer) > SPARE_FACTOR_MAX * capacity and not self._is_buffer_pinned():
             self._buffer.resize(capacity, refcheck=False)
 
-    def write(self, slots: Int64Array, values: Any) -> None:
-        self._buffer[slots] = values
+    def tidy(self, count: int) -> None:
+        """Go on with moving, by so many entries, and give back room that pins have kept."""
+        self._move(count)
+        self._give_up_spare()
+
+    def write(self, slots: Int64Array, values: Any, *, is_first: bool = False) -> None:
+        """Overwrite the entries at ``slots``, which are distinct. ``is_first``: they had no value
+        that anybody may read, so that no pin needs it."""
+        if self._pins and not is_first:
+            self._save(slots)
+        if self._leaving is None:
+            self._buffer[slots] = values
+            return
+        values = np.broadcast_to(values, len(slots))
+        stays = self._buffers.are_leaving(slots)
+        self._leaving[slots[stays]] = values[stays]
+        self._buffer[slots[~stays]] = values[~stays]
+        self._move(max(MOVED_TOGETHER, len(slots)))
 
     def add(self, number: int) -> None:
         """Add to every entry, modulo the size of its type."""
+        if self._pins:
+            self._save(np.arange(self.length))
+        if self._leaving is not None:
+            self._move(len(self._leaving))
         self._buffer[: self.length] += self._buffer.dtype.type(number)
 
     def take(self, slots: Int64Array) -> AnyArray:
         """A copy of the entries at ``slots`` (each 0..length-1, any order)."""
-        return self._buffer.take(slots)
+        if self._leaving is None:
+            return self._buffer.take(slots)
+        return self._buffers.take(slots)
 
     def slice(self, start: int, stop: int) -> AnyArray:
         """A copy of the entries ``start..stop-1``."""
-        return self._buffer[start:stop].copy()
+        return self._buffers.slice(start, stop)
+
+
+class _PinnedArray(GrowArray):
+    """An array as it was when it was pinned, which is only read."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: PinnedEntries, dtype: np.dtype[Any]) -> None:
+        super().__init__(dtype)
+        self._entries = entries
+        self.length = entries.length
+
+    @property
+    def nbytes(self) -> int:
+        return self._entries.nbytes
+
+    @property
+    def pinning_nbytes(self) -> int:
+        return 0
+
+    def pinned(self) -> GrowArray:
+        return self
+
+    def take(self, slots: Int64Array) -> AnyArray:
+        return self._entries.take(slots)
+
+    def slice(self, start: int, stop: int) -> AnyArray:
+        return self._entries.slice(start, stop)
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("what was pinned is not written")
+
+    reserve = _extend = truncate = tidy = write = add = _refuse
 
 
 class BitArray:
@@ -127,10 +280,15 @@ class BitArray:
     def nbytes(self) -> int:
         return self._bytes.nbytes
 
-    def copy(self) -> BitArray:
-        """The same bits in a buffer of their own."""
+    @property
+    def pinning_nbytes(self) -> int:
+        """Bytes that :meth:`pinned` copies now."""
+        return self._bytes.pinning_nbytes
+
+    def pinned(self) -> BitArray:
+        """The bits there are now; see :meth:`GrowArray.pinned`."""
         copied = BitArray()
-        copied._bytes = self._bytes.copy()
+        copied._bytes = self._bytes.pinned()
         copied.length = self.length
         return copied
 
@@ -141,8 +299,8 @@ class BitArray:
             first = self._bytes.slice(self.length >> 3, (self.length >> 3) + 1)
             head = np.unpackbits(first, bitorder="little")[:used].view(np.bool_)
             bits = np.concatenate((head, bits))
+            self._bytes.truncate(self.length >> 3)
             self.length -= used
-            self._bytes.length -= 1
         self._bytes.append(np.packbits(bits, bitorder="little"))
         self.length += len(bits)
 
@@ -157,6 +315,10 @@ class BitArray:
         self._bytes.truncate((length + 7) >> 3)
         self.length = length
 
+    def tidy(self, count: int) -> None:
+        """See :meth:`GrowArray.tidy`."""
+        self._bytes.tidy((count + 7) >> 3)
+
     def take(self, slots: Int64Array) -> BoolArray:
         packed = self._bytes.take(slots >> 3)
         return ((packed >> (slots & 7).astype(np.uint8)) & 1).view(np.bool_)
@@ -168,8 +330,8 @@ class BitArray:
         bits = np.unpackbits(packed, bitorder="little").view(np.bool_)
         return bits[start & 7 : (start & 7) + stop - start]
 
-    def write(self, slots: Int64Array, bits: BoolArray) -> None:
-        """Set the bits at ``slots``, which must be distinct.
+    def write(self, slots: Int64Array, bits: BoolArray, *, is_first: bool = False) -> None:
+        """Set the bits at ``slots``, which must be distinct; see :meth:`GrowArray.write`.
 
         Eight passes, one per bit of a byte: within a pass every byte index occurs once, so plain
         indexed assignment is exact.
@@ -180,7 +342,8 @@ class BitArray:
             if len(chosen):
                 where = slots[chosen] >> 3
                 kept = self._bytes.take(where) & np.uint8(0xFF ^ (1 << lane))
-                self._bytes.write(where, kept | (bits[chosen].view(np.uint8) << np.uint8(lane)))
+                fresh = kept | (bits[chosen].view(np.uint8) << np.uint8(lane))
+                self._bytes.write(where, fresh, is_first=is_first)
 
 
 def pack_bits(bits: BoolArray) -> UInt8Array:

@@ -79,10 +79,14 @@ class LogColumn:
     def overwritten_nbytes(self) -> int:
         return self._distances.nbytes
 
+    @property
+    def pinning_nbytes(self) -> int:
+        return self._distances.pinning_nbytes
+
     def pinned(self) -> LogColumn:
-        """The same chunks behind a copy of the positions."""
+        """The same chunks behind the positions of now, for reading only."""
         copied = LogColumn(self.type)
-        copied._log, copied._distances = self._log.pinned(), self._distances.copy()
+        copied._log, copied._distances = self._log.pinned(), self._distances.pinned()
         return copied
 
     def append(self, values: pa.Array) -> None:
@@ -99,6 +103,7 @@ class LogColumn:
     def tidy(self, cell_count: int) -> None:
         """Clean so many slots, if there is much garbage: what was truncated is more than later
         writes may ever pay for."""
+        self._distances.tidy(cell_count)
         self._clean_for(cell_count // CLEANED_PER_CELL)
 
     def own(self, owned: Callable[[pa.Array], pa.Array]) -> None:

@@ -61,13 +61,17 @@ class ThawingColumn:
     def overwritten_nbytes(self) -> int:
         return self.cells.nbytes + self._is_written.nbytes
 
+    @property
+    def pinning_nbytes(self) -> int:
+        return self.cells.pinning_nbytes + self._is_written.pinning_nbytes
+
     def pinned(self) -> ThawingColumn:
-        """The same chunks, and a copy of what has been written."""
+        """The same chunks, and what has been written by now."""
         copied = ThawingColumn.__new__(ThawingColumn)
         copied.cells = self.cells.pinned()
         copied._chunks = self._chunks.pinned()
         copied._frozen_upto, copied._thawed_upto = self._frozen_upto, self._thawed_upto
-        copied._is_written = self._is_written.copy()
+        copied._is_written = self._is_written.pinned()
         return copied
 
     def append(self, values: pa.Array) -> None:
@@ -84,7 +88,7 @@ class ThawingColumn:
         stop = min(start + count, self._frozen_upto)
         slots = start + np.flatnonzero(~self._is_written.slice(start, stop))
         if len(slots):
-            self.cells.write(slots, self._chunks.take(slots))
+            self.cells.write(slots, self._chunks.take(slots), is_first=True)
         self._thawed_upto = stop
         self._chunks.forget_before(stop)
 

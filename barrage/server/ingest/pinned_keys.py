@@ -1,7 +1,6 @@
 """The keys of a keyed table as they are now, to be looked through beside the engine thread.
 
-Only key columns are pinned: cells that are overwritten in place are copied, and those of a key are
-only where rows have been packed, so this is far less than pinning the table. Looking for the keys
+Only key columns are pinned, so that writes save nothing of the others. Looking for the keys
 that a batch does not have takes a table of hashes of the batch, 20 to 40 bytes for each of its
 rows, and a tenth of a microsecond or two for each row of the batch and of the table.
 """
