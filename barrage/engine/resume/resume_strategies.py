@@ -18,10 +18,15 @@ import pyarrow as pa
 from barrage.engine.changelog.subscription import Shape, ShapeBook, ShapeKind
 from barrage.engine.changelog.table_changelog import TableChangelog
 from barrage.engine.operators.flatten import flatten
-from barrage.engine.planning.derivation import changed_rows, merged
+from barrage.engine.planning.derivation import merged
 from barrage.engine.resume.replay import ReplayTable, rebuilt
 from barrage.engine.tables.graph import UpdateGraph
-from barrage.engine.tables.moved_rows import closing_shifts, each_once, union_of
+from barrage.engine.tables.moved_rows import (
+    changed_rows,
+    closing_shifts,
+    each_once,
+    union_of,
+)
 from barrage.engine.tables.source import operators_of
 from barrage.engine.tables.work import MERGED_BYTES, PLACED, RUN, SORTED_ROW, UNDONE
 from barrage.errors import BarrageError, LimitExceededError, ResumeRefusedError
