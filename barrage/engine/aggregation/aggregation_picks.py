@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from barrage.engine.aggregation.group_folds import Segments
-from barrage.engine.aggregation.grouping import extended
 from barrage.model.storage.fixed import fixed_dtype, read_fixed, read_valid
+from barrage.model.storage.growth import lengthened
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,7 +46,7 @@ class GroupPicks:
 
     def grow(self, size: int) -> None:
         """Make room for groups below ``size``."""
-        self._row = extended(self._row, size, NO_ROW)
+        self._row = lengthened(self._row, size, NO_ROW)
 
     def keep(self, groups: Int64Array) -> None:
         """Keep only these groups, numbered anew in their order."""

@@ -11,13 +11,14 @@ went), the group is added up anew from its rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from barrage.engine.aggregation.group_folds import PairSum, Segments, two_product
 from barrage.model.storage.fixed import fixed_dtype, read_fixed, read_valid
+from barrage.model.storage.growth import lengthened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
     FloatArray = npt.NDArray[np.float64]
     BoolArray = npt.NDArray[np.bool_]
-
-CellT = TypeVar("CellT", bound=np.generic)
 
 ERROR_MAX = 2.0**-52
 """Largest error, relative to the sum, that is left to stand when rows leave a group."""
@@ -58,7 +57,7 @@ class GroupSums:
 
     def grow(self, size: int) -> None:
         """Make room for groups below ``size``."""
-        self.count = _grown(self.count, size)
+        self.count = lengthened(self.count, size)
 
     def reset(self, groups: Int64Array) -> None:
         """Let groups have no terms."""
@@ -105,7 +104,7 @@ class WholeSums(GroupSums):
 
     def grow(self, size: int) -> None:
         super().grow(size)
-        self._high, self._low = _grown(self._high, size), _grown(self._low, size)
+        self._high, self._low = lengthened(self._high, size), lengthened(self._low, size)
 
     def reset(self, groups: Int64Array) -> None:
         super().reset(groups)
@@ -158,9 +157,11 @@ class FloatSums(GroupSums):
         super().grow(size)
         finite = self.finite
         self.finite = PairSum(
-            _grown(finite.high, size), _grown(finite.low, size), _grown(finite.lost, size)
+            lengthened(finite.high, size),
+            lengthened(finite.low, size),
+            lengthened(finite.lost, size),
         )
-        self._specials = _grown(self._specials, size)
+        self._specials = lengthened(self._specials, size)
 
     def reset(self, groups: Int64Array) -> None:
         super().reset(groups)
@@ -228,15 +229,6 @@ def sums_of(term: Term, data_types: Sequence[pa.DataType]) -> GroupSums:
     if term.kind in ("value", "abs") and not pa.types.is_floating(data_types[0]):
         return WholeSums(term)
     return FloatSums(term)
-
-
-def _grown(values: npt.NDArray[CellT], size: int) -> npt.NDArray[CellT]:
-    """The array with zeros up to ``size``, and some more."""
-    if size <= len(values):
-        return values
-    grown = np.zeros((size + size // 8, *values.shape[1:]), dtype=values.dtype)
-    grown[: len(values)] = values
-    return grown
 
 
 def _all_valid(cells: Sequence[pa.Array]) -> BoolArray | None:

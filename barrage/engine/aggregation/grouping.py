@@ -27,6 +27,7 @@ from barrage.engine.keys.key_map import KeyMap
 from barrage.engine.keys.key_numbers import KeyNumbers
 from barrage.engine.tables.cells import EVALUATED_ROWS
 from barrage.engine.tables.moved_rows import union_of
+from barrage.model.storage.growth import lengthened
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class RowGroups:
             columns = sorted(set(self._key_columns))
             cells = dict(zip(columns, self.parent.take_cells(rows, columns), strict=True))
             groups = self._numbers.of([cells[column] for column in self._key_columns])
-        self._sizes = extended(self._sizes, self.count, 0)
+        self._sizes = lengthened(self._sizes, self.count, 0)
         return groups
 
     def advance(self, update: TableUpdate) -> GroupChange:
@@ -199,15 +200,6 @@ class RowGroups:
             self._group_of.assign(rows, renumbered[old])
         self._sizes = self._sizes[groups]
         self._numbers.keep(groups)
-
-
-def extended(values: Int64Array, length: int, filler: int) -> Int64Array:
-    """The array with room for ``length`` entries, and more, so that it rarely grows."""
-    if length <= len(values):
-        return values
-    grown = np.full(length + length // 8, filler, dtype=np.int64)
-    grown[: len(values)] = values
-    return grown
 
 
 def in_groups(update: TableUpdate, change: GroupChange, column: int) -> Int64Array:

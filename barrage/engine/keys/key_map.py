@@ -1,9 +1,9 @@
 """Row key -> number, for operators that keep something per parent row.
 
 Two forms. Dense: an array indexed by key, for parents whose keys are close together; every change
-costs O(changed). Sparse: two arrays sorted by key, for parents with wide gaps; a change copies both
-arrays, about a millisecond per million rows. A map becomes sparse when its keys get too wide and
-then stays so.
+costs O(changed), and it grows in place. Sparse: two arrays sorted by key, for parents with wide
+gaps; keys that come or go copy both arrays, about a millisecond per million rows. A map becomes
+sparse when its keys get too wide and then stays so.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from barrage.engine.keys.ascending import places_in, replaced, spans
+from barrage.model.storage.growth import lengthened
 
 if TYPE_CHECKING:
     from barrage.rowset import RowSetShiftData
@@ -24,6 +27,9 @@ ABSENT = -1
 
 DENSE_SLACK = 1 << 16
 DENSE_ENTRIES_PER_ROW = 4
+
+SPANNED_DIVISOR = 4
+"""Shifts that span more than this part of a dense form have all of it looked at."""
 
 
 class KeyMap:
@@ -47,7 +53,7 @@ class KeyMap:
         """The numbers of keys that are all present."""
         if self._dense is not None:
             return self._dense[keys]
-        return self._values[np.searchsorted(self._keys, keys)]
+        return self._values[places_in(self._keys, keys)]
 
     def items(self) -> tuple[Int64Array, Int64Array]:
         """All keys in ascending order and their numbers."""
@@ -71,7 +77,7 @@ class KeyMap:
         if self._dense is not None:
             self._dense[keys] = values
         else:
-            self._values[np.searchsorted(self._keys, keys)] = values
+            self._values[places_in(self._keys, keys)] = values
 
     def remove(self, keys: Int64Array) -> None:
         """Forget keys that are all present."""
@@ -79,9 +85,7 @@ class KeyMap:
         if self._dense is not None:
             self._dense[keys] = ABSENT
         elif len(keys):
-            stays = np.ones(len(self._keys), dtype=np.bool_)
-            stays[np.searchsorted(self._keys, keys)] = False
-            self._keys, self._values = self._keys[stays], self._values[stays]
+            self._replace(np.sort(places_in(self._keys, keys)), keys[:0], keys[:0])
 
     def add(self, keys: Int64Array, values: Int64Array) -> None:
         """Enter keys, ascending, none of them present."""
@@ -92,9 +96,13 @@ class KeyMap:
             self._dense[keys] = values
             return
         self._make_sparse()
-        places = np.searchsorted(self._keys, keys)
-        self._keys = np.insert(self._keys, places, keys)
-        self._values = np.insert(self._values, places, values)
+        self._replace(keys[:0], keys, values)
+
+    def _replace(self, left_out: Int64Array, keys: Int64Array, values: Int64Array) -> None:
+        """Take the entries at some places out of the sparse form, or put others in."""
+        gaps = np.searchsorted(self._keys, keys)
+        self._keys = replaced(self._keys, left_out, gaps, entries=keys)
+        self._values = replaced(self._values, left_out, gaps, entries=values)
 
     def _has_room(self, key: int) -> bool:
         """Grow the dense form so that it covers ``key``, unless that would waste too much."""
@@ -103,9 +111,7 @@ class KeyMap:
             return True
         if key > DENSE_ENTRIES_PER_ROW * self.count + DENSE_SLACK:
             return False
-        grown = np.full(key + 1 + key // 4, ABSENT, dtype=np.int64)
-        grown[: len(self._dense)] = self._dense
-        self._dense = grown
+        self._dense = lengthened(self._dense, key + 1, ABSENT)
         return True
 
     def _make_sparse(self) -> None:
@@ -118,14 +124,32 @@ class KeyMap:
         """Move the keys as the shifts say."""
         if shifts.is_empty:
             return
-        keys, values = self.items()
-        moved = shifts.apply_keys(keys)
         if self._dense is None:
-            self._keys = moved
+            starts = np.searchsorted(self._keys, shifts.firsts)
+            counts = np.searchsorted(self._keys, shifts.lasts, side="right") - starts
+            self._keys[spans(starts, counts)] += np.repeat(shifts.deltas, counts)
             return
-        if len(moved) and not self._has_room(int(moved[-1])):
-            self._dense = None
-            self._keys, self._values = moved, values
-            return
+        keys, moved = self._moved(shifts)
+        values = self._dense[keys]
         self._dense[keys] = ABSENT
-        self._dense[moved] = values
+        if len(moved) and not self._has_room(int(moved[-1])):
+            self._make_sparse()
+            self._replace(keys[:0], moved, values)
+        else:
+            self._dense[moved] = values
+
+    def _moved(self, shifts: RowSetShiftData) -> tuple[Int64Array, Int64Array]:
+        """The keys of the dense form that move, ascending, and where to. Only those are looked at
+        that shifts span, unless these are most."""
+        assert self._dense is not None
+        limit = len(self._dense)
+        starts, stops = np.minimum(shifts.firsts, limit), np.minimum(shifts.lasts, limit - 1) + 1
+        if int((stops - starts).sum()) * SPANNED_DIVISOR > limit:
+            keys = np.flatnonzero(self._dense != ABSENT)
+            moved = shifts.apply_keys(keys)
+            is_moved = moved != keys
+            return keys[is_moved], moved[is_moved]
+        keys = spans(starts, stops - starts)
+        is_present = self._dense[keys] != ABSENT
+        deltas = np.repeat(shifts.deltas, stops - starts)[is_present]
+        return keys[is_present], keys[is_present] + deltas

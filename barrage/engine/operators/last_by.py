@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.aggregation.grouping import GroupChange, RowGroups, extended
+from barrage.engine.aggregation.grouping import GroupChange, RowGroups
 from barrage.engine.planning.operator_plan import derived
 from barrage.engine.tables import work
 from barrage.engine.tables.keyed import check_key_columns
 from barrage.engine.tables.moved_rows import packing_shifts
 from barrage.engine.tables.table import DerivedTable
 from barrage.model.storage import cells_differ
+from barrage.model.storage.growth import lengthened
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData
 
@@ -60,7 +61,7 @@ class LastByTable(DerivedTable):
         self._last_row: Int64Array = np.empty(0, dtype=np.int64)
         """Per group; longer than there are groups, so that it rarely grows."""
         for rows, groups in self._groups.enter_all():
-            self._last_row = extended(self._last_row, self._groups.count, NO_ROW)
+            self._last_row = lengthened(self._last_row, self._groups.count, NO_ROW)
             # Rows come in ascending order and the last assignment to a group stands.
             self._last_row[groups] = rows
         self._row_keys = RowSet.of_span(0, self._groups.count)
@@ -87,7 +88,7 @@ class LastByTable(DerivedTable):
     def advance(self, update: TableUpdate) -> TableUpdate:
         before = self._row_keys
         change = self._groups.advance(update)
-        self._last_row = extended(self._last_row, self._groups.count, NO_ROW)
+        self._last_row = lengthened(self._last_row, self._groups.count, NO_ROW)
         bereft = self._lose_rows(update, change)
         shown = self._last_row.copy()
         self._last_row[bereft] = NO_ROW

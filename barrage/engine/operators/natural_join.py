@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine.aggregation.grouping import extended
 from barrage.engine.keys.key_map import KeyMap
 from barrage.engine.keys.key_numbers import KeyNumbers
 from barrage.engine.planning.operator_plan import derived
@@ -30,6 +29,7 @@ from barrage.engine.tables.moved_rows import merged_keys, union_of
 from barrage.engine.tables.table import DerivedTable
 from barrage.errors import RowError, SchemaError, near_miss
 from barrage.model.storage import cells_differ
+from barrage.model.storage.growth import lengthened
 from barrage.model.storage.hashing import is_hashable
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
@@ -208,7 +208,7 @@ class NaturalJoinTable(DerivedTable):
         cells = dict(zip(wanted, table.take_cells(rows, wanted), strict=True))
         keys = [_decoded(cells[column]) for column in columns] or [pa.nulls(len(rows), pa.int8())]
         numbers = self._numbers.of(keys)
-        self._right_row = extended(self._right_row, self._numbers.count, NO_ROW)
+        self._right_row = lengthened(self._right_row, self._numbers.count, NO_ROW)
         return numbers
 
     def _enter(self, rows: Int64Array, numbers: Int64Array) -> None:
@@ -232,7 +232,7 @@ class NaturalJoinTable(DerivedTable):
         change = self._follow_right(right)
         moves = self._follow_left(left)
         # New numbers of left keys had no right row before, and were unknown to the right side.
-        was = extended(change.was, len(self._right_row), NO_ROW)
+        was = lengthened(change.was, len(self._right_row), NO_ROW)
         modified = self._modified(left, right, _RightChange(was, change.touched), moves=moves)
         self._row_keys = self.parent.row_keys
         self._collect()

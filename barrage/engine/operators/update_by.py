@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.aggregation.grouping import RowGroups, extended, in_groups
-from barrage.engine.aggregation.row_runs import places
+from barrage.engine.aggregation.grouping import RowGroups, in_groups
 from barrage.engine.aggregation.running import has_settled, parse_running, running_values
+from barrage.engine.keys.ascending import spans
 from barrage.engine.planning.operator_plan import derived
 from barrage.engine.tables import work
 from barrage.engine.tables.keyed import check_key_columns
 from barrage.engine.tables.row_memory import RowMemory
 from barrage.engine.tables.table import DerivedTable
+from barrage.model.storage.growth import lengthened
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
 
@@ -99,7 +100,7 @@ class UpdateByTable(DerivedTable):
         self._last_row: Int64Array = np.empty(0, dtype=np.int64)
         self._values = RowMemory([field.type for field in fields])
         for rows, groups in self._groups.enter_all():
-            self._last_row = extended(self._last_row, self._groups.count, NO_ROW)
+            self._last_row = lengthened(self._last_row, self._groups.count, NO_ROW)
             self._show(self._continued(rows, groups), RowSet.from_sorted_keys(rows))
         self._group_count = self._groups.count
         self._row_keys = parent.row_keys
@@ -130,7 +131,7 @@ class UpdateByTable(DerivedTable):
         self._values.remove(update.removed_keys_pre.to_numpy())
         self._values.shift(update.shifts)
         change = self._groups.advance(update)
-        self._last_row = extended(self._last_row, self._groups.count, NO_ROW)
+        self._last_row = lengthened(self._last_row, self._groups.count, NO_ROW)
         self._last_row = _shifted(self._last_row, update.shifts)
         self._last_row[change.emptied] = NO_ROW
         modified = self._show(self._affected(update, change, behind), update.added_keys_post)
@@ -235,7 +236,7 @@ class UpdateByTable(DerivedTable):
             sizes = np.minimum(sizes, left)
             rows = runs.rows
             if int(sizes.sum()) < len(rows):
-                rows = rows[places(starts, sizes)]
+                rows = rows[spans(starts, sizes)]
             results = self._computed(rows, sizes, states, values=values)
             starts, left = starts + sizes, left - sizes
             goes_on = left > 0

@@ -3,12 +3,12 @@
 Memory: one reallocation grows a buffer by an eighth, or by 2^18 entries. Large blocks are moved by
 the C library by remapping pages, not by copying, so growing never holds two copies. Nothing outside
 the owner may hold a view of the buffer, since a reallocation would leave it dangling; every reader
-therefore gets a copy.
+therefore gets a copy. Plain arrays that have one owner grow the same way (:func:`lengthened`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ SPARE_FACTOR_MAX = 2
 """A buffer that is truncated is made smaller when it has so many times the room it needs."""
 
 AnyArray = npt.NDArray[Any]
+NumberArray = TypeVar("NumberArray", bound=npt.NDArray[Any])
 BoolArray = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]
 UInt8Array = npt.NDArray[np.uint8]
@@ -32,6 +33,21 @@ def grown_capacity(length: int) -> int:
     """Entries to reserve when ``length`` are needed: an eighth more, so appends are amortised O(1);
     of large buffers less, which are not copied when they grow."""
     return length + min(length // 8, SLACK_ROWS_MAX) + SLACK_ROWS_MIN
+
+
+def lengthened(values: NumberArray, length: int, filler: int = 0) -> NumberArray:
+    """The array, with ``length`` entries at least and some more, so that it rarely grows; the new
+    ones hold ``filler``. It grows in place, hence nobody may have a view of it, and only the new
+    part is written."""
+    before = len(values)
+    if length <= before:
+        return values
+    grown = values if values.flags.owndata else values.copy()
+    shape = (length + min(length // 8, SLACK_ROWS_MAX), *values.shape[1:])
+    grown.resize(shape, refcheck=False)
+    if filler:
+        grown[before:] = filler
+    return grown
 
 
 class GrowArray:
