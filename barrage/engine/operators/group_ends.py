@@ -19,6 +19,7 @@ from barrage.engine.operators.subset import SubsetTable
 from barrage.engine.planning.operator_plan import check_count, derived
 from barrage.engine.tables import work
 from barrage.engine.tables.keyed import check_key_columns
+from barrage.engine.tables.moved_rows import merged_keys
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class GroupEndsTable(SubsetTable):
         bereft_pre = self._drop(change.removed_rows_pre, change.removed_groups)
         self._shown.shift(update.shifts)
         moved_out, moved_from = self._drop(change.moved_rows, change.moved_from), change.moved_from
-        bereft = np.union1d(bereft_pre, moved_out)
+        bereft = merged_keys(bereft_pre, moved_out)
         rows = np.concatenate((change.moved_rows, change.added_rows))
         groups = np.concatenate((change.moved_to, change.added_groups))
         touched = np.unique(np.concatenate((bereft, groups)))

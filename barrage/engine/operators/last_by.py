@@ -90,14 +90,15 @@ class LastByTable(DerivedTable):
         change = self._groups.advance(update)
         self._last_row = lengthened(self._last_row, self._groups.count, NO_ROW)
         bereft = self._lose_rows(update, change)
-        shown = self._last_row.copy()
+        touched = _touched(change)
+        shown = self._last_row[touched]
         self._last_row[bereft] = NO_ROW
         self._find_last(change, bereft)
         removed = RowSet.from_sorted_keys(change.emptied)
         added = RowSet.of_span(change.first_new, self._groups.count)
         kept = before - removed
         live = kept | added
-        modified = self._modified(update, shown, kept)
+        modified = self._modified(update, touched, shown, kept=kept)
         self._row_keys = live
         shifts = RowSetShiftData.empty()
         if self._groups.is_crowded(len(live)):
@@ -137,15 +138,17 @@ class LastByTable(DerivedTable):
             is_later = rows > self._last_row[groups]
             self._last_row[groups[is_later]] = rows[is_later]
 
-    def _modified(self, update: TableUpdate, shown: Int64Array, kept: RowSet) -> list[RowSet]:
-        """Per column: kept groups that show another cell now. ``shown`` is the row each showed
-        before."""
-        groups = kept.to_numpy()
-        switched = groups[shown[groups] != self._last_row[groups]]
+    def _modified(
+        self, update: TableUpdate, touched: Int64Array, shown: Int64Array, *, kept: RowSet
+    ) -> list[RowSet]:
+        """Per column: kept groups that show another cell now. ``shown`` is the row each of the
+        ``touched`` ones showed before; no others may show another one."""
+        is_switched = (shown != self._last_row[touched]) & kept.contains_many(touched)
+        switched, shown = touched[is_switched], shown[is_switched]
         # The cells of a row that is gone or was modified are unknown; such groups count as changed.
-        known = switched[shown[switched] != NO_ROW]
-        unknown = RowSet.from_sorted_keys(switched[shown[switched] == NO_ROW])
-        old_rows, new_rows = shown[known], self._last_row[known]
+        known, old_rows = switched[shown != NO_ROW], shown[shown != NO_ROW]
+        unknown = RowSet.from_sorted_keys(switched[shown == NO_ROW])
+        new_rows = self._last_row[known]
         modified = []
         for column, keys in enumerate(update.modified_keys_post):
             if column in self._fixed_keys:
@@ -174,6 +177,12 @@ class LastByTable(DerivedTable):
 
     def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
         return self.parent.take_cells(self._last_row[keys], columns)
+
+
+def _touched(change: GroupChange) -> Int64Array:
+    """Groups that rows left or entered, ascending."""
+    groups = (change.removed_groups, change.moved_from, change.moved_to, change.added_groups)
+    return np.unique(np.concatenate(groups))
 
 
 def _is_floating(data_type: pa.DataType) -> bool:

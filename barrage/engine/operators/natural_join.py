@@ -293,7 +293,7 @@ class NaturalJoinTable(DerivedTable):
         if not sources:
             return []
         rewritten = union_of(right.modified_keys_post[source] for source in sources).to_numpy()
-        numbers = np.union1d(change.touched, self._right_number.lookup(rewritten))
+        numbers = np.unique(np.concatenate((change.touched, self._right_number.lookup(rewritten))))
         was, now = change.was, self._right_row
         differs = [self._differs(right, c, was=was[numbers], now=now[numbers]) for c in sources]
         is_changed = np.logical_or.reduce(differs)
