@@ -22,7 +22,7 @@ from barrage.model.storage.growth import lengthened
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from barrage.engine.aggregation.grouping import GroupChange
+    from barrage.engine.aggregation.grouping import GroupChange, GroupMoves
     from barrage.engine.tables.table import Table
     from barrage.model.storage.hashing import Int64Array
     from barrage.rowset import RowSetShiftData
@@ -48,9 +48,9 @@ class GroupPicks:
         """Make room for groups below ``size``."""
         self._row = lengthened(self._row, size, NO_ROW)
 
-    def keep(self, groups: Int64Array) -> None:
-        """Keep only these groups, numbered anew in their order."""
-        self._row = self._row[groups]
+    def move(self, moves: GroupMoves) -> None:
+        """Move groups to other numbers."""
+        moves.apply(self._row, NO_ROW)
 
     def cells(self, groups: Int64Array) -> pa.Array:
         """The cells the groups show; null where no row was picked."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from barrage.engine.aggregation.aggregation import Aggregation
-    from barrage.engine.aggregation.grouping import GroupChange, RowGroups
+    from barrage.engine.aggregation.grouping import GroupChange, GroupMoves, RowGroups
     from barrage.engine.tables.table import Table
     from barrage.model.storage.hashing import Int64Array
     from barrage.model.update import TableUpdate
@@ -96,10 +96,10 @@ class AggregationStates:
         self._sums.advance(update, change)
         self._picks.advance(update, change, shown)
 
-    def keep(self, groups: Int64Array) -> None:
-        """Keep only these groups, numbered anew in their order."""
-        self._sums.keep(groups)
-        self._picks.keep(groups)
+    def move(self, moves: GroupMoves) -> None:
+        """Move groups to other numbers."""
+        self._sums.move(moves)
+        self._picks.move(moves)
 
     def results(self, groups: Int64Array) -> list[pa.Array]:
         """What the groups show now, one array per aggregation. EngineError when a sum does not fit
@@ -162,9 +162,9 @@ class _Sums:
     def of(self, terms: Sequence[Term]) -> list[GroupSums]:
         return [self._states[term] for term in terms]
 
-    def keep(self, groups: Int64Array) -> None:
+    def move(self, moves: GroupMoves) -> None:
         for state in self._states.values():
-            state.keep(groups)
+            state.move(moves)
 
     def _remembered_type(self, column: int) -> pa.DataType:
         if self._is_only_counted(column):
@@ -298,9 +298,9 @@ class _Picks:
     def cells(self, aggregation: Aggregation, groups: Int64Array) -> pa.Array:
         return self._picks[self._key(aggregation)].cells(groups)
 
-    def keep(self, groups: Int64Array) -> None:
+    def move(self, moves: GroupMoves) -> None:
         for pick in self._picks.values():
-            pick.keep(groups)
+            pick.move(moves)
 
     def enter(self, rows: Int64Array, groups: Int64Array) -> None:
         for pick in self._picks.values():

@@ -11,7 +11,7 @@ went), the group is added up anew from its rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from barrage.engine.aggregation.grouping import GroupMoves
     from barrage.model.storage.hashing import Int64Array
 
     FloatArray = npt.NDArray[np.float64]
@@ -63,9 +64,14 @@ class GroupSums:
         """Let groups have no terms."""
         self.count[groups] = 0
 
-    def keep(self, groups: Int64Array) -> None:
-        """Keep only these groups, numbered anew in their order."""
-        self.count = self.count[groups]
+    def move(self, moves: GroupMoves) -> None:
+        """Move groups to other numbers."""
+        for array in self._arrays():
+            moves.apply(array, 0)
+
+    def _arrays(self) -> list[npt.NDArray[Any]]:
+        """All there is by number of the group, 0 where there are no terms."""
+        return [self.count]
 
     def change(self, groups: Int64Array, cells: Sequence[pa.Array], is_leaving: BoolArray) -> None:
         """Let rows enter or leave: per row its group, its cells and which of the two."""
@@ -111,9 +117,8 @@ class WholeSums(GroupSums):
         self._high[groups] = 0
         self._low[groups] = 0
 
-    def keep(self, groups: Int64Array) -> None:
-        super().keep(groups)
-        self._high, self._low = self._high[groups], self._low[groups]
+    def _arrays(self) -> list[npt.NDArray[Any]]:
+        return [*super()._arrays(), self._high, self._low]
 
     def _add(self, segments: Segments, cells: Sequence[pa.Array], is_leaving: BoolArray) -> None:
         high, low = _whole_halves(cells[0])
@@ -168,10 +173,9 @@ class FloatSums(GroupSums):
         self.finite.put(groups, PairSum.zeros(len(groups)))
         self._specials[groups] = 0
 
-    def keep(self, groups: Int64Array) -> None:
-        super().keep(groups)
-        self.finite = self.finite.at(groups)
-        self._specials = self._specials[groups]
+    def _arrays(self) -> list[npt.NDArray[Any]]:
+        finite = self.finite
+        return [*super()._arrays(), finite.high, finite.low, finite.lost, self._specials]
 
     def _add(self, segments: Segments, cells: Sequence[pa.Array], is_leaving: BoolArray) -> None:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):

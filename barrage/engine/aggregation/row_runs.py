@@ -18,6 +18,7 @@ from barrage.engine.keys.ascending import spans
 from barrage.model.storage.growth import lengthened
 
 if TYPE_CHECKING:
+    from barrage.engine.aggregation.grouping import GroupMoves
     from barrage.model.storage.hashing import Int64Array
     from barrage.rowset import RowSetShiftData
 
@@ -73,11 +74,10 @@ class RowRuns:
         if not shifts.is_empty:
             self._pool[: self._used] = shifts.apply_keys(self._pool[: self._used])
 
-    def keep(self, groups: Int64Array) -> None:
-        """Keep the runs of these groups, ascending; they are called 0, 1, … from here on."""
-        self._start, self._room = self._start[groups], self._room[groups]
-        self._count = self._count[groups]
-        self._rewrite(np.arange(len(groups), dtype=np.int64))
+    def move(self, moves: GroupMoves) -> None:
+        """Move groups to other numbers. The runs stay where they are."""
+        for array in (self._start, self._room, self._count):
+            moves.apply(array, 0)
 
     def _rewrite(self, groups: Int64Array) -> None:
         """Write the pool anew with the runs of ``groups``, which are all that have rows."""

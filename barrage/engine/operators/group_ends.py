@@ -80,7 +80,7 @@ class GroupEndsTable(SubsetTable):
         self._choose(touched, rows, groups)
         now, _ = self._shown.rows_of(touched)
         new = RowSet.from_keys(now)
-        self._renumber(change)
+        self._pack(change)
         return old - new, new - survivors
 
     def _drop(self, rows: Int64Array, groups: Int64Array) -> Int64Array:
@@ -126,13 +126,11 @@ class GroupEndsTable(SubsetTable):
             rank = np.repeat(sizes, sizes) - 1 - rank
         self._shown.put(touched, np.minimum(sizes, self.count), rows[rank < self.count])
 
-    def _renumber(self, change: GroupChange) -> None:
+    def _pack(self, change: GroupChange) -> None:
         self._group_count += self._groups.count - change.first_new - len(change.emptied)
-        if self._groups.is_crowded(self._group_count):
-            numbers = np.arange(self._groups.count, dtype=np.int64)
-            live = numbers[self._groups.sizes(numbers) > 0]
-            self._groups.renumber(RowSet.from_sorted_keys(live))
-            self._shown.keep(live)
+        moves = self._groups.pack(self._group_count)
+        if moves is not None:
+            self._shown.move(moves)
 
 
 def ends_of_groups(

@@ -1,9 +1,9 @@
 """The last row for each combination of key values: a keyed view of any table.
 
 Row key == number of the group (:mod:`barrage.engine.aggregation.grouping`). When more than half of
-the numbers are free they are compacted with shifts. A group whose last row goes away finds its new
-one by one pass over the group number of every parent row (vectorised); parents that only append
-never need that.
+the numbers are free, groups move to lower ones with shifts. A group whose last row goes away finds
+its new one by one pass over the group number of every parent row (vectorised); parents that only
+append never need that.
 
 The last rows of a blink table are those of the current cycle: rows of cycles before are gone. The
 result is an ordinary table, which shows nothing after a cycle without rows.
@@ -20,7 +20,6 @@ from barrage.engine.aggregation.grouping import GroupChange, RowGroups
 from barrage.engine.planning.operator_plan import derived
 from barrage.engine.tables import work
 from barrage.engine.tables.keyed import check_key_columns
-from barrage.engine.tables.moved_rows import packing_shifts
 from barrage.engine.tables.table import DerivedTable
 from barrage.model.storage import cells_differ
 from barrage.model.storage.growth import lengthened
@@ -101,11 +100,11 @@ class LastByTable(DerivedTable):
         modified = self._modified(update, touched, shown, kept=kept)
         self._row_keys = live
         shifts = RowSetShiftData.empty()
-        if self._groups.is_crowded(len(live)):
-            shifts = packing_shifts(live, kept)
-            added = live.positions_of(added)
-            modified = [live.positions_of(keys) for keys in modified]
-            self._renumber(live)
+        moves = self._groups.pack(len(live))
+        if moves is not None:
+            shifts = moves.shifts_of(kept)
+            self._row_keys, added, *modified = moves.of_sets([live, added, *modified])
+            moves.apply(self._last_row, NO_ROW)
         return TableUpdate(
             first_step=update.first_step,
             last_step=update.last_step,
@@ -166,11 +165,6 @@ class LastByTable(DerivedTable):
                 changed = changed | RowSet.from_keys(where[self._last_row[where] == rows])
             modified.append(changed & kept)
         return modified
-
-    def _renumber(self, live: RowSet) -> None:
-        self._groups.renumber(live)
-        self._last_row = self._last_row[live.to_numpy()]
-        self._row_keys = RowSet.of_span(0, len(live))
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         return self.parent.take_cells(self._last_row[keys.to_numpy()], columns)

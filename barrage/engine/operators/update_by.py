@@ -132,7 +132,7 @@ class UpdateByTable(DerivedTable):
         self._last_row = _shifted(self._last_row, update.shifts)
         self._last_row[change.emptied] = NO_ROW
         modified = self._show(self._affected(update, change, behind), update.added_keys_post)
-        self._renumber(change)
+        self._pack(change)
         return TableUpdate(
             first_step=update.first_step,
             last_step=update.last_step,
@@ -310,13 +310,11 @@ class UpdateByTable(DerivedTable):
             self._values.write(changed[-1], [now], [value])
         return changed
 
-    def _renumber(self, change: GroupChange) -> None:
+    def _pack(self, change: GroupChange) -> None:
         self._group_count += self._groups.count - change.first_new - len(change.emptied)
-        if self._groups.is_crowded(self._group_count):
-            numbers = np.arange(self._groups.count, dtype=np.int64)
-            live = numbers[self._groups.sizes(numbers) > 0]
-            self._groups.renumber(RowSet.from_sorted_keys(live))
-            self._last_row = self._last_row[live]
+        moves = self._groups.pack(self._group_count)
+        if moves is not None:
+            moves.apply(self._last_row, NO_ROW)
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         count = len(self.parent.schema)

@@ -50,6 +50,13 @@ def lengthened(values: NumberArray, length: int, filler: int = 0) -> NumberArray
     return grown
 
 
+def shorten(values: npt.NDArray[Any], length: int) -> None:
+    """Give back, in place, what an array from :func:`lengthened` has beyond ``length`` entries, if
+    that is most of it."""
+    if values.flags.owndata and len(values) > SPARE_FACTOR_MAX * grown_capacity(length):
+        values.resize((grown_capacity(length), *values.shape[1:]), refcheck=False)
+
+
 class GrowArray:
     """One growable array of a fixed numpy dtype."""
 
