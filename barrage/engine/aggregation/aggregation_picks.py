@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from barrage.engine.aggregation.group_folds import Segments
+from barrage.engine.keys.ascending import distinct
 from barrage.model.storage.fixed import fixed_dtype, read_fixed, read_valid
 from barrage.model.storage.growth import lengthened
 
@@ -94,7 +95,7 @@ class GroupPicks:
         """Pick the best of these rows and the rows picked so far."""
         if len(rows) == 0:
             return
-        rivals = np.unique(groups)
+        rivals = distinct(groups)
         rivals = rivals[self._row[rivals] != NO_ROW]
         rows = np.concatenate((self._row[rivals], rows))
         groups = np.concatenate((rivals, groups))

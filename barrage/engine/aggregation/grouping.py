@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from barrage.engine.keys.ascending import distinct
 from barrage.engine.keys.key_map import KeyMap
 from barrage.engine.keys.key_numbers import KeyNumbers
 from barrage.engine.tables.cells import EVALUATED_ROWS
@@ -202,7 +203,7 @@ class RowGroups:
         self._enter(added_rows, added_groups)
         np.add.at(self._sizes, removed_groups, -1)
         np.add.at(self._sizes, moved_from, -1)
-        left = np.unique(np.concatenate((removed_groups, moved_from)))
+        left = distinct(np.concatenate((removed_groups, moved_from)))
         drained = left[self._sizes[left] == 0]
         np.add.at(self._sizes, moved_to, 1)
         np.add.at(self._sizes, added_groups, 1)

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from barrage.model.storage.hashing import Int64Array
+
+    BoolArray = npt.NDArray[np.bool_]
 
 FEW = 256
 """Most entries that are taken out and put in piece by piece."""
@@ -84,7 +88,7 @@ def replaced(
         result[is_kept] = _deleted(values, left_out) if len(left_out) else values
         return result
     before = left_out - np.arange(len(left_out))
-    cuts = np.unique(np.concatenate(([0], gaps, before)))
+    cuts = distinct(np.concatenate((np.zeros(1, dtype=np.int64), gaps, before)))
     sources = (cuts + np.searchsorted(before, cuts, side="right")).tolist()
     targets = (cuts + np.searchsorted(gaps, cuts, side="right")).tolist()
     lengths = np.diff(cuts, append=len(values) - len(left_out)).tolist()
@@ -101,6 +105,29 @@ def places_in(ascending: Int64Array, wanted: Int64Array) -> Int64Array:
     places = np.empty(len(wanted), dtype=np.int64)
     places[order] = np.searchsorted(ascending, wanted[order])
     return places
+
+
+def distinct(numbers: Int64Array) -> Int64Array:
+    """The numbers that occur, ascending: ``unique``, which hashes them first."""
+    if len(numbers) < 2:
+        return numbers
+    least, most = int(numbers.min()), int(numbers.max())
+    if most - least < CLOSE * len(numbers):
+        is_there = np.zeros(most - least + 1, dtype=np.bool_)
+        is_there[numbers - least] = True
+        return np.flatnonzero(is_there) + least
+    ordered = np.sort(numbers)
+    is_first = np.ones(len(ordered), dtype=np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return np.asarray(ordered[is_first])
+
+
+def is_among(numbers: Int64Array, ascending: Int64Array) -> BoolArray:
+    """Which numbers are among others, ascending: ``isin``, which sorts both."""
+    if len(ascending) == 0:
+        return np.zeros(len(numbers), dtype=np.bool_)
+    places = np.minimum(np.searchsorted(ascending, numbers), len(ascending) - 1)
+    return np.asarray(ascending[places] == numbers)
 
 
 def in_order(numbers: Int64Array) -> tuple[Int64Array, Int64Array | None]:

@@ -24,6 +24,7 @@ import pyarrow as pa
 from barrage.engine.aggregation.aggregation import parse_aggregations, result_fields
 from barrage.engine.aggregation.aggregation_states import AggregationStates
 from barrage.engine.aggregation.grouping import RowGroups, in_groups
+from barrage.engine.keys.ascending import distinct, is_among
 from barrage.engine.planning.operator_plan import derived
 from barrage.engine.tables import work
 from barrage.engine.tables.keyed import check_key_columns
@@ -134,8 +135,8 @@ class AggByTable(DerivedTable):
             rows = in_groups(update, change, column)
             if len(rows):
                 touched.append(self._groups.groups_of(rows))
-        found = np.unique(np.concatenate(touched))
-        return np.setdiff1d(found, change.emptied, assume_unique=True)
+        found = distinct(np.concatenate(touched))
+        return found[~is_among(found, change.emptied)]
 
     def _write(self, touched: Int64Array, first_new: int) -> list[RowSet]:
         """Store the results of touched groups; per aggregation the old ones that changed."""

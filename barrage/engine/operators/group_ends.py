@@ -15,6 +15,7 @@ import numpy as np
 
 from barrage.engine.aggregation.grouping import RowGroups
 from barrage.engine.aggregation.row_runs import RowRuns
+from barrage.engine.keys.ascending import distinct, is_among
 from barrage.engine.operators.subset import SubsetTable
 from barrage.engine.planning.operator_plan import check_count, derived
 from barrage.engine.tables import work
@@ -50,7 +51,7 @@ class GroupEndsTable(SubsetTable):
         self._group_count = 0
         for rows, groups in self._groups.enter_all():
             self._shown.reach(self._groups.count)
-            self._choose(np.unique(groups), rows, groups)
+            self._choose(distinct(groups), rows, groups)
         self._group_count = self._groups.count
         rows, _ = self._shown.rows_of(np.arange(self._groups.count, dtype=np.int64))
         self._row_keys = RowSet.from_keys(rows)
@@ -71,10 +72,10 @@ class GroupEndsTable(SubsetTable):
         bereft = merged_keys(bereft_pre, moved_out)
         rows = np.concatenate((change.moved_rows, change.added_rows))
         groups = np.concatenate((change.moved_to, change.added_groups))
-        touched = np.unique(np.concatenate((bereft, groups)))
+        touched = distinct(np.concatenate((bereft, groups)))
         before, _ = self._shown.rows_of(touched)
         # A row that moved between groups was shown by the one it left, if by any.
-        before = np.concatenate((before, change.moved_rows[np.isin(moved_from, moved_out)]))
+        before = np.concatenate((before, change.moved_rows[is_among(moved_from, moved_out)]))
         old = RowSet.from_keys(before) & survivors
         rows, groups = self._with_hidden(bereft, rows, groups)
         self._choose(touched, rows, groups)
@@ -85,16 +86,16 @@ class GroupEndsTable(SubsetTable):
 
     def _drop(self, rows: Int64Array, groups: Int64Array) -> Int64Array:
         """Forget rows that left their groups; the groups that showed some of them."""
-        touched = np.unique(groups[: len(rows)])
+        touched = distinct(groups[: len(rows)])
         shown, owners = self._shown.rows_of(touched)
-        is_gone = np.isin(shown, rows)
+        is_gone = is_among(shown, rows)
         if not is_gone.any():
             return touched[:0]
-        bereft: Int64Array = np.unique(owners[is_gone])
+        bereft: Int64Array = distinct(owners[is_gone])
         counts = self._shown.counts(bereft) - np.bincount(
             np.searchsorted(bereft, owners[is_gone]), minlength=len(bereft)
         )
-        self._shown.put(bereft, counts, shown[np.isin(owners, bereft) & ~is_gone])
+        self._shown.put(bereft, counts, shown[is_among(owners, bereft) & ~is_gone])
         return bereft
 
     def _with_hidden(
@@ -102,7 +103,7 @@ class GroupEndsTable(SubsetTable):
     ) -> tuple[Int64Array, Int64Array]:
         """The entering rows, and all rows of groups that lost some and may show others."""
         entering = np.bincount(
-            np.searchsorted(bereft, groups[np.isin(groups, bereft)]), minlength=len(bereft)
+            np.searchsorted(bereft, groups[is_among(groups, bereft)]), minlength=len(bereft)
         )
         known = self._shown.counts(bereft) + entering
         short = bereft[known < self._groups.sizes(bereft)]
@@ -110,7 +111,7 @@ class GroupEndsTable(SubsetTable):
             return rows, groups
         found, found_groups = self._groups.rows_in(short)
         self._shown.put(short, np.zeros_like(short), found[:0])
-        others = ~np.isin(groups, short)
+        others = ~is_among(groups, short)
         return np.concatenate((rows[others], found)), np.concatenate((groups[others], found_groups))
 
     def _choose(self, touched: Int64Array, rows: Int64Array, groups: Int64Array) -> None:

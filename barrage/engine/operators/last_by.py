@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from barrage.engine.aggregation.grouping import GroupChange, RowGroups
+from barrage.engine.keys.ascending import distinct
 from barrage.engine.planning.operator_plan import derived
 from barrage.engine.tables import work
 from barrage.engine.tables.keyed import check_key_columns
@@ -176,7 +177,7 @@ class LastByTable(DerivedTable):
 def _touched(change: GroupChange) -> Int64Array:
     """Groups that rows left or entered, ascending."""
     groups = (change.removed_groups, change.moved_from, change.moved_to, change.added_groups)
-    return np.unique(np.concatenate(groups))
+    return distinct(np.concatenate(groups))
 
 
 def _is_floating(data_type: pa.DataType) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from barrage.engine.keys.ascending import distinct
 from barrage.engine.keys.key_map import KeyMap
 from barrage.engine.keys.key_numbers import KeyNumbers
 from barrage.engine.planning.operator_plan import derived
@@ -293,7 +294,7 @@ class NaturalJoinTable(DerivedTable):
         if not sources:
             return []
         rewritten = union_of(right.modified_keys_post[source] for source in sources).to_numpy()
-        numbers = np.unique(np.concatenate((change.touched, self._right_number.lookup(rewritten))))
+        numbers = distinct(np.concatenate((change.touched, self._right_number.lookup(rewritten))))
         was, now = change.was, self._right_row
         differs = [self._differs(right, c, was=was[numbers], now=now[numbers]) for c in sources]
         is_changed = np.logical_or.reduce(differs)

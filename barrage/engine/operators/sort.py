@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from barrage.engine.keys.ascending import places_in, replaced, without
+from barrage.engine.keys.ascending import is_among, places_in, replaced, without
 from barrage.engine.keys.gaps import assign_keys, fresh_keys
 from barrage.engine.keys.key_map import KeyMap
 from barrage.engine.operators.sort_order import SortKey, SortOrder, parse_sort_keys
@@ -196,7 +196,7 @@ class SortTable(DerivedTable):
     def _unmoved_keys(self, parent_keys: RowSet, moved: Int64Array) -> RowSet:
         """Own keys of parent rows, without the ascending ``moved`` ones."""
         own = np.sort(self._own_key.lookup(parent_keys.to_numpy()))
-        return RowSet.from_sorted_keys(own[~_is_in(own, moved)])
+        return RowSet.from_sorted_keys(own[~is_among(own, moved)])
 
     def _parents_of(self, keys: RowSet) -> Int64Array:
         if keys.is_empty:
@@ -256,15 +256,6 @@ def _gaps_after_return(gaps: Int64Array, is_moved: BoolArray) -> Int64Array:
     returned = gaps[~is_moved]
     moved = gaps[is_moved]
     return moved + np.searchsorted(returned, moved, side="left")
-
-
-def _is_in(keys: Int64Array, wanted: Int64Array) -> BoolArray:
-    """Which of ``keys`` occur in the ascending ``wanted``."""
-    if len(wanted) == 0:
-        return np.zeros(len(keys), dtype=np.bool_)
-    where = np.searchsorted(wanted, keys)
-    where[where == len(wanted)] = 0
-    return np.asarray(wanted[where] == keys)
 
 
 def sort(table: Table, *keys: str | tuple[str, str] | SortKey) -> Table:

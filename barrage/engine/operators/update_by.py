@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from barrage.engine.aggregation.grouping import RowGroups, in_groups
 from barrage.engine.aggregation.running import has_settled, parse_running, running_values
-from barrage.engine.keys.ascending import in_order, spans
+from barrage.engine.keys.ascending import distinct, in_order, spans
 from barrage.engine.planning.operator_plan import derived
 from barrage.engine.tables import work
 from barrage.engine.tables.keyed import check_key_columns
@@ -162,7 +162,7 @@ class UpdateByTable(DerivedTable):
         lost_at = np.concatenate((behind[: len(change.removed_groups)], change.moved_rows))
         has_rows = self._groups.sizes(lost) > 0
         lost, lost_at = lost[has_rows], lost_at[has_rows]
-        known = np.unique(np.concatenate((groups, lost)))
+        known = distinct(np.concatenate((groups, lost)))
         places, lost_places = np.searchsorted(known, groups), np.searchsorted(known, lost)
         first = np.full(len(known), NEVER)
         np.minimum.at(first, places, rows)
