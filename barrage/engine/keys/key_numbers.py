@@ -34,6 +34,8 @@ class KeyNumbers(DistinctRows[ColumnStore]):
 
     def move(self, numbers: Int64Array, to: Int64Array) -> None:
         """Give some combinations other numbers, which are theirs or nobody's."""
+        if len(numbers) == 0:
+            return
         cells = self.cells(numbers)
         self._index.moved(hash_rows(cells), numbers, to)
         for store, column in zip(self._cells, cells, strict=True):
@@ -45,11 +47,6 @@ class KeyNumbers(DistinctRows[ColumnStore]):
             store.truncate(count)
         self.count = count
         self._index.give_up_spare()
-
-    def keep(self, numbers: Int64Array) -> None:
-        """Forget all combinations but these and number them anew: 0 for the first given, and so
-        on."""
-        self.restart([store.compacted(numbers) for store in self._cells], len(numbers))
 
 
 def _canonical(column: pa.Array) -> pa.Array:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from barrage.engine.aggregation.grouping import GroupMoves
 from barrage.engine.keys.ascending import distinct
 from barrage.engine.keys.key_map import KeyMap
 from barrage.engine.keys.key_numbers import KeyNumbers
@@ -53,6 +54,9 @@ GONE = -2
 """In place of a right row of before: it was removed in this cycle."""
 
 FREE_NUMBERS_MIN = 4096
+
+PACKED_TOGETHER = 1 << 17
+"""Numbers that one cycle looks at to find out which no row has any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +174,7 @@ class NaturalJoinTable(DerivedTable):
         )
         self._left_number = KeyMap()
         self._right_number = KeyMap()
+        self._looked_upto = self._packed_upto = 0
         self._right_row: Int64Array = np.empty(0, dtype=np.int64)
         """Right row of each number; longer than there are numbers, so that it rarely grows."""
         rows = right.row_keys.to_numpy()
@@ -339,20 +344,42 @@ class NaturalJoinTable(DerivedTable):
         return rows[stayed], np.searchsorted(numbers, found[stayed])
 
     def _collect(self) -> None:
-        """Forget numbers that no row has any more once they are more than half of all."""
+        """Once more than half of the numbers may be without any row, look at all of them, so many
+        in a cycle: forget those that are, and move the others to lower numbers."""
         count = self._numbers.count
-        if count <= 2 * (self.parent.size + self.right.size) + FREE_NUMBERS_MIN:
+        most = 2 * (self.parent.size + self.right.size) + FREE_NUMBERS_MIN
+        if not self._looked_upto and count <= most:
             return
-        is_live = self._right_row[:count] != NO_ROW
-        for rows in (self._left_number, self._right_number):
-            is_live[rows.items()[1]] = True
-        live = np.flatnonzero(is_live)
-        renumbered = np.cumsum(is_live) - 1
-        for rows in (self._left_number, self._right_number):
-            keys, numbers = rows.items()
-            rows.assign(keys, renumbered[numbers])
-        self._right_row = self._right_row[live]
-        self._numbers.keep(live)
+        start, stop = self._looked_upto, min(self._looked_upto + PACKED_TOGETHER, count)
+        is_live = self._right_row[start:stop] != NO_ROW
+        is_wanted = np.zeros(len(self._right_row), dtype=np.bool_)
+        is_wanted[start:stop] = True
+        found = [(rows, *rows.items_with(is_wanted)) for rows in self._maps]
+        for _, _, numbers in found:
+            is_live[numbers - start] = True
+        places = self._packed_upto + np.cumsum(is_live) - 1
+        for rows, keys, numbers in found:
+            rows.assign(keys, places[numbers - start])
+        self._numbers.forget(start + np.flatnonzero(~is_live))
+        self._move(start + np.flatnonzero(is_live), places[is_live], is_end=stop == count)
+        self._looked_upto = 0 if stop == count else stop
+
+    def _move(self, numbers: Int64Array, to: Int64Array, *, is_end: bool) -> None:
+        """Give numbers that are lived in to others; at the end no others are handed out."""
+        self._packed_upto += len(numbers)
+        is_moved = numbers != to
+        moves = GroupMoves(
+            groups=numbers[is_moved], to=to[is_moved], count=self._packed_upto if is_end else None
+        )
+        moves.apply(self._right_row, NO_ROW)
+        self._numbers.move(moves.groups, moves.to)
+        if is_end:
+            self._numbers.truncate(self._packed_upto)
+            self._packed_upto = 0
+
+    @property
+    def _maps(self) -> tuple[KeyMap, KeyMap]:
+        return self._left_number, self._right_number
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         own, joined = self._split(columns)
