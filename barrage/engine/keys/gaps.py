@@ -32,6 +32,10 @@ KEY_ORIGIN = 1 << 40
 
 KEY_LIMIT = 1 << 62
 WINDOW_ROWS = 8
+STEP_MIN = 2
+"""Keys closer than this leave no room between them. Where there is room everywhere, a set of the
+keys needs no other form than they have."""
+
 SPREAD = 4
 """A re-spread window has at least this many keys per row."""
 
@@ -62,7 +66,7 @@ def assign_keys(kept: Entries, gaps: Int64Array) -> tuple[Int64Array, Int64Array
     rank = np.arange(len(gaps)) - np.repeat(first, count)
     new = np.repeat(low, count) + np.repeat(step, count) * (rank + 1)
     rows, keys = nobody, nobody
-    full = used[step < 1]
+    full = used[step < STEP_MIN]
     if len(full):
         rows, keys = _respread(kept, gaps, new, full=full)
     ends = np.concatenate((kept[np.array([0, len(kept) - 1])], keys[:1], keys[-1:], new[[0, -1]]))
@@ -74,8 +78,8 @@ def assign_keys(kept: Entries, gaps: Int64Array) -> tuple[Int64Array, Int64Array
 
 
 def _bounds(kept: Entries, used: Int64Array, count: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Per used gap: the key just before it and the step between its new rows (0: it is too
-    small)."""
+    """Per used gap: the key just before it and the step between its new rows (less than
+    ``STEP_MIN``: it is too small)."""
     size = len(kept)
     low = kept[np.maximum(used - 1, 0)]
     high = kept[np.minimum(used, size - 1)]
