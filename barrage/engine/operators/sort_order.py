@@ -128,11 +128,20 @@ class SortOrder:
             for place, key in zip(self._places, self._keys, strict=True)
         ]
 
-    def sorted_all(self) -> Int64Array:
-        """All parent keys in sort order."""
+    def sorted_all(self) -> tuple[Int64Array, Int64Array]:
+        """All parent keys, ascending, and their places there in sort order."""
         keys = self.parent.row_keys
         cells = single_chunks(self.parent.read_cells(keys, self.columns))
-        return keys.to_numpy()[_sort(self._comparables(cells))]
+        return keys.to_numpy(), _sort(self._comparables(cells))
+
+    def placed_among_all(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """What :meth:`placed` gives, where the others are all others: everything is sorted."""
+        keys, order = self.sorted_all()
+        number = np.full(len(keys), -1)
+        number[np.searchsorted(keys, rows)] = np.arange(len(rows))
+        ordered = number[order]
+        places = np.flatnonzero(ordered >= 0)
+        return ordered[places], places - np.arange(len(places))
 
     def placed(self, rows: Int64Array, among: Entries) -> tuple[Int64Array, Int64Array]:
         """These parent keys (ascending) in sort order, as places in ``rows``, and how many of
