@@ -49,7 +49,8 @@ FREE_GROUPS_MIN = 4096
 """Below this many free numbers groups are never packed."""
 
 PACKED_TOGETHER = 1 << 17
-"""Numbers that one cycle looks at to pack groups: those of a smaller table all at once."""
+"""Numbers that one cycle looks at to pack groups, beside as many as it handed out: those of a
+smaller table all at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +126,8 @@ class RowGroups:
         """While groups are packed: numbers below have been looked at,"""
         self._packed_upto = 0
         """and their groups have numbers below this."""
+        self._count_before = 0
+        """Numbers handed out up to the cycle before."""
 
     def pinned(self) -> RowGroups:
         """The groups there are now, for reading their key cells on any thread."""
@@ -167,6 +170,7 @@ class RowGroups:
             groups = self._numbers_of(rows)
             self._enter(rows, groups)
             np.add.at(self._sizes, groups, 1)
+            self._count_before = self.count
             yield rows, groups
 
     def _enter(self, rows: Int64Array, groups: Int64Array) -> None:
@@ -235,9 +239,12 @@ class RowGroups:
     def pack(self, live_count: int) -> GroupMoves | None:
         """Give some of the ``live_count`` groups lower numbers, once many are free and until all
         have been looked at. Their order stays."""
+        came, self._count_before = self.count - self._count_before, self.count
         if not self._looked_upto and self.count <= 2 * live_count + FREE_GROUPS_MIN:
             return None
-        start, stop = self._looked_upto, min(self._looked_upto + PACKED_TOGETHER, self.count)
+        # As many more as came, or new groups might always stay ahead.
+        start = self._looked_upto
+        stop = min(start + PACKED_TOGETHER + came, self.count)
         groups = start + np.flatnonzero(self._sizes[start:stop])
         to = self._packed_upto + np.arange(len(groups))
         self._looked_upto, self._packed_upto = stop, self._packed_upto + len(groups)
@@ -254,6 +261,7 @@ class RowGroups:
         self._numbers.truncate(self._packed_upto)
         shorten(self._sizes, self.count)
         self._looked_upto = self._packed_upto = 0
+        self._count_before = self.count
         return replace(moves, count=self.count)
 
 

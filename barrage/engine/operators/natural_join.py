@@ -184,6 +184,7 @@ class NaturalJoinTable(DerivedTable):
             self._right_number.add(rows, numbers)
         numbers = self._numbers_of_all(left, join.left_keys)
         self._left_number.add(left.row_keys.to_numpy(), numbers)
+        self._count_before = self._numbers.count
         self._row_keys = left.row_keys
 
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
@@ -347,10 +348,13 @@ class NaturalJoinTable(DerivedTable):
         """Once more than half of the numbers may be without any row, look at all of them, so many
         in a cycle: forget those that are, and move the others to lower numbers."""
         count = self._numbers.count
+        came, self._count_before = count - self._count_before, count
         most = 2 * (self.parent.size + self.right.size) + FREE_NUMBERS_MIN
         if not self._looked_upto and count <= most:
             return
-        start, stop = self._looked_upto, min(self._looked_upto + PACKED_TOGETHER, count)
+        # As many more as came, or new numbers might always stay ahead.
+        start = self._looked_upto
+        stop = min(start + PACKED_TOGETHER + came, count)
         is_live = self._right_row[start:stop] != NO_ROW
         is_wanted = np.zeros(len(self._right_row), dtype=np.bool_)
         is_wanted[start:stop] = True
@@ -375,7 +379,7 @@ class NaturalJoinTable(DerivedTable):
         self._numbers.move(moves.groups, moves.to)
         if is_end:
             self._numbers.truncate(self._packed_upto)
-            self._packed_upto = 0
+            self._count_before, self._packed_upto = self._packed_upto, 0
 
     @property
     def _maps(self) -> tuple[KeyMap, KeyMap]:
