@@ -99,7 +99,9 @@ class CombinedTables(RuleBasedStateMachine):
         self.patches = pytest.MonkeyPatch()
         self.patches.setattr(merge_module, "ROOM_MIN", 4)
         self.patches.setattr(natural_join_module, "FREE_NUMBERS_MIN", 0)
+        self.patches.setattr(natural_join_module, "PACKED_TOGETHER", 3)
         self.patches.setattr(grouping_module, "FREE_GROUPS_MIN", 1)
+        self.patches.setattr(grouping_module, "PACKED_TOGETHER", 3)
 
     def teardown(self) -> None:
         self.patches.undo()

@@ -488,6 +488,7 @@ class CrowdedStacks(OperatorStacks):
         (gaps_module, "WINDOW_ROWS", 1),
         (key_map_module, "DENSE_SLACK", 4),
         (grouping_module, "FREE_GROUPS_MIN", 1),
+        (grouping_module, "PACKED_TOGETHER", 3),
         (select_module, "KEPT_OPERATIONS", 1),
     )
 

@@ -16,13 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from barrage.engine.aggregation.group_folds import Segments
-from barrage.engine.aggregation.grouping import extended
+from barrage.engine.keys.ascending import distinct
 from barrage.model.storage.fixed import fixed_dtype, read_fixed, read_valid
+from barrage.model.storage.growth import lengthened
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from barrage.engine.aggregation.grouping import GroupChange
+    from barrage.engine.aggregation.grouping import GroupChange, GroupMoves
     from barrage.engine.tables.table import Table
     from barrage.model.storage.hashing import Int64Array
     from barrage.rowset import RowSetShiftData
@@ -46,11 +47,11 @@ class GroupPicks:
 
     def grow(self, size: int) -> None:
         """Make room for groups below ``size``."""
-        self._row = extended(self._row, size, NO_ROW)
+        self._row = lengthened(self._row, size, NO_ROW)
 
-    def keep(self, groups: Int64Array) -> None:
-        """Keep only these groups, numbered anew in their order."""
-        self._row = self._row[groups]
+    def move(self, moves: GroupMoves) -> None:
+        """Move groups to other numbers."""
+        moves.apply(self._row, NO_ROW)
 
     def cells(self, groups: Int64Array) -> pa.Array:
         """The cells the groups show; null where no row was picked."""
@@ -94,7 +95,7 @@ class GroupPicks:
         """Pick the best of these rows and the rows picked so far."""
         if len(rows) == 0:
             return
-        rivals = np.unique(groups)
+        rivals = distinct(groups)
         rivals = rivals[self._row[rivals] != NO_ROW]
         rows = np.concatenate((self._row[rivals], rows))
         groups = np.concatenate((rivals, groups))

@@ -15,6 +15,7 @@ from barrage.engine.aggregation.aggregation_picks import GroupPicks
 from barrage.engine.aggregation.aggregation_results import result_of_sums
 from barrage.engine.aggregation.aggregation_sums import FloatSums, GroupSums, Term, sums_of
 from barrage.engine.aggregation.grouping import in_groups
+from barrage.engine.keys.ascending import distinct, is_among
 from barrage.engine.tables.moved_rows import union_of
 from barrage.engine.tables.row_memory import RowMemory
 from barrage.errors import EngineError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from barrage.engine.aggregation.aggregation import Aggregation
-    from barrage.engine.aggregation.grouping import GroupChange, RowGroups
+    from barrage.engine.aggregation.grouping import GroupChange, GroupMoves, RowGroups
     from barrage.engine.tables.table import Table
     from barrage.model.storage.hashing import Int64Array
     from barrage.model.update import TableUpdate
@@ -96,10 +97,10 @@ class AggregationStates:
         self._sums.advance(update, change)
         self._picks.advance(update, change, shown)
 
-    def keep(self, groups: Int64Array) -> None:
-        """Keep only these groups, numbered anew in their order."""
-        self._sums.keep(groups)
-        self._picks.keep(groups)
+    def move(self, moves: GroupMoves) -> None:
+        """Move groups to other numbers."""
+        self._sums.move(moves)
+        self._picks.move(moves)
 
     def results(self, groups: Int64Array) -> list[pa.Array]:
         """What the groups show now, one array per aggregation. EngineError when a sum does not fit
@@ -162,9 +163,9 @@ class _Sums:
     def of(self, terms: Sequence[Term]) -> list[GroupSums]:
         return [self._states[term] for term in terms]
 
-    def keep(self, groups: Int64Array) -> None:
+    def move(self, moves: GroupMoves) -> None:
         for state in self._states.values():
-            state.keep(groups)
+            state.move(moves)
 
     def _remembered_type(self, column: int) -> pa.DataType:
         if self._is_only_counted(column):
@@ -213,7 +214,7 @@ class _Sums:
     def _take_back(self, update: TableUpdate, change: GroupChange, memory: RowMemory) -> Int64Array:
         """Subtract what rows contributed that left or changed, and add what they do now. The
         groups rows were subtracted from."""
-        is_left = _is_outside(change.removed_groups, change.drained)
+        is_left = ~is_among(change.removed_groups, change.drained)
         gone_groups = change.removed_groups[is_left]
         gone_cells = _filtered(memory.remove(change.removed_rows_pre), is_left)
         memory.shift(update.shifts)
@@ -224,7 +225,7 @@ class _Sums:
         before = now.copy()
         before[np.searchsorted(rows, change.moved_rows)] = change.moved_from
         old_cells, new_cells = memory.take(rows), self._cells_now(rows)
-        stood = _is_outside(before, change.drained)
+        stood = ~is_among(before, change.drained)
         for term, state in self._states.items():
             concerned = union_of(changed[column] for column in term.columns).contains_many(rows)
             leaving = concerned & stood
@@ -242,14 +243,14 @@ class _Sums:
                 is_leaving,
             )
         memory.write(rows, new_cells)
-        return np.unique(np.concatenate((gone_groups, before[stood])))
+        return distinct(np.concatenate((gone_groups, before[stood])))
 
     def _add_up_anew(self, groups: Int64Array) -> None:
         """Add up the rows of groups whose sums lost too many digits when rows left."""
         imprecise = {
             term: groups[state.is_imprecise(groups)] for term, state in self._states.items()
         }
-        concerned = np.unique(np.concatenate(list(imprecise.values())))
+        concerned = distinct(np.concatenate(list(imprecise.values())))
         if len(concerned) == 0:
             return
         rows, where = self._groups.rows_in(concerned)
@@ -258,7 +259,7 @@ class _Sums:
             if len(chosen) == 0:
                 continue
             state = self._states[term]
-            is_chosen = np.isin(where, chosen)
+            is_chosen = is_among(where, chosen)
             state.reset(chosen)
             state.change(
                 where[is_chosen],
@@ -298,9 +299,9 @@ class _Picks:
     def cells(self, aggregation: Aggregation, groups: Int64Array) -> pa.Array:
         return self._picks[self._key(aggregation)].cells(groups)
 
-    def keep(self, groups: Int64Array) -> None:
+    def move(self, moves: GroupMoves) -> None:
         for pick in self._picks.values():
-            pick.keep(groups)
+            pick.move(moves)
 
     def enter(self, rows: Int64Array, groups: Int64Array) -> None:
         for pick in self._picks.values():
@@ -319,7 +320,7 @@ class _Picks:
             pick.grow(self._groups.count)
             lost = pick.lose(change, update.shifts)
             # All rows of a group that drained are among those that entered.
-            bereft.append(lost[_is_outside(lost, change.drained)])
+            bereft.append(lost[~is_among(lost, change.drained)])
             rows = np.concatenate((change.moved_rows, change.added_rows))
             groups = np.concatenate((change.moved_to, change.added_groups))
             modified = in_groups(update, change, pick.column)
@@ -330,7 +331,7 @@ class _Picks:
                 bereft.append(pick.weakened(modified[picked], where[picked], old))
                 rows, groups = np.concatenate((rows, modified)), np.concatenate((groups, where))
             offers.append((rows, groups))
-        wanted = np.unique(np.concatenate(bereft))
+        wanted = distinct(np.concatenate(bereft))
         found = self._groups.rows_in(wanted) if len(wanted) else (wanted, wanted)
         for pick, (rows, groups) in zip(self._picks.values(), offers, strict=True):
             pick.offer(np.concatenate((rows, found[0])), np.concatenate((groups, found[1])))
@@ -350,11 +351,3 @@ def _filtered(cells: Sequence[pa.Array], is_kept: BoolArray) -> list[pa.Array]:
         return list(cells)
     picked = pa.array(np.flatnonzero(is_kept))
     return [column.take(picked) for column in cells]
-
-
-def _is_outside(groups: Int64Array, others: Int64Array) -> BoolArray:
-    """Which groups are not among the ascending ``others``."""
-    if len(others) == 0:
-        return np.ones(len(groups), dtype=np.bool_)
-    places = np.minimum(np.searchsorted(others, groups), len(others) - 1)
-    return np.asarray(others[places] != groups)

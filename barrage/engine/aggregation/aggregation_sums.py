@@ -11,25 +11,25 @@ went), the group is added up anew from its rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from barrage.engine.aggregation.group_folds import PairSum, Segments, two_product
 from barrage.model.storage.fixed import fixed_dtype, read_fixed, read_valid
+from barrage.model.storage.growth import lengthened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from barrage.engine.aggregation.grouping import GroupMoves
     from barrage.model.storage.hashing import Int64Array
 
     FloatArray = npt.NDArray[np.float64]
     BoolArray = npt.NDArray[np.bool_]
-
-CellT = TypeVar("CellT", bound=np.generic)
 
 ERROR_MAX = 2.0**-52
 """Largest error, relative to the sum, that is left to stand when rows leave a group."""
@@ -58,15 +58,20 @@ class GroupSums:
 
     def grow(self, size: int) -> None:
         """Make room for groups below ``size``."""
-        self.count = _grown(self.count, size)
+        self.count = lengthened(self.count, size)
 
     def reset(self, groups: Int64Array) -> None:
         """Let groups have no terms."""
         self.count[groups] = 0
 
-    def keep(self, groups: Int64Array) -> None:
-        """Keep only these groups, numbered anew in their order."""
-        self.count = self.count[groups]
+    def move(self, moves: GroupMoves) -> None:
+        """Move groups to other numbers."""
+        for array in self._arrays():
+            moves.apply(array, 0)
+
+    def _arrays(self) -> list[npt.NDArray[Any]]:
+        """All there is by number of the group, 0 where there are no terms."""
+        return [self.count]
 
     def change(self, groups: Int64Array, cells: Sequence[pa.Array], is_leaving: BoolArray) -> None:
         """Let rows enter or leave: per row its group, its cells and which of the two."""
@@ -105,16 +110,15 @@ class WholeSums(GroupSums):
 
     def grow(self, size: int) -> None:
         super().grow(size)
-        self._high, self._low = _grown(self._high, size), _grown(self._low, size)
+        self._high, self._low = lengthened(self._high, size), lengthened(self._low, size)
 
     def reset(self, groups: Int64Array) -> None:
         super().reset(groups)
         self._high[groups] = 0
         self._low[groups] = 0
 
-    def keep(self, groups: Int64Array) -> None:
-        super().keep(groups)
-        self._high, self._low = self._high[groups], self._low[groups]
+    def _arrays(self) -> list[npt.NDArray[Any]]:
+        return [*super()._arrays(), self._high, self._low]
 
     def _add(self, segments: Segments, cells: Sequence[pa.Array], is_leaving: BoolArray) -> None:
         high, low = _whole_halves(cells[0])
@@ -158,19 +162,20 @@ class FloatSums(GroupSums):
         super().grow(size)
         finite = self.finite
         self.finite = PairSum(
-            _grown(finite.high, size), _grown(finite.low, size), _grown(finite.lost, size)
+            lengthened(finite.high, size),
+            lengthened(finite.low, size),
+            lengthened(finite.lost, size),
         )
-        self._specials = _grown(self._specials, size)
+        self._specials = lengthened(self._specials, size)
 
     def reset(self, groups: Int64Array) -> None:
         super().reset(groups)
         self.finite.put(groups, PairSum.zeros(len(groups)))
         self._specials[groups] = 0
 
-    def keep(self, groups: Int64Array) -> None:
-        super().keep(groups)
-        self.finite = self.finite.at(groups)
-        self._specials = self._specials[groups]
+    def _arrays(self) -> list[npt.NDArray[Any]]:
+        finite = self.finite
+        return [*super()._arrays(), finite.high, finite.low, finite.lost, self._specials]
 
     def _add(self, segments: Segments, cells: Sequence[pa.Array], is_leaving: BoolArray) -> None:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -228,15 +233,6 @@ def sums_of(term: Term, data_types: Sequence[pa.DataType]) -> GroupSums:
     if term.kind in ("value", "abs") and not pa.types.is_floating(data_types[0]):
         return WholeSums(term)
     return FloatSums(term)
-
-
-def _grown(values: npt.NDArray[CellT], size: int) -> npt.NDArray[CellT]:
-    """The array with zeros up to ``size``, and some more."""
-    if size <= len(values):
-        return values
-    grown = np.zeros((size + size // 8, *values.shape[1:]), dtype=values.dtype)
-    grown[: len(values)] = values
-    return grown
 
 
 def _all_valid(cells: Sequence[pa.Array]) -> BoolArray | None:

@@ -3,7 +3,8 @@
 A group is a number, handed out in order of first appearance
 (:mod:`barrage.engine.keys.key_numbers`). A group that loses its last row is forgotten: when its key
 comes again, it is a new group. Numbers are not reused; once more than half of them are free the
-operator has the groups renumbered.
+groups are packed: they move to lower numbers, in their order. A cycle looks at so many of them, so
+that nobody waits for millions to move at once.
 
 The parent's rows are followed in two steps that matter to whoever keeps something per group: rows
 that leave (removed, or moved by a changed key), then rows that enter. A group that lost all of its
@@ -17,31 +18,39 @@ only append cost nothing per row, since nobody ever asks for the group of an old
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from barrage.engine.keys.ascending import distinct
 from barrage.engine.keys.key_map import KeyMap
 from barrage.engine.keys.key_numbers import KeyNumbers
 from barrage.engine.tables.cells import EVALUATED_ROWS
-from barrage.engine.tables.moved_rows import union_of
+from barrage.engine.tables.moved_rows import each_once, moves_to_shifts, union_of
+from barrage.model.storage.growth import lengthened, shorten
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from barrage.engine.tables.table import Table
+    from barrage.model.storage import ColumnStore
     from barrage.model.storage.hashing import Int64Array
     from barrage.model.update import TableUpdate
+    from barrage.rowset import RowSetShiftData
 
     BoolArray = npt.NDArray[np.bool_]
 
 FREE_GROUPS_MIN = 4096
-"""Below this many free numbers groups are never renumbered."""
+"""Below this many free numbers groups are never packed."""
+
+PACKED_TOGETHER = 1 << 17
+"""Numbers that one cycle looks at to pack groups, beside as many as it handed out: those of a
+smaller table all at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +76,41 @@ class GroupChange:
     """Groups from here on are new."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMoves:
+    """Groups that get other numbers, ascending, and which: lower ones, that are free or theirs."""
+
+    groups: Int64Array
+    to: Int64Array
+    count: int | None = None
+    """All numbers are below from here on; None while there are further groups to be looked at."""
+
+    def apply(self, values: npt.NDArray[Any], blank: int) -> None:
+        """Move what an array has by number, in place; ``blank`` is what it has for no group."""
+        moved = values[self.groups]
+        values[self.groups] = blank
+        values[self.to] = moved
+        if self.count is not None:
+            shorten(values, self.count)
+
+    def move_cells(self, stores: Iterable[ColumnStore]) -> None:
+        """Move the cells that columns have by number."""
+        for store in stores:
+            store.write(self.to, store.take(self.groups))
+            if self.count is not None:
+                store.truncate(self.count)
+
+    def of_sets(self, sets: Sequence[RowSet]) -> list[RowSet]:
+        """Sets of groups by their numbers after the moves."""
+        shifts = moves_to_shifts(self.groups, self.to)
+        return list(each_once(sets, shifts.apply))
+
+    def shifts_of(self, kept: RowSet) -> RowSetShiftData:
+        """How those of the moved groups that are in ``kept`` move."""
+        is_kept = kept.contains_many(self.groups)
+        return moves_to_shifts(self.groups[is_kept], self.to[is_kept])
+
+
 class RowGroups:
     """The groups of a parent's rows by some of its columns; no columns make one group of all."""
 
@@ -78,6 +122,12 @@ class RowGroups:
         self._numbers = KeyNumbers(types or [pa.int8()])
         self._group_of = None if parent.is_append_only or parent.is_static else KeyMap()
         self._sizes: Int64Array = np.empty(0, dtype=np.int64)
+        self._looked_upto = 0
+        """While groups are packed: numbers below have been looked at,"""
+        self._packed_upto = 0
+        """and their groups have numbers below this."""
+        self._count_before = 0
+        """Numbers handed out up to the cycle before."""
 
     def pinned(self) -> RowGroups:
         """The groups there are now, for reading their key cells on any thread."""
@@ -120,6 +170,7 @@ class RowGroups:
             groups = self._numbers_of(rows)
             self._enter(rows, groups)
             np.add.at(self._sizes, groups, 1)
+            self._count_before = self.count
             yield rows, groups
 
     def _enter(self, rows: Int64Array, groups: Int64Array) -> None:
@@ -134,7 +185,7 @@ class RowGroups:
             columns = sorted(set(self._key_columns))
             cells = dict(zip(columns, self.parent.take_cells(rows, columns), strict=True))
             groups = self._numbers.of([cells[column] for column in self._key_columns])
-        self._sizes = extended(self._sizes, self.count, 0)
+        self._sizes = lengthened(self._sizes, self.count, 0)
         return groups
 
     def advance(self, update: TableUpdate) -> GroupChange:
@@ -156,7 +207,7 @@ class RowGroups:
         self._enter(added_rows, added_groups)
         np.add.at(self._sizes, removed_groups, -1)
         np.add.at(self._sizes, moved_from, -1)
-        left = np.unique(np.concatenate((removed_groups, moved_from)))
+        left = distinct(np.concatenate((removed_groups, moved_from)))
         drained = left[self._sizes[left] == 0]
         np.add.at(self._sizes, moved_to, 1)
         np.add.at(self._sizes, added_groups, 1)
@@ -185,29 +236,33 @@ class RowGroups:
         self._group_of.shift(update.shifts)
         return removed, groups
 
-    def is_crowded(self, live_count: int) -> bool:
-        """Whether so many numbers are free that the ``live_count`` groups should be renumbered."""
-        return self.count > 2 * live_count + FREE_GROUPS_MIN
-
-    def renumber(self, live: RowSet) -> None:
-        """Give the groups in ``live``, which are all there are, the numbers 0.. in their order."""
-        groups = live.to_numpy()
-        renumbered = np.zeros(self.count, dtype=np.int64)
-        renumbered[groups] = np.arange(len(groups))
-        if self._group_of is not None:
-            rows, old = self._group_of.items()
-            self._group_of.assign(rows, renumbered[old])
-        self._sizes = self._sizes[groups]
-        self._numbers.keep(groups)
-
-
-def extended(values: Int64Array, length: int, filler: int) -> Int64Array:
-    """The array with room for ``length`` entries, and more, so that it rarely grows."""
-    if length <= len(values):
-        return values
-    grown = np.full(length + length // 8, filler, dtype=np.int64)
-    grown[: len(values)] = values
-    return grown
+    def pack(self, live_count: int) -> GroupMoves | None:
+        """Give some of the ``live_count`` groups lower numbers, once many are free and until all
+        have been looked at. Their order stays."""
+        came, self._count_before = self.count - self._count_before, self.count
+        if not self._looked_upto and self.count <= 2 * live_count + FREE_GROUPS_MIN:
+            return None
+        # As many more as came, or new groups might always stay ahead.
+        start = self._looked_upto
+        stop = min(start + PACKED_TOGETHER + came, self.count)
+        groups = start + np.flatnonzero(self._sizes[start:stop])
+        to = self._packed_upto + np.arange(len(groups))
+        self._looked_upto, self._packed_upto = stop, self._packed_upto + len(groups)
+        is_moved = groups != to
+        moves = GroupMoves(groups=groups[is_moved], to=to[is_moved])
+        if len(moves.groups):
+            if self._group_of is not None:
+                rows, where = self.rows_in(moves.groups)
+                self._group_of.assign(rows, moves.to[np.searchsorted(moves.groups, where)])
+            moves.apply(self._sizes, 0)
+            self._numbers.move(moves.groups, moves.to)
+        if stop < self.count:
+            return moves
+        self._numbers.truncate(self._packed_upto)
+        shorten(self._sizes, self.count)
+        self._looked_upto = self._packed_upto = 0
+        self._count_before = self.count
+        return replace(moves, count=self.count)
 
 
 def in_groups(update: TableUpdate, change: GroupChange, column: int) -> Int64Array:

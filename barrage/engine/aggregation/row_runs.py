@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from barrage.engine.aggregation.grouping import extended
+from barrage.engine.keys.ascending import spans
+from barrage.model.storage.growth import lengthened
 
 if TYPE_CHECKING:
+    from barrage.engine.aggregation.grouping import GroupMoves
     from barrage.model.storage.hashing import Int64Array
     from barrage.rowset import RowSetShiftData
 
@@ -28,19 +30,19 @@ class RowRuns:
     """Row keys by number of their group. Group arguments are distinct."""
 
     def __init__(self) -> None:
-        empty = np.empty(0, dtype=np.int64)
-        self._pool: Int64Array = empty
-        self._start: Int64Array = empty
-        self._room: Int64Array = empty
-        self._count: Int64Array = empty
+        # Each grows in place, so they may not be one.
+        self._pool: Int64Array = np.empty(0, dtype=np.int64)
+        self._start: Int64Array = np.empty(0, dtype=np.int64)
+        self._room: Int64Array = np.empty(0, dtype=np.int64)
+        self._count: Int64Array = np.empty(0, dtype=np.int64)
         self._used = 0
         self._kept = 0
 
     def reach(self, group_count: int) -> None:
         """Have a run for every group below that number."""
-        self._start = extended(self._start, group_count, 0)
-        self._room = extended(self._room, group_count, 0)
-        self._count = extended(self._count, group_count, 0)
+        self._start = lengthened(self._start, group_count, 0)
+        self._room = lengthened(self._room, group_count, 0)
+        self._count = lengthened(self._count, group_count, 0)
 
     def counts(self, groups: Int64Array) -> Int64Array:
         """How many rows groups have here."""
@@ -49,7 +51,7 @@ class RowRuns:
     def rows_of(self, groups: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The rows of groups, one run after another, and the group of each."""
         counts = self._count[groups]
-        return self._pool[places(self._start[groups], counts)], np.repeat(groups, counts)
+        return self._pool[spans(self._start[groups], counts)], np.repeat(groups, counts)
 
     def put(self, groups: Int64Array, counts: Int64Array, rows: Int64Array) -> None:
         """Replace the runs of groups by so many of ``rows`` each."""
@@ -60,10 +62,10 @@ class RowRuns:
             room += room // 2
             starts = self._used + np.cumsum(room) - room
             self._used += int(room.sum())
-            self._pool = extended(self._pool, self._used, 0)
+            self._pool = lengthened(self._pool, self._used, 0)
             self._start[outgrown], self._room[outgrown] = starts, room
         self._count[groups] = counts
-        self._pool[places(self._start[groups], counts)] = rows
+        self._pool[spans(self._start[groups], counts)] = rows
         if self._used > UNUSED_MIN + 4 * self._kept:
             self._rewrite(np.flatnonzero(self._count))
 
@@ -72,11 +74,10 @@ class RowRuns:
         if not shifts.is_empty:
             self._pool[: self._used] = shifts.apply_keys(self._pool[: self._used])
 
-    def keep(self, groups: Int64Array) -> None:
-        """Keep the runs of these groups, ascending; they are called 0, 1, … from here on."""
-        self._start, self._room = self._start[groups], self._room[groups]
-        self._count = self._count[groups]
-        self._rewrite(np.arange(len(groups), dtype=np.int64))
+    def move(self, moves: GroupMoves) -> None:
+        """Move groups to other numbers. The runs stay where they are."""
+        for array in (self._start, self._room, self._count):
+            moves.apply(array, 0)
 
     def _rewrite(self, groups: Int64Array) -> None:
         """Write the pool anew with the runs of ``groups``, which are all that have rows."""
@@ -86,14 +87,3 @@ class RowRuns:
         self._room[groups] = counts
         self._start[groups] = np.cumsum(counts) - counts
         self._pool, self._used, self._kept = rows, len(rows), len(rows)
-
-
-def places(starts: Int64Array, counts: Int64Array) -> Int64Array:
-    """The numbers ``starts[i]`` to ``starts[i] + counts[i] - 1``, for one i after another.
-
-    Example: starts 5, 2 and counts 2, 3 give 5, 6, 2, 3, 4.
-    """
-    total = int(counts.sum())
-    offsets = np.cumsum(counts) - counts
-    places: Int64Array = np.repeat(starts - offsets, counts) + np.arange(total, dtype=np.int64)
-    return places

@@ -13,8 +13,13 @@ log2(rows) rounds.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from barrage.engine.keys.ascending import Entries
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -27,6 +32,10 @@ KEY_ORIGIN = 1 << 40
 
 KEY_LIMIT = 1 << 62
 WINDOW_ROWS = 8
+STEP_MIN = 2
+"""Keys closer than this leave no room between them. Where there is room everywhere, a set of the
+keys needs no other form than they have."""
+
 SPREAD = 4
 """A re-spread window has at least this many keys per row."""
 
@@ -36,45 +45,56 @@ def fresh_keys(count: int) -> Int64Array:
     return KEY_ORIGIN + SPACING * np.arange(count, dtype=np.int64)
 
 
-def assign_keys(kept: Int64Array, gaps: Int64Array) -> tuple[Int64Array, Int64Array]:
+def assign_keys(kept: Entries, gaps: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Keys for rows inserted among rows that have keys.
 
     ``kept`` are ascending keys. ``gaps`` says for each new row, in order, before how many kept rows
     from the start it comes, i.e. new row j stands between kept[gaps[j]-1] and kept[gaps[j]].
-    Returns the kept rows' keys, changed only inside re-spread windows, and the new rows' keys.
+    Returns which kept rows, ascending, get other keys, these keys, and the new rows' keys. Costs
+    what the new rows and the windows around full gaps cost.
     """
+    nobody = np.empty(0, dtype=np.int64)
     if len(kept) == 0:
-        return kept, fresh_keys(len(gaps))
+        return nobody, nobody, fresh_keys(len(gaps))
     if len(gaps) == 0:
-        return kept, np.empty(0, dtype=np.int64)
-    used, first, count = np.unique(gaps, return_index=True, return_counts=True)
+        return nobody, nobody, nobody
+    is_first = np.ones(len(gaps), dtype=np.bool_)
+    is_first[1:] = gaps[1:] != gaps[:-1]
+    first = np.flatnonzero(is_first)
+    used, count = gaps[first], np.diff(first, append=len(gaps))
     low, step = _bounds(kept, used, count)
     rank = np.arange(len(gaps)) - np.repeat(first, count)
     new = np.repeat(low, count) + np.repeat(step, count) * (rank + 1)
-    full = used[step < 1]
+    rows, keys = nobody, nobody
+    full = used[step < STEP_MIN]
     if len(full):
-        kept = kept.copy()
-        _respread(kept, gaps, new, full=full)
-    if kept[0] < 0 or new[0] < 0 or max(int(kept[-1]), int(new[-1])) > KEY_LIMIT:
-        return _renumbered(len(kept), gaps)
-    return kept, new
+        rows, keys = _respread(kept, gaps, new, full=full)
+    ends = np.concatenate((kept[np.array([0, len(kept) - 1])], keys[:1], keys[-1:], new[[0, -1]]))
+    if ends.min() < 0 or ends.max() > KEY_LIMIT:
+        rows = np.arange(len(kept))
+        keys, new = _renumbered(len(kept), gaps)
+    is_moved = keys != kept[rows]
+    return rows[is_moved], keys[is_moved], new
 
 
-def _bounds(kept: Int64Array, used: Int64Array, count: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Per used gap: the key just before it and the step between its new rows (0: it is too
-    small)."""
+def _bounds(kept: Entries, used: Int64Array, count: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Per used gap: the key just before it and the step between its new rows (less than
+    ``STEP_MIN``: it is too small)."""
     size = len(kept)
     low = kept[np.maximum(used - 1, 0)]
     high = kept[np.minimum(used, size - 1)]
     step = (high - low) // (count + 1)
     is_front, is_back = used == 0, used == size
     step[is_front | is_back] = SPACING
-    low[is_front] = kept[0] - SPACING * (count[is_front] + 1)
+    low[is_front] = high[is_front] - SPACING * (count[is_front] + 1)
     return low, step
 
 
-def _respread(kept: Int64Array, gaps: Int64Array, new: Int64Array, *, full: Int64Array) -> None:
-    """Give new keys, in place, to the kept and new rows of windows around the ``full`` gaps."""
+def _respread(
+    kept: Entries, gaps: Int64Array, new: Int64Array, *, full: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """The kept rows of windows around the ``full`` gaps and new keys for them; those of the new
+    rows in there are written in place."""
     size = len(kept)
     start, stop = _windows(kept, gaps, full)
     before = start + np.searchsorted(gaps, start, side="left")
@@ -91,15 +111,16 @@ def _respread(kept: Int64Array, gaps: Int64Array, new: Int64Array, *, full: Int6
     window = np.repeat(np.arange(len(start)), lengths)
     row = np.arange(len(window)) - np.repeat(np.cumsum(lengths) - lengths - start, lengths)
     place = row + np.searchsorted(gaps, row, side="right")
-    kept[row] = low[window] + step[window] * (place - before[window] + 1)
+    keys = low[window] + step[window] * (place - before[window] + 1)
     window = np.searchsorted(start, gaps, side="right") - 1
     inside = np.flatnonzero((window >= 0) & (gaps <= stop[window]))
     window = window[inside]
     place = gaps[inside] + inside
     new[inside] = low[window] + step[window] * (place - before[window] + 1)
+    return row, keys
 
 
-def _windows(kept: Int64Array, gaps: Int64Array, full: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _windows(kept: Entries, gaps: Int64Array, full: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Disjoint half-open windows of kept rows with fixed rows between them, roomy enough to
     re-spread."""
     size = len(kept)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from barrage.model.storage import ColumnStore
 from barrage.model.storage.distinct import DistinctRows
+from barrage.model.storage.hashing import hash_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,10 +32,21 @@ class KeyNumbers(DistinctRows[ColumnStore]):
         """The number of each row of the key columns; combinations that are new get new ones."""
         return super().of([_canonical(column) for column in rows])
 
-    def keep(self, numbers: Int64Array) -> None:
-        """Forget all combinations but these and number them anew: 0 for the first given, and so
-        on."""
-        self.restart([store.compacted(numbers) for store in self._cells], len(numbers))
+    def move(self, numbers: Int64Array, to: Int64Array) -> None:
+        """Give some combinations other numbers, which are theirs or nobody's."""
+        if len(numbers) == 0:
+            return
+        cells = self.cells(numbers)
+        self._index.moved(hash_rows(cells), numbers, to)
+        for store, column in zip(self._cells, cells, strict=True):
+            store.write(to, column)
+
+    def truncate(self, count: int) -> None:
+        """Hand out numbers from ``count`` on next; nobody has one that is not below."""
+        for store in self._cells:
+            store.truncate(count)
+        self.count = count
+        self._index.give_up_spare()
 
 
 def _canonical(column: pa.Array) -> pa.Array:

@@ -24,10 +24,10 @@ import pyarrow as pa
 from barrage.engine.aggregation.aggregation import parse_aggregations, result_fields
 from barrage.engine.aggregation.aggregation_states import AggregationStates
 from barrage.engine.aggregation.grouping import RowGroups, in_groups
+from barrage.engine.keys.ascending import distinct, is_among
 from barrage.engine.planning.operator_plan import derived
 from barrage.engine.tables import work
 from barrage.engine.tables.keyed import check_key_columns
-from barrage.engine.tables.moved_rows import packing_shifts
 from barrage.engine.tables.table import DerivedTable
 from barrage.errors import SchemaError
 from barrage.model.storage import ColumnStore, cells_differ
@@ -105,11 +105,12 @@ class AggByTable(DerivedTable):
         modified = self._write(self._touched(update, change), change.first_new)
         self._row_keys = live = kept | added
         shifts = RowSetShiftData.empty()
-        if self._groups.is_crowded(len(live)):
-            shifts = packing_shifts(live, kept)
-            added = live.positions_of(added)
-            modified = [live.positions_of(keys) for keys in modified]
-            self._renumber(live)
+        moves = self._groups.pack(len(live))
+        if moves is not None:
+            shifts = moves.shifts_of(kept)
+            self._row_keys, added, *modified = moves.of_sets([live, added, *modified])
+            self._states.move(moves)
+            moves.move_cells(self._stores)
         nothing = RowSet.empty()
         return TableUpdate(
             first_step=update.first_step,
@@ -136,8 +137,8 @@ class AggByTable(DerivedTable):
             rows = in_groups(update, change, column)
             if len(rows):
                 touched.append(self._groups.groups_of(rows))
-        found = np.unique(np.concatenate(touched))
-        return np.setdiff1d(found, change.emptied, assume_unique=True)
+        found = distinct(np.concatenate(touched))
+        return found[~is_among(found, change.emptied)]
 
     def _write(self, touched: Int64Array, first_new: int) -> list[RowSet]:
         """Store the results of touched groups; per aggregation the old ones that changed."""
@@ -153,13 +154,6 @@ class AggByTable(DerivedTable):
             # Equal sets that are one object spare the readers of the update much work.
             modified.append(modified[-1] if modified and modified[-1] == keys else keys)
         return modified
-
-    def _renumber(self, live: RowSet) -> None:
-        groups = live.to_numpy()
-        self._groups.renumber(live)
-        self._states.keep(groups)
-        self._stores = [store.compacted(groups) for store in self._stores]
-        self._row_keys = RowSet.of_span(0, len(live))
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         return self.take_cells(keys.to_numpy(), columns)

@@ -15,10 +15,12 @@ import numpy as np
 
 from barrage.engine.aggregation.grouping import RowGroups
 from barrage.engine.aggregation.row_runs import RowRuns
+from barrage.engine.keys.ascending import distinct, is_among
 from barrage.engine.operators.subset import SubsetTable
 from barrage.engine.planning.operator_plan import check_count, derived
 from barrage.engine.tables import work
 from barrage.engine.tables.keyed import check_key_columns
+from barrage.engine.tables.moved_rows import merged_keys
 from barrage.rowset import RowSet
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class GroupEndsTable(SubsetTable):
         self._group_count = 0
         for rows, groups in self._groups.enter_all():
             self._shown.reach(self._groups.count)
-            self._choose(np.unique(groups), rows, groups)
+            self._choose(distinct(groups), rows, groups)
         self._group_count = self._groups.count
         rows, _ = self._shown.rows_of(np.arange(self._groups.count, dtype=np.int64))
         self._row_keys = RowSet.from_keys(rows)
@@ -69,33 +71,33 @@ class GroupEndsTable(SubsetTable):
         bereft_pre = self._drop(change.removed_rows_pre, change.removed_groups)
         self._shown.shift(update.shifts)
         moved_out, moved_from = self._drop(change.moved_rows, change.moved_from), change.moved_from
-        bereft = np.union1d(bereft_pre, moved_out)
+        bereft = merged_keys(bereft_pre, moved_out)
         rows = np.concatenate((change.moved_rows, change.added_rows))
         groups = np.concatenate((change.moved_to, change.added_groups))
-        touched = np.unique(np.concatenate((bereft, groups)))
+        touched = distinct(np.concatenate((bereft, groups)))
         before, _ = self._shown.rows_of(touched)
         # A row that moved between groups was shown by the one it left, if by any.
-        before = np.concatenate((before, change.moved_rows[np.isin(moved_from, moved_out)]))
+        before = np.concatenate((before, change.moved_rows[is_among(moved_from, moved_out)]))
         old = RowSet.from_keys(before) & survivors
         rows, groups = self._with_hidden(bereft, rows, groups)
         self._choose(touched, rows, groups)
         now, _ = self._shown.rows_of(touched)
         new = RowSet.from_keys(now)
-        self._renumber(change)
+        self._pack(change)
         return old - new, new - survivors
 
     def _drop(self, rows: Int64Array, groups: Int64Array) -> Int64Array:
         """Forget rows that left their groups; the groups that showed some of them."""
-        touched = np.unique(groups[: len(rows)])
+        touched = distinct(groups[: len(rows)])
         shown, owners = self._shown.rows_of(touched)
-        is_gone = np.isin(shown, rows)
+        is_gone = is_among(shown, rows)
         if not is_gone.any():
             return touched[:0]
-        bereft: Int64Array = np.unique(owners[is_gone])
+        bereft: Int64Array = distinct(owners[is_gone])
         counts = self._shown.counts(bereft) - np.bincount(
             np.searchsorted(bereft, owners[is_gone]), minlength=len(bereft)
         )
-        self._shown.put(bereft, counts, shown[np.isin(owners, bereft) & ~is_gone])
+        self._shown.put(bereft, counts, shown[is_among(owners, bereft) & ~is_gone])
         return bereft
 
     def _with_hidden(
@@ -103,7 +105,7 @@ class GroupEndsTable(SubsetTable):
     ) -> tuple[Int64Array, Int64Array]:
         """The entering rows, and all rows of groups that lost some and may show others."""
         entering = np.bincount(
-            np.searchsorted(bereft, groups[np.isin(groups, bereft)]), minlength=len(bereft)
+            np.searchsorted(bereft, groups[is_among(groups, bereft)]), minlength=len(bereft)
         )
         known = self._shown.counts(bereft) + entering
         short = bereft[known < self._groups.sizes(bereft)]
@@ -111,7 +113,7 @@ class GroupEndsTable(SubsetTable):
             return rows, groups
         found, found_groups = self._groups.rows_in(short)
         self._shown.put(short, np.zeros_like(short), found[:0])
-        others = ~np.isin(groups, short)
+        others = ~is_among(groups, short)
         return np.concatenate((rows[others], found)), np.concatenate((groups[others], found_groups))
 
     def _choose(self, touched: Int64Array, rows: Int64Array, groups: Int64Array) -> None:
@@ -127,13 +129,11 @@ class GroupEndsTable(SubsetTable):
             rank = np.repeat(sizes, sizes) - 1 - rank
         self._shown.put(touched, np.minimum(sizes, self.count), rows[rank < self.count])
 
-    def _renumber(self, change: GroupChange) -> None:
+    def _pack(self, change: GroupChange) -> None:
         self._group_count += self._groups.count - change.first_new - len(change.emptied)
-        if self._groups.is_crowded(self._group_count):
-            numbers = np.arange(self._groups.count, dtype=np.int64)
-            live = numbers[self._groups.sizes(numbers) > 0]
-            self._groups.renumber(RowSet.from_sorted_keys(live))
-            self._shown.keep(live)
+        moves = self._groups.pack(self._group_count)
+        if moves is not None:
+            self._shown.move(moves)
 
 
 def ends_of_groups(

@@ -1,9 +1,9 @@
 """The last row for each combination of key values: a keyed view of any table.
 
 Row key == number of the group (:mod:`barrage.engine.aggregation.grouping`). When more than half of
-the numbers are free they are compacted with shifts. A group whose last row goes away finds its new
-one by one pass over the group number of every parent row (vectorised); parents that only append
-never need that.
+the numbers are free, groups move to lower ones with shifts. A group whose last row goes away finds
+its new one by one pass over the group number of every parent row (vectorised); parents that only
+append never need that.
 
 The last rows of a blink table are those of the current cycle: rows of cycles before are gone. The
 result is an ordinary table, which shows nothing after a cycle without rows.
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.aggregation.grouping import GroupChange, RowGroups, extended
+from barrage.engine.aggregation.grouping import GroupChange, RowGroups
+from barrage.engine.keys.ascending import distinct
 from barrage.engine.planning.operator_plan import derived
 from barrage.engine.tables import work
 from barrage.engine.tables.keyed import check_key_columns
-from barrage.engine.tables.moved_rows import packing_shifts
 from barrage.engine.tables.table import DerivedTable
 from barrage.model.storage import cells_differ
+from barrage.model.storage.growth import lengthened
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet, RowSetShiftData
 
@@ -62,7 +63,7 @@ class LastByTable(DerivedTable):
         self._last_row: Int64Array = np.empty(0, dtype=np.int64)
         """Per group; longer than there are groups, so that it rarely grows."""
         for rows, groups in self._groups.enter_all():
-            self._last_row = extended(self._last_row, self._groups.count, NO_ROW)
+            self._last_row = lengthened(self._last_row, self._groups.count, NO_ROW)
             # Rows come in ascending order and the last assignment to a group stands.
             self._last_row[groups] = rows
         self._row_keys = RowSet.of_span(0, self._groups.count)
@@ -89,23 +90,24 @@ class LastByTable(DerivedTable):
     def advance(self, update: TableUpdate) -> TableUpdate:
         before = self._row_keys
         change = self._groups.advance(update)
-        self._last_row = extended(self._last_row, self._groups.count, NO_ROW)
+        self._last_row = lengthened(self._last_row, self._groups.count, NO_ROW)
         bereft = self._lose_rows(update, change)
-        shown = self._last_row.copy()
+        touched = _touched(change)
+        shown = self._last_row[touched]
         self._last_row[bereft] = NO_ROW
         self._find_last(change, bereft)
         removed = RowSet.from_sorted_keys(change.emptied)
         added = RowSet.of_span(change.first_new, self._groups.count)
         kept = before - removed
         live = kept | added
-        modified = self._modified(update, shown, kept)
+        modified = self._modified(update, touched, shown, kept=kept)
         self._row_keys = live
         shifts = RowSetShiftData.empty()
-        if self._groups.is_crowded(len(live)):
-            shifts = packing_shifts(live, kept)
-            added = live.positions_of(added)
-            modified = [live.positions_of(keys) for keys in modified]
-            self._renumber(live)
+        moves = self._groups.pack(len(live))
+        if moves is not None:
+            shifts = moves.shifts_of(kept)
+            self._row_keys, added, *modified = moves.of_sets([live, added, *modified])
+            moves.apply(self._last_row, NO_ROW)
         return TableUpdate(
             first_step=update.first_step,
             last_step=update.last_step,
@@ -138,15 +140,17 @@ class LastByTable(DerivedTable):
             is_later = rows > self._last_row[groups]
             self._last_row[groups[is_later]] = rows[is_later]
 
-    def _modified(self, update: TableUpdate, shown: Int64Array, kept: RowSet) -> list[RowSet]:
-        """Per column: kept groups that show another cell now. ``shown`` is the row each showed
-        before."""
-        groups = kept.to_numpy()
-        switched = groups[shown[groups] != self._last_row[groups]]
+    def _modified(
+        self, update: TableUpdate, touched: Int64Array, shown: Int64Array, *, kept: RowSet
+    ) -> list[RowSet]:
+        """Per column: kept groups that show another cell now. ``shown`` is the row each of the
+        ``touched`` ones showed before; no others may show another one."""
+        is_switched = (shown != self._last_row[touched]) & kept.contains_many(touched)
+        switched, shown = touched[is_switched], shown[is_switched]
         # The cells of a row that is gone or was modified are unknown; such groups count as changed.
-        known = switched[shown[switched] != NO_ROW]
-        unknown = RowSet.from_sorted_keys(switched[shown[switched] == NO_ROW])
-        old_rows, new_rows = shown[known], self._last_row[known]
+        known, old_rows = switched[shown != NO_ROW], shown[shown != NO_ROW]
+        unknown = RowSet.from_sorted_keys(switched[shown == NO_ROW])
+        new_rows = self._last_row[known]
         modified = []
         for column, keys in enumerate(update.modified_keys_post):
             if column in self._fixed_keys:
@@ -165,16 +169,17 @@ class LastByTable(DerivedTable):
             modified.append(changed & kept)
         return modified
 
-    def _renumber(self, live: RowSet) -> None:
-        self._groups.renumber(live)
-        self._last_row = self._last_row[live.to_numpy()]
-        self._row_keys = RowSet.of_span(0, len(live))
-
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         return self.parent.take_cells(self._last_row[keys.to_numpy()], columns)
 
     def take_cells(self, keys: Int64Array, columns: Sequence[int]) -> tuple[pa.Array, ...]:
         return self.parent.take_cells(self._last_row[keys], columns)
+
+
+def _touched(change: GroupChange) -> Int64Array:
+    """Groups that rows left or entered, ascending."""
+    groups = (change.removed_groups, change.moved_from, change.moved_to, change.added_groups)
+    return distinct(np.concatenate(groups))
 
 
 def _is_floating(data_type: pa.DataType) -> bool:

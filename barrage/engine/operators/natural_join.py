@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine.aggregation.grouping import extended
+from barrage.engine.aggregation.grouping import GroupMoves
+from barrage.engine.keys.ascending import distinct
 from barrage.engine.keys.key_map import KeyMap
 from barrage.engine.keys.key_numbers import KeyNumbers
 from barrage.engine.planning.operator_plan import derived
@@ -30,6 +31,7 @@ from barrage.engine.tables.moved_rows import merged_keys, union_of
 from barrage.engine.tables.table import DerivedTable
 from barrage.errors import RowError, SchemaError, near_miss
 from barrage.model.storage import cells_differ
+from barrage.model.storage.growth import lengthened
 from barrage.model.storage.hashing import is_hashable
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
@@ -52,6 +54,9 @@ GONE = -2
 """In place of a right row of before: it was removed in this cycle."""
 
 FREE_NUMBERS_MIN = 4096
+
+PACKED_TOGETHER = 1 << 17
+"""Numbers that one cycle looks at to find out which no row has any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +174,7 @@ class NaturalJoinTable(DerivedTable):
         )
         self._left_number = KeyMap()
         self._right_number = KeyMap()
+        self._looked_upto = self._packed_upto = 0
         self._right_row: Int64Array = np.empty(0, dtype=np.int64)
         """Right row of each number; longer than there are numbers, so that it rarely grows."""
         rows = right.row_keys.to_numpy()
@@ -178,6 +184,7 @@ class NaturalJoinTable(DerivedTable):
             self._right_number.add(rows, numbers)
         numbers = self._numbers_of_all(left, join.left_keys)
         self._left_number.add(left.row_keys.to_numpy(), numbers)
+        self._count_before = self._numbers.count
         self._row_keys = left.row_keys
 
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
@@ -208,7 +215,7 @@ class NaturalJoinTable(DerivedTable):
         cells = dict(zip(wanted, table.take_cells(rows, wanted), strict=True))
         keys = [_decoded(cells[column]) for column in columns] or [pa.nulls(len(rows), pa.int8())]
         numbers = self._numbers.of(keys)
-        self._right_row = extended(self._right_row, self._numbers.count, NO_ROW)
+        self._right_row = lengthened(self._right_row, self._numbers.count, NO_ROW)
         return numbers
 
     def _enter(self, rows: Int64Array, numbers: Int64Array) -> None:
@@ -232,7 +239,7 @@ class NaturalJoinTable(DerivedTable):
         change = self._follow_right(right)
         moves = self._follow_left(left)
         # New numbers of left keys had no right row before, and were unknown to the right side.
-        was = extended(change.was, len(self._right_row), NO_ROW)
+        was = lengthened(change.was, len(self._right_row), NO_ROW)
         modified = self._modified(left, right, _RightChange(was, change.touched), moves=moves)
         self._row_keys = self.parent.row_keys
         self._collect()
@@ -293,7 +300,7 @@ class NaturalJoinTable(DerivedTable):
         if not sources:
             return []
         rewritten = union_of(right.modified_keys_post[source] for source in sources).to_numpy()
-        numbers = np.union1d(change.touched, self._right_number.lookup(rewritten))
+        numbers = distinct(np.concatenate((change.touched, self._right_number.lookup(rewritten))))
         was, now = change.was, self._right_row
         differs = [self._differs(right, c, was=was[numbers], now=now[numbers]) for c in sources]
         is_changed = np.logical_or.reduce(differs)
@@ -338,20 +345,45 @@ class NaturalJoinTable(DerivedTable):
         return rows[stayed], np.searchsorted(numbers, found[stayed])
 
     def _collect(self) -> None:
-        """Forget numbers that no row has any more once they are more than half of all."""
+        """Once more than half of the numbers may be without any row, look at all of them, so many
+        in a cycle: forget those that are, and move the others to lower numbers."""
         count = self._numbers.count
-        if count <= 2 * (self.parent.size + self.right.size) + FREE_NUMBERS_MIN:
+        came, self._count_before = count - self._count_before, count
+        most = 2 * (self.parent.size + self.right.size) + FREE_NUMBERS_MIN
+        if not self._looked_upto and count <= most:
             return
-        is_live = self._right_row[:count] != NO_ROW
-        for rows in (self._left_number, self._right_number):
-            is_live[rows.items()[1]] = True
-        live = np.flatnonzero(is_live)
-        renumbered = np.cumsum(is_live) - 1
-        for rows in (self._left_number, self._right_number):
-            keys, numbers = rows.items()
-            rows.assign(keys, renumbered[numbers])
-        self._right_row = self._right_row[live]
-        self._numbers.keep(live)
+        # As many more as came, or new numbers might always stay ahead.
+        start = self._looked_upto
+        stop = min(start + PACKED_TOGETHER + came, count)
+        is_live = self._right_row[start:stop] != NO_ROW
+        is_wanted = np.zeros(len(self._right_row), dtype=np.bool_)
+        is_wanted[start:stop] = True
+        found = [(rows, *rows.items_with(is_wanted)) for rows in self._maps]
+        for _, _, numbers in found:
+            is_live[numbers - start] = True
+        places = self._packed_upto + np.cumsum(is_live) - 1
+        for rows, keys, numbers in found:
+            rows.assign(keys, places[numbers - start])
+        self._numbers.forget(start + np.flatnonzero(~is_live))
+        self._move(start + np.flatnonzero(is_live), places[is_live], is_end=stop == count)
+        self._looked_upto = 0 if stop == count else stop
+
+    def _move(self, numbers: Int64Array, to: Int64Array, *, is_end: bool) -> None:
+        """Give numbers that are lived in to others; at the end no others are handed out."""
+        self._packed_upto += len(numbers)
+        is_moved = numbers != to
+        moves = GroupMoves(
+            groups=numbers[is_moved], to=to[is_moved], count=self._packed_upto if is_end else None
+        )
+        moves.apply(self._right_row, NO_ROW)
+        self._numbers.move(moves.groups, moves.to)
+        if is_end:
+            self._numbers.truncate(self._packed_upto)
+            self._count_before, self._packed_upto = self._packed_upto, 0
+
+    @property
+    def _maps(self) -> tuple[KeyMap, KeyMap]:
+        return self._left_number, self._right_number
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         own, joined = self._split(columns)

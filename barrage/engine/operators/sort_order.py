@@ -22,10 +22,19 @@ from barrage.model.storage.fixed import read_valid
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from barrage.engine.keys.ascending import Entries
     from barrage.engine.tables.table import Table
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+SAMPLES_MIN = 256
+"""At least so many rows that have their place are sorted with those that look for one."""
+
+PROBES = 1024
+"""Fewer rows than this are compared with several others in a round, together so many."""
+
+PROBES_OF_ROW_MAX = 31
 
 _DIRECTIONS = {"ascending": False, "asc": False, "descending": True, "desc": True}
 
@@ -119,34 +128,106 @@ class SortOrder:
             for place, key in zip(self._places, self._keys, strict=True)
         ]
 
-    def sorted_all(self) -> Int64Array:
-        """All parent keys in sort order."""
+    def sorted_all(self) -> tuple[Int64Array, Int64Array]:
+        """All parent keys, ascending, and their places there in sort order."""
         keys = self.parent.row_keys
         cells = single_chunks(self.parent.read_cells(keys, self.columns))
-        return keys.to_numpy()[_sort(self._comparables(cells))]
+        return keys.to_numpy(), _sort(self._comparables(cells))
 
-    def sorted_rows(self, rows: Int64Array) -> Int64Array:
-        """These parent keys (ascending) in sort order."""
-        return rows[_sort(self._load(rows))] if len(rows) > 1 else rows
+    def placed_among_all(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """What :meth:`placed` gives, where the others are all others: everything is sorted."""
+        keys, order = self.sorted_all()
+        number = np.full(len(keys), -1)
+        number[np.searchsorted(keys, rows)] = np.arange(len(rows))
+        ordered = number[order]
+        places = np.flatnonzero(ordered >= 0)
+        return ordered[places], places - np.arange(len(places))
 
-    def places(self, rows: Int64Array, among: Int64Array) -> Int64Array:
-        """How many of ``among`` (parent keys in sort order) come before each of ``rows``.
+    def placed(self, rows: Int64Array, among: Entries) -> tuple[Int64Array, Int64Array]:
+        """These parent keys (ascending) in sort order, as places in ``rows``, and how many of
+        ``among`` (other parent keys, in sort order) come before each.
 
-        Binary search for all rows at once: log2 rounds of one gather and a few comparisons each.
+        The rows are sorted together with some of the others, evenly spread, which costs little
+        more than sorting them alone: their cells are read in the order in which they lie. Between
+        two of these a search goes on for all rows at once.
         """
-        low = np.zeros(len(rows), dtype=np.int64)
-        high = np.full(len(rows), len(among), dtype=np.int64)
-        if len(rows) == 0 or len(among) == 0:
-            return low
-        wanted = self._load(rows)
-        for _ in range(len(among).bit_length()):
-            middle = (low + high) >> 1
-            probes = among[np.minimum(middle, len(among) - 1)]
-            is_before = _precedes(wanted, rows, right=self._load(probes), right_rows=probes)
+        step = 1 << max((len(among) // max(len(rows), SAMPLES_MIN)).bit_length(), 1)
+        samples = among[np.arange(step - 1, len(among), step)]
+        both = np.concatenate((rows, np.sort(samples)))
+        by_key = np.argsort(both, kind="stable")
+        loaded = self._load(both[by_key])
+        ordered = _sort(loaded)
+        picks = by_key[ordered]
+        is_row = picks < len(rows)
+        picks = picks[is_row]
+        low = np.cumsum(~is_row)[is_row] * step
+        high = np.minimum(low + (step - 1), len(among))
+        wanted = _taken(loaded, ordered[is_row])
+        return picks, self._narrowed(wanted, rows[picks], among, low=low, high=high)
+
+    def _narrowed(
+        self,
+        wanted: list[_Comparable],
+        rows: Int64Array,
+        among: Entries,
+        *,
+        low: Int64Array,
+        high: Int64Array,
+    ) -> Int64Array:
+        """How many of ``among`` come before each of the rows, whose cells are ``wanted``: at least
+        ``low``, at most ``high``.
+
+        In each round a row is compared with one in the middle of what is left, few rows with
+        several, evenly spread, since a round has a cost of its own.
+        """
+        found, at = low, np.arange(len(rows))
+        while True:
             is_open = low < high
-            high = np.where(is_open & is_before, middle, high)
-            low = np.where(is_open & ~is_before, middle + 1, low)
-        return low
+            if not is_open.all():
+                found[at] = low
+                still = np.flatnonzero(is_open)
+                if not len(still):
+                    return found
+                wanted, rows, at = _taken(wanted, still), rows[still], at[still]
+                low, high = low[still], high[still]
+            low, high = self._compared(wanted, rows, among, low=low, high=high)
+
+    def _compared(
+        self,
+        wanted: list[_Comparable],
+        rows: Int64Array,
+        among: Entries,
+        *,
+        low: Int64Array,
+        high: Int64Array,
+    ) -> tuple[Int64Array, Int64Array]:
+        """Closer bounds after one round; every ``low`` is below its ``high``."""
+        count = min(max(PROBES // len(rows), 1), PROBES_OF_ROW_MAX)
+        probes = low[:, None] + (high - low)[:, None] * np.arange(1, count + 1) // (count + 1)
+        keys = among[probes.ravel()]
+        if count > 1:
+            wanted = _taken(wanted, np.repeat(np.arange(len(rows)), count))
+        is_before = _precedes(
+            wanted, np.repeat(rows, count), right=self._load(keys), right_rows=keys
+        )
+        passed = count - is_before.reshape(-1, count).sum(axis=1)
+        bounds = np.concatenate((low[:, None] - 1, probes, high[:, None]), axis=1)
+        lines = np.arange(len(rows))
+        return bounds[lines, passed] + 1, bounds[lines, passed + 1]
+
+
+def _taken(columns: list[_Comparable], places: Int64Array) -> list[_Comparable]:
+    """The cells at some places."""
+    return [
+        _Comparable(
+            None if column.classes is None else column.classes[places],
+            column.values[places]
+            if isinstance(column.values, np.ndarray)
+            else column.values.take(pa.array(places)),
+            column.is_descending,
+        )
+        for column in columns
+    ]
 
 
 def _comparable(cells: pa.Array, key: SortKey) -> _Comparable:

@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from barrage.engine.aggregation.grouping import extended
 from barrage.engine.planning.operator_plan import derived
 from barrage.engine.tables import work
 from barrage.engine.tables.cells import EVALUATED_ROWS
@@ -126,7 +125,11 @@ class UngroupTable(DerivedTable):
     def _append(self, lengths: Int64Array) -> None:
         """Take in rows after the last one."""
         count = len(self._starts)
-        self._buffer = extended(self._buffer, count + len(lengths), 0)
+        if count + len(lengths) > len(self._buffer):
+            # Not in place: readers have views of it.
+            buffer = np.empty((count + len(lengths)) * 9 // 8, dtype=np.int64)
+            buffer[:count] = self._starts
+            self._buffer = buffer
         self._buffer[count : count + len(lengths)] = self._starts[-1] + np.cumsum(lengths)
         self._set_starts(self._buffer[: count + len(lengths)])
 

@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from barrage.engine.aggregation.grouping import RowGroups, extended, in_groups
-from barrage.engine.aggregation.row_runs import places
+from barrage.engine.aggregation.grouping import RowGroups, in_groups
 from barrage.engine.aggregation.running import has_settled, parse_running, running_values
+from barrage.engine.keys.ascending import distinct, in_order, spans
 from barrage.engine.planning.operator_plan import derived
 from barrage.engine.tables import work
 from barrage.engine.tables.keyed import check_key_columns
 from barrage.engine.tables.row_memory import RowMemory
 from barrage.engine.tables.table import DerivedTable
+from barrage.model.storage.growth import lengthened
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
 
@@ -53,9 +54,6 @@ NEVER = np.iinfo(np.int64).max
 
 AHEAD = 4096
 """Rows computed beyond the last change of a group before they are compared with what was shown."""
-
-CLOSE = 16
-"""Rows of which more than one in so many keys are there lie close together."""
 
 FURTHER = 16
 """Each piece after them is so many times as long as the one before."""
@@ -99,7 +97,7 @@ class UpdateByTable(DerivedTable):
         self._last_row: Int64Array = np.empty(0, dtype=np.int64)
         self._values = RowMemory([field.type for field in fields])
         for rows, groups in self._groups.enter_all():
-            self._last_row = extended(self._last_row, self._groups.count, NO_ROW)
+            self._last_row = lengthened(self._last_row, self._groups.count, NO_ROW)
             self._show(self._continued(rows, groups), RowSet.from_sorted_keys(rows))
         self._group_count = self._groups.count
         self._row_keys = parent.row_keys
@@ -130,11 +128,11 @@ class UpdateByTable(DerivedTable):
         self._values.remove(update.removed_keys_pre.to_numpy())
         self._values.shift(update.shifts)
         change = self._groups.advance(update)
-        self._last_row = extended(self._last_row, self._groups.count, NO_ROW)
+        self._last_row = lengthened(self._last_row, self._groups.count, NO_ROW)
         self._last_row = _shifted(self._last_row, update.shifts)
         self._last_row[change.emptied] = NO_ROW
         modified = self._show(self._affected(update, change, behind), update.added_keys_post)
-        self._renumber(change)
+        self._pack(change)
         return TableUpdate(
             first_step=update.first_step,
             last_step=update.last_step,
@@ -164,20 +162,22 @@ class UpdateByTable(DerivedTable):
         lost_at = np.concatenate((behind[: len(change.removed_groups)], change.moved_rows))
         has_rows = self._groups.sizes(lost) > 0
         lost, lost_at = lost[has_rows], lost_at[has_rows]
-        first = np.full(self._groups.count, NEVER)
-        np.minimum.at(first, groups, rows)
-        touched = np.unique(groups)
-        inside = touched[first[touched] <= self._last_row[touched]]
-        deep = np.union1d(inside, lost)
-        if len(deep) == 0:
+        known = distinct(np.concatenate((groups, lost)))
+        places, lost_places = np.searchsorted(known, groups), np.searchsorted(known, lost)
+        first = np.full(len(known), NEVER)
+        np.minimum.at(first, places, rows)
+        is_deep = first <= self._last_row[known]
+        is_deep[lost_places] = True
+        if not is_deep.any():
             return self._continued(rows, groups)
-        np.minimum.at(first, lost, lost_at)
-        last = np.full(self._groups.count, NO_ROW)
-        np.maximum.at(last, groups, rows)
-        np.maximum.at(last, lost, np.where(lost_at == NEVER, NO_ROW, lost_at))
-        at_end = ~np.isin(groups, deep)
+        np.minimum.at(first, lost_places, lost_at)
+        last = np.full(len(known), NO_ROW)
+        np.maximum.at(last, places, rows)
+        np.maximum.at(last, lost_places, np.where(lost_at == NEVER, NO_ROW, lost_at))
+        at_end = ~is_deep[places]
         return _joined(
-            self._recomputed(deep, first, last), self._continued(rows[at_end], groups[at_end])
+            self._recomputed(known[is_deep], first[is_deep], last[is_deep]),
+            self._continued(rows[at_end], groups[at_end]),
         )
 
     def _continued(self, rows: Int64Array, groups: Int64Array) -> _Runs:
@@ -188,15 +188,15 @@ class UpdateByTable(DerivedTable):
         return _Runs(rows=rows, groups=groups, lengths=lengths, before=before, due=lengths)
 
     def _recomputed(self, deep: Int64Array, first: Int64Array, last: Int64Array) -> _Runs:
-        """The rows of some groups from the first change on; ``first`` and ``last`` have the changes
-        by group."""
+        """The rows of some groups, which have some, from the first change on; ``first`` and
+        ``last`` are the changes of each."""
         rows, groups, lengths = _by_group(*self._groups.rows_in(deep))
         ends = np.cumsum(lengths)
         starts = ends - lengths
         self._last_row[groups] = rows[ends - 1]
-        is_late = rows >= np.repeat(first[groups], lengths)
+        is_late = rows >= np.repeat(first, lengths)
         late = np.add.reduceat(is_late, starts, dtype=np.int64)
-        is_due = is_late & (rows <= np.repeat(last[groups], lengths))
+        is_due = is_late & (rows <= np.repeat(last, lengths))
         goes_on = late < lengths
         before = np.where(goes_on, rows[np.where(goes_on, ends - late - 1, 0)], NO_ROW)
         due = np.add.reduceat(is_due, starts, dtype=np.int64)
@@ -235,13 +235,16 @@ class UpdateByTable(DerivedTable):
             sizes = np.minimum(sizes, left)
             rows = runs.rows
             if int(sizes.sum()) < len(rows):
-                rows = rows[places(starts, sizes)]
-            results = self._computed(rows, sizes, states, values=values)
+                rows = rows[spans(starts, sizes)]
+            # Cells are read and kept in the order in which they lie.
+            rows_by_key, places = in_order(rows)
+            results = self._computed(rows_by_key, places, sizes, states=states, values=values)
             starts, left = starts + sizes, left - sizes
             goes_on = left > 0
             ends = (np.cumsum(sizes) - 1)[goes_on]
             shown = self._values.take(rows[ends], values)
-            kept = self._keep(rows, results, values, added=added)
+            by_key = results if places is None else _taken(results, _inverse(places))
+            kept = self._keep(rows_by_key, by_key, values, added=added)
             for value, changed in zip(values, kept, strict=True):
                 told[value].append(changed)
             if not len(ends):
@@ -269,13 +272,19 @@ class UpdateByTable(DerivedTable):
     def _computed(
         self,
         rows: Int64Array,
+        places: Int64Array | None,
         lengths: Int64Array,
-        states: Sequence[pa.Array],
         *,
+        states: Sequence[pa.Array],
         values: Sequence[int],
     ) -> list[pa.Array]:
+        """The values of rows, of one group after another; ``places`` says where these are among the
+        ascending ``rows``, if elsewhere."""
         columns = sorted({self._inputs[value] for value in values})
-        cells = dict(zip(columns, self.parent.take_cells(rows, columns), strict=True))
+        read: Sequence[pa.Array] = self.parent.take_cells(rows, columns)
+        if places is not None:
+            read = _taken(read, places)
+        cells = dict(zip(columns, read, strict=True))
         return [
             running_values(self._running[value], cells[self._inputs[value]], lengths, states=before)
             for value, before in zip(values, states, strict=True)
@@ -284,13 +293,12 @@ class UpdateByTable(DerivedTable):
     def _keep(
         self, rows: Int64Array, results: Sequence[pa.Array], values: Sequence[int], *, added: RowSet
     ) -> list[Int64Array]:
-        """Keep what rows show now; per value those that showed something else."""
+        """Keep what rows, ascending, show now; per value those that showed something else."""
         if not added.is_empty:
             is_new = added.contains_many(rows)
             new, old = np.flatnonzero(is_new), np.flatnonzero(~is_new)
-            new = new[np.argsort(rows[new])]
-            self._values.add(rows[new], [cells.take(pa.array(new)) for cells in results])
-            rows, results = rows[old], [cells.take(pa.array(old)) for cells in results]
+            self._values.add(rows[new], _taken(results, new))
+            rows, results = rows[old], _taken(results, old)
         if len(rows) == 0:
             return [rows for _ in values]
         changed = []
@@ -302,13 +310,11 @@ class UpdateByTable(DerivedTable):
             self._values.write(changed[-1], [now], [value])
         return changed
 
-    def _renumber(self, change: GroupChange) -> None:
+    def _pack(self, change: GroupChange) -> None:
         self._group_count += self._groups.count - change.first_new - len(change.emptied)
-        if self._groups.is_crowded(self._group_count):
-            numbers = np.arange(self._groups.count, dtype=np.int64)
-            live = numbers[self._groups.sizes(numbers) > 0]
-            self._groups.renumber(RowSet.from_sorted_keys(live))
-            self._last_row = self._last_row[live]
+        moves = self._groups.pack(self._group_count)
+        if moves is not None:
+            moves.apply(self._last_row, NO_ROW)
 
     def read_cells(self, keys: RowSet, columns: Sequence[int]) -> tuple[Cells, ...]:
         count = len(self.parent.schema)
@@ -356,21 +362,21 @@ def _joined(left: _Runs, right: _Runs) -> _Runs:
     )
 
 
+def _taken(columns: Sequence[pa.Array], places: Int64Array) -> list[pa.Array]:
+    picks = pa.array(places)
+    return [cells.take(picks) for cells in columns]
+
+
+def _inverse(places: Int64Array) -> Int64Array:
+    """Which entry is at each place."""
+    entries = np.empty(len(places), dtype=np.int64)
+    entries[places] = np.arange(len(places))
+    return entries
+
+
 def _row_set(parts: Sequence[Int64Array]) -> RowSet:
-    """Distinct rows in any order. Where they lie close together marking them is faster than
-    sorting."""
-    if not parts:
-        return RowSet.empty()
-    rows = np.concatenate(parts)
-    if not bool(np.all(rows[1:] > rows[:-1])):
-        least, most = int(rows.min()), int(rows.max())
-        if most - least < CLOSE * len(rows):
-            is_row = np.zeros(most - least + 1, dtype=np.bool_)
-            is_row[rows - least] = True
-            rows = np.flatnonzero(is_row) + least
-        else:
-            rows = np.sort(rows)
-    return RowSet.from_sorted_keys(rows)
+    """Distinct rows in any order."""
+    return RowSet.from_sorted_keys(in_order(np.concatenate(parts))[0]) if parts else RowSet.empty()
 
 
 def _shifted(rows: Int64Array, shifts: RowSetShiftData) -> Int64Array:

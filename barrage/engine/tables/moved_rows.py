@@ -61,12 +61,15 @@ def packing_shifts(live: RowSet, kept: RowSet, *, first: int = 0) -> RowSetShift
     return RowSetShiftData.from_arrays(firsts[moved], lasts[moved], deltas[moved])
 
 
-def moves_to_shifts(was: Int64Array, now: Int64Array) -> RowSetShiftData:
+def moves_to_shifts(
+    was: Int64Array, now: Int64Array, places: Int64Array | None = None
+) -> RowSetShiftData:
     """Shifts for rows that move from keys ``was`` to ``now`` (both ascending), runs of one delta
     joined.
 
     Rows in between that do not exist may be covered by a run; rows that exist are all in ``was``,
-    so a run never covers a row that moves differently.
+    so a run never covers a row that moves differently. Or ``places`` says where the rows stand
+    among all: then a run ends where one is left out.
     """
     return runs_to_shifts(was, was, now)
 
@@ -77,7 +80,11 @@ def runs_to_shifts(firsts: Int64Array, lasts: Int64Array, now: Int64Array) -> Ro
     deltas = now - firsts
     if len(deltas) == 0:
         return RowSetShiftData.empty()
-    starts = np.flatnonzero(np.concatenate(([True], deltas[1:] != deltas[:-1])))
+    is_start = np.ones(len(deltas), dtype=np.bool_)
+    is_start[1:] = deltas[1:] != deltas[:-1]
+    if places is not None:
+        is_start[1:] |= places[1:] != places[:-1] + 1
+    starts = np.flatnonzero(is_start)
     stops = np.concatenate((starts[1:], [len(deltas)]))
     run_deltas = deltas[starts]
     moved = run_deltas != 0

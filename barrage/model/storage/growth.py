@@ -5,13 +5,13 @@ the C library by remapping pages, not by copying, so growing never holds two cop
 the owner may hold a view of the buffer, since a reallocation would leave it dangling; every reader
 therefore gets a copy. Only pins (:mod:`.pinning`) read the buffer themselves: while one lives, a
 buffer is not reallocated, and when it is full its entries move into another one, a few with each
-that comes.
+that comes. Plain arrays that have one owner grow the same way (:func:`lengthened`).
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,7 @@ MOVED_PER_ENTRY = 4
 """Entries that move for each one that is appended, where that is more."""
 
 AnyArray = npt.NDArray[Any]
+NumberArray = TypeVar("NumberArray", bound=npt.NDArray[Any])
 BoolArray = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]
 UInt8Array = npt.NDArray[np.uint8]
@@ -50,6 +51,28 @@ def grown_capacity(length: int) -> int:
     """Entries to reserve when ``length`` are needed: an eighth more, so appends are amortised O(1);
     of large buffers less, which are not copied when they grow."""
     return length + min(length // 8, SLACK_ROWS_MAX) + SLACK_ROWS_MIN
+
+
+def lengthened(values: NumberArray, length: int, filler: int = 0) -> NumberArray:
+    """The array, with ``length`` entries at least and some more, so that it rarely grows; the new
+    ones hold ``filler``. It grows in place, hence nobody may have a view of it, and only the new
+    part is written."""
+    before = len(values)
+    if length <= before:
+        return values
+    grown = values if values.flags.owndata else values.copy()
+    shape = (length + min(length // 8, SLACK_ROWS_MAX), *values.shape[1:])
+    grown.resize(shape, refcheck=False)
+    if filler:
+        grown[before:] = filler
+    return grown
+
+
+def shorten(values: npt.NDArray[Any], length: int) -> None:
+    """Give back, in place, what an array from :func:`lengthened` has beyond ``length`` entries, if
+    that is most of it."""
+    if values.flags.owndata and len(values) > SPARE_FACTOR_MAX * grown_capacity(length):
+        values.resize((grown_capacity(length), *values.shape[1:]), refcheck=False)
 
 
 class GrowArray:
@@ -225,6 +248,13 @@ class GrowArray:
         """A copy of the entries ``start..stop-1``."""
         return self._buffers.slice(start, stop)
 
+    def peek(self) -> AnyArray:
+        """All entries, to be looked at before anything else happens to the array: no copy of them,
+        where there need be none."""
+        if self._leaving is None:
+            return self._buffer[: self.length]
+        return self.slice(0, self.length)
+
 
 class _PinnedArray(GrowArray):
     """An array as it was when it was pinned, which is only read."""
@@ -252,6 +282,9 @@ class _PinnedArray(GrowArray):
 
     def slice(self, start: int, stop: int) -> AnyArray:
         return self._entries.slice(start, stop)
+
+    def peek(self) -> AnyArray:
+        return self.slice(0, self.length)
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("what was pinned is not written")

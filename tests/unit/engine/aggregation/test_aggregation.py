@@ -292,6 +292,30 @@ def test_groups_are_renumbered_once_most_are_gone(monkeypatch: pytest.MonkeyPatc
     assert shown(view)[10] == {"sym": "S90", "s": 1.0, "m": 7, "v": pytest.approx(NAN, nan_ok=True)}
 
 
+def test_many_groups_are_packed_a_few_in_each_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouping_module, "FREE_GROUPS_MIN", 10)
+    monkeypatch.setattr(grouping_module, "PACKED_TOGETHER", 20)
+    graph, table = keyed([(i, f"S{i}", float(i), i) for i in range(100)])
+    view = derive.agg_by(table, "sym", s="sum(price)", m="max(size)", v="var(price)")
+    last = derive.last_by(table, "sym")
+    table.stage_remove(removed(*(i for i in range(100) if i % 5)))
+    for turn in range(5):
+        before = model.content_of(view), model.content_of(last)
+        table.stage_upsert(rows_of([(200 + turn, f"T{turn}", 1.0, 1), (50, "S50", 5.0, turn)]))
+        updates = graph.run_cycle().updates
+        for shown_before, each in zip(before, (view, last), strict=True):
+            model.check_update(shown_before, updates[each], model.content_of(each))
+        # Each looks at twenty and as many as came; those of the end are last.
+        assert (view.row_keys.last > 95) is (turn < 4)
+        expected = [row["sym"] for row in model.rows_of(table)]
+        assert [row["sym"] for row in shown(view)] == expected
+        assert [row["sym"] for row in model.rows_of(last)] == expected
+    # Of the last twenty numbers some were new groups that came meanwhile.
+    table.stage_upsert(rows_of([(50, "S50", 5.0, 9)]))
+    graph.run_cycle()
+    assert view.row_keys == last.row_keys == RowSet.of_span(0, 25)
+
+
 def test_a_blink_table_is_aggregated_cycle_by_cycle() -> None:
     graph = UpdateGraph()
     table = BlinkTable(graph, SCHEMA)
