@@ -92,8 +92,8 @@ def check_cycle(work: int, limits: Limits) -> None:
     """LimitExceededError for one operator that costs more in a cycle than all of them may."""
     if work > limits.cycle_work_max:
         raise LimitExceededError(
-            "work in each cycle of a derived table (derive it of a snapshot, which does not change, or "
-            "have the program that runs the server derive it)",
+            "work in each cycle of a derived table (derive it of a snapshot, which does not "
+            "change, or have the program that runs the server derive it)",
             actual=work,
             maximum=limits.cycle_work_max,
             unit="row operations",

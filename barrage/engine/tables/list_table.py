@@ -402,7 +402,7 @@ class ListTable(StagedTable[_Edit]):
         return self._update(
             step,
             removed=RowSet.of_span(0, len(self._order)) - RowSet.from_ranges(firsts, lasts),
-            shifts=runs_to_shifts(firsts, lasts, now),
+            shifts=runs_to_shifts(firsts, lasts, now=now),
             added=cycle.runs.added(),
             modified=tuple(_positions_of(parts, kept) for parts in cycle.modified),
         )

@@ -71,10 +71,12 @@ def moves_to_shifts(
     so a run never covers a row that moves differently. Or ``places`` says where the rows stand
     among all: then a run ends where one is left out.
     """
-    return runs_to_shifts(was, was, now)
+    return runs_to_shifts(was, was, now=now, places=places)
 
 
-def runs_to_shifts(firsts: Int64Array, lasts: Int64Array, now: Int64Array) -> RowSetShiftData:
+def runs_to_shifts(
+    firsts: Int64Array, lasts: Int64Array, *, now: Int64Array, places: Int64Array | None = None
+) -> RowSetShiftData:
     """The same for runs of rows that follow each other, each of which moves as a whole: from the
     keys ``firsts`` to ``lasts`` to those from ``now`` on."""
     deltas = now - firsts
