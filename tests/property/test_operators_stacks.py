@@ -80,7 +80,7 @@ def select_step() -> Step:
         return [
             {
                 **{name: row[name] for name in SCHEMA.names},
-                "t": None if row["a"] is None else row["a"] * 2 + row["k"],
+                "t": None if None in (row["a"], row["k"]) else row["a"] * 2 + row["k"],
             }
             for row in rows
         ]
@@ -313,7 +313,7 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
             where_step("a > 1", lambda row: None if row["a"] is None else row["a"] > 1),
             where_step("s = 'x' or isnull(a)", lambda row: row["s"] == "x" or row["a"] is None),
             where_step("d in ('u', 'v')", lambda row: row["d"] in ("u", "v")),
-            where_step("not k < 20", lambda row: row["k"] >= 20),
+            where_step("not k < 20", lambda row: None if row["k"] is None else row["k"] >= 20),
         ]
     ),
     "sort": st.lists(sort_keys, min_size=1, max_size=3, unique_by=lambda key: key[0]).map(
