@@ -18,6 +18,7 @@ from barrage.engine.aggregation.grouping import in_groups
 from barrage.engine.keys.ascending import distinct, is_among
 from barrage.engine.tables.moved_rows import union_of
 from barrage.engine.tables.row_memory import RowMemory
+from barrage.engine.tables.work import LOOKED_THROUGH
 from barrage.errors import EngineError
 from barrage.rowset import RowSet
 
@@ -92,10 +93,14 @@ class AggregationStates:
         update: TableUpdate,
         change: GroupChange,
         shown: Callable[[int, Int64Array], pa.Array],
+        *,
+        spend: Callable[[int], None],
     ) -> None:
-        """Follow the parent; ``shown(i, groups)`` gives what aggregation i showed before."""
-        self._sums.advance(update, change)
-        self._picks.advance(update, change, shown)
+        """Follow the parent; ``shown(i, groups)`` gives what aggregation i showed before. ``spend``
+        is told how many row operations it takes to look at all rows of groups before that is
+        done."""
+        self._sums.advance(update, change, spend)
+        self._picks.advance(update, change, shown, spend=spend)
 
     def move(self, moves: GroupMoves) -> None:
         """Move groups to other numbers."""
@@ -198,7 +203,9 @@ class _Sums:
             state.grow(self._groups.count)
             state.change(groups, self._cells_of(term, cells), nobody)
 
-    def advance(self, update: TableUpdate, change: GroupChange) -> None:
+    def advance(
+        self, update: TableUpdate, change: GroupChange, spend: Callable[[int], None]
+    ) -> None:
         if not self._states:
             return
         for state in self._states.values():
@@ -209,7 +216,7 @@ class _Sums:
             left = self._take_back(update, change, self._memory)
         self.enter(change.added_rows, change.added_groups)
         if left is not None:
-            self._add_up_anew(left)
+            self._add_up_anew(left, spend)
 
     def _take_back(self, update: TableUpdate, change: GroupChange, memory: RowMemory) -> Int64Array:
         """Subtract what rows contributed that left or changed, and add what they do now. The
@@ -245,7 +252,7 @@ class _Sums:
         memory.write(rows, new_cells)
         return distinct(np.concatenate((gone_groups, before[stood])))
 
-    def _add_up_anew(self, groups: Int64Array) -> None:
+    def _add_up_anew(self, groups: Int64Array, spend: Callable[[int], None]) -> None:
         """Add up the rows of groups whose sums lost too many digits when rows left."""
         imprecise = {
             term: groups[state.is_imprecise(groups)] for term, state in self._states.items()
@@ -253,6 +260,7 @@ class _Sums:
         concerned = distinct(np.concatenate(list(imprecise.values())))
         if len(concerned) == 0:
             return
+        spend(LOOKED_THROUGH * int(self._groups.sizes(concerned).sum()))
         rows, where = self._groups.rows_in(concerned)
         cells = self._cells_now(rows)
         for term, chosen in imprecise.items():
@@ -313,6 +321,8 @@ class _Picks:
         update: TableUpdate,
         change: GroupChange,
         shown: Callable[[int, Int64Array], pa.Array],
+        *,
+        spend: Callable[[int], None],
     ) -> None:
         offers: list[tuple[Int64Array, Int64Array]] = []
         bereft = [np.empty(0, dtype=np.int64)]
@@ -332,6 +342,7 @@ class _Picks:
                 rows, groups = np.concatenate((rows, modified)), np.concatenate((groups, where))
             offers.append((rows, groups))
         wanted = distinct(np.concatenate(bereft))
+        spend(LOOKED_THROUGH * int(self._groups.sizes(wanted).sum()))
         found = self._groups.rows_in(wanted) if len(wanted) else (wanted, wanted)
         for pick, (rows, groups) in zip(self._picks.values(), offers, strict=True):
             pick.offer(np.concatenate((rows, found[0])), np.concatenate((groups, found[1])))

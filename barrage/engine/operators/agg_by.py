@@ -98,7 +98,7 @@ class AggByTable(DerivedTable):
 
     def advance(self, update: TableUpdate) -> TableUpdate:
         change = self._groups.advance(update)
-        self._states.advance(update, change, self._shown)
+        self._states.advance(update, change, self._shown, spend=self.spend)
         removed = RowSet.from_sorted_keys(change.emptied)
         added = RowSet.of_span(change.first_new, self._groups.count)
         kept = self._row_keys - removed

@@ -111,6 +111,7 @@ class GroupEndsTable(SubsetTable):
         short = bereft[known < self._groups.sizes(bereft)]
         if len(short) == 0 or self.count == 0:
             return rows, groups
+        self.spend(work.LOOKED_THROUGH * int(self._groups.sizes(short).sum()))
         found, found_groups = self._groups.rows_in(short)
         self._shown.put(short, np.zeros_like(short), found[:0])
         others = ~is_among(groups, short)

@@ -131,6 +131,7 @@ class LastByTable(DerivedTable):
     def _find_last(self, change: GroupChange, bereft: Int64Array) -> None:
         """Bring ``_last_row`` up to date for groups that lost or gained rows."""
         if len(bereft):
+            self.spend(work.LOOKED_THROUGH * int(self._groups.sizes(bereft).sum()))
             rows, groups = self._groups.rows_in(bereft)
             self._last_row[groups] = rows
         for rows, groups in (

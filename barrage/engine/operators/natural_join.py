@@ -339,6 +339,7 @@ class NaturalJoinTable(DerivedTable):
         is_wanted = np.zeros(len(self._right_row), dtype=np.bool_)
         is_wanted[numbers] = True
         rows, found = self._left_number.items_with(is_wanted)
+        self.spend(work.TOLD * len(rows))
         stayed = ~left.added_keys_post.contains_many(rows)
         if len(moves.rows):
             stayed &= ~RowSet.from_sorted_keys(moves.rows).contains_many(rows)

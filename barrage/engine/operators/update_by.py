@@ -190,6 +190,7 @@ class UpdateByTable(DerivedTable):
     def _recomputed(self, deep: Int64Array, first: Int64Array, last: Int64Array) -> _Runs:
         """The rows of some groups, which have some, from the first change on; ``first`` and
         ``last`` are the changes of each."""
+        self.spend(work.LOOKED_THROUGH * int(self._groups.sizes(deep).sum()))
         rows, groups, lengths = _by_group(*self._groups.rows_in(deep))
         ends = np.cumsum(lengths)
         starts = ends - lengths
@@ -234,6 +235,7 @@ class UpdateByTable(DerivedTable):
         while len(starts):
             sizes = np.minimum(sizes, left)
             rows = runs.rows
+            self.spend(work.BEHIND * len(values) * int(sizes.sum()))
             if int(sizes.sum()) < len(rows):
                 rows = rows[spans(starts, sizes)]
             # Cells are read and kept in the order in which they lie.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from barrage.engine.tables.source import sources_of
 from barrage.engine.tables.work import (
     BINDING,
-    CHANGED_ROWS,
     FREE,
     OPERATOR,
     Estimate,
@@ -69,7 +68,7 @@ class OperatorPlan:
         """Row operations of a cycle that changes the parents. Static ones never change."""
         if all(parent.is_static for parent in self.parents):
             return 0
-        return self.price.of_cycle(CHANGED_ROWS, sum(parent.size for parent in self.parents))
+        return self.price.admitted(sum(parent.size for parent in self.parents))
 
     @property
     def estimate(self) -> Estimate:

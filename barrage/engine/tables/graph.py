@@ -57,6 +57,8 @@ class UpdateGraph:
         self._serials = itertools.count(1)
         self.meter: Meter | None = None
         """Admits operators before they are made; None admits all."""
+        self._cycle: _Cycle | None = None
+        """The one that runs."""
 
     @property
     def step(self) -> int:
@@ -97,6 +99,11 @@ class UpdateGraph:
         per_row, standing = _cost_below(source)
         source.weight_below = weight_below(per_row, standing, self.limits.cycle_work_max)
 
+    def spend(self, table: DerivedTable, work: int) -> None:
+        """See :meth:`DerivedTable.spend`."""
+        if self._cycle is not None:
+            self._cycle.spend(table, work)
+
     def run_cycle(self, step: int | None = None) -> CycleResult:
         """Commit everything staged and bring every dependent table up to date.
 
@@ -108,11 +115,12 @@ class UpdateGraph:
         elif step <= self._step:
             raise EngineError(f"step {step} does not follow step {self._step}")
         self._step = step
-        cycle = _Cycle(step, self.limits.cycle_work_max)
+        self._cycle = cycle = _Cycle(step, self.limits.cycle_work_max)
         for source in self._live_sources():
             if source.has_pending:
                 cycle.commit(source)
         cycle.run_operators()
+        self._cycle = None
         for table in cycle.updates:
             if isinstance(table, LeafTable):
                 self.weigh(table)
@@ -127,6 +135,8 @@ class _Cycle:
         self._work_max = work_max
         self._work = 0
         """Row operations of the operators of clients that were run."""
+        self._own_work = 0
+        """Those of the one that runs."""
         self._changed: dict[Table, int] = {}
         """Rows that this cycle changes in the parents of operators that were run."""
         self.updates: dict[Table, TableUpdate] = {}
@@ -164,17 +174,26 @@ class _Cycle:
     def _advanced(self, table: DerivedTable) -> TableUpdate:
         updates = [self._update_of(parent) for parent in table.parents]
         if table.admitted_work is not None:
+            self._own_work = 0
             changed = sum(map(self._rows_changed, table.parents))
             standing = sum(parent.size for parent in table.parents)
-            work = table.price.of_cycle(changed, standing)
-            if work > table.admitted_work and self._work + work > self._work_max:
-                raise CycleTooLongError(
-                    f"{changed:,} changed rows with {standing:,} to look at are {work:,} row "
-                    f"operations, after {self._work:,} of others in the same cycle; the limit of "
-                    f"all, cycle_work_max, is {self._work_max:,}"
-                )
-            self._work += work
+            self.spend(table, table.price.of_cycle(changed, standing))
         return table.advance_all(updates)
+
+    def spend(self, table: DerivedTable, work: int) -> None:
+        """So much is about to be done for the operator that runs; CycleTooLongError."""
+        if table.admitted_work is None:
+            return
+        own = self._own_work + work
+        if own > table.admitted_work and self._work + work > self._work_max:
+            changed = sum(map(self._rows_changed, table.parents))
+            raise CycleTooLongError(
+                f"{changed:,} changed rows are {own:,} row operations, after "
+                f"{self._work - self._own_work:,} of others in the same cycle; the limit of all, "
+                f"cycle_work_max, is {self._work_max:,}"
+            )
+        self._own_work = own
+        self._work += work
 
     def _rows_changed(self, parent: Table) -> int:
         if parent not in self._changed:

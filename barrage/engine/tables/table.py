@@ -93,6 +93,9 @@ class Graph(Protocol):
     def weigh(self, source: LeafTable) -> None:
         """Work out anew what the operators below a source cost."""
 
+    def spend(self, table: DerivedTable, work: int) -> None:
+        """So much is about to be done for an operator in a cycle; CycleTooLongError."""
+
 
 class Table:
     """A ticking table. Subclasses provide the cells and keep ``_row_keys`` up to date."""
@@ -353,6 +356,12 @@ class DerivedTable(Table):
     def _like_this(self, parents: tuple[Table, ...]) -> DerivedTable:
         """A new operator with the parameters of this one."""
         raise NotImplementedError
+
+    def spend(self, work: int) -> None:
+        """An operator says so before it does what its price does not tell: so many row operations
+        more. CycleTooLongError when a client has made it, and others would wait too long."""
+        if self.admitted_work is not None:
+            self.graph.spend(self, work)
 
     def advance(self, update: TableUpdate) -> TableUpdate:
         """Follow the parent, which has already moved to the state after ``update``."""

@@ -40,11 +40,18 @@ class Price:
     """Per row that its parents have, in a cycle that changes any of them."""
     fixed: int = 0
     """Per cycle that changes its parents, besides running it at all."""
+    reserved: int = 0
+    """Per row that its parents have, for what a cycle may bring besides: it tells that itself when
+    it runs."""
 
     def of_cycle(self, changed: int, standing: int) -> int:
         """Of a cycle that changes so many rows of its parents, which have so many."""
         moving = self.per_changed * changed + self.per_standing * standing
         return RUN + self.fixed + moving
+
+    def admitted(self, standing: int) -> int:
+        """Of a cycle of few rows, as far as that is known before there is one."""
+        return self.of_cycle(CHANGED_ROWS, standing) + self.reserved * standing
 
 
 FREE = Price()
@@ -102,15 +109,37 @@ TERM = 750
 GROUPED = 30_000
 """What it takes more to find the groups or partners of rows that changed."""
 
-SORTED_ROW = 2
-"""Row operations per row of a sorted table of moving others into its order."""
+SORTED_ROW = 1
+"""Row operations per row of a sorted table of moving others into its order: 2 ns where few rows
+come, 6 where many do."""
 
-FOUND_ROW = 3
+CHANGED_SORTED = 150
+"""Row operations of bringing a changed row into its place, and for each column that is compared
+CHANGED_COLUMN more: 2 to 3 microseconds where they are scattered over 4 * 10^6 rows."""
+
+CHANGED_COLUMN = 100
+
+CHANGED_KEY = 100
+"""Row operations per changed row and key column of finding its group, which may be another now."""
+
+CHANGED_CELL = 25
+"""Row operations per changed row of each aggregation."""
+
+FOUND_ROW = 1
 """Row operations per row of a table with running values of finding the rows of some groups."""
 
-BEHIND = 5
+BEHIND = 12
 """Row operations per row and running value of computing, comparing and keeping what rows behind a
-change show: of 10^6 rows in 1,000 groups that all change 50 ms."""
+change show. How many there are is known when a cycle runs."""
+
+RESERVED_BEHIND = 3
+"""That a quarter of all rows are behind a change is taken for a cycle of few rows."""
+
+TOLD = 5
+"""Row operations of telling that a row of a join shows other cells."""
+
+LOOKED_THROUGH = 5
+"""Row operations of looking at one row of a group that has lost the row it showed, or digits."""
 
 CONVERTED = 10
 """Row operations of looking through one column that may not fit another type, by what a row of it
@@ -143,46 +172,46 @@ def of_terms(operations: int) -> Price:
 
 def of_sort(columns: int) -> Price:
     """A sort."""
-    per_row = SORT_COLUMN * columns
-    return Price(per_row, per_row, SORTED_ROW)
+    changed = CHANGED_SORTED + CHANGED_COLUMN * columns
+    return Price(SORT_COLUMN * columns, changed, SORTED_ROW)
 
 
-def of_groups(keys: int, more: int = 0) -> Price:
+def of_groups(keys: int, more: int = 0, changed: int = 0) -> Price:
     """What brings rows together whose cells in so many columns are equal (none: all rows), and does
-    so many row operations ``more`` with each."""
-    return _finding(KEY_COLUMN * max(1, keys) + more)
+    so many row operations ``more`` with each when it is made, or ``changed`` when it changes."""
+    keys = max(1, keys)
+    return Price(KEY_COLUMN * keys + more, CHANGED_KEY * keys + changed, fixed=GROUPED)
 
 
 def of_aggregations(keys: int, count: int) -> Price:
     """So many aggregations of groups."""
-    return of_groups(keys, AGGREGATION * count)
+    return of_groups(keys, AGGREGATION * count, CHANGED_CELL * count)
 
 
 def of_group_ends(keys: int) -> Price:
     """The first or last rows of groups, which are put in order."""
-    return of_groups(keys, SORT_COLUMN)
+    return of_groups(keys, SORT_COLUMN, CHANGED_KEY // 2)
 
 
 def of_running(keys: int, count: int, *, is_appended: bool) -> Price:
     """So many running values of groups, whose rows are put in order. All rows there are may have a
     change in front of them, unless rows are only appended: then they are computed again."""
-    made = of_groups(keys, SORT_COLUMN + RUNNING * count)
-    return made if is_appended else replace(made, per_standing=FOUND_ROW + BEHIND * count)
+    made = of_groups(keys, SORT_COLUMN + RUNNING * count, CHANGED_CELL * count)
+    if is_appended:
+        return made
+    return replace(made, per_standing=FOUND_ROW, reserved=RESERVED_BEHIND * count)
 
 
 def of_lists(count: int) -> Price:
     """Rows for the places of lists in so many columns."""
-    return _finding(LIST * count)
+    per_row = LIST * count
+    return Price(per_row, per_row, fixed=GROUPED * bool(per_row))
 
 
 def of_conversions(count: int) -> Price:
     """Conversions, so many of which may fail and are therefore tried."""
     per_row = CONVERSION * count
     return Price(per_row, fixed=CONVERTED * per_row)
-
-
-def _finding(per_row: int) -> Price:
-    return Price(per_row, per_row, fixed=GROUPED * bool(per_row))
 
 
 READING = 40

@@ -20,7 +20,7 @@ from barrage.engine import (
 from barrage.engine.aggregation.running import Running, has_settled, recurrence, running_values
 from barrage.engine.operators import derive
 from barrage.engine.operators import update_by as update_by_module
-from barrage.engine.tables.work import BEHIND, FOUND_ROW
+from barrage.engine.tables.work import FOUND_ROW, RESERVED_BEHIND
 from barrage.errors import EngineError, ExpressionError, SchemaError
 from tests.helpers import model
 
@@ -176,7 +176,7 @@ def test_what_may_have_to_be_computed_again_is_paid_for_in_every_cycle() -> None
     graph.run_cycle()
     with graph.metered(meter):
         views = [derive.update_by(table, "g", **FORMULAS) for table in (keyed, growing)]
-    assert meter.per_cycle[0] - meter.per_cycle[1] == (FOUND_ROW + 2 * BEHIND) * keyed.size
+    assert meter.per_cycle[0] - meter.per_cycle[1] == (FOUND_ROW + 2 * RESERVED_BEHIND) * keyed.size
     del views
 
 

@@ -5,6 +5,7 @@ up is ended instead, and much that hangs below a table makes the portions of lar
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,7 @@ from barrage.engine.tables.work import CHANGED_ROWS, RUN, WEIGHT_MAX, weight_bel
 from barrage.errors import CycleTooLongError, LimitExceededError, StatusCode
 from barrage.limits import Limits
 
-LIMITS = Limits(cycle_work_max=300_000, turn_work_max=10**9)
+LIMITS = Limits(cycle_work_max=700_000, turn_work_max=10**9)
 """A sort of few rows may be made, and takes two thousand that change at once, but not ten."""
 
 SCHEMA = pa.schema([("k", pa.int64()), ("a", pa.int64())])
@@ -27,12 +28,13 @@ SCHEMA = pa.schema([("k", pa.int64()), ("a", pa.int64())])
 class Clients:
     """A graph with two tables, and what clients derive of them."""
 
-    def __init__(self) -> None:
-        self.graph = UpdateGraph(LIMITS)
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.limits = limits
+        self.graph = UpdateGraph(limits)
         self.rows = KeyedTable(self.graph, SCHEMA, key="k")
         self.one = KeyedTable(self.graph, SCHEMA, key="k")
         self.meters: list[WorkMeter] = []
-        self.accounts = CycleWork(LIMITS)
+        self.accounts = CycleWork(limits)
         self.put(self.rows, 200)
         self.put(self.one, 1)
 
@@ -43,7 +45,7 @@ class Clients:
 
     def make(self, derived: object, owner: str = "client", *, is_bounded: bool = True) -> Table:
         accounts = self.accounts if is_bounded else None
-        meter = WorkMeter(LIMITS, TurnBudget(), accounts, owner=owner)
+        meter = WorkMeter(self.limits, TurnBudget(), accounts, owner=owner)
         self.meters.append(meter)
         with self.graph.metered(meter):
             return derived()  # type: ignore[operator,no-any-return]
@@ -68,7 +70,7 @@ def test_an_operator_of_a_client_is_not_run_where_too_many_rows_change(clients: 
     clients.put(clients.rows, 2_000, salt=7)
     assert found.to_arrow()["a"].to_pylist() == sorted(7 * (i + 1) for i in range(2_000))
     clients.put(clients.rows, 10_000, salt=9)
-    assert "10,000 changed rows with 10,000 to look at" in str(ended(found))
+    assert "10,000 changed rows are" in str(ended(found))
     # Who asks for it again gets another one, of the rows as they are.
     again = clients.make(clients.sorted)
     assert again is not found
@@ -142,14 +144,51 @@ def test_an_operator_may_cost_what_it_was_admitted_for(clients: Clients) -> None
     assert large.failure is None
 
 
-def test_one_operator_that_no_cycle_has_room_for_is_refused(clients: Clients) -> None:
-    for count in (100_000, 200_000):
-        clients.put(clients.rows, count)
+def test_one_operator_that_no_cycle_has_room_for_is_refused() -> None:
+    clients = Clients(replace(LIMITS, cycle_work_max=100_000))
+    clients.put(clients.rows, 80_000)
     with pytest.raises(LimitExceededError, match="derive it of a snapshot") as refused:
         clients.make(clients.sorted)
-    assert refused.value.maximum == LIMITS.cycle_work_max
+    assert refused.value.maximum == 100_000
     static = clients.make(lambda: snapshot(clients.rows))
-    assert clients.make(lambda: derive.sort(static, "-a")).size == 200_000
+    assert clients.make(lambda: derive.sort(static, "-a")).size == 80_000
+
+
+# What a cycle brings that is known only when it runs.
+
+AT_RUN = {
+    "the rows behind a change": (
+        lambda rows, one: derive.update_by(rows, total="cum_sum(a)"),
+        lambda clients: clients.put(clients.rows, 1, salt=9),
+    ),
+    "the rows of a group that has lost the one it showed": (
+        lambda rows, one: derive.agg_by(rows, low="min(a)"),
+        lambda clients: clients.rows.stage_remove(pa.table({"k": pa.array([0])})),
+    ),
+    "the rows that show another row": (
+        lambda rows, one: derive.natural_join(rows, one, on=[], add=["b=a"]),
+        lambda clients: clients.put(clients.one, 1, salt=9),
+    ),
+    "the last row of all": (
+        lambda rows, one: derive.tail_by(rows, 1),
+        lambda clients: clients.rows.stage_remove(pa.table({"k": pa.array([49_999])})),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", list(AT_RUN))
+def test_an_operator_is_ended_when_it_is_about_to_do_too_much(what: str) -> None:
+    make, change = AT_RUN[what]
+    clients = Clients(replace(LIMITS, cycle_work_max=260_000))
+    clients.put(clients.rows, 50_000)
+    found = clients.make(lambda: make(clients.rows, clients.one))
+    own = make(*(derive.where(table, "k >= 0") for table in (clients.rows, clients.one)))
+    change(clients)
+    clients.graph.run_cycle()
+    assert "1 changed rows are" in str(ended(found))
+    assert own.failure is None
+    again = clients.make(lambda: make(clients.rows, clients.one))
+    assert again.to_arrow().equals(own.to_arrow())
 
 
 # --- portions -------------------------------------------------------------------------------------

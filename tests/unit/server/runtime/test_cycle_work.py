@@ -15,7 +15,16 @@ from barrage.engine import Table
 from barrage.engine.operators import derive
 from barrage.engine.operators.snapshot import snapshot
 from barrage.engine.planning.cycle_work import CycleWork
-from barrage.engine.tables.work import BEHIND, FOUND_ROW, GROUPED, RUN, SORTED_ROW, TERM
+from barrage.engine.tables.work import (
+    CHANGED_COLUMN,
+    CHANGED_SORTED,
+    FOUND_ROW,
+    GROUPED,
+    RESERVED_BEHIND,
+    RUN,
+    SORTED_ROW,
+    TERM,
+)
 from barrage.errors import BarrageError, LimitExceededError
 from barrage.limits import Limits
 from barrage.server.runtime.query_dispatcher import THE_SERVER
@@ -34,6 +43,9 @@ from tests.unit.server.runtime.test_query_dispatcher import (
 ROOM = Limits(turn_work_max=4_000_000)
 ONE = RUN + 100 + TERM
 """A filter of one term."""
+
+SORTED = RUN + 100 * (CHANGED_SORTED + CHANGED_COLUMN) + SORTED_ROW * COUNT
+"""A sort by one column."""
 
 Derive = Callable[[Table], Table]
 
@@ -151,16 +163,16 @@ def test_equal_operators_count_once_and_as_long_as_anybody_has_them(scene: Scene
 
 OPERATORS: dict[str, tuple[Derive, int]] = {
     "where": (above(1), ONE),
-    "sort": (by_a, RUN + 100 * 100 + SORTED_ROW * COUNT),
-    "agg_by": (lambda table: derive.agg_by(table, "a", n="count()"), RUN + 100 * 200 + GROUPED),
+    "sort": (by_a, SORTED),
+    "agg_by": (lambda table: derive.agg_by(table, "a", n="count()"), RUN + 100 * 125 + GROUPED),
     "update_by": (
         lambda table: derive.update_by(table, "k", total="cum_sum(a)"),
-        RUN + 100 * 400 + GROUPED + (FOUND_ROW + BEHIND) * COUNT,
+        RUN + 100 * 125 + GROUPED + (FOUND_ROW + RESERVED_BEHIND) * COUNT,
     ),
     "head": (lambda table: derive.head(table, 3), RUN),
     "join": (
         lambda table: derive.natural_join(table, derive.select(table, "k", b="a"), on=["k"]),
-        RUN + 100 * 150 + GROUPED + RUN,
+        RUN + 100 * 100 + GROUPED + RUN,
     ),
     "merge": (lambda table: derive.merge(table, derive.where(table, "a > 1")), RUN + ONE),
 }
@@ -197,7 +209,7 @@ def test_what_is_being_made_counts_already(monkeypatch: pytest.MonkeyPatch) -> N
         scene.opened.set()
         tables = [wanted.result(HANG_S)]
         one = total(scene)
-        assert one == RUN + 100 * 100 + SORTED_ROW * COUNT
+        assert one == SORTED
         del wanted
         freed(scene, tables)
         gc.collect()
