@@ -223,14 +223,16 @@ class ResumeBuilder:
         found = self._strategy.finish(present)
         present.taken()
         steps = self._steps | present.steps
-        now = self._table.changed_step
+        now, update = self._table.changed_step, found.update
+        if found.is_of_all_steps:
+            update = replace(update, first_step=min([now, *steps]), last_step=now)
         return ResumePlan(
             table=self._table,
             version=self._version,
             step=now,
             missed_steps=len(steps),
             size_before=found.size_before,
-            update=replace(found.update, first_step=min([now, *steps]), last_step=now),
+            update=update,
             shape=found.shape,
             earlier=found.earlier,
         )

@@ -59,6 +59,8 @@ class Found:
 
     size_before: int
     update: TableUpdate
+    is_of_all_steps: bool = True
+    """Whether the update stands for all that were missed, and not for the last one alone."""
     shape: Shape | None = None
     earlier: tuple[Message, ...] = ()
 
@@ -386,6 +388,7 @@ class StepwiseStrategy:
         self._found = Found(
             size_before=self._size_before,
             update=update,
+            is_of_all_steps=self._last is None,
             shape=self._shape,
             earlier=tuple(self._earlier[:-1]),
         )
