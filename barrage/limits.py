@@ -338,14 +338,18 @@ class Limits(ConnectorLimits):
     query_work_max: int = 20_000_000_000
     """Row operations of one request, those of all its operators together."""
 
-    cycle_work_max: int = 20_000_000
+    cycle_work_max: int = 10_000_000
     """Row operations in a cycle of all operators that clients keep; once it is reached no more are
     made, nor any single one that costs more. Rough, and for the case that all of their tables
-    change, but few rows. Where many rows change at once an operator that would pass the bound in
-    that cycle is ended instead, and made again when it is asked for."""
+    change, but few rows. Who waits for a cycle may have to wait for the one before as well: 0.2 s
+    for both."""
 
-    cycle_work_per_client_max: int = 10_000_000
+    cycle_work_per_client_max: int = 5_000_000
     """The same for what one session has made."""
+
+    cycle_work_once_max: int = 25_000_000
+    """The same of a cycle in which many rows change. An operator that would pass it is ended
+    instead, and made again when it is asked for."""
 
     queries_beside_max: int = 64
     """Operators that may be under way beside the engine thread or wait for it, for all clients."""

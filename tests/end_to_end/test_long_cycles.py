@@ -26,7 +26,7 @@ def rows(count: int, salt: int) -> pa.Table:
 
 @pytest.fixture
 def server() -> Iterator[barrage.Server]:
-    limits = Limits(cycle_work_max=1_000_000)
+    limits = Limits(cycle_work_once_max=1_000_000)
     with barrage.Server("127.0.0.1", config=ServerConfig(limits=limits)) as running:
         running.create_table("t", key="k", data=rows(FEW, 0))
         running.create_table("one", key="g", data=pa.table({"g": [0], "b": [1]}))

@@ -115,7 +115,7 @@ class UpdateGraph:
         elif step <= self._step:
             raise EngineError(f"step {step} does not follow step {self._step}")
         self._step = step
-        self._cycle = cycle = _Cycle(step, self.limits.cycle_work_max)
+        self._cycle = cycle = _Cycle(step, self.limits.cycle_work_once_max)
         for source in self._live_sources():
             if source.has_pending:
                 cycle.commit(source)
@@ -190,7 +190,7 @@ class _Cycle:
             raise CycleTooLongError(
                 f"{changed:,} changed rows are {own:,} row operations, after "
                 f"{self._work - self._own_work:,} of others in the same cycle; the limit of all, "
-                f"cycle_work_max, is {self._work_max:,}"
+                f"cycle_work_once_max, is {self._work_max:,}"
             )
         self._own_work = own
         self._work += work

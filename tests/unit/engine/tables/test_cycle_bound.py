@@ -19,7 +19,7 @@ from barrage.engine.tables.work import CHANGED_ROWS, RUN, WEIGHT_MAX, weight_bel
 from barrage.errors import CycleTooLongError, LimitExceededError, StatusCode
 from barrage.limits import Limits
 
-LIMITS = Limits(cycle_work_max=700_000, turn_work_max=10**9)
+LIMITS = Limits(cycle_work_max=700_000, cycle_work_once_max=700_000, turn_work_max=10**9)
 """A sort of few rows may be made, and takes two thousand that change at once, but not ten."""
 
 SCHEMA = pa.schema([("k", pa.int64()), ("a", pa.int64())])
@@ -179,7 +179,7 @@ AT_RUN = {
 @pytest.mark.parametrize("what", list(AT_RUN))
 def test_an_operator_is_ended_when_it_is_about_to_do_too_much(what: str) -> None:
     make, change = AT_RUN[what]
-    clients = Clients(replace(LIMITS, cycle_work_max=260_000))
+    clients = Clients(replace(LIMITS, cycle_work_max=260_000, cycle_work_once_max=260_000))
     clients.put(clients.rows, 50_000)
     found = clients.make(lambda: make(clients.rows, clients.one))
     own = make(*(derive.where(table, "k >= 0") for table in (clients.rows, clients.one)))
