@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     BoolArray = npt.NDArray[np.bool_]
 
 FEW = 256
-"""Most entries that are taken out and put in piece by piece."""
+"""So many pieces are always copied one by one."""
+
+ENTRIES_PER_PIECE = 1024
+"""Where pieces have so many entries on the average, they are copied one by one, too."""
+
+ENTRIES_PER_GAP = 64
+"""An array of which one entry in so many is left out is not copied to be looked at."""
 
 SORTED_MIN = 1024
 """So many numbers are put in order before they are looked up."""
@@ -60,7 +66,8 @@ def without(values: Int64Array, left_out: Int64Array) -> Entries:
     """The entries but those at some ascending places."""
     if len(left_out) == 0:
         return values
-    return Remaining(values, left_out) if len(left_out) <= FEW else _deleted(values, left_out)
+    is_few = len(left_out) <= max(FEW, len(values) // ENTRIES_PER_GAP)
+    return Remaining(values, left_out) if is_few else _deleted(values, left_out)
 
 
 def _deleted(values: Int64Array, left_out: Int64Array) -> Int64Array:
@@ -82,13 +89,13 @@ def replaced(
     result = np.empty(len(values) - len(left_out) + len(gaps), dtype=np.int64)
     places = gaps + np.arange(len(gaps))
     result[places] = entries
-    if len(left_out) + len(gaps) > FEW:
+    before = left_out - np.arange(len(left_out))
+    cuts = distinct(np.concatenate((np.zeros(1, dtype=np.int64), gaps, before)))
+    if len(cuts) > max(FEW, len(values) // ENTRIES_PER_PIECE):
         is_kept = np.ones(len(result), dtype=np.bool_)
         is_kept[places] = False
         result[is_kept] = _deleted(values, left_out) if len(left_out) else values
         return result
-    before = left_out - np.arange(len(left_out))
-    cuts = distinct(np.concatenate((np.zeros(1, dtype=np.int64), gaps, before)))
     sources = (cuts + np.searchsorted(before, cuts, side="right")).tolist()
     targets = (cuts + np.searchsorted(gaps, cuts, side="right")).tolist()
     lengths = np.diff(cuts, append=len(values) - len(left_out)).tolist()
