@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import barrage
+from barrage.client import State
 from barrage.errors import StatusCode
 from barrage.limits import Limits
 from barrage.server.settings.config import ServerConfig
@@ -84,3 +85,14 @@ def test_who_does_not_ask_again_is_told_to(server: barrage.Server) -> None:
         code, text = view.error.answered
         assert code is StatusCode.ABORTED
         assert "ask for it again" in text
+
+
+def test_a_shared_view_that_was_ended_is_not_asked_for_for_ever(server: barrage.Server) -> None:
+    """Nobody but who has shared it can make it again."""
+    with barrage.connect(server.uri) as one, barrage.connect(server.uri) as other:
+        ticket = one.table("t").sort("a").publish_shared()
+        view = other.shared(ticket).subscribe()
+        view.wait_ready(HANG_S)
+        server.table("t").upsert(rows(ROWS, 1))
+        wait_until(lambda: view.state is State.FAILED, HANG_S)
+        assert "Table is already failed" in str(view.error)
