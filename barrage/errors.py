@@ -173,7 +173,7 @@ class TableFailedError(EngineError):
     status_code = StatusCode.FAILED_PRECONDITION
 
 
-class CycleTooLongError(EngineError):
+class CycleTooLongError(TableFailedError):
     """So much has changed at once that all others would have waited for an operator of a client.
     Its table has ended; whoever asks for it again gets it made beside, of the rows there are
     then."""
@@ -182,10 +182,15 @@ class CycleTooLongError(EngineError):
 
     def __init__(self, figures: str = "") -> None:
         """``figures`` say how much, to those who may know."""
+        self._figures = figures
         super().__init__(
             "so much changed at once that all others would have waited for this derived "
             f"table{figures and f' ({figures})'}; ask for it again"
         )
+
+    def anew(self) -> CycleTooLongError:
+        """The same, to be raised: what a table keeps must get no frames, which keep the table."""
+        return CycleTooLongError(self._figures)
 
 
 class WorkerDiedError(BarrageError):

@@ -3,13 +3,17 @@ the engine: whoever follows it has all rows in the end, and nobody else notices.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import barrage
-from barrage.errors import StatusCode
+from barrage.client import State
+from barrage.engine.propagation.producer import Producer
+from barrage.errors import CycleTooLongError, StatusCode
 from barrage.limits import Limits
 from barrage.server.settings.config import ServerConfig
 from tests.helpers.server_process import wait_until
@@ -84,3 +88,42 @@ def test_who_does_not_ask_again_is_told_to(server: barrage.Server) -> None:
         code, text = view.error.answered
         assert code is StatusCode.ABORTED
         assert "ask for it again" in text
+
+
+def test_a_shared_view_that_was_ended_is_not_asked_for_for_ever(server: barrage.Server) -> None:
+    """Nobody but who has shared it can make it again."""
+    with barrage.connect(server.uri) as one, barrage.connect(server.uri) as other:
+        ticket = one.table("t").sort("a").publish_shared()
+        view = other.shared(ticket).subscribe()
+        view.wait_ready(HANG_S)
+        server.table("t").upsert(rows(ROWS, 1))
+        wait_until(lambda: view.state is State.FAILED, HANG_S)
+        assert "Table is already failed" in str(view.error)
+
+
+def test_a_view_that_was_ended_before_it_was_followed_is_asked_for_again(
+    server: barrage.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of the first one stays."""
+    add, refused = Producer.add, [CycleTooLongError()]
+
+    def add_later(self: Producer, *arguments: Any, **named: Any) -> None:
+        if refused:
+            raise refused.pop()
+        add(self, *arguments, **named)
+
+    def kept() -> int:
+        tables = server._parts.tables
+        return tables.run(lambda: tables.queries.cycle_work.total).result(HANG_S)
+
+    monkeypatch.setattr(Producer, "add", add_later)
+    gc.disable()
+    try:
+        with barrage.connect(server.uri) as session:
+            view = session.table("t").sort("a").subscribe()
+            view.wait_ready(HANG_S)
+            assert view.stats.reconnects == 1
+            view.close()
+            wait_until(lambda: kept() == 0, HANG_S)
+    finally:
+        gc.enable()

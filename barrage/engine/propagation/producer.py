@@ -63,6 +63,7 @@ from barrage.engine.propagation.spreading import spread
 from barrage.engine.propagation.telling import Teller
 from barrage.errors import (
     BarrageError,
+    CycleTooLongError,
     RemoteProtocolError,
     SlowConsumerError,
     TableFailedError,
@@ -173,7 +174,10 @@ class Producer:
         Raises RemoteProtocolError, LimitExceededError or TableFailedError if it cannot be served,
         ResumeRefusedError if only a snapshot can be.
         """
-        if self._table.failure is not None:
+        failure = self._table.failure
+        if isinstance(failure, CycleTooLongError):
+            raise failure.anew()
+        if failure is not None:
             raise TableFailedError(ALREADY_FAILED)
         shape = Shape.of_spec(spec, column_count=len(self._table.schema))
         check_shape(shape, self._table, self._limits)

@@ -223,7 +223,8 @@ class _Cycle:
         try:
             update = compute()
         except BarrageError as error:
-            self._fail(table, error)
+            # The frames would keep the table, which keeps the error.
+            self._fail(table, error.with_traceback(None))
         except Exception as error:  # One bad operator must not stop the other tables.
             failure = TableFailedError(f"step {self.step}: {type(error).__name__}: {error}")
             failure.__cause__ = error
@@ -270,7 +271,7 @@ _DEPENDENT_PREFIX = "a table this one derives from failed: "
 def _cost_below(source: LeafTable) -> tuple[float, int]:
     """Row operations of the operators below a source: for each row of it that changes, and in each
     cycle. For one row as many change in an operator as there are for one of its parents, except in
-    those of groups at least one."""
+    those of groups at least one; never more than there are."""
     changed: dict[int, float] = {source.serial: 1.0}
     per_row, standing = 0.0, 0
     for table in _below(source):
@@ -280,7 +281,8 @@ def _cost_below(source: LeafTable) -> tuple[float, int]:
         per_row += price.per_changed * coming
         standing += price.of_cycle(0, sum(parent.size for parent in table.parents))
         spread = table.size / max(1, sum(parent.size for parent in parents))
-        changed[table.serial] = coming * (spread if table.is_summary else max(1.0, spread))
+        coming *= spread if table.is_summary else max(1.0, spread)
+        changed[table.serial] = min(coming, max(1.0, table.size))
     return per_row, standing
 
 

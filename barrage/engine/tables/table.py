@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pyarrow as pa
 
 from barrage.engine.tables.work import FREE
-from barrage.errors import BarrageError, EngineError, LimitExceededError, TableFailedError
+from barrage.errors import (
+    BarrageError,
+    CycleTooLongError,
+    EngineError,
+    LimitExceededError,
+    TableFailedError,
+)
 from barrage.model.update import TableUpdate
 from barrage.model.viewport import ColumnSet, effective_columns
 from barrage.rowset import RowSet
@@ -199,7 +205,9 @@ class Table:
         return pa.table(list(self.read(self.row_keys)), schema=self.schema)
 
     def check_alive(self) -> None:
-        """Raise TableFailedError when the table has failed."""
+        """Raise TableFailedError when the table has failed: CycleTooLongError when it was ended."""
+        if isinstance(self._failure, CycleTooLongError):
+            raise self._failure.anew()
         if self._failure is not None:
             raise TableFailedError(str(self._failure)) from self._failure
 

@@ -12,7 +12,13 @@ from weakref import WeakValueDictionary
 
 from barrage.engine.operators.derive import BUILDERS
 from barrage.engine.tables.table import Table
-from barrage.errors import EngineError, ExpressionError, RowError, SchemaError
+from barrage.errors import (
+    CycleTooLongError,
+    EngineError,
+    ExpressionError,
+    RowError,
+    SchemaError,
+)
 from barrage.limits import DEFAULT_LIMITS
 from barrage.model.operators import OPERATORS
 from barrage.model.query import Query
@@ -107,7 +113,7 @@ class QueryRun:
             tables = [table, *(each for each in arguments if isinstance(each, Table))]
             key = (place, number, *(each.serial for each in tables))
             found = self._made.get(key)
-            if found is None:
+            if found is None or found.failure is not None:
                 found = self._made[key] = _apply(number, operation, table, arguments=arguments)
             table = found
             if self._progress is not None and not place:
@@ -119,6 +125,8 @@ def _apply(number: int, operation: AppliedOperator, table: Table, *, arguments: 
     try:
         placed, named = OPERATORS[operation.name].spread(arguments)
         return BUILDERS[operation.name](table, *placed, **named)
+    except CycleTooLongError:
+        raise
     except (SchemaError, ExpressionError, RowError, EngineError) as error:
         # What the engine cannot do here is the fault of what was asked for.
         kind = ExpressionError if type(error) is EngineError else type(error)

@@ -11,7 +11,14 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barrage.errors import LimitExceededError, NoJournalError, StatusCode, TicketError
+from barrage.errors import (
+    CycleTooLongError,
+    LimitExceededError,
+    NoJournalError,
+    StatusCode,
+    TableFailedError,
+    TicketError,
+)
 from barrage.model.query import Query, past_places
 from barrage.server.access.query import QueryRun
 from barrage.server.identity.current_call import current_caller, note_table
@@ -110,9 +117,9 @@ class TicketResolver:
         await self._make_demanded(ticket)
         tables = self._gate.tables(self._catalog)
         if route is Route.EXPORT:
-            return await self._export(ticket, session).table_lease()
+            return _lasting(await self._export(ticket, session).table_lease())
         if route is Route.SHARED:
-            return await self._shared_export(ticket, session).table_lease()
+            return _lasting(await self._shared_export(ticket, session).table_lease())
         if route is Route.QUERY:
             query = self._parsed(bytes(ticket[len(QUERY_ROUTE) :]))
             past = await self._past_of(query)
@@ -238,3 +245,10 @@ class TicketResolver:
         table = run()
         self._tables.query_tables.note(table, run.names)
         return TableLease(self._tables, table)
+
+
+def _lasting(lease: TableLease) -> TableLease:
+    """The table of an export. Nobody makes it again when it was ended, so nobody is told to ask."""
+    if isinstance(lease.failure, CycleTooLongError):
+        raise TableFailedError(f"Table is already failed: {lease.failure}")
+    return lease

@@ -227,7 +227,11 @@ class ExchangeHub:
         else:
             answer = await asyncio.wrap_future(self._engine.ask(request))
         if isinstance(answer, Refused):
-            raise answer.error
+            try:
+                raise answer.error
+            finally:
+                # The error has this frame from now on, which must not have the error.
+                del answer
         return answer.headers
 
     # --- change of viewport ---

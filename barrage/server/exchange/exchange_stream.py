@@ -11,7 +11,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from barrage.errors import PermissionDeniedError, TransportError
+from barrage.errors import BarrageError, PermissionDeniedError, TransportError
 from barrage.proto.events import (
     BodiesReleased,
     HalfClosed,
@@ -33,6 +33,7 @@ from barrage.server.exchange.exchange_messages import (
 )
 from barrage.server.exchange.lazy_update import LazyUpdate
 from barrage.server.exchange.stream_sending import SendingAccount, StreamSending
+from barrage.server.runtime.failure import without_frames
 from barrage.supervision import Role, start_awaited, start_task
 from barrage.wire.dissociated.ways import BodyWay
 from barrage.wire.flight_data import encode_flight_data
@@ -42,7 +43,6 @@ from barrage.wire.updates.update_codec import BEGINNING, EncodeOptions
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 
-    from barrage.errors import BarrageError
     from barrage.limits import Limits
     from barrage.model.update import FullUpdate
     from barrage.model.viewport import ColumnSet, Viewport
@@ -246,6 +246,9 @@ class ExchangeStream:
             await work()
         except asyncio.CancelledError:
             raise
+        except BarrageError as error:
+            # Kept here, its frames would keep the stream, and tables, of a call that was cancelled.
+            self.finish(without_frames(error), is_flushed=False)
         except Exception as error:
             self.finish(error, is_flushed=False)
 

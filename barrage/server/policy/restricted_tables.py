@@ -13,6 +13,7 @@ from barrage.engine.expressions.expression import bind_condition
 from barrage.engine.operators.restrict import UNSHOWN, CellMask, Restricted, restrict
 from barrage.errors import (
     BarrageError,
+    CycleTooLongError,
     ExpressionError,
     LimitExceededError,
     PermissionDeniedError,
@@ -47,6 +48,9 @@ def restricted_table(table: Table, name: str, restriction: Restriction, *, key: 
     shown = restricted(table.schema, name, restriction, key=key)
     try:
         return restrict(table, shown)
+    except CycleTooLongError:
+        # It counts the rows of the whole table.
+        raise CycleTooLongError from None
     except TableFailedError as error:
         # The reason may quote cells.
         raise TableFailedError(UNSHOWN) from error

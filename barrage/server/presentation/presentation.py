@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barrage.errors import TableFailedError
+from barrage.errors import CycleTooLongError, TableFailedError
 from barrage.server.presentation.deephaven_schema import (
     announced_schema,
     deephaven_schema,
@@ -30,6 +30,8 @@ def lease_of(source: TableSource) -> TableLease:
     """The table of a source. TableFailedError when it has failed."""
     lease = source if isinstance(source, TableLease) else source()
     failure = lease.table.failure
+    if isinstance(failure, CycleTooLongError):
+        raise failure.anew()
     if failure is not None:
         raise TableFailedError(f"Table is already failed: {failure}")
     return lease

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from barrage.engine.tables.source import SourceTable
     from barrage.engine.tables.table import Table
+    from barrage.errors import BarrageError
     from barrage.server.tables.table_service import TableService
 
 
@@ -62,6 +63,11 @@ class TableLease:
     def is_static(self) -> bool:
         """Whether the rows never change; any thread."""
         return self._held[0].is_static
+
+    @property
+    def failure(self) -> BarrageError | None:
+        """Why the table has failed, if it has so far; any thread."""
+        return self._held[0].failure
 
     @property
     def input_target(self) -> SourceTable | None:

@@ -5,22 +5,29 @@ up is ended instead, and much that hangs below a table makes the portions of lar
 from __future__ import annotations
 
 import gc
+import weakref
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from barrage.engine import AppendOnlyTable, KeyedTable, Table, UpdateGraph
+from barrage.engine.changelog.subscription import SubscriptionSpec
 from barrage.engine.operators import derive
 from barrage.engine.operators.snapshot import snapshot
 from barrage.engine.planning.cycle_work import CycleWork
 from barrage.engine.planning.work_meter import TurnBudget, WorkMeter
+from barrage.engine.propagation.producer import Producer
 from barrage.engine.tables.work import CHANGED_ROWS, RUN, WEIGHT_MAX, weight_below
 from barrage.errors import CycleTooLongError, LimitExceededError, StatusCode
 from barrage.limits import Limits
 
 LIMITS = Limits(cycle_work_max=700_000, cycle_work_once_max=700_000, turn_work_max=10**9)
 """A sort of few rows may be made, and takes two thousand that change at once, but not ten."""
+
+SPEC = SubscriptionSpec(
+    columns=None, viewport=None, interval_ns=1, is_key_space=True, encoding="plain"
+)
 
 SCHEMA = pa.schema([("k", pa.int64()), ("a", pa.int64())])
 
@@ -77,6 +84,35 @@ def test_an_operator_of_a_client_is_not_run_where_too_many_rows_change(clients: 
     assert again.to_arrow().equals(clients.rows.to_arrow().sort_by("a"))
     clients.put(clients.rows, 100, salt=11)
     assert again.failure is None
+
+
+def test_who_reads_an_ended_table_is_told_to_ask_again(clients: Clients) -> None:
+    """Whoever was about to use it has done nothing wrong."""
+    found = clients.make(clients.sorted)
+    clients.put(clients.rows, 10_000)
+    with pytest.raises(CycleTooLongError, match="9,800 changed rows") as told:
+        found.to_arrow()
+    assert told.value is not found.failure
+    with pytest.raises(CycleTooLongError):
+        clients.make(lambda: derive.head(found, 3))
+    with pytest.raises(CycleTooLongError):
+        Producer(found).add(1, SPEC, 0)
+
+
+def test_an_ended_table_goes_with_who_held_it(clients: Clients) -> None:
+    """Not when garbage is collected, on whatever thread: until then it would count."""
+    found = clients.make(clients.sorted)
+    gc.disable()
+    try:
+        clients.put(clients.rows, 10_000)
+        gone = weakref.ref(found)
+        assert ended(found)
+        clients.meters.clear()
+        del found
+        assert gone() is None
+        assert clients.accounts.total == 0
+    finally:
+        gc.enable()
 
 
 def test_what_hangs_below_it_is_told_the_same(clients: Clients) -> None:
@@ -230,6 +266,20 @@ def test_few_groups_make_few_rows_change_below_them() -> None:
     kept = [derive.sort(groups, *names) for names in (["n"], ["-n"], ["k", "n"])]
     assert table.weight_below == of_groups
     del kept
+
+
+def test_no_more_rows_change_below_than_there_are() -> None:
+    """However often one row is shown by all rows: they would soon be more than a number holds."""
+    graph = UpdateGraph()
+    one, two = (KeyedTable(graph, SCHEMA, key="k") for _ in range(2))
+    two.stage_upsert(pa.table({"k": range(2), "a": range(2)}, SCHEMA))
+    one.stage_upsert(pa.table({"k": [0], "a": [0]}, SCHEMA))
+    graph.run_cycle()
+    found = derive.where(one, "k == 0")
+    for number in range(12):
+        joined = derive.natural_join(two, found, on=[], add=["b=a"])
+        found = derive.where(joined, f"k == 0 and a < {number + 1}")
+    assert 1 < one.weight_below < WEIGHT_MAX
 
 
 def test_the_weight_is_bounded_and_keeps_a_cycle_below_its_bound() -> None:

@@ -8,14 +8,16 @@ import pytest
 from barrage.engine import KeyedTable, StaticTable, UpdateGraph
 from barrage.errors import (
     BarrageError,
+    CycleTooLongError,
     ExpressionError,
     RowError,
     SchemaError,
     TableNotFoundError,
 )
+from barrage.limits import DEFAULT_LIMITS
 from barrage.model.operators import OPERATORS
 from barrage.model.query import Query
-from barrage.server.access.query import apply_query
+from barrage.server.access.query import QueryRun, apply_query
 from barrage.server.runtime.catalog import Catalog, Publication
 
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string()), ("p", pa.float64())])
@@ -113,3 +115,14 @@ def test_tables_that_do_not_exist(catalog: Catalog) -> None:
         apply_query(catalog, '{"table":"tt"}')
     with pytest.raises(TableNotFoundError, match="'u' not found"):
         apply_query(catalog, query('["merge",{"table":"u"}]'))
+
+
+def test_a_query_that_is_run_again_takes_no_table_that_was_ended(catalog: Catalog) -> None:
+    run = QueryRun(catalog, query('["sort",["-p"]],["head",2]'), DEFAULT_LIMITS)
+    first = run()
+    (sort,) = first.parents
+    for table in (sort, first):
+        table.fail(CycleTooLongError())
+    again = run()
+    assert again is not first
+    assert again.to_arrow()["k"].to_pylist() == [3, 2]
