@@ -214,10 +214,9 @@ class DictionaryColumn:
             codes = codes.cast(index_type)
         return pa.DictionaryArray.from_arrays(codes, values, ordered=self.type.ordered, safe=False)
 
-    @property
-    def is_mostly_unused(self) -> bool:
-        """Whether far more values are held than there are cells."""
-        return self._value_count > UNUSED_PER_CELL * self.length + WHOLE_VALUES
+    def is_mostly_unused(self, cell_count: int) -> bool:
+        """Whether far more values are held than so many cells may have."""
+        return self._value_count > UNUSED_PER_CELL * cell_count + WHOLE_VALUES
 
     def take_narrowed(self, slots: Int64Array) -> pa.DictionaryArray:
         """The cells at ``slots`` with the values they have and no others, and 32-bit codes."""
