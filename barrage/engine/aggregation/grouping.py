@@ -99,6 +99,7 @@ class GroupMoves:
             store.write(self.to, store.take(self.groups))
             if self.count is not None:
                 store.truncate(self.count)
+                store.give_up_unused()
 
     def of_sets(self, sets: Sequence[RowSet]) -> list[RowSet]:
         """Sets of groups by their numbers after the moves."""

@@ -45,6 +45,7 @@ class KeyNumbers(DistinctRows[ColumnStore]):
         """Hand out numbers from ``count`` on next; nobody has one that is not below."""
         for store in self._cells:
             store.truncate(count)
+            store.give_up_unused()
         self.count = count
         self._index.give_up_spare()
 

@@ -6,9 +6,10 @@ cycle make of the rows is kept as runs of rows that follow each other (:class:`_
 costs what its edits touch, besides one copy of the order (eight bytes a row) unless rows only come
 at the end.
 
-Slots of rows that are gone are free. Of a small table they are given back at once; of a larger one
-the rows of the oldest slots move to new ones, a few in each cycle, and the slots before the oldest
-row are forgotten. Slots are private, so that shows in no update.
+Slots of rows that are gone are free. Of a small table they are given back at once, and of one with
+a dictionary of which most is in no row; of a larger one the rows of the oldest slots move to new
+ones, a few in each cycle, and the slots before the oldest row are forgotten. Slots are private, so
+that shows in no update.
 """
 
 from __future__ import annotations
@@ -428,7 +429,10 @@ class ListTable(StagedTable[_Edit]):
         if self._has_few_free():
             return
         columns = max(1, len(self.schema))
-        if self._is_overwritten or len(self._order) * columns <= COMPACTED_CELLS_MAX:
+        size = len(self._order)
+        is_small = size * columns <= COMPACTED_CELLS_MAX
+        # What no cell has any more only goes out of a dictionary when that is made anew.
+        if is_small or self._is_overwritten or self.storage.is_mostly_unused(size):
             self._compact()
             return
         self._forget_before(int(self._order.min()))

@@ -43,6 +43,10 @@ class SlotStorage:
         """Bytes that :meth:`pinned` copies now."""
         return sum(column.pinning_nbytes for column in self.columns)
 
+    def is_mostly_unused(self, row_count: int) -> bool:
+        """Whether most of a dictionary is in no row, when so many slots have one."""
+        return any(column.is_mostly_unused(row_count) for column in self.columns)
+
     def pinned(self) -> SlotStorage:
         """The cells there are now, which stay as they are, for reading only."""
         copied = SlotStorage.__new__(SlotStorage)

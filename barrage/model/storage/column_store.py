@@ -141,6 +141,22 @@ class ColumnStore:
             tidy(cell_count)
             self._settle()
 
+    def is_mostly_unused(self, cell_count: int) -> bool:
+        """Whether this is a dictionary of which most is in no cell, when so many are in use."""
+        held = self._cells
+        return isinstance(held, DictionaryColumn) and held.is_mostly_unused(cell_count)
+
+    def give_up_unused(self) -> None:
+        """Make a dictionary anew of which most is in no cell any more. Costs what the cells are."""
+        held = self._cells
+        if not isinstance(held, DictionaryColumn) or not held.is_mostly_unused(len(self)):
+            return
+        fresh = _representation(self.type)
+        for start in range(0, len(self), COMPACT_ROWS):
+            slots = np.arange(start, min(start + COMPACT_ROWS, len(self)), dtype=np.int64)
+            fresh.append(held.take_narrowed(slots))
+        self._cells = fresh
+
     def _settle(self) -> None:
         if isinstance(self._cells, ThawingColumn) and self._cells.is_thawed:
             self._cells = self._cells.cells

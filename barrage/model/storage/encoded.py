@@ -9,7 +9,7 @@ encoded on the way out, since neither overwriting nor scattered reads keep runs.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,9 @@ WHOLE_VALUES = 1 << 12
 """Up to this many values a dictionary has no index, and cells that are read come with all of them;
 of a larger one they bring what they use, when they are fewer than it has."""
 
+
+UNUSED_PER_CELL: Final = 4
+"""A dictionary with more values for each cell, besides :data:`WHOLE_VALUES`, is mostly unused."""
 
 _INTEGERS = {32: pa.int32(), 64: pa.int64()}
 
@@ -210,6 +213,17 @@ class DictionaryColumn:
         if index_type != codes.type:
             codes = codes.cast(index_type)
         return pa.DictionaryArray.from_arrays(codes, values, ordered=self.type.ordered, safe=False)
+
+    def is_mostly_unused(self, cell_count: int) -> bool:
+        """Whether far more values are held than so many cells may have."""
+        return self._value_count > UNUSED_PER_CELL * cell_count + WHOLE_VALUES
+
+    def take_narrowed(self, slots: Int64Array) -> pa.DictionaryArray:
+        """The cells at ``slots`` with the values they have and no others, and 32-bit codes."""
+        used = self._codes.take(slots).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(
+            used.indices, self._values_of(used.dictionary), safe=False
+        )
 
     def _values_of(self, codes: pa.Array) -> pa.Array:
         if self._distinct is None:

@@ -107,6 +107,35 @@ def test_few_cells_of_a_large_dictionary_bring_what_they_use() -> None:
     assert store.pinned().take(np.array([many - 1])).to_pylist() == [str(many - 1)]
 
 
+@pytest.mark.parametrize("index_type", [pa.int32(), pa.int8()])
+def test_a_dictionary_of_which_most_is_unused_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, index_type: pa.DataType
+) -> None:
+    monkeypatch.setattr(encoded, "WHOLE_VALUES", 8)
+    kind = pa.dictionary(index_type, pa.string())
+    store = ColumnStore(kind)
+    for start in range(0, 600, 60):
+        texts = [f"text {number}" for number in range(start, start + 60)]
+        store.append(column([*range(60)], texts, kind))
+    store.give_up_unused()
+    assert store._cells._value_count == 600  # type: ignore[attr-defined]
+    store.truncate(100)
+    store.write(np.array([3]), column([None], [], kind))
+    pin, size = store.pinned(), store.nbytes
+    store.give_up_unused()
+    assert store.nbytes < size
+    expected = [f"text {number}" for number in range(100)]
+    expected[3] = None  # type: ignore[call-overload]
+    for each in (store, pin):
+        assert everything(each) == expected
+    store.append(column([0, 1], ["text 5", "new"], kind))
+    store.write(np.array([0]), column([0], ["text 7"], kind))
+    assert store.take(np.array([0, 7, 100, 101])).to_pylist() == [
+        *["text 7"] * 2,
+        *["text 5", "new"],
+    ]
+
+
 def test_a_pinned_column_is_read_while_the_other_grows() -> None:
     store = ColumnStore(TEXT)
     store.append(column([0, 1], ["a", "b"]))

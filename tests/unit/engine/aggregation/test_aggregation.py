@@ -18,6 +18,7 @@ from barrage.engine.aggregation.aggregation import Aggregation, parse_aggregatio
 from barrage.engine.operators import derive
 from barrage.engine.operators.agg_by import aggregated
 from barrage.errors import EngineError, ExpressionError, SchemaError
+from barrage.model.storage import encoded
 from barrage.rowset import RowSet
 from tests.helpers import model
 
@@ -314,6 +315,31 @@ def test_many_groups_are_packed_a_few_in_each_cycle(monkeypatch: pytest.MonkeyPa
     table.stage_upsert(rows_of([(50, "S50", 5.0, 9)]))
     graph.run_cycle()
     assert view.row_keys == last.row_keys == RowSet.of_span(0, 25)
+
+
+def test_dictionaries_of_groups_that_are_gone_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grouping_module, "FREE_GROUPS_MIN", 10)
+    monkeypatch.setattr(encoded, "WHOLE_VALUES", 50)
+    graph = UpdateGraph()
+    schema = pa.schema([("d", pa.dictionary(pa.int32(), pa.string())), ("x", pa.int64())])
+    table = BlinkTable(graph, schema)
+    by_text = derive.agg_by(table, "d", n="count()")
+    by_number = derive.agg_by(table, "x", d="last(d)")
+    for start in range(0, 2000, 20):
+        numbers = np.arange(start, start + 20)
+        texts = pa.array([f"text {number}" for number in numbers])
+        table.stage_add(pa.table([texts.dictionary_encode(), numbers], schema=schema))
+        graph.run_cycle()
+        pin = by_text.pinned()
+        assert sorted(by_text.to_arrow()["d"].to_pylist()) == sorted(texts.to_pylist())
+        assert sorted(by_number.to_arrow()["d"].to_pylist()) == sorted(texts.to_pylist())
+    (texts_kept,) = by_text._groups._numbers._cells
+    assert texts_kept._cells._value_count < 300
+    assert by_number._stores[0]._cells._value_count < 300
+    graph.run_cycle()
+    assert sorted(pin.to_arrow()["d"].to_pylist()) == sorted(texts.to_pylist())
 
 
 def test_a_blink_table_is_aggregated_cycle_by_cycle() -> None:

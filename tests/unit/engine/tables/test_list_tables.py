@@ -15,6 +15,7 @@ import pytest
 from barrage.engine import ListTable, UpdateGraph
 from barrage.engine.tables import list_table, same_rows
 from barrage.engine.tables.slots import SlotStorage
+from barrage.model.storage import encoded
 from barrage.model.table_change import TableChange
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
@@ -251,3 +252,28 @@ def test_nothing_is_left_of_a_content_that_was_replaced() -> None:
         table.graph.run_cycle()
         held.append(table.storage.nbytes)
     assert held[-1] == held[0]
+
+
+def test_a_large_table_keeps_no_dictionary_of_rows_that_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(list_table, "COMPACTED_CELLS_MAX", 0)
+    monkeypatch.setattr(list_table, "FREE_SLOTS_MIN", 10)
+    monkeypatch.setattr(encoded, "WHOLE_VALUES", 50)
+    schema = pa.schema([("d", pa.dictionary(pa.int32(), pa.string()))])
+    graph = UpdateGraph()
+    table = ListTable(graph, schema)
+    pins = []
+    for start in range(0, 3000, 20):
+        texts = pa.array([f"text {number}" for number in range(start, start + 20)])
+        if table.size > 60:
+            table.stage_delete(0, 20)
+        table.stage_add(pa.table([texts.dictionary_encode()], schema=schema))
+        graph.run_cycle()
+        first = max(0, start - 60)
+        expected = [f"text {number}" for number in range(first, start + 20)]
+        assert table.to_arrow()["d"].to_pylist() == expected
+        pins.append((table.pinned(), expected))
+    assert table.storage.columns[0]._cells._value_count < 1000  # type: ignore[attr-defined]
+    for pin, expected in pins:
+        assert pin.to_arrow()["d"].to_pylist() == expected
