@@ -122,8 +122,11 @@ CHANGED_COLUMN = 100
 CHANGED_KEY = 100
 """Row operations per changed row and key column of finding its group, which may be another now."""
 
-CHANGED_CELL = 25
-"""Row operations per changed row of each aggregation."""
+CHANGED_CELL = 5
+"""Row operations per changed row of each aggregation or running value."""
+
+AGGREGATED = 300
+"""Row operations of each aggregation in a cycle, however few rows change."""
 
 FOUND_ROW = 1
 """Row operations per row of a table with running values of finding the rows of some groups."""
@@ -185,7 +188,8 @@ def of_groups(keys: int, more: int = 0, changed: int = 0) -> Price:
 
 def of_aggregations(keys: int, count: int) -> Price:
     """So many aggregations of groups."""
-    return of_groups(keys, AGGREGATION * count, CHANGED_CELL * count)
+    made = of_groups(keys, AGGREGATION * count, CHANGED_CELL * count)
+    return replace(made, fixed=made.fixed + AGGREGATED * count)
 
 
 def of_group_ends(keys: int) -> Price:

@@ -164,10 +164,13 @@ def test_equal_operators_count_once_and_as_long_as_anybody_has_them(scene: Scene
 OPERATORS: dict[str, tuple[Derive, int]] = {
     "where": (above(1), ONE),
     "sort": (by_a, SORTED),
-    "agg_by": (lambda table: derive.agg_by(table, "a", n="count()"), RUN + 100 * 125 + GROUPED),
+    "agg_by": (
+        lambda table: derive.agg_by(table, "a", n="count()"),
+        RUN + 100 * 105 + GROUPED + 300,
+    ),
     "update_by": (
         lambda table: derive.update_by(table, "k", total="cum_sum(a)"),
-        RUN + 100 * 125 + GROUPED + (FOUND_ROW + RESERVED_BEHIND) * COUNT,
+        RUN + 100 * 105 + GROUPED + (FOUND_ROW + RESERVED_BEHIND) * COUNT,
     ),
     "head": (lambda table: derive.head(table, 3), RUN),
     "join": (
