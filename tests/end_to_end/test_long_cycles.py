@@ -13,8 +13,9 @@ import pytest
 import barrage
 from barrage.client import State
 from barrage.engine.propagation.producer import Producer
-from barrage.errors import CycleTooLongError, StatusCode
+from barrage.errors import ConnectionLostError, CycleTooLongError, StatusCode
 from barrage.limits import Limits
+from barrage.server.runtime.snapshot_work import SnapshotWork
 from barrage.server.settings.config import ServerConfig
 from tests.helpers.server_process import wait_until
 
@@ -127,3 +128,28 @@ def test_a_view_that_was_ended_before_it_was_followed_is_asked_for_again(
             wait_until(lambda: kept() == 0, HANG_S)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("ended", [3, 4])
+def test_a_snapshot_of_a_table_that_was_ended_meanwhile_is_asked_for_again(
+    server: barrage.Server, monkeypatch: pytest.MonkeyPatch, ended: int
+) -> None:
+    asked: list[None] = []
+    original = SnapshotWork.begun
+
+    def ending(self: SnapshotWork, *arguments: Any) -> Any:
+        asked.append(None)
+        if len(asked) <= ended:
+            raise CycleTooLongError("as many as a test likes")
+        return original(self, *arguments)
+
+    with barrage.connect(server.uri) as session:
+        view = session.table("t").sort("a")
+        assert view.snapshot().num_rows == FEW
+        monkeypatch.setattr(SnapshotWork, "begun", ending)
+        if ended == 3:
+            assert view.snapshot().num_rows == FEW
+        else:
+            with pytest.raises(ConnectionLostError, match="ask for it again"):
+                view.snapshot()
+    assert len(asked) == 4

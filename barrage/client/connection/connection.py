@@ -11,6 +11,7 @@ from barrage.client.bodies.body_routes import BodyRoutes
 from barrage.client.bodies.body_stream import BodyStream, OfferedChannel
 from barrage.client.connection.export_calls import DeephavenCalls
 from barrage.client.connection.failover import FailoverConnector
+from barrage.client.connection.reconnect import ENDED_MAX, was_ended
 from barrage.errors import (
     BodyChannelError,
     ConnectionLostError,
@@ -247,7 +248,14 @@ class Connection:
         return await explained(error, self._address, self._tls, timeout=timeout)
 
     async def read(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """:meth:`call` for ``work`` that changes nothing."""
+        """:meth:`call` for ``work`` that changes nothing. A derived table that the server ends
+        meanwhile is asked for again."""
+        for _ in range(ENDED_MAX):
+            try:
+                return await self.ask(lambda: self.call(work))
+            except ConnectionLostError as error:
+                if not was_ended(error):
+                    raise
         return await self.ask(lambda: self.call(work))
 
     def leave(self, address: Address, error: BarrageError) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from barrage.errors import ConnectionLostError, SlowConsumerError, TableNotFoundError
+from barrage.errors import (
+    BarrageError,
+    ConnectionLostError,
+    SlowConsumerError,
+    StatusCode,
+    TableNotFoundError,
+)
 
 
 @dataclass(slots=True)
@@ -31,6 +37,16 @@ class Backoff:
     def reset(self) -> None:
         """After a success."""
         self.attempt = 0
+
+
+ENDED_MAX = 3
+"""So often a table that was read once and had been ended is asked for again."""
+
+
+def was_ended(error: BarrageError) -> bool:
+    """Whether the server has ended a derived table because a cycle would have taken too long for
+    it, and makes it again for who asks."""
+    return error.answered is not None and error.answered[0] is StatusCode.ABORTED
 
 
 def is_worth_retrying(error: Exception, *, was_live: bool) -> bool:
