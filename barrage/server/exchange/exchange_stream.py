@@ -258,13 +258,15 @@ class ExchangeStream:
     def finish(self, error: Exception | None, *, is_flushed: bool) -> None:
         """End the call with ``error`` or OK: after the outbox is written, or at once. The first one
         counts, but an error that cuts an answer off counts over an OK that was to come after it:
-        rows would be missing, and nobody would know."""
+        rows would be missing, and nobody would know. What comes before the headers are known is not
+        written: they say what it goes on from."""
         cuts_off = not is_flushed and self._error is None and not self._ended.done()
         if not self._is_finishing or cuts_off:
             self._is_finishing = True
             self._error = error
-        if not is_flushed:
+        if not is_flushed or not self._is_accepted.is_set():
             self._outbox.clear()
+        if not is_flushed:
             self._end()
         self._is_accepted.set()
         self._wake()

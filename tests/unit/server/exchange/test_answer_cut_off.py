@@ -7,12 +7,18 @@ from collections import deque
 
 import pytest
 
-from barrage.errors import AuthenticationError, LimitExceededError, TransportUnavailableError
+from barrage.errors import (
+    AuthenticationError,
+    CycleTooLongError,
+    LimitExceededError,
+    TransportUnavailableError,
+)
 from barrage.limits import DEFAULT_LIMITS
 from barrage.proto.client_exchange import ClientExchange
 from barrage.server.access.grpc_calls import END_OF_STREAM
+from barrage.server.exchange.exchange_messages import EncodedUpdate
 from barrage.server.exchange.exchange_stream import ExchangeStream
-from barrage.wire.messages import SnapshotOptions
+from barrage.wire.messages import SnapshotOptions, SubscriptionOptions
 from barrage.wire.revision import WireRevision
 from tests.unit.client.scripted import run
 
@@ -22,12 +28,16 @@ SESSION_OVER = AuthenticationError("the session was closed")
 class HalfClosedCall:
     """A call whose client has sent its request and no more, and takes messages when it may."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_subscription: bool = False) -> None:
         exchange = ClientExchange(revision=WireRevision.R1_0_0, limits=DEFAULT_LIMITS)
-        request = exchange.take_snapshot(
-            b"s/t", columns=None, viewport=None, options=SnapshotOptions()
+        request = (
+            exchange.subscribe(b"s/t", columns=None, viewport=None, options=SubscriptionOptions())
+            if is_subscription
+            else exchange.take_snapshot(
+                b"s/t", columns=None, viewport=None, options=SnapshotOptions()
+            )
         )
-        self.requests = deque([request, END_OF_STREAM])
+        self.requests = deque([request] if is_subscription else [request, END_OF_STREAM])
         self.written: list[bytes] = []
         self.may_write = asyncio.Event()
         self.error: Exception | None = None
@@ -36,6 +46,8 @@ class HalfClosedCall:
         pass
 
     async def read(self):
+        if not self.requests:
+            await asyncio.Event().wait()
         return self.requests.popleft()
 
     async def write(self, message) -> None:
@@ -69,7 +81,17 @@ class Hub:
     async def plans(self, encoder, messages):
         return []
 
+    async def subscribe(self, stream, event):
+        """The answer is on its way, and what comes after it overtakes it."""
+        stream.enqueue(EncodedUpdate.of((7,), (b"schema",)))
+        stream.enqueue(EncodedUpdate.of((7,), (b"a delta",)))
+        self.answer = asyncio.get_running_loop().create_future()
+        return await self.answer
+
     def close(self, stream) -> None:
+        pass
+
+    def release_soon(self, stream) -> None:
         pass
 
 
@@ -78,11 +100,11 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def half_closed():
+async def half_closed(hub=None, *, is_subscription=False):
     """A stream that has read all there is, and writes."""
-    call, session = HalfClosedCall(), Session()
+    call, session = HalfClosedCall(is_subscription=is_subscription), Session()
     stream = ExchangeStream(
-        Hub(),
+        hub or Hub(),
         7,
         call,
         session=session,
@@ -138,5 +160,24 @@ def test_an_error_after_the_end_changes_nothing() -> None:
         await stream._ended
         stream.finish(SESSION_OVER, is_flushed=False)
         await running
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_an_end_that_overtakes_the_headers_lets_nothing_be_written(is_answered) -> None:
+    """Without them a client that was resumed would take the first update for a mistake."""
+
+    async def test() -> None:
+        hub = Hub()
+        call, _, stream, running = await half_closed(hub, is_subscription=True)
+        call.may_write.set()
+        if is_answered:
+            hub.answer.set_result((("barrage-resumed", "yes"),))
+            await turns()
+        stream.finish(CycleTooLongError(), is_flushed=True)
+        with pytest.raises(CycleTooLongError):
+            await running
+        assert call.written == ([b"schema", b"a delta"] if is_answered else [])
 
     run(test)
