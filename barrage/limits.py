@@ -340,7 +340,7 @@ class Limits(ConnectorLimits):
 
     cycle_work_max: int = 10_000_000
     """Row operations in a cycle of all operators that clients keep; once it is reached no more are
-    made, nor any single one that costs more. Rough, and for the case that all of their tables
+    made. Rough, and for the case that all of their tables
     change, but few rows. Who waits for a cycle may have to wait for the one before as well: 0.2 s
     for both."""
 
@@ -349,7 +349,8 @@ class Limits(ConnectorLimits):
 
     cycle_work_once_max: int = 25_000_000
     """The same of a cycle in which many rows change. An operator that would pass it is ended
-    instead, and made again when it is asked for."""
+    instead, and made again when it is asked for; one that alone passes it in any cycle is not
+    made."""
 
     queries_beside_max: int = 64
     """Operators that may be under way beside the engine thread or wait for it, for all clients."""

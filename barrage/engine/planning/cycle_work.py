@@ -8,7 +8,7 @@ and for all together. Equal operators are one and count once. Operators upon sta
 nothing.
 
 Once a bound is reached nothing more is made. So what is kept may pass it by one operator, unless
-that alone passes what all clients may keep.
+that alone passes what a cycle may cost once.
 
 It is an estimate for a cycle of few rows. What a cycle really brings is known when it runs: then an
 operator is not run that would cost more (:mod:`barrage.engine.tables.graph`).
@@ -89,13 +89,13 @@ class CycleWork:
 
 
 def check_cycle(work: int, limits: Limits) -> None:
-    """LimitExceededError for one operator that costs more in a cycle than all of them may."""
-    if work > limits.cycle_work_max:
+    """LimitExceededError for one operator that costs more in each cycle than one may cost once."""
+    if work > limits.cycle_work_once_max:
         raise LimitExceededError(
             "work in each cycle of a derived table (derive it of a snapshot, which does not "
             "change, or have the program that runs the server derive it)",
             actual=work,
-            maximum=limits.cycle_work_max,
+            maximum=limits.cycle_work_once_max,
             unit="row operations",
         )
 

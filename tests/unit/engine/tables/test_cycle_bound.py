@@ -181,7 +181,7 @@ def test_an_operator_may_cost_what_it_was_admitted_for(clients: Clients) -> None
 
 
 def test_one_operator_that_no_cycle_has_room_for_is_refused() -> None:
-    clients = Clients(replace(LIMITS, cycle_work_max=100_000))
+    clients = Clients(replace(LIMITS, cycle_work_once_max=100_000))
     clients.put(clients.rows, 80_000)
     with pytest.raises(LimitExceededError, match="derive it of a snapshot") as refused:
         clients.make(clients.sorted)
