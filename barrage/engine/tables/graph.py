@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from barrage.engine.tables.table import DerivedTable, Meter, Table
 
 
+WEIGHED_STEPS = 16
+"""What hangs below a source is weighed when an operator is made, and again after so many cycles:
+sizes change little in one, and operators go."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleResult:
     """What one cycle did: only tables that changed, and tables that failed in this very cycle."""
@@ -98,6 +103,7 @@ class UpdateGraph:
         """Work out anew what the operators below a source cost."""
         per_row, standing = _cost_below(source)
         source.weight_below = weight_below(per_row, standing, self.limits.cycle_work_max)
+        source.weighed_step = self._step
 
     def spend(self, table: DerivedTable, work: int) -> None:
         """See :meth:`DerivedTable.spend`."""
@@ -122,7 +128,7 @@ class UpdateGraph:
         cycle.run_operators()
         self._cycle = None
         for table in cycle.updates:
-            if isinstance(table, LeafTable):
+            if isinstance(table, LeafTable) and step - table.weighed_step >= WEIGHED_STEPS:
                 self.weigh(table)
         return CycleResult(step=step, updates=cycle.updates, failed=cycle.failed)
 

@@ -263,6 +263,9 @@ class LeafTable(Table):
     """For how many rows of a large write one counts because of the operators that hang below.
     Written on the engine thread, read on any."""
 
+    weighed_step = 0
+    """Step of the cycle after which that was worked out."""
+
     @property
     def has_pending(self) -> bool:
         """Whether the next cycle changes this table."""

@@ -18,6 +18,7 @@ from barrage.engine.operators.snapshot import snapshot
 from barrage.engine.planning.cycle_work import CycleWork
 from barrage.engine.planning.work_meter import TurnBudget, WorkMeter
 from barrage.engine.propagation.producer import Producer
+from barrage.engine.tables.graph import WEIGHED_STEPS
 from barrage.engine.tables.work import CHANGED_ROWS, RUN, WEIGHT_MAX, weight_below
 from barrage.errors import CycleTooLongError, LimitExceededError, StatusCode
 from barrage.limits import Limits
@@ -241,7 +242,8 @@ def test_rows_count_for_more_where_much_hangs_below(clients: Clients) -> None:
     clients.meters.clear()
     del found, more
     gc.collect()
-    clients.put(clients.rows, 1, salt=5)
+    for salt in range(2, WEIGHED_STEPS + 2):
+        clients.put(clients.rows, 1, salt=salt)
     assert clients.rows.weight_below == 1
 
 
