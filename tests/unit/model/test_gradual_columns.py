@@ -17,6 +17,7 @@ from barrage.model.storage.chunks import ChunkLog
 from barrage.model.storage.log import LogColumn
 from barrage.model.storage.thawing import ThawingColumn
 from tests.helpers.examples import examples
+from tests.helpers.stored_cells import check_stored
 
 CELLS: dict[pa.DataType, list[Any]] = {
     pa.int64(): [None, 0, -1, 2**62],
@@ -54,15 +55,6 @@ def few_cells_at_a_time():
         yield
 
 
-def check(store: ColumnStore, cells: list[Any]) -> None:
-    assert len(store) == len(cells)
-    assert store.slice(0, len(cells)).to_pylist() == cells
-    middle = slice(len(cells) // 3, len(cells) * 2 // 3)
-    assert store.slice(middle.start, middle.stop).to_pylist() == cells[middle]
-    slots = np.arange(len(cells) - 1, -1, -3)
-    assert store.take(slots).to_pylist() == [cells[slot] for slot in slots]
-
-
 @pytest.mark.parametrize("data_type", CELLS, ids=str)
 @given(steps=steps, size=st.integers(0, 120))
 @examples(40)
@@ -91,9 +83,9 @@ def test_a_column_is_a_list(
             store.tidy(at // 8)
         else:
             pinned.append((store.pinned(), cells))
-        check(store, cells)
+        check_stored(store, cells)
     for kept, expected in pinned:
-        check(kept, expected)
+        check_stored(kept, expected)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from barrage.model.storage import ColumnStore, column_store, growth, log, pinnin
 from barrage.model.storage.growth import BitArray, GrowArray
 from barrage.model.storage.thawing import ThawingColumn
 from tests.helpers.examples import examples
+from tests.helpers.stored_cells import check_stored
 
 CELLS: dict[pa.DataType, list[Any]] = {
     pa.int8(): [None, 0, -1, 127],
@@ -67,15 +68,6 @@ def set_small_numbers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pinning, "SAVED_TOGETHER_MAX", 8)
 
 
-def check(store: ColumnStore, cells: list[Any]) -> None:
-    assert len(store) == len(cells)
-    assert store.slice(0, len(cells)).to_pylist() == cells
-    middle = slice(len(cells) // 3, len(cells) * 2 // 3)
-    assert store.slice(middle.start, middle.stop).to_pylist() == cells[middle]
-    slots = np.arange(len(cells) - 1, -1, -3)
-    assert store.take(slots).to_pylist() == [cells[slot] for slot in slots]
-
-
 class Modelled:
     """A column beside the list it stands for, and its pins beside the lists they stand for."""
 
@@ -116,11 +108,11 @@ class Modelled:
         elif what == "pin again":
             self.pins.append((pin.pinned(), cells))
         else:
-            check(pin, cells)
+            check_stored(pin, cells)
 
     def check(self) -> None:
         for store, cells in [(self.store, self.cells), *self.pins]:
-            check(store, cells)
+            check_stored(store, cells)
 
 
 @pytest.mark.parametrize("data_type", CELLS, ids=str)
@@ -134,7 +126,7 @@ def test_each_pin_stays_the_list_the_column_was(
         modelled = Modelled(data_type, size)
         for step in steps:
             modelled.do(*step)
-            check(modelled.store, modelled.cells)
+            check_stored(modelled.store, modelled.cells)
         modelled.check()
 
 
