@@ -437,6 +437,10 @@ class ResumeRefusedError(BarrageError):
     status_code = StatusCode.FAILED_PRECONDITION
 
 
+class MuchMissedError(ResumeRefusedError):
+    """More was missed, or is left, than may be worked for. The text has counts of whole tables."""
+
+
 class SequenceError(BarrageError):
     """A producer's sequence numbers do not fit those the table has committed."""
 

@@ -35,7 +35,7 @@ def main() -> int:
             round_ = subprocess.run(suite, capture_output=True, text=True, check=False)
             seconds.append(round(time.monotonic() - began))
             if round_.returncode:
-                print(round_.stdout[-20_000:], round_.stderr[-5_000:], sep="\n", flush=True)
+                print(round_.stdout[-20_000:], round_.stderr[-200_000:], sep="\n", flush=True)
                 if chosen.go_on:
                     continue
                 break

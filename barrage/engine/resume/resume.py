@@ -49,7 +49,7 @@ from barrage.engine.resume.resume_strategies import (
     past_rows,
 )
 from barrage.engine.tables.source import SourceTable, operators_of, sources_of
-from barrage.errors import ResumeRefusedError
+from barrage.errors import MuchMissedError, ResumeRefusedError
 from barrage.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class ResumeBuilder:
         most = PATIENCE * self._limits.turn_work_max
         rest = self._strategy.rest(self._present)
         if rest > most:
-            raise ResumeRefusedError(
+            raise MuchMissedError(
                 f"the table changes faster than what was missed can be found: {rest} row "
                 f"operations are left, at most {most} may be ({PATIENCE} times turn_work_max)"
             )

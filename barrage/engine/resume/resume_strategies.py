@@ -29,7 +29,7 @@ from barrage.engine.tables.moved_rows import (
 )
 from barrage.engine.tables.source import operators_of
 from barrage.engine.tables.work import MERGED_BYTES, PLACED, RUN, SORTED_ROW, UNDONE
-from barrage.errors import BarrageError, LimitExceededError, ResumeRefusedError
+from barrage.errors import BarrageError, LimitExceededError, MuchMissedError, ResumeRefusedError
 from barrage.model.coalesce import coalesce_all
 from barrage.model.update import TableUpdate
 from barrage.rowset import RowSet
@@ -174,7 +174,7 @@ def past_rows(
         raise ResumeRefusedError("the rows of then are not known")
     rows = sum(len(state.keys) for state in found.values())
     if rows > limits.resume_rows_max:
-        raise ResumeRefusedError(
+        raise MuchMissedError(
             f"{rows} rows of then would have to be looked at; at most "
             f"{limits.resume_rows_max} are (limit resume_rows_max)"
         )

@@ -194,9 +194,8 @@ class _Cycle:
         if own > table.admitted_work and self._work + work > self._work_max:
             changed = sum(map(self._rows_changed, table.parents))
             raise CycleTooLongError(
-                f"{changed:,} changed rows are {own:,} row operations, after "
-                f"{self._work - self._own_work:,} of others in the same cycle; the limit of all, "
-                f"cycle_work_once_max, is {self._work_max:,}"
+                f"{changed:,} changed rows are {own:,} row operations; the limit of all in one "
+                f"cycle, cycle_work_once_max, is {self._work_max:,}"
             )
         self._own_work = own
         self._work += work

@@ -41,7 +41,7 @@ from barrage.engine.resume.resume import (
 from barrage.engine.resume.resume_strategies import PresentRows
 from barrage.engine.tables.source import SourceTable, sources_of
 from barrage.engine.tables.table import GRAPH_TIMELINE, DerivedTable
-from barrage.errors import BarrageError, HistoryLostError, ResumeRefusedError
+from barrage.errors import BarrageError, HistoryLostError, MuchMissedError, ResumeRefusedError
 from barrage.proto.resumption import Outcome, ResumeMode
 from barrage.server.runtime.failure import unexpected_failure
 from barrage.supervision import WorkerPool, contained
@@ -259,7 +259,7 @@ class ResumePlanner:
                 return Resumption.of(joined, steps)
             self._take_room(work)
         except (ResumeRefusedError, HistoryLostError) as error:
-            return Resumption.refused(_reason(error))
+            return Resumption.refused(told_reason(table, error))
         return work
 
     def _take_room(self, work: ResumeWork) -> None:
@@ -314,20 +314,20 @@ class ResumePlanner:
         steps = len(np.unique(np.concatenate(steps_of)))
         limits = self._limits
         if steps > limits.resume_steps_max:
-            raise _too_much(
-                work, f"{steps} steps were missed, the limit is {limits.resume_steps_max}"
+            raise MuchMissedError(
+                f"{steps} steps were missed, the limit is {limits.resume_steps_max}"
             )
         if rows > limits.resume_rows_max:
-            raise _too_much(
-                work, f"{rows} rows changed, the limit is {limits.resume_rows_max} rows"
+            raise MuchMissedError(
+                f"{rows} rows changed, the limit is {limits.resume_rows_max} rows"
             )
         if size_bytes > limits.resume_bytes_max:
-            raise _too_much(
-                work, f"{size_bytes} bytes of changes, the limit is {limits.resume_bytes_max} bytes"
+            raise MuchMissedError(
+                f"{size_bytes} bytes of changes, the limit is {limits.resume_bytes_max} bytes"
             )
         size = sum(source.table.size for source in work.sources)
         if work.steps_for is None and rows > max(size, limits.resume_rows_free):
-            raise _too_much(work, f"{rows} rows changed, more than the {size} there are")
+            raise MuchMissedError(f"{rows} rows changed, more than the {size} there are")
         work.changed_rows = rows
         return steps
 
@@ -405,7 +405,7 @@ class ResumePlanner:
             plan = builder.plan()
             return Resumption.of(plan, plan.missed_steps)
         except BarrageError as error:
-            return Resumption.refused(_reason(error))
+            return Resumption.refused(told_reason(work.table, error))
         except Exception:
             return unforeseen()
         finally:
@@ -450,7 +450,7 @@ class ResumePlanner:
             part(work)
             return
         except (ResumeRefusedError, HistoryLostError) as error:
-            work.refusal = _reason(error)
+            work.refusal = told_reason(work.table, error)
         except BarrageError as error:
             log.warning("a subscription cannot be resumed: %s", error)
             work.refusal = f"the journal cannot be read: {error}"
@@ -493,10 +493,12 @@ def unforeseen() -> Resumption:
     return Resumption.refused(str(unexpected_failure(log, "a subscription could not be resumed")))
 
 
-def _too_much(work: ResumeWork, told: str) -> ResumeRefusedError:
-    """The counts are of whole tables: who sees a part of one is not told them."""
-    assert work.table is not None
-    return ResumeRefusedError(MUCH_MISSED if rests_on_part(work.table) else told)
+def told_reason(table: Table | None, error: BarrageError) -> str:
+    """Why not. Counts are of whole tables: who sees a part of one is not told them."""
+    is_count = isinstance(error, MuchMissedError)
+    if is_count and table is not None and rests_on_part(table):
+        return MUCH_MISSED
+    return _reason(error)
 
 
 def _check_reach(journal: TableJournal, version: int) -> None:

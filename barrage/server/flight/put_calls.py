@@ -50,14 +50,15 @@ from barrage.server.ingest.export_upload import (
 )
 from barrage.server.ingest.portions import pass_on, portions, weight_in
 from barrage.server.ingest.rows import key_columns_of
-from barrage.server.ingest.unpacking import Unpacked, aside, unpacked
+from barrage.server.ingest.unpacking import Unpacked, unpacked
 from barrage.server.ingest.upload import PutCommand, UploadReader
 from barrage.server.journaling.producer_positions import ProducerPosition, check_sequence
 from barrage.server.policy.rules import Operation
+from barrage.server.runtime.aside import aside, size_of
 from barrage.server.settings.json_fields import Fields
 from barrage.server.tables.table_service import Change, TableRecipe, source_for_peers
 from barrage.server.tables.write_room import WriteChain
-from barrage.supervision import Role, in_thread, start_awaited, start_task
+from barrage.supervision import Role, start_awaited, start_task
 from barrage.transport.flight_messages import Descriptor, encode_put_result
 from barrage.wire.flight_data import decode_flight_data
 
@@ -551,7 +552,8 @@ class _Upload:
         if command is None or schema is None or command.kind != "static":
             return
         rows, recipe = pa.Table.from_batches(self._gathered, schema), self._recipe(command, schema)
-        await asyncio.wrap_future(await in_thread(self._tables.create, recipe, rows))
+        create = partial(self._tables.create, recipe, rows)
+        await asyncio.wrap_future(await aside(size_of(rows), create))
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         done.set_result(-1)
         await self._answers.put(_Portion(done, None, batch_rows=len(rows), is_last=True))

@@ -27,8 +27,9 @@ from barrage.server.history.journal_access import refusals_for_peers
 from barrage.server.identity.current_call import current_caller, note_table
 from barrage.server.settings.declared import Number
 from barrage.server.settings.json_fields import Epoch, Fields
+from barrage.server.tables.static_tables import static_table
 from barrage.server.tables.table_lease import TableLease
-from barrage.supervision import in_thread, start_awaited
+from barrage.supervision import start_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -158,7 +159,7 @@ class PastTables:
             rows = await self._readers.run(partial(self._rows, journal, place[1].version))
         state = await self._reserved(rows.nbytes)
         try:
-            source = await asyncio.wrap_future(await in_thread(self._tables.create_static, rows))
+            source = await static_table(self._tables, rows)
         except BaseException:
             self._gone(place, state)
             raise

@@ -80,7 +80,7 @@ class CommitAttempt:
         Errors: CommitOvertakenError, UnknownWriterError, ReadOnlyTableError, UnsupportedError,
         EngineError, LimitExceededError, the journal's. Portions before may have been applied then.
         """
-        if not write.key or write.weight <= whole_rows_max:
+        if not write.key or write.weight * self._weight_below <= whole_rows_max:
             return await self._passed((write,), is_end=True)
         loop = asyncio.get_running_loop()
         divided = partial(write.portions, self._weight_below)

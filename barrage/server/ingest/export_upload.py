@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -27,13 +28,15 @@ from barrage.server.ingest.unpacking import unpacked
 from barrage.server.ingest.upload import UploadReader
 from barrage.server.presentation.deephaven_input_schema import stored_schema
 from barrage.server.runtime.failure import unexpected_failure
+from barrage.server.tables.static_tables import static_table
 from barrage.server.tables.table_lease import TableLease
 from barrage.server.tables.tickets import EXPORT_ROUTE, result_export_id, ticket_of_descriptor
-from barrage.supervision import in_thread
+from barrage.supervision import start_awaited
 from barrage.transport.flight_messages import encode_put_result
 from barrage.wire.flight_data import decode_flight_data
 
 if TYPE_CHECKING:
+    from barrage.engine.tables.source import SourceTable
     from barrage.limits import Limits
     from barrage.server.access.exports import Export
     from barrage.server.ingest.unpacking import Unpacked
@@ -109,8 +112,7 @@ class ExportUpload:
         """Serve the call from its first message on; whatever ends it early fails the export."""
         try:
             await self._receive(first)
-            rows = self._rows()
-            table = await asyncio.wrap_future(await in_thread(self._tables.create_static, rows))
+            table = await self._stored(self._rows())
             self._export.fulfil(TableLease(self._tables, table))
         except BarrageError as error:
             self._export.fail(error)
@@ -128,7 +130,19 @@ class ExportUpload:
             raise failure from error
         finally:
             self._gathered.clear()
-            self._budget.give_back(self._bytes_taken)
+            self._give_back()
+
+    async def _stored(self, rows: pa.Table) -> SourceTable:
+        """Who cancels the call does not end this, and the bytes count until it is over."""
+        storing = start_awaited(static_table(self._tables, rows))
+        give_back = partial(self._budget.give_back, self._bytes_taken)
+        self._bytes_taken = 0
+        storing.add_done_callback(lambda _: give_back())
+        return await asyncio.shield(storing)
+
+    def _give_back(self) -> None:
+        self._budget.give_back(self._bytes_taken)
+        self._bytes_taken = 0
 
     async def _receive(self, first: FlightFrame) -> None:
         await self._take(first)

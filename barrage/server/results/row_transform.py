@@ -23,8 +23,9 @@ from barrage.errors import (
 )
 from barrage.model.query import Query
 from barrage.server.access.query import QueryRun
-from barrage.server.ingest.unpacking import Unpacked, aside, unpacked
+from barrage.server.ingest.unpacking import Unpacked, unpacked
 from barrage.server.ingest.upload import UploadReader
+from barrage.server.runtime.aside import aside
 from barrage.server.runtime.catalog import Publication
 from barrage.server.settings.json_fields import Fields
 from barrage.transport.flight_messages import Descriptor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from barrage.server.deephaven.operations.operations import (
 )
 from barrage.server.deephaven.operations.reading import read_column
 from barrage.server.presentation.deephaven_schema import announced_schema, view_schema
+from barrage.server.tables.static_tables import static_table
 from barrage.server.tables.table_lease import TableLease
 from barrage.supervision import in_thread
 from barrage.wire.wire_schema import FIELD_TYPE
@@ -60,8 +60,7 @@ async def column_statistics(
         raise OperationError(f"column_statistics: cannot list {limit} values")
     cells = await read_column(sources[0], request.column_name, context)
     found = await in_thread(statistics_of, cells, limit)
-    table = await asyncio.wrap_future(await in_thread(context.tables.create_static, found))
-    return TableLease(context.tables, table)
+    return TableLease(context.tables, await static_table(context.tables, found))
 
 
 OPERATIONS = (

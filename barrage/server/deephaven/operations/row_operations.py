@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,8 +24,8 @@ from barrage.server.deephaven.operations.reading import read_table
 from barrage.server.deephaven.operations.row_variables import read_texts
 from barrage.server.deephaven.text.conditions import check_conditions, filter_expression
 from barrage.server.deephaven.text.filter_text import parse_filters
+from barrage.server.tables.static_tables import static_table
 from barrage.server.tables.table_lease import TableLease
-from barrage.supervision import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,8 +146,7 @@ async def snapshot(
     if source.is_static:
         return source
     rows = await read_table(context.tables, source, "snapshot", limits=context.limits)
-    table = await asyncio.wrap_future(await in_thread(context.tables.create_static, rows))
-    return TableLease(context.tables, table)
+    return TableLease(context.tables, await static_table(context.tables, rows))
 
 
 def merge(request: Any, sources: Sequence[Table], context: OperationContext) -> Table:

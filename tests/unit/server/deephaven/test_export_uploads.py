@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from barrage.server.ingest.export_upload import (
     UploadBudget,
     export_id_of_descriptor,
 )
+from barrage.supervision import in_thread
 from barrage.transport.flight_messages import Descriptor, decode_put_result
 from barrage.wire import FlightFrame, encode_flight_data
 from tests.unit.server.deephaven.arrow_samples import sample_columns
@@ -165,6 +167,42 @@ def test_all_uploads_under_way_share_one_budget(bench):
     assert budget.bytes_gathered == 4097
     budget.give_back(4097)
     assert budget.bytes_gathered == 0
+
+
+def test_the_bytes_of_a_call_that_ends_count_until_its_rows_are_stored(bench, monkeypatch):
+    rows = pa.table({"n": pa.nulls(100_000)})  # Enough to be stored on another thread.
+    sent, given_back = frames(rows), asyncio.Event()
+
+    class Budget(UploadBudget):
+        def give_back(self, byte_count: int) -> None:
+            super().give_back(byte_count)
+            if byte_count:
+                given_back.set()
+
+    budget = Budget(1 << 20)
+    begun, let_through = threading.Event(), threading.Event()
+    create_static = bench.tables.create_static
+
+    def held(found: pa.Table) -> Any:
+        begun.set()
+        assert let_through.wait(60)
+        return create_static(found)
+
+    monkeypatch.setattr(bench.tables, "create_static", held)
+
+    async def go() -> None:
+        call = asyncio.create_task(upload(bench, Sent(sent[1:]), budget=budget).run(sent[0]))
+        assert await in_thread(begun.wait, 60)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert budget.bytes_gathered >= 800_000
+        let_through.set()
+        await given_back.wait()
+        assert budget.bytes_gathered == 0
+
+    run(go())
+    assert isinstance(bench.session.exports.find(1).error, ConnectionLostError)
 
 
 def test_the_budget_at_its_limit_and_one_past_it():

@@ -184,6 +184,16 @@ def test_rows_of_many_columns_count_for_several(staged, noted) -> None:
     assert [step[1:] for step in noted.steps] == [(4, True), (2, False), (2, False), (1, True)]
 
 
+def test_rows_below_which_much_hangs_count_for_several(staged, noted) -> None:
+    staged.commit(table_of(range(LIMIT)))
+    table = staged.tables.look_up("t").result().table
+    table.weight_below = 2
+    noted.steps.clear()
+    staged.commit(table_of(range(LIMIT // 2), 1), batch=1)
+    staged.commit(table_of(range(LIMIT // 2 + 1), 2), batch=2)
+    assert [step[1:] for step in noted.steps] == [(4, True), (2, False), (2, False), (1, True)]
+
+
 def test_the_rows_that_were_sent_are_told(staged) -> None:
     assert staged.commit(table_of([1, 2, 1])).row_count == 3
     assert staged.commit(table_of([*range(20), *range(20)]), batch=1).row_count == 40

@@ -14,8 +14,9 @@ from barrage import wire
 from barrage.errors import LimitExceededError, RemoteProtocolError
 from barrage.limits import Limits
 from barrage.rowset import RowSet
-from barrage.server.ingest.unpacking import ON_LOOP_BYTES_MAX, Unpacked, aside, unpacked
+from barrage.server.ingest.unpacking import Unpacked, unpacked
 from barrage.server.ingest.upload import UploadReader
+from barrage.server.runtime.aside import ON_LOOP_BYTES_MAX, aside
 from barrage.transport.flight_messages import Descriptor
 from barrage.wire.flight_data import decode_flight_data
 from barrage.wire.metadata import decode_wrapper
